@@ -1,4 +1,4 @@
-"""Binary Star: a primary and a backup, of which one serves, and a client that finds it.
+"""Binary Star: a primary and a backup, one of which serves, and a client that finds it.
 
     async with bstar.Pair(bstar.PRIMARY, local="tcp://*:5003", remote="tcp://10.0.0.2:5004") as pair:
         pair.voter("tcp://*:5001", handler=lambda request: request.body)
@@ -7,8 +7,8 @@
     async with bstar.Client("tcp://10.0.0.1:5001", "tcp://10.0.0.2:5001") as client:
         reply = await client.request(b"hello")
 
-`bstar.Witness` is the third process that makes two masters impossible; `docs/bstar.md` says when it is needed. Names that need sockets are
-loaded when they are first used: who only compares ballots does not pay for a pair.
+`bstar.Witness` is a third process that makes two masters impossible; `docs/bstar.md` says when it is needed. Names that need sockets are
+loaded when they are first used.
 """
 
 from __future__ import annotations

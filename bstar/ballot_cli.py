@@ -1,4 +1,4 @@
-"""`bstar ballot`: look at a ballot file, and begin a new one where nothing else helps."""
+"""Command `bstar ballot`: show a ballot file, or replace a damaged one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _OWNERS: Final = {"server": RecordRole.SERVER, "witness": RecordRole.WITNESS}
 
 @click.group(name="ballot")
 def ballot() -> None:
-    """Look at a ballot file, or begin a new one."""
+    """Show or reset a ballot file."""
 
 
 @ballot.command()
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(path: str, as_json: bool) -> None:
-    """Say what is in a ballot file; its owner may run meanwhile."""
+    """Show the contents of a ballot file; its owner may be running."""
     with pair_errors():
         owner, contents = _found(path)
     words = _words(owner, contents)
@@ -44,19 +44,19 @@ def show(path: str, as_json: bool) -> None:
 
 @ballot.command()
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False))
-@click.option("--owner", type=click.Choice([*_OWNERS]), help="Whose file it is, where it cannot be read.")
+@click.option("--owner", type=click.Choice([*_OWNERS]), help="Owner of the file, if it cannot be read.")
 @click.option(
     "--counter",
     type=click.IntRange(0, COUNTER_MAX),
     default=0,
     show_default=True,
-    help="To begin with: at least the highest that either server, the witness or a client knows.",
+    help="First counter: at least the highest that either server, the witness or a client knows.",
 )
-@click.option("--yes", is_flag=True, help="Both servers and the witness are stopped.")
+@click.option("--yes", is_flag=True, help="Confirm that both servers and the witness are stopped.")
 def reset(path: str, owner: str | None, counter: int, yes: bool) -> None:
-    """Begin a new ballot file, whatever is in this one; with both servers and the witness stopped, and all three files alike."""
+    """Replace a ballot file by a new one, while both servers and the witness are stopped; reset all three files alike."""
     if not yes:
-        raise click.UsageError("stop both servers and the witness, then say --yes: a counter that falls is a ballot used twice")
+        raise click.UsageError("stop both servers and the witness, then give --yes: a lower counter means a ballot used twice")
     with pair_errors():
         kind = _OWNERS[owner] if owner is not None else _found(path)[0]
         fresh = Record(kind, secrets.randbits(64) | 1, 0, counter) if kind is RecordRole.SERVER or counter else Record(kind, 0, 0, 0)
@@ -66,7 +66,7 @@ def reset(path: str, owner: str | None, counter: int, yes: bool) -> None:
 
 
 def _found(path: str) -> tuple[RecordRole, Contents]:
-    """Return whose a file is and what is in it."""
+    """Return owner and contents of a file."""
     for owner in RecordRole:
         try:
             contents = read_ballot_file(Path(path), owner)

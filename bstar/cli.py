@@ -1,4 +1,4 @@
-"""`bstar`: servers, witness and clients of a Binary Star pair on the command line. It parses, builds options and runs."""
+"""Command `bstar`: servers, witness and clients of a Binary Star pair."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @click.group(cls=Group, name="bstar")
 def main() -> None:
-    """Binary Star: two servers of which one serves, and never both."""
+    """Binary Star: two servers, one of which serves."""
 
 
 main.add_command(ballot)
@@ -54,15 +54,15 @@ main.add_command(ballot)
 
 @main.command()
 @click.option("--primary/--backup", "primary", default=None, help="Which of the two this is.  [required]")
-@click.option("--local", type=BIND, required=True, help="Endpoint to publish our state on.")
-@click.option("--remote", type=CONNECT, required=True, help="Endpoint the peer publishes its state on.")
+@click.option("--local", type=BIND, required=True, help="Endpoint to publish the state on.")
+@click.option("--remote", type=CONNECT, required=True, help="Endpoint on which the peer publishes its state.")
 @click.option("--frontend", type=BIND, required=True, help="Endpoint for clients.")
 @click.option("--witness", type=CONNECT, help="Endpoint of the witness; without one the pair is fenced.")
 @click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="The same on both servers and the witness.")
-@click.option("--store", metavar="FILE", help="Ballot file, so that a restart does not forget; one for each server.")
+@click.option("--store", metavar="FILE", help="Ballot file, kept over restarts; one for each server.")
 @click.option("--pair-key-file", type=click.Path(dir_okay=False), help=KEY_HELP)
 @click.option("--control", type=BIND, help="Endpoint for status and switchover; for operators only.")
-@click.option("--compatible", is_flag=True, help="Speak to a stock member as it expects, fatal states included.")
+@click.option("--compatible", is_flag=True, help="Be compatible with a stock member, fatal states included.")
 @click.option("--lone-backup", is_flag=True, help="A backup that never heard its primary may serve.")
 @handler_option("Answers requests.")
 @security_options(listens=True, connects=True)
@@ -134,7 +134,7 @@ def witness(
     http: tuple[str, int] | None,
     settings: DaemonSettings,
 ) -> None:
-    """Run the witness of a pair, or of several: the third process, which makes two masters impossible."""
+    """Run the witness of one or more pairs: a third process that makes two masters impossible."""
     if stores and len(stores) != len(binds):
         raise click.UsageError(f"{len(binds)} --bind and {len(stores)} --store: each pair needs a file of its own, or none has one")
     if key_files and len(key_files) != len(binds):
@@ -166,7 +166,7 @@ def _sums(counters: list[Counter[str]]) -> Counter[str]:
 
 
 async def _first_end(witnesses: list[Witness]) -> None:
-    """Wait for what ends one of them, which no state of a disk does. The others' pairs do without a witness until it is back."""
+    """Wait until one witness fails, and raise its error."""
     running = [asyncio.ensure_future(one.serve_forever()) for one in witnesses]
     try:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -214,8 +214,8 @@ def _word(value: object) -> str:
 
 
 @main.command()
-@click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint a server publishes its state on; also a stock member's.")
-@click.option("--control", "controls", type=CONNECT, multiple=True, help="Control endpoint of a server, which says more.")
+@click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint on which a server, or a stock member, publishes its state.")
+@click.option("--control", "controls", type=CONNECT, multiple=True, help="Control endpoint of a server, for a detailed status.")
 @click.option("--witness", "witnesses", type=CONNECT, multiple=True, help="Endpoint of the witness.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Seconds to wait.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -231,12 +231,12 @@ def status(
     security: Secured | None,
     uvloop: bool | None,
 ) -> None:
-    """Say what servers, or the witness, are doing; each option may be repeated, so that both members are seen at once."""
+    """Show the status of servers or the witness; each option may be repeated."""
     asked: dict[str, Coroutine[Any, Any, dict[str, Any]]] = {where: operator.look_in_words(where, timeout, security) for where in peers}
     asked |= {where: operator.order(where, RequestKind.STATUS, timeout, security) for where in controls}
     asked |= {where: operator.look_at_witness(where, timeout, security) for where in witnesses}
     if not asked:
-        raise click.UsageError("whom to ask? give one of --peer, --control and --witness")
+        raise click.UsageError("give one of --peer, --control and --witness")
     if len(asked) == 1:
         ((where, talk),) = asked.items()
         _print(_ask(talk, where, timeout, uvloop), as_json)
@@ -278,7 +278,7 @@ def switchover(control: str, timeout: float, as_json: bool, security: Secured | 
 @loop_option
 @log_options("warning")
 def call(primary: str, backup: str, as_json: bool, body: tuple[str, ...], uvloop: bool | None, **options: Any) -> None:
-    """Ask whichever server is active and print the reply, one frame a line. '-' is standard input."""
+    """Send a request to the active server and print the reply, one frame a line. '-' is standard input."""
     frames = read_frames(body)
 
     async def talk() -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""The client of a pair: it finds the server that serves, and does so again when that changes (BST-21 to BST-24).
+"""Client of a pair: it finds the active server, again after each fail-over (BST-21 to BST-24).
 
     async with bstar.Client("tcp://10.0.0.1:5001", "tcp://10.0.0.2:5001") as client:
         reply = await client.request(b"hello")
 
-A request is sent again until it has a reply, so the servers may see it twice: `Request.key` tells them (BST-24). What the server
-that was lost knew about this client is gone; `on_switch` is the place to build it up again.
+A request is sent again until it has a reply, so the servers may see it twice: `Request.key` identifies it (BST-24). State that the lost
+server had about this client is gone; build it up again in `on_switch`.
 
-What is asked where and when is decided in `bstar/machine/requester.py`.
+`bstar/machine/requester.py` decides where and when requests are sent.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ SERVERS: Final = (0, 1)
 
 
 class Client:
-    """Asks whichever of two servers is active.
+    """Sends requests to the active one of two servers.
 
     Args:
-        primary: endpoint of the primary, which is asked first.
+        primary: endpoint of the primary, which is tried first.
         backup: endpoint of the backup.
-        timeout: seconds of silence after which a server is given up.
-        settle: seconds after which a silent server may be asked again; at least the fail-over time of the pair.
+        timeout: seconds of silence after which the other server is tried.
+        settle: seconds after which a silent server is tried again; at least the fail-over time of the pair.
         patience: seconds after which a request ends with `NoServer`.
-        stock: the servers are stock members: no headers, one request at a time, and the guide's waiting between the servers.
+        stock: the servers are stock members: no headers, one request at a time, and the waiting time of the guide between the servers.
         window: requests in flight at once.
         waiting_max: requests that may wait for a server.
-        on_switch: called with `primary` or `backup` when another server is asked than before.
-        context: to make sockets in; the client has its own when left out.
-        security: of its own context: `core.Curve` or `core.Plain`, for what is bound and what is connected.
+        on_switch: called with `primary` or `backup` when requests go to another server than before.
+        context: for the sockets; by default a new one.
+        security: of the new context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys.
 
     Attributes:
-        counters: what was sent, refused, dropped, by name.
+        counters: events by name.
     """
 
     def __init__(
@@ -104,25 +104,25 @@ class Client:
         for future in futures:
             if not future.done():
                 future.set_exception(ClientClosed())
-                future.exception()  # a program that closes the client need not look at every request it had open
+                future.exception()  # marks it as retrieved: open requests need not be awaited
         for socket in self._sockets:
             if socket is not None:
                 socket.close(linger=0)
         await self._stack.aclose()
 
     def request(self, *body: bytes, patience: float | None = None) -> asyncio.Future[list[bytes]]:
-        """Ask; acts at the call and returns a future of the reply's body frames. Cancelling it forgets the request.
+        """Send a request at once; return a future of the body frames of the reply. Cancelling it forgets the request.
 
         Args:
             body: frames.
-            patience: seconds in place of the client's.
+            patience: seconds in place of that of the client.
 
         Raises:
-            Overrun: more requests wait than may.
+            Overrun: too many requests are waiting.
             ClientClosed: the client was closed, before (raised at once) or meanwhile (of the future).
             NoServer: (of the future) neither server answered in time.
-            HandlerError: (of the future) the server's handler failed.
-            core.MessageTooLarge: (of the future) the server has told that it takes no request so large.
+            HandlerError: (of the future) the handler of the server failed.
+            core.MessageTooLarge: (of the future) the request exceeds the limit of the server.
         """
         requester = self._running()
         if self._closed:
@@ -138,17 +138,17 @@ class Client:
 
     @property
     def server(self) -> str:
-        """Which server is asked first now: `primary` or `backup`."""
+        """Server that is tried first: `primary` or `backup`."""
         return ("primary", "backup")[self._running().current]
 
     @property
     def ballot(self) -> Ballot:
-        """The highest ballot of any reply; what is below it is dropped (BST-33)."""
+        """Highest ballot of any reply; replies below it are dropped (BST-33)."""
         return self._running().highest.seen
 
     @property
     def counters(self) -> Counter[str]:
-        """What was sent, refused, dropped, by name."""
+        """Events by name."""
         return self._running().counters
 
     def _running(self) -> Requester:
@@ -157,8 +157,8 @@ class Client:
         return self._requester
 
     def _open(self, server: int) -> None:
-        # IMMEDIATE: a request that waits for a connection belongs to the requester, which may send it elsewhere. Only a stock
-        # server's request waits in its socket, until its timeout closes both.
+        # IMMEDIATE: requests that wait for a connection stay in the requester, which may send them elsewhere. A request to a stock
+        # server waits in its socket, until its timeout closes both.
         socket = self._context.socket(core.DEALER, **{"immediate": int(not self._stock), "linger": 0, "tell_limits": 1, **self._options})
         self._sockets[server] = socket
         socket.set_receiver(
@@ -199,7 +199,7 @@ class Client:
                     try:
                         socket.send_multipart([*head, *body], core.NOBLOCK)
                     except core.Again:
-                        self.counters["send_blocked"] += 1  # no room or no line any more: its timeout sends it again
+                        self.counters["send_blocked"] += 1  # queue full or connection lost: its timeout sends it again
                     except core.MessageTooLarge as error:
                         self.counters["too_large"] += 1
                         self._settle(header.sequence, error)
@@ -230,7 +230,7 @@ class Client:
         self._carry_out(self._running().tick(self._loop.time()))
 
     def _renew(self, server: int) -> None:
-        """Leave a stock server for the other one, whose connection is opened afresh."""
+        """Switch from a stock server to the other one, with a new connection."""
         old, self._sockets[server] = self._sockets[server], None
         if old is not None:
             old.close(linger=0)

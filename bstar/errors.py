@@ -1,16 +1,16 @@
-"""What can go wrong with a pair, a witness or a client of theirs, as exceptions.
+"""Exceptions of pairs, witnesses and their clients.
 
     BinaryStarError
-      NotActive           this server may not answer now; `active` says which of the two does, when that is known
-      NoServer            the client: neither server answered in time; `attempts` and `after_s` say how it tried
-      HandlerError        the server's handler failed; `reason` names the failure
-      Overrun             the client: more requests wait than may
-      ClientClosed        the client: its block was left while the request was open, or before it was made
-      PairFault           abstract: the pair cannot go on, and this server has stopped (BST-06)
+      NotActive           this server may not answer now; `active` names the active one if known
+      NoServer            client: neither server answered in time; see `attempts` and `after_s`
+      HandlerError        the handler of the server failed; `reason` names the failure
+      Overrun             client: too many requests are waiting
+      ClientClosed        client: closed while the request was open, or before
+      PairFault           abstract: the pair has failed, and this server has stopped (BST-06)
         DualActive        both servers were active (compatible mode only)
         DualPassive       both servers were passive (compatible mode only)
         Misconfigured     both have the same role, the same node id, or one hears itself (BST-08)
-      StoreDamaged        the ballot file is not one of ours or fails its checksum; the operator decides
+      StoreDamaged        the ballot file is malformed or fails its checksum; the operator decides
       StoreLocked         another process has the ballot file
       MalformedMessage    a peer sent something that is not of this protocol; it is counted and dropped
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class BinaryStarError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Base of all exceptions of this package."""
 
 
 class NotActive(BinaryStarError):
@@ -45,8 +45,8 @@ class NotActive(BinaryStarError):
 
     Args:
         reason: one lower-case clause.
-        active: `primary` or `backup` when the asked server knows who is active, else empty.
-        retry_s: seconds after which asking again can have another outcome.
+        active: `primary` or `backup` if the server knows which one is active, else empty.
+        retry_s: seconds after which another attempt may succeed.
     """
 
     def __init__(self, reason: str = "not the active server", *, active: str = "", retry_s: float = 0.0) -> None:
@@ -57,10 +57,10 @@ class NotActive(BinaryStarError):
 
 
 class NoServer(BinaryStarError, TimeoutError):
-    """Neither server answered the request within the client's limits; it may have been executed.
+    """Neither server answered in time; the request may have been executed.
 
     Args:
-        attempts: how often the request was sent.
+        attempts: how often it was sent.
         after_s: seconds between the first sending and this error.
     """
 
@@ -71,10 +71,10 @@ class NoServer(BinaryStarError, TimeoutError):
 
 
 class HandlerError(BinaryStarError):
-    """The server's handler failed on this request; it was executed in part, perhaps.
+    """The handler of the server failed; the request may have been executed in part.
 
     Args:
-        reason: name of the failure, as the server gives it.
+        reason: name of the failure.
     """
 
     def __init__(self, reason: str) -> None:
@@ -83,7 +83,7 @@ class HandlerError(BinaryStarError):
 
 
 class Overrun(BinaryStarError):
-    """More requests wait for a server than may; this one was not taken.
+    """Too many requests are waiting for a server; this one was not accepted.
 
     Args:
         waiting_max: the limit.
@@ -95,40 +95,40 @@ class Overrun(BinaryStarError):
 
 
 class ClientClosed(BinaryStarError):
-    """The client was closed while the request was open, and it may have been executed; or before it was made."""
+    """The client was closed while the request was open (it may have been executed), or before."""
 
     def __init__(self) -> None:
         super().__init__("the client was closed")
 
 
 class PairFault(BinaryStarError):
-    """The pair met a state it cannot leave by itself; this server accepts nothing any more."""
+    """The pair is in a state it cannot leave by itself; this server has stopped."""
 
 
 class DualActive(PairFault):
-    """Both servers were active at once: the network was split with clients on both sides (BST-19)."""
+    """Both servers were active: the network was split with clients on both sides (BST-19)."""
 
     def __init__(self, reason: str = "the peer is active as well: both servers stop") -> None:
         super().__init__(reason)
 
 
 class DualPassive(PairFault):
-    """Both servers were passive at once."""
+    """Both servers were passive."""
 
     def __init__(self, reason: str = "the peer is passive as well: both servers stop") -> None:
         super().__init__(reason)
 
 
 class Misconfigured(PairFault):
-    """Both ends were configured alike. Start-up is refused: mend the configuration of one of them."""
+    """Both servers have the same configuration; correct one of them."""
 
 
 class StoreDamaged(BinaryStarError):
-    """The ballot file cannot be believed.
+    """The ballot file is damaged.
 
     Args:
         reason: one lower-case clause.
-        path: the file, empty when only octets were looked at.
+        path: the file, "" if only bytes were checked.
     """
 
     def __init__(self, reason: str, *, path: str = "") -> None:
@@ -138,7 +138,7 @@ class StoreDamaged(BinaryStarError):
 
 
 class StoreLocked(BinaryStarError):
-    """Another process uses this ballot file; one server, one file.
+    """Another process uses this ballot file; each server needs its own.
 
     Args:
         path: the file.
@@ -152,10 +152,10 @@ class StoreLocked(BinaryStarError):
 
 
 class MalformedMessage(BinaryStarError):
-    """Octets from a peer are not a message of this protocol.
+    """Bytes from a peer are not a message of this protocol.
 
     Args:
-        reason: one lower-case clause, never holding peer octets undecorated.
+        reason: one lower-case clause, without raw bytes of the peer.
     """
 
     def __init__(self, reason: str) -> None:

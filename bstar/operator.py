@@ -1,4 +1,4 @@
-"""What an operator asks of a running pair: look at its state channel, ask its control socket, look at the witness."""
+"""Queries of operators: state channel and control socket of a server, state of the witness."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ __all__ = ["ask_all", "look", "look_in_words", "look_at_witness", "order", "word
 
 
 async def look(peer: str, timeout_s: float, security: Secured | None = None) -> StateMessage:
-    """Return the next state message of a server; stock members are understood too. Nobody notices.
+    """Return the next state message of a server, stock members included.
 
     Args:
-        peer: endpoint the server publishes its state on.
+        peer: endpoint on which the server publishes its state.
         timeout_s: seconds to wait for it.
         security: `core.Curve` or `core.Plain`, as the server has it.
 
     Raises:
-        TimeoutError: nothing was heard.
+        TimeoutError: no message arrived.
     """
     async with core.Context(security=security) as context, context.socket(core.SUB, linger=0) as socket, asyncio.timeout(timeout_s):
         for topic in (STATE_TOPIC, *DIGITS):
@@ -63,7 +63,7 @@ async def look_in_words(peer: str, timeout_s: float, security: Secured | None = 
 
 
 async def ask_all(asked: dict[str, Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Ask several at once and return what each says; of one that cannot be understood or does not answer, `error`."""
+    """Run several queries at once; a malformed or missing answer is returned as `error`."""
     answers = await asyncio.gather(*asked.values(), return_exceptions=True)
     found: dict[str, dict[str, Any]] = {}
     for where, answer in zip(asked, answers, strict=True):
@@ -79,7 +79,7 @@ async def ask_all(asked: dict[str, Coroutine[Any, Any, dict[str, Any]]]) -> dict
 
 
 def words(message: StateMessage) -> dict[str, Any]:
-    """Return a state message as an operator reads it."""
+    """Return a state message in words."""
     status: dict[str, Any] = {"state": message.state.name.lower()}
     if message.role is None:
         return status | {"guard": "none", "safe": False, "serving": message.state.name == "ACTIVE"}
@@ -99,18 +99,18 @@ def words(message: StateMessage) -> dict[str, Any]:
 
 
 async def order(control: str, kind: RequestKind, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
-    """Ask the control socket of a server and return what it says.
+    """Send an order to the control socket of a server and return its answer.
 
     Args:
         control: its endpoint.
         kind: STATUS or SWITCHOVER.
-        timeout_s: seconds to wait for the answer; a switchover waits for the handlers first.
+        timeout_s: seconds to wait for the answer; a switchover first waits for handlers.
         security: `core.Curve` or `core.Plain`, as the server has it.
 
     Raises:
         TimeoutError: no answer.
         NotActive: the order could not be carried out.
-        MalformedMessage: the answer is none of ours.
+        MalformedMessage: the answer is not of this protocol.
     """
     header = RequestHeader(kind, secrets.randbits(64), 1)
     async with core.Context(security=security) as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
@@ -130,11 +130,11 @@ async def order(control: str, kind: RequestKind, timeout_s: float, security: Sec
 
 
 async def look_at_witness(witness: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
-    """Return who holds the lease.
+    """Return the holder of the lease.
 
     Raises:
         TimeoutError: no answer.
-        MalformedMessage: the answer is none of a witness.
+        MalformedMessage: the answer is not of a witness.
     """
     async with core.Context(security=security) as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
         socket.connect(witness)

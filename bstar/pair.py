@@ -1,13 +1,14 @@
-"""One server of a Binary Star pair, as a reactor: it keeps the state, and calls your code when there is something to do.
+"""One server of a Binary Star pair: it keeps the state, and calls your code at every change.
 
     async with bstar.Pair(bstar.PRIMARY, local="tcp://*:5003", remote="tcp://10.0.0.2:5004") as pair:
         pair.voter("tcp://*:5001", handler=lambda request: request.body)
         pair.on_active(load_state)
         await pair.serve_forever()
 
-The machine decides (`bstar/machine/member.py`); this file moves bytes and time. A program with a socket of its own (a broker) does without
-`voter`: it asks `pair.vote()` for a request while it does not serve, and `pair.serving` before each answer; it begins at `on_serving`,
-ends at `on_passive`, and finishes what it has in hand at `on_handover` (`mdp.cluster.paired_broker` is such a program).
+The machine decides (`bstar/machine/member.py`), `bstar.reactor` carries its decisions out; this module has the public methods. A program
+with a socket of its own (a broker) needs no `voter`: it calls `pair.vote()` for a request while it does not serve, and `pair.serving`
+before each answer; it begins at `on_serving`, ends at `on_passive`, and finishes requests in flight at `on_handover`
+(`mdp.cluster.paired_broker`).
 """
 
 from __future__ import annotations
@@ -51,27 +52,27 @@ class Pair(Reactor):
 
     Args:
         role: `bstar.PRIMARY` or `bstar.BACKUP`.
-        local: endpoint to publish our state on.
-        remote: endpoint the peer publishes its state on.
+        local: endpoint to publish the state of this server on.
+        remote: endpoint on which the peer publishes its state.
         witness: endpoint of the witness; without one the pair is fenced: see `docs/bstar.md`.
-        heartbeat_ms: between two state messages; the same on both servers. Two silent ones are what a vote needs.
-        compatible: speak digits only and follow the guide's machine to the letter: for two stock-like members.
-        store: ballot file; without one the server draws a new node id at each start.
-        pair_key: 32 octets that the peer and the witness have too: what is not signed with them counts for nothing (BST-46). Without it
-            one is derived from our CURVE key where the others have the same.
-        control: endpoint for `bstar status` and `bstar switchover`; anybody who reaches it may order a switchover.
-        lone_backup: a backup that never heard a primary may serve (BST-13).
-        held_max: requests that may wait for a claim, about two heartbeats' worth.
-        running_max: requests that may be with the handlers; each has a task.
-        context: to make sockets in; the pair has its own when left out.
-        security: of its own context: `core.Curve` or `core.Plain`, for what is bound and what is connected.
+        heartbeat_ms: interval of state messages; the same on both servers. A vote counts after two silent ones.
+        compatible: send digits only and follow the machine of the guide exactly, for stock members.
+        store: ballot file; without one the server has a new node id at each start.
+        pair_key: 32 bytes that the peer and the witness have too: messages not signed with it are ignored (BST-46). By default one is
+            derived from our CURVE key where the others have the same.
+        control: endpoint for `bstar status` and `bstar switchover`; every client that reaches it may order a switchover.
+        lone_backup: a backup that never received a message of a primary may serve (BST-13).
+        held_max: requests that may wait for a claim, for about two heartbeats.
+        running_max: requests in handlers; each has a task.
+        context: for the sockets; by default a new one.
+        security: of the new context: `core.Curve` or `core.Plain`, for bound and connected endpoints.
         socket_options: further options of all sockets, e.g. CURVE keys.
         clock: monotonic seconds.
 
     Attributes:
-        counters: what was accepted, refused, withheld, dropped, by name.
-        service: what the program has to say about itself, for `service` in the status; None if nothing.
-        trouble: why this server does not come to serve, empty for nothing.
+        counters: events by name.
+        service: returns the field `service` of the status; None for none.
+        trouble: why this server cannot serve, "" for nothing.
 
     Raises:
         ValueError: role or heartbeat out of range, or an option that compatible mode does not have.
@@ -181,7 +182,7 @@ class Pair(Reactor):
         self._carry_out(self._machine.started())
 
     async def _stop(self) -> None:
-        """Say nothing any more, give the lease back, end everything that was started."""
+        """Stop publishing, release the lease, end everything that was started."""
         self._timer.cancel()
         machine, self._machine = self._machine, None
         if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
@@ -199,20 +200,20 @@ class Pair(Reactor):
         await self._stack.aclose()
         self._writer.close()
         if self._ended.done() and not self._ended.cancelled():
-            self._ended.exception()  # it was raised by serve_forever, or nobody asked
+            self._ended.exception()  # raised by serve_forever already, or not awaited
 
     async def serve_forever(self) -> None:
-        """Run until the task is cancelled or the pair cannot go on.
+        """Run until the task is cancelled or the pair fails.
 
         Raises:
-            PairFault: a fatal event (BST-06); whatever a callback raised.
+            PairFault: a fatal event (BST-06). The error of a callback is raised as it is.
         """
         await asyncio.shield(self._ended)
 
-    # --- what a program registers ---------------------------------------------------------------------------------------------
+    # --- registration ------------ ---------------------------------------------------------------------------------------------
 
     def voter(self, endpoint: str, *, handler: Callable[[Request], Any], **options: Any) -> str:
-        """Bind the socket whose requests are votes; exactly one per pair (BST-04). Returns the endpoint with its port.
+        """Bind the socket whose requests are votes; exactly one per pair (BST-04). Return the endpoint with its port.
 
         Args:
             endpoint: to bind a ROUTER to.
@@ -234,71 +235,71 @@ class Pair(Reactor):
         return socket.last_endpoint
 
     def on_active(self, callback: Callable[[], Any]) -> None:
-        """Have `callback()` called, and awaited if it is a coroutine function, before the first request is served."""
+        """Register `callback()`, called before the first request is served, and awaited if it is a coroutine function."""
         self._callbacks.on_active.append(callback)
 
     def on_passive(self, callback: Callable[[], Any]) -> None:
-        """Have `callback()` called when this server stops serving."""
+        """Register `callback()`, called when this server stops serving."""
         self._callbacks.on_passive.append(callback)
 
     def on_serving(self, callback: Callable[[], None]) -> None:
-        """Have `callback()` called, in the loop's turn, when all of on-active is done and `serving` has become true."""
+        """Register `callback()`, called when all on-active callbacks are done and `serving` has become true."""
         self._callbacks.on_serving.append(callback)
 
     def on_handover(self, finish: Callable[[float], Awaitable[bool]], resume: Callable[[], None]) -> None:
-        """Have the work in hand finished before the active role is handed over (BST-36).
+        """Register what finishes requests in flight before the active role is handed over (BST-36).
 
         Args:
-            finish: awaited with the seconds there are; takes nothing new and returns whether all was finished.
-            resume: called when the role could not be handed over and this server goes on.
+            finish: awaited with a timeout in seconds; accepts nothing new and returns whether all was finished.
+            resume: called when the role could not be handed over and this server stays active.
         """
         self._callbacks.on_handover.append((finish, resume))
 
     def on_event(self, callback: Callable[[dict[str, Any]], None]) -> None:
-        """Have `callback(event)` called at each change: a map with `event`, `at` (seconds of the pair's clock), `role`, `ballot`."""
+        """Register `callback(event)`, called at each change: a dict with `event`, `at` (seconds), `role`, `ballot`."""
         self._callbacks.on_event.append(callback)
 
     def timer(self, interval_s: float, callback: Callable[[], Any]) -> None:
-        """Have `callback()` called every `interval_s` seconds while the pair runs."""
+        """Register `callback()`, called every `interval_s` seconds while the pair runs."""
         self._callbacks.every(interval_s, callback)
 
-    # --- what a program asks --------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------------------
 
     @property
     def endpoint(self) -> str:
-        """Where the state is published."""
+        """Endpoint on which the state is published."""
         if self._channel is None:
             raise RuntimeError("the pair runs within its block")
         return self._channel.endpoint
 
     @property
     def control_endpoint(self) -> str:
-        """Where the control socket is bound, empty when there is none."""
+        """Endpoint of the control socket, "" without one."""
         return self._control.endpoint if self._control is not None else ""
 
     @property
     def serving(self) -> bool:
-        """Whether an answer may leave at this very moment; to be asked for each one."""
+        """Whether an answer may leave at this moment; check it for each one."""
         return self.serves()
 
     async def vote(self, seen: Ballot = NO_BALLOT) -> Verdict:
-        """Take a request that came in by a socket of the program's own, when `serving` is false.
+        """Decide about a request at a socket of the program's own while `serving` is false.
 
-        The state channel is read first, so that messages which wait there are not taken for silence (BST-18).
+        The state channel is read first, so that unread messages are not mistaken for silence (BST-18).
 
         Returns:
-            ACCEPT it, REJECT it, or HOLD it: then on-active will follow, or the client asks again.
+            ACCEPT, REJECT, or HOLD: then on-active will follow, or the client asks again.
         """
         for _ in range(TURNS_BEFORE_A_VERDICT):
             await asyncio.sleep(0)
         return self.verdict(seen)
 
     def status(self) -> dict[str, Any]:
-        """Return what an operator wants to know, in words and numbers: state, ballot, lease, age of the peer, what guards the pair."""
+        """Return the status for operators: state, ballot, lease, age of the peer, guard."""
         return report.status(self._snapshot()) | ({} if self.service is None else {"service": self.service()})
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers only, by name, for whoever collects them: state, ballot, ages and leases in seconds, all counters."""
+        """Return metrics by name: state, ballot, ages and leases in seconds, all counters."""
         return report.metrics(self._snapshot())
 
     def _snapshot(self) -> report.PairSnapshot:
@@ -319,21 +320,21 @@ class Pair(Reactor):
 
     @property
     def trouble(self) -> str:
-        """Why this server does not come to serve; empty for nothing."""
+        """Reason why this server cannot serve, "" for none."""
         return self._troubles.text(self.machine, self._lease_client)
 
     @property
     def guard(self) -> str:
-        """What stands between the pair and two masters (BST-37): `witness`, `fenced` (clients drop the lower one) or `none`."""
+        """Protection against two masters (BST-37): `witness`, `fenced` (clients drop replies of the lower ballot) or `none`."""
         if self._lease_client is not None:
             return "witness"
         return "none" if self._compatible or self._peer_is_stock else "fenced"
 
     async def switchover(self, drain_s: float = 10.0) -> None:
-        """Hand the active role to the peer: finish what runs, step down, ask the peer to take over (BST-36).
+        """Hand the active role to the peer: finish running requests, step down, ask the peer to take over (BST-36).
 
         Raises:
-            NotActive: this server is not active, or its peer is not there to take over.
+            NotActive: this server is not active, or its peer cannot take over.
         """
         ready = self.state is State.ACTIVE and self.machine.member.peer_state is State.PASSIVE and not self._compatible
         if not ready or self._clock() >= self.machine.member.peer_until:
@@ -350,13 +351,13 @@ class Pair(Reactor):
             self._handing_over = False
             if self._voter is not None:
                 self._voter.draining = False
-            if not done:  # also after a fault: we are active as before, and must not go on refusing
+            if not done:  # also after a fault: this server is still active, and must accept requests again
                 self._callbacks.resume()
         if not done:
             raise NotActive("the peer went away meanwhile")
 
     async def drain(self, drain_s: float) -> bool:
-        """Prepare to stop: hand over if the peer can take over, finish what runs; return whether everything was finished."""
+        """Prepare to stop: finish running requests, hand over if the peer can take over; return whether all were finished."""
         finished = await self._finish(drain_s)
         if self.state is State.ACTIVE and not self._compatible:
             _, effects = self.machine.switchover(self._clock())

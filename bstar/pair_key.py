@@ -1,4 +1,4 @@
-"""Where the key of a pair comes from: given, or derived from a CURVE key that its members share (BST-46)."""
+"""Pair key: given, or derived from a CURVE key that the members share (BST-46)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["trust_of_server", "trust_of_witness"]
 
 
 def trust_of_server(given: bytes | None, security: Secured | None, endpoint: str) -> Trust:
-    """Return what a server believes of what it connects to, its peer or the witness.
+    """Return the trust of a server in its peer or the witness.
 
     Args:
         given: the pair key, or None.
         security: of the server.
-        endpoint: what it connects to. If the CURVE key expected there is our own, both sides have the secret.
+        endpoint: of the peer or witness. If the CURVE key expected there is our own, both sides have the secret.
     """
     if given is not None:
         return Trust(PairKey(given), required=True)
@@ -28,7 +28,7 @@ def trust_of_server(given: bytes | None, security: Secured | None, endpoint: str
 
 
 def trust_of_witness(given: bytes | None, security: Secured | None) -> Trust:
-    """Return what a witness believes: it cannot know whether the servers have its own CURVE key before one of them has signed with it."""
+    """Return the trust of a witness; the first signed message shows it that the servers have its CURVE key."""
     if given is not None:
         return Trust(PairKey(given), required=True)
     secret = security.lasting_secret if isinstance(security, Curve) else None

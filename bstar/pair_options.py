@@ -1,4 +1,4 @@
-"""What any daemon needs to run as one of a pair: its `--bstar…` options, the exit codes of what ends a pair, and the wait for either."""
+"""Options `--bstar…` of daemons that can run as half of a pair, and exit codes of pair errors."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _OPTIONS: Final = (
 
 
 def key_from(path: str | None) -> bytes | None:
-    """Return the pair key in a file, None for no file.
+    """Return the pair key in a file, None without a file.
 
     Raises:
-        BadConfig: it cannot be used, or others may read it.
+        BadConfig: the file is malformed, or readable by others.
     """
     try:
         return None if path is None else read_secret_key(path)
@@ -58,17 +58,17 @@ def key_from(path: str | None) -> bytes | None:
 
 
 def pair_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a daemon that can be one of a pair; the function gets them as `bstar` and `bstar_…`."""
+    """Add the options of a pair; the function gets them as `bstar` and `bstar_…`."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def pair_of(options: dict[str, Any]) -> Callable[..., Pair] | None:
-    """Take the options of the pair out of a command's and return what makes the pair, None when the daemon shall run alone.
+    """Remove the options of the pair from `options` and return a function that creates the pair, None to run alone.
 
     Raises:
-        click.UsageError: half of what a pair needs.
+        click.UsageError: incomplete options.
     """
     role = options.pop("bstar")
     mine = {name: options.pop(name) for name in [*options] if name.startswith("bstar_")}
@@ -82,14 +82,14 @@ def pair_of(options: dict[str, Any]) -> Callable[..., Pair] | None:
         if mine[name] is None:
             raise click.UsageError(f"one of a pair needs --{name.replace('_', '-')}")
     mine["bstar_pair_key"] = key_from(mine.pop("bstar_pair_key_file"))
-    from bstar.pair import Pair  # a daemon that runs alone does not pay for it
+    from bstar.pair import Pair  # not loaded by a daemon that runs alone
 
     return partial(Pair, State[role.upper()], **{name.removeprefix("bstar_"): value for name, value in mine.items()})
 
 
 @contextmanager
 def pair_errors() -> Iterator[None]:
-    """Turn what ends one of a pair into its exit code and one line that says what to do."""
+    """Turn errors of a pair into exit codes, with one line that says what to do."""
     try:
         yield
     except Misconfigured as error:

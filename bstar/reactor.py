@@ -1,4 +1,4 @@
-"""Reactor of one pair server: gives events to the machine, carries its effects out, and decides about votes."""
+"""Reactor of one server: passes events to the machine, carries its effects out, and decides about votes."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ __all__ = ["Reactor"]
 
 log = logging.getLogger("bstar.pair")
 
-# The status tells of the latest changes of state: a week of a healthy pair, a few seconds of one whose link flaps.
+# Latest changes of state in the status.
 CHANGES_KEPT: Final = 16
-# Messages of ours the peer may still say it has heard (BST-39): those of a lease are two, and one more for each time it asks to be told.
+# Announcements the peer may still acknowledge (BST-39): two per lease, and one for each subscription.
 ANNOUNCEMENTS_KEPT: Final = 64
 
 
 class Reactor:
-    """One server between its start and its end; `Pair` makes what it uses.
+    """Base of `Pair`, which creates the sockets.
 
     Args:
         role: PRIMARY or BACKUP.
         heartbeat_ms: between two state messages.
         compatible: digits only.
-        keeper: of the ballot file.
-        counters: what was accepted, refused, withheld, dropped, by name.
+        writer: of the ballot file.
+        counters: events by name.
         clock: monotonic seconds.
     """
 
@@ -81,8 +81,8 @@ class Reactor:
         self._timer = supervision.current().timer("bstar pair clock", self._tick)
         self._due: float | None = None
         self._peer_is_stock = False
-        self._announced_at: dict[int, float] = {}  # when we said, by sequence, that we serve under the present ballot
-        self._heard_at: float | None = None  # when the peer was heard last
+        self._announced_at: dict[int, float] = {}  # by sequence: when we announced that we serve under the present ballot
+        self._heard_at: float | None = None  # time of the last message of the peer
         self._changes: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
         self._client_claims = ClientClaims(heartbeat_ms / 1000)
 
@@ -98,7 +98,7 @@ class Reactor:
             raise RuntimeError("the pair runs within its block")
         return self._machine
 
-    # --- Judge: what the voter asks -------------------------------------------------------------------------------------------
+    # --- VotePolicy ------------------------------------------------------------------------------------------------------------
 
     def serves(self) -> bool:
         """See `VotePolicy`."""
@@ -111,7 +111,7 @@ class Reactor:
         if self._ended.done() or machine is None:
             return Verdict.REJECT
         if self.state is not State.ACTIVE and not self._writer.may_try(now):
-            return Verdict.REJECT  # what it would claim with could not be written
+            return Verdict.REJECT  # the ballot of a claim could not be written
         if self.vouches(seen):
             seen = NO_BALLOT
         verdict, effects = machine.request(seen, now)
@@ -125,7 +125,7 @@ class Reactor:
         return self.serves() and seen > self.ballot() and self._client_claims.vouched(seen, self._clock())
 
     def _ask_about(self, seen: Ballot, now: float) -> None:
-        """Take a ballot above ours that a client has named: ask peer and witness, once a heartbeat at most (BST-45)."""
+        """Ask peer and witness about a higher ballot that a client has named, at most once a heartbeat (BST-45)."""
         asks = self._client_claims.named(seen, now)
         self._troubles.note_claim(seen, self.ballot(), asks=asks)
         if asks:
@@ -199,7 +199,7 @@ class Reactor:
         self._schedule()
 
     def _record_change(self, what: str, ballot: Ballot = NO_BALLOT) -> None:
-        """Say what happened, to the log and to whoever wants to know, and remember it for the status."""
+        """Log a change of state, report it to callbacks, and keep it for the status."""
         event = {"event": what, "at": self._clock(), "role": self.role.name.lower(), "ballot": str(ballot)}
         log.info(what, extra={"role": event["role"], **({"ballot": event["ballot"]} if ballot.counter else {})})
         self.counters[f"became_{what}"] += 1
@@ -236,7 +236,7 @@ class Reactor:
             self._voter.refuse_held()
 
     def _fail(self, error: BaseException) -> None:
-        """Stop for good: nothing is accepted or said any more, and `serve_forever` raises."""
+        """Stop permanently: nothing is accepted or published, and `serve_forever` raises."""
         if not self._ended.done():
             log.error("stopped", extra={"role": self.role.name.lower(), "reason": str(error)})
             self._ended.set_exception(error)
@@ -257,7 +257,7 @@ class Reactor:
         effects = self._machine.receive(message, now, self._announced_at.get(message.heard_sequence) if ours else None)
         if self._machine.stale == before:
             self._heard_at = now
-        # A member that spoke in digits is one until it says otherwise, also while it is silent.
+        # A peer that sent digits counts as stock until it sends a ballot message, also while it is silent.
         self._peer_is_stock = self._machine.member.peer.node == 0
         self._carry_out(effects)
 
@@ -272,13 +272,13 @@ class Reactor:
             self._carry_out(self._machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))
 
     def _schedule(self) -> None:
-        """Be called again when the machine wants to be.
+        """Set the timer to the next deadline of the machine.
 
-        Timers run by the loop's clock, which may stand still in sleep; the machine looks at its own whenever it is called.
+        Timers use the clock of the event loop, which may stop during sleep; the machine reads its own clock at each call.
         """
         due = self._machine.deadline() if self._machine is not None and not self._ended.done() else None
         if due == self._due and self._timer.when is not None:
-            return  # nearly every request
+            return  # the usual case
         self._due = due
         if due is None:
             self._timer.cancel()

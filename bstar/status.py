@@ -1,4 +1,4 @@
-"""What a running pair tells operators: words for people, numbers for whoever collects them. Pure."""
+"""Status and metrics of a running pair. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["PairSnapshot", "metrics", "status"]
 
 
 class PairSnapshot(NamedTuple):
-    """A pair at one moment.
+    """State of a pair at one moment.
 
     Attributes:
         machine: with its member and settings.
         now: monotonic seconds.
         serving: whether an answer may leave.
         guard: `witness`, `fenced` or `none` (BST-37).
-        heard_at: when the peer was heard last, None for never.
-        witness_at: when the newest question the witness has answered was asked, None for never or no witness.
-        peer_heartbeat_ms: the peer's, where it is not ours, else 0.
+        heard_at: time of the last message of the peer, None for none.
+        witness_at: when the newest answered question to the witness was sent, None for none.
+        peer_heartbeat_ms: heartbeat of the peer if it differs from ours, else 0.
         held: requests that wait for a claim.
         running: requests with handlers.
         counters: of the pair.
         changes: latest changes of state, oldest first.
-        trouble: why this server does not come to serve, empty for nothing.
+        trouble: why this server cannot serve, "" for nothing.
     """
 
     machine: Machine
@@ -47,10 +47,9 @@ class PairSnapshot(NamedTuple):
 
 
 def status(pair: PairSnapshot) -> dict[str, Any]:
-    """Return what an operator wants to know.
+    """Return the status for operators.
 
-    `safe` says that two masters are impossible; a pair without a witness never is. Ages and what is left are in seconds, None where
-    there is nothing to measure.
+    `safe` is true if two masters are impossible, which needs a witness. Ages and remaining times are in seconds, None if unknown.
     """
     settings, one, now = pair.machine.settings, pair.machine.member, pair.now
     heard = now < one.peer_until and one.peer_state is not None
@@ -85,7 +84,7 @@ def status(pair: PairSnapshot) -> dict[str, Any]:
 
 
 def metrics(pair: PairSnapshot) -> dict[str, float]:
-    """Return numbers by name. What cannot be measured is left out; counters end in `_total`."""
+    """Return metrics by name. Unknown values are left out; counters end in `_total`."""
     settings, one, now = pair.machine.settings, pair.machine.member, pair.now
     numbers: dict[str, float] = {
         "bstar_state": int(one.state),

@@ -1,13 +1,13 @@
-"""The witness: a tiny process that grants one lease at a time (BEY-12). It serves nobody and knows nothing of the service.
+"""Witness: a small process that grants one lease at a time (BEY-12), independent of the service.
 
     async with bstar.Witness("tcp://*:5010", heartbeat_ms=1000, store="witness.ballot") as witness:
         await witness.serve_forever()
 
-What it decides is `ballot.LeaseTable`. With a file it remembers the highest ballot over a restart; who holds the lease it always
-forgets, and waits one lease before it grants anything new.
+`ballot.LeaseTable` decides. With a file the highest ballot survives a restart; the holder of the lease does not, so a restarted witness
+waits one lease before it grants anything new.
 
-It refuses, and says why, what would do harm for good: a ballot far above any that can have been drawn (`Ceiling`), one that it cannot write
-down, and with a pair key whatever is not signed with it.
+It refuses, with a reason, what would do permanent harm: a ballot far above any that can have been drawn (`Ceiling`), a ballot that it
+cannot write to its file, and with a pair key any question that is not signed with it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ __all__ = ["Witness"]
 
 log = logging.getLogger(__name__)
 
-# Two servers ask four times a heartbeat each; more than this waiting for the disk means somebody floods us.
+# Two servers ask four times a heartbeat each; more questions waiting for the disk are a flood.
 WAITING_MAX: Final = 256
 
 
 class PendingQuestion(NamedTuple):
-    """A question that waits, and how its answer leaves."""
+    """A question to answer, with its routing frames."""
 
     envelope: list[bytes]
     question: Question
@@ -56,23 +56,23 @@ class PendingQuestion(NamedTuple):
 
 
 class Witness:
-    """Third process of a pair; one witness serves one pair.
+    """Witness of one pair.
 
     Args:
         endpoint: to bind a ROUTER to.
-        heartbeat_ms: that of the pair; no lease is longer than two of them.
-        store: file for the highest ballot granted; without one a restarted witness learns it from who asks.
-        pair_key: 32 octets that both servers have too; what is not signed with them is refused. Without it one is derived from our CURVE
-            key, and demanded as soon as something signed with that was heard.
-        context: to make the socket in; its own when left out.
-        security: of its own context: `core.Curve` or `core.Plain`, for what is bound and what is connected.
+        heartbeat_ms: of the pair; no lease is longer than two heartbeats.
+        store: file for the highest granted ballot; without one a restarted witness learns it from questions.
+        pair_key: 32 bytes that both servers have too; questions not signed with it are refused. By default one is derived from our CURVE
+            key, and demanded after the first message signed with it.
+        context: for the socket; by default a new one.
+        security: of the new context: `core.Curve` or `core.Plain`.
         socket_options: of the socket, e.g. CURVE keys.
         clock: monotonic seconds.
 
     Attributes:
-        book: who holds the lease.
-        counters: what was granted, refused, dropped, by name.
-        trouble: why nothing new is granted at present, empty for nothing.
+        book: state of the lease.
+        counters: events by name.
+        trouble: why nothing new is granted at present, "" for nothing.
 
     Raises:
         StoreDamaged, StoreLocked, OSError: on entering the block, the file.
@@ -113,7 +113,7 @@ class Witness:
             if self._own_context:
                 await self._stack.enter_async_context(self._context)
             record = await self._writer.open()
-            # Whatever an earlier life granted has run out by then.
+            # Leases granted before the restart have ended by then.
             now = self._clock()
             self.book = LeaseTable(highest=Ballot(record.counter, record.node), closed_until=now + self._lease_s)
             self._ceiling = Ceiling(record.counter, WITNESS_JUMP_MAX, now)
@@ -129,19 +129,19 @@ class Witness:
         await self._stop()
 
     async def serve_forever(self) -> None:
-        """Run until the task is cancelled. A file that cannot be written ends nothing: see `trouble`."""
+        """Run until the task is cancelled. A file that cannot be written is reported in `trouble` only."""
         await asyncio.shield(self._ended)
 
     @property
     def endpoint(self) -> str:
-        """What is bound, with its port."""
+        """Bound endpoint, with its port."""
         if self._socket is None:
             raise RuntimeError("the witness runs within its block")
         return self._socket.last_endpoint
 
     @property
     def trouble(self) -> str:
-        """Why nothing new is granted at present, empty for nothing."""
+        """Reason why nothing new is granted at present, "" for none."""
         return f"the ballot file cannot be written: {self._writer.trouble}" if self._writer.trouble else ""
 
     async def _stop(self) -> None:
@@ -176,12 +176,12 @@ class Witness:
                 continue
             if len(self._waiting) >= WAITING_MAX:
                 self.counters["waiting_overflow"] += 1
-                self._waiting.popleft()  # the oldest is the one whose asker has asked again
+                self._waiting.popleft()  # the oldest has probably been sent again
             self._waiting.append(PendingQuestion(frames[:1], question, signed))
         self._work()
 
     def _work(self) -> None:
-        """Answer what waits, in order; a new highest ballot is written down before its grant leaves."""
+        """Answer questions in order; a new highest ballot is written to disk before its grant leaves."""
         while self._waiting and self._saving is None and not self._ended.done():
             pending = self._waiting.popleft()
             question, now = pending.question, self._clock()
@@ -220,7 +220,7 @@ class Witness:
             self._write(partial(self._save, pending, before, answer))
 
     def _write(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Write, and then answer what came meanwhile; a fault, which no state of a disk is, ends the witness."""
+        """Write, then answer questions that arrived meanwhile; an unexpected error ends the witness."""
 
         async def writing() -> None:
             await write()
@@ -230,7 +230,7 @@ class Witness:
         self._saving = supervision.current().task("bstar witness ballot", writing, restart=supervision.ONCE, failed=self._failed)
 
     async def _save(self, pending: PendingQuestion, before: LeaseTable, answer: Answer) -> None:
-        """Write a new highest ballot down, then grant it; what cannot be written was never granted."""
+        """Write a new highest ballot to disk, then grant it; without the write it is not granted."""
         if await self._writer.save(*answer.highest):
             log.info("granted", extra={"ballot": str(answer.ballot)})
             self._reply(pending, answer)

@@ -1,13 +1,13 @@
-"""The client of a Titanic: submit, keep the ticket, come back for the reply, close (TSP-18, BEY-09).
+"""Client of a Titanic: submit, keep the ticket, fetch the reply, close (TSP-18, BEY-09).
 
     async with titanic.Client("tcp://127.0.0.1:5555") as store:
         ticket = await store.submit("echo", b"hello", key="order-17")      # on disk when this returns
         reply = await ticket.result(timeout=60)
         await ticket.close()
 
-A ticket is its UUID: write it down, and `store.ticket(uuid)` takes up where another process left off; with `book=PATH` the client
-writes them down itself, and `store.tickets()` are those it has not closed. A submit that is tried again carries the same key, its
-own or one made up for it, so it is stored once whatever happens to the answer.
+A ticket is its UUID: keep it, and `store.ticket(uuid)` continues where another process stopped; with `book=PATH` the client records its
+tickets in a file, and `store.tickets()` returns those that are not closed. A submit that is tried again has the same key, given or
+generated, so it is stored once even if an answer is lost.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ __all__ = ["Client", "Outcome", "Ticket"]
 
 WAIT: Final = b"titanic.wait"
 LOOK: Final = b"titanic.look"
-WAIT_S: Final = 20.0  # one wait at the store; shorter than what middle boxes take for a dead connection
-POLL_S: Final = 0.1  # where the store cannot wait: first as in the guide, then doubled
-POLL_MAX_S: Final = 5.0  # up to what the guide has
-RETRY_S: Final = 0.2  # first wait after a failure that may pass
-# What may pass while a result is waited for: the store or the broker restarts.
+WAIT_S: Final = 20.0  # of one titanic.wait; shorter than the idle timeout of middle boxes
+POLL_S: Final = 0.1  # polling interval at a store without titanic.wait: first as in the guide, then doubled
+POLL_MAX_S: Final = 5.0  # as in the guide
+RETRY_S: Final = 0.2  # first wait after a temporary failure
+# Temporary while waiting for a result: the store or the broker restarts.
 PASSING: Final = (Unavailable, mdp.Timeout, mdp.Unreachable, mdp.Busy, mdp.WorkerLost, mdp.NoService)
 
 
@@ -73,10 +73,10 @@ class Ticket:
         """Return the reply `[body...]`, None if there is none yet.
 
         Raises:
-            UnknownRequest: never stored, closed, or another user's.
-            DeadLettered, Expired: there will be none.
-            Unavailable: the store cannot tell now.
-            mdp.RequestError: the store cannot be asked.
+            UnknownRequest: never stored, closed, or of another user.
+            DeadLettered, Expired: there will be no reply.
+            Unavailable: the store cannot answer now.
+            mdp.RequestError: the store cannot be reached.
         """
         return self._reply_in(await self._client.ask(tsp.REPLY, self.uuid.encode()))
 
@@ -97,14 +97,14 @@ class Ticket:
         raise _unavailable(reason)
 
     async def result(self, timeout: float | None = None) -> list[bytes]:
-        """Wait for the reply `[body...]`; it stays fetchable until `close`.
+        """Wait for the reply `[body...]`; it can be fetched until `close`.
 
         Args:
-            timeout: seconds to wait, None for as long as it takes.
+            timeout: seconds to wait, None for no limit.
 
         Raises:
             Pending: no reply in time; the request is still stored, wait again.
-            UnknownRequest, DeadLettered, Expired: there will be none.
+            UnknownRequest, DeadLettered, Expired: there will be no reply.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -127,7 +127,7 @@ class Ticket:
                 polls = min(polls + 1, 10)
 
     async def _look(self, wait_s: float) -> Sequence[bytes]:
-        """Ask the store to wait, or just look where it cannot."""
+        """Wait at the store, or fetch where it has no titanic.wait."""
         client = self._client
         uuid = self.uuid.encode()
         if client.store_waits:
@@ -142,11 +142,11 @@ class Ticket:
         return await client.ask(tsp.REPLY, uuid)
 
     async def close(self) -> None:
-        """Tell the store that the reply was taken: request and reply are forgotten. Closing again does nothing.
+        """Close the request: the store forgets it and its reply. Closing again does nothing.
 
         Raises:
             Unavailable: the store cannot close it now.
-            mdp.RequestError: the store cannot be asked.
+            mdp.RequestError: the store cannot be reached.
         """
         if not self._closed:
             code, reason = _status_of(await self._client.ask(tsp.CLOSE, self.uuid.encode()))
@@ -158,12 +158,12 @@ class Ticket:
 
 
 class Outcome(NamedTuple):
-    """What became of one ticket of `Client.results`.
+    """Result of one ticket of `Client.results`.
 
     Attributes:
-        ticket: which.
-        reply: body frames, None when there is none.
-        error: why there is none, None when there is.
+        ticket: of the request.
+        reply: body frames, None without a reply.
+        error: reason why there is no reply, else None.
     """
 
     ticket: Ticket
@@ -176,16 +176,16 @@ class Client:
 
     Args:
         broker: endpoint, or several in order of preference.
-        timeout: seconds one attempt to reach the store may take.
-        attempts: how often that is tried.
-        plain: do not ask the store whether it is a stock Titanic, take it for one. There are no keys, delays or limits then, and a lost
-            answer to a submit may store the request twice.
-        book: file to write tickets down in until they are closed; of one client at a time.
+        timeout: seconds of one attempt to reach the store.
+        attempts: maximum attempts.
+        plain: treat the store as a stock Titanic without asking it. There are no keys, delays or limits then, and after a lost answer a
+            submit may be stored twice.
+        book: file of the open tickets; used by one client at a time.
         options: further arguments of `mdp.Client`.
 
     Attributes:
         book: open tickets, None without a file.
-        store_waits: the store has `titanic.wait`; found out by asking.
+        store_waits: the store has `titanic.wait`, as far as known.
     """
 
     def __init__(
@@ -203,12 +203,12 @@ class Client:
         self._plain = plain
         self.book = TicketFile(book) if book is not None else None
         self._client = mdp.Client(broker, timeout=timeout, attempts=attempts, **options)
-        # Keys made up for submits without one: unique over clients and restarts (IDM-01).
+        # Generated keys: unique over clients and restarts (IDM-01).
         self._origin = secrets.token_bytes(8)
         self._count = 0
-        self._takes_options: bool | None = None  # the store does; None where that is not known
-        self._told_over = 0  # the number of the connection it was found out over
-        self._asking = asyncio.Lock()  # many submits at once are one question
+        self._takes_options: bool | None = None  # whether the store does; None if unknown
+        self._told_over = 0  # number of the connection it was asked over
+        self._asking = asyncio.Lock()  # concurrent submits share one question
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -228,28 +228,28 @@ class Client:
         ttl: float = 0.0,
         attempts: int = 0,
     ) -> Ticket:
-        """Store a request; returns when it is as durable as the store's policy says.
+        """Store a request; return when it is as durable as the policy of the store demands.
 
         Args:
-            service: who is to answer it.
-            frames: body frames; none are sent as one empty frame.
-            key: idempotency key: a submit with the same key and request gives the same ticket.
+            service: that answers it.
+            frames: body frames; without any, one empty frame is sent.
+            key: idempotency key: a submit with the same key and request returns the same ticket.
             delay: seconds before it may be given to a worker.
-            ttl: seconds after which it is not given to a worker any more, 0 for no limit.
-            attempts: failed attempts after which it is given up, 0 for what the store says.
+            ttl: seconds after which it expires, 0 for no limit.
+            attempts: failed attempts after which it is dead-lettered, 0 for the default of the store.
 
         Raises:
-            Forbidden: the broker does not let this user call the service.
-            BadRequest: the store does not take it; the key was used for another request, for instance.
+            Forbidden: this user may not call the service.
+            BadRequest: the store refuses it; for example, the key was used for another request.
             OptionsNotSupported: the store knows RFC 9 only, which has no key, delay, ttl or attempts.
-            StoreFull, Wounded, Unavailable: the store cannot take it now.
-            mdp.RequestError: the store could not be asked, or did not answer in time: whether it is stored is not known, and
-                submitting again with the same key is safe.
+            StoreFull, Wounded, Unavailable: the store cannot accept it now.
+            mdp.RequestError: the store could not be reached, or did not answer in time: it is unknown whether the request is stored, and
+                submitting it again with the same key is safe.
         """
         target = service.encode() if isinstance(service, str) else service
         octets = key.encode() if isinstance(key, str) else key
         head: list[bytes] = []
-        # Hot path: once per submit; what the store is was asked before, once a connection.
+        # Hot path: once per submit; the store is asked for its extensions once per connection.
         takes = self._takes_options and self._told_over == self._client.connections and self._client.connected
         if not takes:
             asked = {"key": octets, "delay": delay, "ttl": ttl, "attempts": attempts}
@@ -277,9 +277,9 @@ class Client:
         raise _unavailable(reason)
 
     async def _ask_what_it_takes(self, *, refuse: bool) -> bool:
-        """Tell whether the store takes options; to one that knows RFC 9 only their frame would be the name of a service.
+        """Return whether the store accepts options; to a stock store their frame would be a service name.
 
-        Asked once a connection, and again before a request is refused for it.
+        Asked once per connection, and again before a request is refused for it.
         """
         if self._plain:
             return False
@@ -301,16 +301,16 @@ class Client:
             return self._takes_options
 
     async def _ask_by_reply(self) -> Sequence[bytes]:
-        """Ask what is asked for replies; a store that has no such service, while it takes requests, is none of ours."""
+        """Ask titanic.reply; a store with titanic.request and without it is a stock store."""
         if await self._lacks_replies():
-            await asyncio.sleep(RETRY_S)  # one of ours that is just taking its names has both by then
+            await asyncio.sleep(RETRY_S)  # ours may be registering its services
             if await self._lacks_replies():
                 return [tsp.BAD]
         return await self.ask(tsp.REPLY, tsp.EXTENSIONS)
 
     async def _lacks_replies(self) -> bool:
-        """Tell whether there is a store that takes requests, and none that gives replies, as far as the broker says."""
-        with suppress(mdp.RequestError):  # of a broker without MMI nothing is known
+        """Return whether the broker knows titanic.request and not titanic.reply."""
+        with suppress(mdp.RequestError):  # a broker without MMI
             for name, code in ((tsp.REPLY, b"404"), (tsp.REQUEST, b"200")):
                 if (await self._client.request(b"mmi.service", name, timeout=self.timeout_s, attempts=1))[0] != code:
                     return False
@@ -318,7 +318,7 @@ class Client:
         return False
 
     async def _ask_by_request(self) -> tuple[int, bool]:
-        """Ask the only service this user may call. A stock store takes the question for a request, which can never run: it is closed."""
+        """Ask titanic.request, the only service this user may call. A stock store stores the question as a request: close it."""
         reply = await self.ask(tsp.REQUEST, tsp.EXTENSIONS)
         code, takes = _takes_options(reply)
         if code == 200 and not takes and len(reply) == 2:
@@ -327,22 +327,22 @@ class Client:
         return code, takes
 
     def ticket(self, uuid: str) -> Ticket:
-        """Return the ticket of a request stored before, by anybody; raises UnknownRequest if that is no UUID."""
+        """Return the ticket of a stored request; raises UnknownRequest if `uuid` is malformed."""
         raw = tsp.parse_uuid(uuid.encode(), hyphens=True)
         if raw is None:
             raise UnknownRequest(uuid)
         return Ticket(self, tsp.format_uuid(raw).decode())
 
     def tickets(self) -> list[Ticket]:
-        """Return the tickets in the book: stored by this client or one before it, and not closed."""
+        """Return the open tickets in the file."""
         return [Ticket(self, uuid) for uuid in self.book.open] if self.book is not None else []
 
     async def results(self, tickets: Iterable[Ticket], *, timeout: float | None = None, window: int = 256) -> AsyncGenerator[Outcome, None]:
-        """Yield what became of many tickets, each as soon as it is known.
+        """Yield the outcome of many tickets, each as soon as it is known.
 
         Args:
-            tickets: taken from as far as the window allows.
-            timeout: seconds to wait for each, from when it is taken; None for as long as it takes.
+            tickets: consumed as far as the window allows.
+            timeout: seconds to wait for each, None for no limit.
             window: tickets waited for at once.
         """
         left = iter(tickets)
@@ -368,20 +368,20 @@ class Client:
             return Outcome(ticket, None, error)
 
     async def ask(self, service: bytes, *frames: bytes, timeout: float | None = None, attempts: int | None = None) -> Sequence[bytes]:
-        """Ask one of the store's services for its frames `[status][...]`; one that is just restarting is waited for."""
-        wait = service not in (WAIT, LOOK)  # which a store may not have at all
+        """Call a service of the store and return `[status][...]`; wait for a store that is restarting."""
+        wait = service not in (WAIT, LOOK)  # absent at a stock store
         try:
             return await self._client.request(service, *frames, timeout=timeout, attempts=attempts, wait=wait)
         except mdp.RequestError:
-            self._takes_options = None  # another store may have taken its place
+            self._takes_options = None  # it may be another store now
             raise
 
     async def look(self, verb: str, *arguments: str | int) -> Any:
-        """Ask the store what an operator wants to know: `look("status")`, `look("requests", service, start, count)`.
+        """Query the store as an operator: `look("status")`, `look("requests", service, start, count)`.
 
         Raises:
-            Unavailable: the store cannot tell.
-            mdp.RequestError: the store cannot be asked, or is another program than ours (NoService).
+            Unavailable: the store cannot answer.
+            mdp.RequestError: the store cannot be reached, or is a stock store (NoService).
         """
         frames = await self.ask(LOOK, verb.encode(), *(str(argument).encode() for argument in arguments))
         code, reason = _status_of(frames)
@@ -390,18 +390,18 @@ class Client:
         return json.loads(frames[1])
 
     async def mmi(self, name: str, *body: str) -> str:
-        """Ask the broker."""
+        """Query the broker; see `mdp.Client.mmi`."""
         return await self._client.mmi(name, *body)
 
 
 def _takes_options(frames: Sequence[bytes]) -> tuple[int, bool]:
-    """Return (code, whether the store takes options) from its answer to `tsp.EXTENSIONS`."""
+    """Return (code, whether the store accepts options) from its answer to `tsp.EXTENSIONS`."""
     code, _ = _status_of(frames)
     return code, code == 200 and tsp.EXTENSIONS_KNOWN in frames[1:]
 
 
 def _status_of(frames: Sequence[bytes]) -> tuple[int, str]:
-    """Return (code, reason for people); a reply that is none counts as 500, which may be tried again."""
+    """Return (code, reason); a malformed reply counts as 500, which may be tried again."""
     code = tsp.parse_status(frames[0]) if frames else None
     if code is None:
         return 500, "the store's answer has no status"

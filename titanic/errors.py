@@ -92,7 +92,7 @@ class StoreFull(Unavailable):
 
 
 class Wounded(Unavailable):
-    """A write or sync failed, and so did the attempt to continue in a new file; nothing is accepted until a restart."""
+    """The disk failed, also when the store continued in a new file; nothing is accepted until a restart."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"store is wounded: {cause}")

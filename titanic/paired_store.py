@@ -1,14 +1,13 @@
-"""Titanic as one of a Binary Star pair: while it is active it is the store, while it is not it is the mirror of the other one.
+"""Titanic as half of a Binary Star pair: the store while active, the mirror of the other half while passive.
 
     async with bstar.Pair(bstar.PRIMARY, local=..., remote=...) as pair, PairedTitanic(pair, disk, options) as titanic:
         await titanic.serve_forever()
 
-    passive    `titanic.mirror`: holds and has synced what the other acknowledges; asks the broker whether a Titanic is missed (a vote)
-    active     looks at what it holds (`titanic.mirror.succession`), asks the other one where that is needed, and then is the store, or
-    gives way
+    passive    `titanic.mirror`: syncs what the other half acknowledges; votes when the broker has no Titanic
+    active     checks its lineage (`titanic.mirror.succession`), asks the other half if needed, and then serves as the store, or yields
 
-Binary Star decides who is active, the marks in the two directories decide whose data are right. Both have to agree before anything is
-served, so neither a restart in any order nor an operator's slip puts older data over newer ones.
+Binary Star decides which half is active, the marks in the two directories decide whose data is newer. Both must agree before anything is
+served, so neither a restart in any order nor a mistake of the operator replaces newer data by older.
 """
 
 from __future__ import annotations
@@ -53,36 +52,36 @@ __all__ = ["PairedOptions", "PairedTitanic"]
 
 log = logging.getLogger("titanic")
 
-# What may end one of the two, and says why by itself.
+# Errors that end one half and explain themselves.
 EXPECTED: Final = (TitanicError, BinaryStarError, OSError, core.ZMQError)
 
-# What a full disk says, or one on which we may use no more: there may be room again.
+# Disk full or quota exceeded: there may be space later.
 _FULL: Final = frozenset((ENOSPC, EDQUOT))
-VOTES_PER_HEARTBEAT: Final = 2  # a vote is forgotten after two heartbeats
+VOTES_PER_HEARTBEAT: Final = 2  # a vote expires after two heartbeats
 PULSES_PER_HEARTBEAT: Final = 2
-# A fail-over takes two heartbeats, half a one until a vote, and the claim: three. Twice that, because machines are busy when one is lost.
+# A fail-over takes three heartbeats: two of silence, half a one until a vote, and the claim. Twice that, because machines are busy then.
 WINDOW_HEARTBEATS: Final = 6
-# Without a witness a broker has to give its Titanic up first, which this is added to.
+# Added to the time a broker needs to give up its Titanic, without a witness.
 FENCED_HEARTBEATS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedOptions:
-    """What one of two Titanics is told.
+    """Options of one half.
 
     Attributes:
         brokers: endpoints, in order of preference.
-        mirror: where the other one listens while it is the mirror.
-        mirror_bind: where this one does.
+        mirror: endpoint of the other half while it is the mirror.
+        mirror_bind: endpoint of this half while it is the mirror.
         journal: of the store; `fsync` must be "always".
-        go_on: acknowledge what only this one holds, when the other may not take over any more.
-        window_s: for how long the mirror may take over after it lost its store; so long a store waits before it goes on alone. None: six
-            heartbeats of the pair; without a witness four, and what a broker takes to give up a silent Titanic.
-        mirror_timeout_s: for one sync of the mirror before it counts as away.
+        go_on: acknowledge alone, once the other half may no longer take over.
+        window_s: how long the mirror may take over after it lost its store, and how long a store waits before it acknowledges alone. None:
+            six heartbeats of the pair; without a witness four, plus the time a broker needs to give up a silent Titanic.
+        mirror_timeout_s: maximum time of one sync of the mirror.
         limits, service: of the store and its service.
         hyphens: see `Store`.
         heartbeat_ms, liveness: of the workers at the broker.
-        security: of all sockets but those of the pair.
+        security: of all sockets except those of the pair.
     """
 
     brokers: Sequence[str]
@@ -101,18 +100,18 @@ class PairedOptions:
 
 
 class PairedTitanic:
-    """One of the two.
+    """One half.
 
     Args:
-        pair: entered, and entered for as long as this is.
-        disk: of the directory, which is held from entering to leaving.
+        pair: entered, and left only after this.
+        disk: of the directory, which stays locked from entering to leaving.
         options: see `PairedOptions`.
-        context: to make sockets in; an own one when left out.
+        context: for the sockets; by default a new one.
         progress: see `Service`.
-        on_serving: called with the store whenever it has been opened.
+        on_serving: called with the store each time it was opened.
 
     Attributes:
-        part: what it is at, in words.
+        part: present activity, in words.
         turns: how often it began to serve.
 
     Raises:
@@ -137,17 +136,17 @@ class PairedTitanic:
         self.mirror: Mirror | None = None
         self._disk = disk
         self._context = context
-        # One for all our turns as the mirror: what a context says about its endpoints it says once.
+        # One context for all mirrors, so that its warnings about endpoints are logged once.
         self._mirror_context = context or core.Context(security=options.security)
         self._progress = progress
         self._on_serving = on_serving
         self._lineage: Lineage
-        self._logged: set[tuple[str, Lineage]] = set()  # since the last turn
-        self._term = NO_BALLOT  # under which we are, or were last, active
+        self._logged: set[tuple[str, Lineage]] = set()  # since it served last
+        self._term = NO_BALLOT  # ballot under which this half is, or was last, active
         self._changed = asyncio.Event()
         self._works: list[asyncio.Future[None]] = []
-        self._lease = NO_LEASE  # made as the mirror until now
-        self._again = False  # the role could not be handed over: begin anew
+        self._lease = NO_LEASE  # of this half as the mirror
+        self._again = False  # the role could not be handed over: start the service again
         self._heartbeat_s = pair.machine.settings.heartbeat_s
         pair.on_serving(self._changed.set)
         pair.on_passive(self._changed.set)
@@ -179,23 +178,23 @@ class PairedTitanic:
 
     @property
     def window_s(self) -> float:
-        """Seconds for which the mirror may take over by itself, as far as the store of this one tells it."""
+        """Seconds for which the mirror may take over by itself, as this half tells it when it is the store."""
         if self.options.window_s is not None:
             return self.options.window_s
         if self.pair.guard == "witness":
             return WINDOW_HEARTBEATS * self._heartbeat_s
         return self.options.heartbeat_ms * self.options.liveness / 1000 + FENCED_HEARTBEATS * self._heartbeat_s
 
-    # ---- what it does
+    # ---- roles
 
     async def serve_forever(self) -> None:
-        """Wait until the pair or this one cannot go on, and raise what ended it. Cancel-safe."""
+        """Wait until the pair or this half fails, and raise the error. Cancel-safe."""
         done, _ = await asyncio.wait(self._works, return_when=asyncio.FIRST_COMPLETED)
         for one in done:
             one.result()
 
     async def drain(self, drain_s: float) -> bool:
-        """Finish what is in hand and hand over, if the other one can take over; for before leaving."""
+        """Finish what is in flight and hand over if the other half can take over; call it before leaving."""
         return await self.pair.drain(drain_s)
 
     async def _alternate(self) -> None:
@@ -207,21 +206,21 @@ class PairedTitanic:
                 await self._follow()
 
     def _is_active(self) -> bool:
-        """Tell whether we are active still, not again: what was begun under one ballot has no right to anything under the next."""
+        """Return whether this half is still active under the same ballot."""
         return self.pair.ballot() == self._term
 
     def _serves(self) -> bool:
-        """Tell whether an answer may leave at this very moment (BST-29)."""
+        """Return whether an answer may leave at this moment (BST-29)."""
         return self.pair.serves() and self._is_active()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Return when a condition of the pair holds; it is looked at whenever the pair has changed."""
+        """Wait until a condition of the pair holds; it is checked after each change of the pair."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()
 
     async def _while_active(self, work: asyncio.Future[Any]) -> bool:
-        """Wait for something, but only while we are active; returns whether it came to its end."""
+        """Wait for a future, but only while active; return whether it finished."""
         ended = asyncio.ensure_future(self._until(lambda: not self._is_active()))
         try:
             await asyncio.wait([work, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -234,11 +233,11 @@ class PairedTitanic:
     # ---- passive
 
     async def _follow(self) -> None:
-        """Be the mirror, until the pair says otherwise."""
+        """Be the mirror until this half is active."""
         async with Mirror(self._disk, paired=True, lease=self._lease, context=self._mirror_context) as mirror:
             mirror.bind(self.options.mirror_bind)
             self.mirror, self.part = mirror, "mirror"
-            log.info("mirror of the other one", extra={"holds": mirror.replica.lineage.kind.name.lower()})
+            log.info("mirror of the other half", extra={"holds": mirror.replica.lineage.kind.name.lower()})
             works = [asyncio.ensure_future(mirror.until_failed()), asyncio.ensure_future(self._until(self.pair.serves))]
             try:
                 await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
@@ -254,7 +253,7 @@ class PairedTitanic:
     # ---- active
 
     async def _lead(self) -> None:
-        """Be the store if that is right, or let the other be it; returns when something has changed."""
+        """Serve as the store if our data allows it, otherwise yield; return after a change."""
         self._again = False
         mark, lineage = await asyncio.to_thread(self._read_lineage)
         leased = self._lease.holds(boot_clock()) and self._serves()
@@ -273,9 +272,9 @@ class PairedTitanic:
         return mark, self._lineage
 
     async def _ask_peer(self) -> Answer | None:
-        """Ask the other one whether to lead; None when we are not active any more before it has answered."""
-        self.part = "asks the other one"
-        self._log_once(logging.INFO, "asking the other one")
+        """Ask the other half whether this one may lead; return None if it is no longer active before the answer."""
+        self.part = "asks the other half"
+        self._log_once(logging.INFO, "asking the other half")
         options = self.options
         asked = asyncio.ensure_future(
             ask_peer(options.mirror, self._lineage, self._heartbeat_s, context=self._context, security=options.security)
@@ -283,21 +282,21 @@ class PairedTitanic:
         return asked.result() if await self._while_active(asked) else None
 
     async def _yield_to(self, answer: Answer | None) -> None:
-        """Let the other one be active, which holds more; or wait, when nobody can tell who is right."""
+        """Yield to the other half if its data is more complete; wait if an operator must decide."""
         if answer is None or answer is Answer.FOLLOW:
             return
         if answer is Answer.NEITHER:
             self.part = "neither can lead"
-            self._log_once(logging.ERROR, "neither of the two can tell whose data are right; see titanic promote")
+            self._log_once(logging.ERROR, "neither half can tell which data is newer; see titanic promote")
         else:
             self.part = "gives way"
-            self._log_once(logging.INFO, "the other one holds more, let it lead")
+            self._log_once(logging.INFO, "the other half has newer data and leads")
             await self._hand_over()
             return
         await self._pause()
 
     async def _hand_over(self) -> None:
-        """Let the other one be active, if it is there; at least one heartbeat passes before the next try."""
+        """Hand the active role over if the other half is there, and wait one heartbeat."""
         with suppress(NotActive):
             await self.pair.switchover(0)
         await self._pause()
@@ -306,13 +305,13 @@ class PairedTitanic:
         await self._while_active(asyncio.ensure_future(asyncio.sleep(self._heartbeat_s)))
 
     def _log_once(self, level: int, what: str) -> None:
-        """Log what has not been said of the same data: a question is asked again every heartbeat."""
+        """Log an event once per lineage, although the question is repeated every heartbeat."""
         if (what, self._lineage) not in self._logged:
             self._logged.add((what, self._lineage))
             log.log(level, what, extra={"holds": self._lineage.kind.name.lower(), "epoch": self._lineage.epoch})
 
     async def _write_mark(self, before: Mark | None, mark: Mark) -> bool:
-        """Put the mark of a store in place, which begins our epoch; whether we are to go on."""
+        """Write the mark of a store, which begins a new epoch; return whether to continue."""
         if mark != before:
             try:
                 await asyncio.to_thread(write_mark, self._disk, mark)
@@ -321,19 +320,19 @@ class PairedTitanic:
                     raise
                 self.part = "its disk is full"
                 self._log_once(
-                    logging.ERROR, "the disk is full, so it cannot lead; the other one does if it can, else this one tries again"
+                    logging.ERROR, "the disk is full, so this half cannot lead; the other half leads if it can, else this one tries again"
                 )
                 await self._hand_over()
                 return False
         if self._serves():
             return True
-        # The write took so long that somebody else is active: nothing was done in this epoch, so it never was.
+        # The write took so long that the other half is active: nothing was done in this epoch, so withdraw it.
         if before is not None and mark != before:
             await asyncio.to_thread(write_mark, self._disk, before)
         return False
 
     async def _serve(self, alone: bool) -> None:
-        """Be the store until we are not active any more."""
+        """Serve as the store while active."""
         options = self.options
         terms = Terms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, self._serves)
         link = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, context=self._context, security=options.security, terms=terms)
@@ -357,7 +356,7 @@ class PairedTitanic:
                 self.part = "ends its turn"
 
     async def _watch_service(self, service: Service, link: MirrorLine) -> None:
-        """Return when the turn is over; raises what ended the service."""
+        """Wait until the service must end; raise its error."""
         while self._is_active() and not self._again and not link.stale:
             change = asyncio.ensure_future(self._until(lambda: not self._is_active() or self._again or link.stale))
             opening = [] if service.opening.done() else [service.opening]
@@ -369,9 +368,9 @@ class PairedTitanic:
             if service.opening.done():
                 service.opening.result()
             if service.store.wounded is not None:
-                raise Wounded(service.store.wounded)  # the other one can write
+                raise Wounded(service.store.wounded)  # the other half can write
         if link.stale:
-            # The other one does not take our data for newer than its own.
+            # The other half does not accept our data as newer than its own.
             await self._yield_to(await self._ask_peer())
 
     # ---- handing over
@@ -388,7 +387,7 @@ class PairedTitanic:
     # ---- votes
 
     async def _vote(self) -> None:
-        """Be a client of the broker: when nobody is active and a Titanic is missed there, that is a vote (BST-10)."""
+        """Watch the broker: a missing Titanic while neither half is active counts as a vote (BST-10)."""
         options = self.options
         where: dict[str, Any] = {"context": self._context, "security": options.security}
         async with mdp.Client(options.brokers, timeout=self._heartbeat_s, attempts=1, **where) as client:
@@ -398,17 +397,17 @@ class PairedTitanic:
                     await self.pair.vote()
 
     async def _is_missed(self, client: mdp.Client) -> bool:
-        """Tell whether a client of ours would find nobody. With a witness it is enough that there is a broker: it knows who serves."""
+        """Return whether clients find no Titanic. With a witness it is enough that the broker can be reached."""
         try:
             code = await client.mmi("service", tsp.REQUEST)
         except mdp.RequestError:
             return False
         return code == "404" or self.pair.guard == "witness"
 
-    # ---- what it tells
+    # ---- status
 
     def status(self) -> dict[str, Any]:
-        """Return what an operator wants to know of the two stores."""
+        """Return the status of this half for operators."""
         found: dict[str, Any] = {"part": self.part, "turns": self.turns}
         if self.service is not None:
             store = self.service.store
@@ -427,11 +426,11 @@ class PairedTitanic:
         return found
 
     def _pair_status(self) -> dict[str, Any]:
-        """Return what `titanic ls --status` says of the pair: which of the two has answered, and by what right."""
+        """Return the fields of the pair for `titanic ls --status`."""
         return {"role": self.pair.role.name.lower(), "ballot": str(self.pair.ballot()), "guard": self.pair.guard}
 
     def page(self) -> MetricsPage:
-        """Return what `--http` shows: of the store while it is one, else of the mirror."""
+        """Return the metrics page: of the store while it serves, else of the mirror."""
 
         def not_ready() -> str:
             if self.service is not None:

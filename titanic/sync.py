@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class SyncTicket:
-    """A `Ticket` for code without an event loop; same methods, which wait."""
+    """A `Ticket` for code without an event loop; its methods block."""
 
     def __init__(self, client: SyncClient, ticket: Ticket) -> None:
         self._client = client
@@ -51,7 +51,7 @@ class SyncOutcome(NamedTuple):
 
 
 class SyncClient:
-    """A `Client` for scripts, notebooks and threads: it runs one on a loop of its own, in a thread.
+    """A `Client` for code without an event loop; it runs one in a thread.
 
     Args:
         broker: endpoint, or several in order of preference.
@@ -78,7 +78,7 @@ class SyncClient:
         self._thread.end(lambda: self._client.__aexit__(None, None, None))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something of the client's on its loop, and wait for it."""
+        """Run a coroutine on the loop of the client, and wait for its result."""
         return self._thread.run(work)
 
     def submit(self, service: str | bytes, *frames: bytes, **options: Any) -> SyncTicket:
@@ -100,7 +100,7 @@ class SyncClient:
             while (outcome := self.run(_next_of(outcomes))) is not None:
                 yield SyncOutcome(SyncTicket(self, outcome.ticket), outcome.reply, outcome.error)
         finally:
-            with suppress(mdp.ClientClosed):  # which has ended it already
+            with suppress(mdp.ClientClosed):  # closed already
                 self.run(outcomes.aclose())
 
 

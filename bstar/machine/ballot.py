@@ -1,14 +1,14 @@
-"""Ballots, how far they may rise, and the lease that makes one of them the only one.
+"""Ballots, their plausible range, and the lease that makes one of them unique.
 
 Source: rules BST-26 to BST-33 and BEY-12 of `specs/bstar.md`.
 
-A ballot is a pair (counter, node id), ordered first by counter. Two nodes never draw the same one because their ids differ; one
-node never draws the same one twice because it writes the counter to disk before it uses it. An order without the node id is not
-enough: a state message from before a crash makes both servers count on from the same number.
+A ballot is a pair (counter, node id), ordered first by counter. Two nodes never draw the same ballot because their ids differ; one node
+never draws the same one twice because it writes the counter to disk before use. The counter alone is not enough: after a crash a state
+message may make both servers continue from the same number.
 
-A lease is a promise of the witness: *until then nobody else gets one*. The two ends count it by their own clocks, so the holder
-counts from the moment it **sent** its question, and a little less than was promised; the witness counts from the moment it
-answered. However long the answer took, the holder stops first.
+A lease is a promise of the witness that no other server gets one until it ends. Both ends measure it by their own clocks, so the holder
+counts from the moment it **sent** its question, and a little less than was promised; the witness counts from the moment it answered.
+However long the answer took, the holder stops first.
 
 Pure: `now` in monotonic seconds. The shells do the disk (`bstar/net/ballot_file.py`) and the wire.
 """
@@ -37,25 +37,25 @@ __all__ = [
     "next_counter",
 ]
 
-# A counter that grew once a millisecond would need 8,900 years to get here; above it the number is somebody's invention.
+# A counter that grows every millisecond takes 8,900 years to get here; higher ones are errors or lies.
 COUNTER_MAX: Final = (1 << 48) - 1
 
 # Two quartz clocks drift apart by 0.02 %, a badly slewed one by 0.05 %. Forty times that is still only 40 ms of 2 s.
 LEASE_MARGIN: Final = 0.02
 
-# How far above what we know a ballot may be that a voter has seen. It only numbers the ballot of that vote; a billion lies exhaust nothing.
+# Maximum step to a ballot a voter has seen. It only numbers the ballot of that vote, so many lies exhaust nothing.
 CLIENT_JUMP_MAX: Final = 1 << 16
 
-# What somebody who knows nothing yet may be told at once: a pair that claims every second for a century comes to 2^32. Members take more
-# than the witness does: whatever that one was made to grant, both servers can still draw a higher ballot.
+# Maximum step for a node that knows nothing yet: a pair that claims every second for a century reaches 2^32. Members accept more than the
+# witness, so that both servers can always draw a higher ballot than it was made to grant.
 WITNESS_JUMP_MAX: Final = 1 << 32
 MEMBER_JUMP_MAX: Final = 1 << 40
-# Beyond that, counters rise with time only. No pair is faster: a claim takes a write to disk.
+# Further growth of the limit; no pair is faster, since a claim takes a write to disk.
 CLAIMS_PER_S_MAX: Final = 1000
 
 
 class Ballot(NamedTuple):
-    """The right to serve, comparable: the higher counter wins, the node id decides between equals."""
+    """Right to serve: the higher counter wins, the node id decides between equals."""
 
     counter: int
     node: int
@@ -68,20 +68,20 @@ NO_BALLOT: Final = Ballot(0, 0)
 
 
 def next_counter(*known: int) -> int:
-    """Return the counter of a new ballot: one above everything known."""
+    """Return the counter of a new ballot: one above all known ones."""
     return max(known) + 1
 
 
 class Ceiling(NamedTuple):
-    """How high a counter may be that others tell us: one that is above is an error or a lie, and is not taken over.
+    """Highest plausible counter in a message; a higher one is ignored as an error or a lie.
 
-    Without it one message with the highest counter there is would leave no ballot for anybody. It rises with time, so that many messages
-    reach no further than one: 2^48 takes 8,900 years.
+    Without it one message with the maximum counter would use up all ballots. It rises with time, so that many messages reach no further
+    than one: 2^48 takes 8,900 years.
 
     Attributes:
-        base: counter known when we started.
-        jump: what it may be above that at once.
-        since: when we started, monotonic seconds.
+        base: counter known at the start.
+        jump: step allowed at once.
+        since: time of the start, monotonic seconds.
     """
 
     base: int
@@ -89,15 +89,15 @@ class Ceiling(NamedTuple):
     since: float
 
     def at(self, now: float) -> int:
-        """Return the highest counter that may be believed."""
+        """Return the highest plausible counter."""
         return min(COUNTER_MAX, self.base + self.jump + int(max(0.0, now - self.since) * CLAIMS_PER_S_MAX))
 
 
 class HighestBallot:
-    """What a client keeps so that a deposed master cannot answer it.
+    """Filter of a client against replies of a deposed master.
 
     Attributes:
-        seen: the highest ballot an accepted reply carried; sent along with each request.
+        seen: highest ballot of an accepted reply; sent along with each request.
         dropped: replies refused because their ballot was lower.
     """
 
@@ -108,11 +108,11 @@ class HighestBallot:
         self.dropped = 0
 
     def accept(self, ballot: Ballot, *, vouched: bool = False) -> bool:
-        """Return whether a reply under this ballot may be believed, and remember the ballot if so.
+        """Return whether to accept a reply under this ballot, and remember the ballot if so.
 
         Args:
             ballot: of the reply.
-            vouched: its server was told what we have seen, and has since heard that nobody serves under that any more.
+            vouched: its server knows what we have seen, and has confirmed since that no server is active under it.
         """
         if ballot < self.seen and not vouched:
             self.dropped += 1
@@ -121,18 +121,18 @@ class HighestBallot:
         return True
 
 
-# --- what survives a crash; its octets are in `ballot_slots.py` -----------------------------------------------------------------
+# --- what survives a crash; the format is in `ballot_slots.py` -----------------------------------------------------------------
 
 
 class RecordRole(IntEnum):
-    """Who writes the file: a witness started on the file of a server would forget the server's ballots."""
+    """Owner of a ballot file; a witness must not use the file of a server."""
 
     SERVER = 1
     WITNESS = 2
 
 
 class Record(NamedTuple):
-    """What survives a crash."""
+    """Contents of a ballot file."""
 
     owner: RecordRole
     node: int
@@ -144,23 +144,23 @@ class Record(NamedTuple):
 
 
 def lease_expiry(asked_at: float, lease_s: float) -> float:
-    """Return until when the asker may count on a lease, by its own clock.
+    """Return until when the holder may rely on a lease, by its own clock.
 
     Args:
-        asked_at: when the question was sent, not when the answer came.
+        asked_at: when the question was sent, not when the answer arrived.
         lease_s: seconds the witness granted.
     """
     return asked_at + lease_s * (1.0 - LEASE_MARGIN)
 
 
 class Answer(NamedTuple):
-    """What the witness says.
+    """Answer of the witness.
 
     Attributes:
-        granted: the asker has the lease for `wait_s` from now.
+        granted: the server has the lease for `wait_s` from now.
         ballot: the holder's, after this answer.
-        highest: highest ballot ever granted; an asker below it has to draw a new one.
-        wait_s: granted: length of the lease; refused: seconds after which asking again can succeed.
+        highest: highest ballot ever granted; a lower one must be replaced by a new one.
+        wait_s: granted: length of the lease; refused: seconds after which another question may succeed.
     """
 
     granted: bool
@@ -170,12 +170,11 @@ class Answer(NamedTuple):
 
 
 class LeaseTable(NamedTuple):
-    """The witness's whole state: who has the lease, until when, and the highest ballot it ever granted.
+    """State of the witness: holder and end of the lease, and the highest ballot ever granted.
 
-    A witness that was restarted has forgotten who held the lease. Until every lease it may have granted has run out
-    (`closed_until`) it grants nothing new. It does renew a lease whose holder says it still has it: that one is the only one
-    there can be. During that time the *same node* gets no new ballot either, because what it calls its lease may be a question
-    that was old when it arrived.
+    A restarted witness does not know the holder. Until every lease it may have granted has ended (`closed_until`) it grants nothing new. It
+    renews a lease whose holder says it still has it: there can be only one. During that time the *same node* gets no new ballot either,
+    because its claim to hold the lease may come from a delayed question.
     """
 
     holder: Ballot = NO_BALLOT
@@ -184,12 +183,12 @@ class LeaseTable(NamedTuple):
     closed_until: float = 0.0
 
     def ask(self, ballot: Ballot, *, holding: bool, lease_s: float, now: float) -> tuple[LeaseTable, Answer]:
-        """Answer a server that wants, or wants to keep, the lease.
+        """Answer a server that asks for the lease or its renewal.
 
         Args:
             ballot: under which it wants to serve.
-            holding: it has a lease for this ballot that had not run out when it asked.
-            lease_s: how long it wants it for.
+            holding: it had an unexpired lease for this ballot when it asked.
+            lease_s: length it asks for.
             now: monotonic seconds.
         """
         free = now >= self.until
@@ -206,5 +205,5 @@ class LeaseTable(NamedTuple):
         return self, Answer(False, holder, self.highest, wait_s)
 
     def release(self, ballot: Ballot, now: float) -> LeaseTable:
-        """Take the lease back from a server that has stopped serving; a release that is not the holder's changes nothing."""
+        """End the lease of a server that has stopped serving; a release by another server changes nothing."""
         return self._replace(until=now) if ballot == self.holder else self

@@ -1,22 +1,21 @@
-"""The octets of a ballot file: two slots with the same record, so that a write that was cut short spoils one of them at most (BST-27).
+"""Format of a ballot file: two slots with the same record, since an interrupted write may damage one (BST-27). Pure.
 
-A slot is overwritten in place and synced before the other one is touched, so at every moment one of them is whole. The file has its full
-size from the beginning: a claim needs no room on the disk, which a full one would refuse at the moment a fail-over needs it.
+A slot is overwritten in place and synced before the other one is touched, so at every moment one of them is valid. The file has its full
+size from the beginning, so that a claim needs no disk space: a full disk must not prevent a fail-over.
 
     offset size
-         0    8  magic  89 42 53 54 41 52 0D 0A   (not text, and a line-end conversion shows)
+         0    8  magic  89 42 53 54 41 52 0D 0A   (binary; shows a conversion of line ends)
          8    1  version, 2
          9    1  owner: 1 a server of the pair, 2 the witness
         10    8  node id of the server; of the witness: node id of the highest ballot granted
-        18    8  incarnation: how often the owner was started with this file
+        18    8  incarnation: number of starts with this file
         26    8  counter: server, of the last ballot drawn; witness, of the highest ballot granted
-        34    8  sequence: of the write, from 1; the slot with the higher one is the newer
-        42    4  CRC-32 of octets 0 to 41
-        46       zeros up to 4,096, where the second slot begins; 8,192 octets in all
+        34    8  sequence: of the write, from 1; the slot with the higher one is newer
+        42    4  CRC-32 of bytes 0 to 41
+        46       zeros up to 4,096, where the second slot begins; 8,192 bytes in all
 
-Version 1 is one record of 38 octets: the same without sequence, CRC-32 of octets 0 to 33. It is read, and replaced at the next write.
-
-Pure: octets in and out; `bstar/net/ballot_file.py` does the disk.
+Version 1 is one record of 38 bytes: the same without sequence, CRC-32 of bytes 0 to 33. It is read, and replaced at the next write.
+`bstar/net/ballot_file.py` does the I/O.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from bstar.machine.ballot import COUNTER_MAX, Record, RecordRole
 __all__ = ["FILE_OCTETS", "SLOTS", "SLOT_OCTETS", "Contents", "decode_file", "encode_slot"]
 
 SLOTS: Final = 2
-SLOT_OCTETS: Final = 4096  # a page and a multiple of every sector: what tears one slot does not reach the other
+SLOT_OCTETS: Final = 4096  # a page, and a multiple of every sector size: a torn write damages one slot only
 FILE_OCTETS: Final = SLOTS * SLOT_OCTETS
 
 _MAGIC: Final = b"\x89BSTAR\r\n"
@@ -43,13 +42,13 @@ _SEQUENCE_MAX: Final = (1 << 64) - 1
 
 
 class Contents(NamedTuple):
-    """What a file holds.
+    """Decoded ballot file.
 
     Attributes:
-        record: the newest that is whole.
+        record: the newest valid one.
         sequence: of its write, 0 in a file of version 1.
-        first: slot to write next: the one that is damaged or older, if there is such a one.
-        whole: slots whose checksum is right; 0 for a file of version 1, which has none.
+        first: slot to write next: a damaged or older one, if any.
+        whole: number of valid slots; 0 for a file of version 1.
     """
 
     record: Record
@@ -59,19 +58,19 @@ class Contents(NamedTuple):
 
 
 def encode_slot(record: Record, sequence: int) -> bytes:
-    """Return the octets of one slot."""
+    """Return one encoded slot."""
     head = _SLOT.pack(_MAGIC, _VERSION, record.owner, record.node, record.incarnation, record.counter, sequence)
     return (head + _CHECK.pack(zlib.crc32(head))).ljust(SLOT_OCTETS, b"\0")
 
 
 def decode_file(octets: bytes, owner: RecordRole) -> Contents:
-    """Return what the file holds, or refuse it.
+    """Decode a ballot file, or refuse it.
 
-    There is no repair beyond the second slot: a counter that was guessed too low is a ballot used twice.
+    There is no repair beyond the second slot: a counter guessed too low means a ballot used twice.
 
     Args:
         octets: the whole file.
-        owner: who wants to use it.
+        owner: that opens it.
 
     Raises:
         StoreDamaged: wrong length, magic, version, owner or checksums, or a number out of range.
@@ -79,7 +78,7 @@ def decode_file(octets: bytes, owner: RecordRole) -> Contents:
     if len(octets) == _RECORD_1.size + _CHECK.size:
         return Contents(_record_1(octets, owner), 0, 0, 0)
     if len(octets) != FILE_OCTETS:
-        raise StoreDamaged(f"ballot file has {len(octets)} octets instead of {_RECORD_1.size + _CHECK.size} or {FILE_OCTETS}")
+        raise StoreDamaged(f"ballot file has {len(octets)} bytes instead of {_RECORD_1.size + _CHECK.size} or {FILE_OCTETS}")
     found = {}
     for number in range(SLOTS):
         slot = octets[number * SLOT_OCTETS : (number + 1) * SLOT_OCTETS]
@@ -108,7 +107,7 @@ def _record_1(octets: bytes, owner: RecordRole) -> Record:
 
 
 def _checked(magic: bytes, version: int, wanted: int, kind: int, record: Record) -> Record:
-    """Return a record whose checksum was right, if it makes sense."""
+    """Validate a record whose checksum is right."""
     if magic != _MAGIC:
         raise StoreDamaged("not a ballot file")
     if version != wanted:

@@ -1,16 +1,13 @@
-"""What clients say about ballots higher than ours: whom it makes us ask, how often, and what the answers are worth (BST-45).
+"""Claims of clients about ballots higher than ours, and the questions they cause (BST-45). Pure: `now` in monotonic seconds.
 
-A client that was served under a higher ballot refuses us, and it may be right: we are a master of yesterday who has not heard of it. Or
-it lies. Or it is right, and those ballots are gone for good, because both servers lost their files. Its word decides nothing. It makes us
-ask our peer and the witness, once a heartbeat at most, and one of three things follows:
+A client that was served under a higher ballot refuses our replies. It may be right (we are a deposed master), it may lie, or those ballots
+may be lost because both servers lost their files. Its claim decides nothing. It makes us ask the peer and the witness, at most once a
+heartbeat, with one of three results:
 
-    the peer, or the witness, knows of a higher ballot           we stop, by their word
-    the peer has heard the question and does not serve, or the
-    witness has renewed our lease since                          nobody serves under what the client has seen: we **vouch**, which
-                                                                 lets the client forget it
+    the peer or the witness knows a higher ballot                we stop
+    the peer has received the question and is not active, or     no server is active under the claimed ballot: we **vouch** for that,
+    the witness has renewed our lease since                      and the client forgets it
     neither answers                                              the client is refused
-
-Pure: `now` in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -24,17 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMED_MAX", "VALID_HEARTBEATS", "ClientClaims"]
 
-# Different ballots that clients have named and that are remembered: honest clients name a few at most.
+# Maximum number of remembered ballots; correct clients name a few.
 NAMED_MAX: Final = 64
-# How long it is remembered when a ballot was named: clients come again after one heartbeat, a crowd of them within a few.
+# How long a named ballot is remembered: clients ask again after one heartbeat, many of them within a few.
 VALID_HEARTBEATS: Final = 8
 
 
 class ClientClaims:
-    """Ballots that clients have named while we serve under a lower one.
+    """Higher ballots that clients have named while this server is active.
 
     Args:
-        heartbeat_s: of the pair; so long it takes at least from one question to the next.
+        heartbeat_s: of the pair; minimum time between two questions.
     """
 
     __slots__ = ("_asked_at", "_cleared_at", "_heartbeat_s", "_named", "_sequence")
@@ -43,10 +40,10 @@ class ClientClaims:
         self._heartbeat_s = heartbeat_s
         self._named: dict[Ballot, float] = {}  # when it was first named
         self._asked_at = self._cleared_at = float("-inf")
-        self._sequence: int | None = None  # of the state message that was the question, until the peer has heard it
+        self._sequence: int | None = None  # of the state message that was the question, until the peer has received it
 
     def named(self, seen: Ballot, now: float) -> bool:
-        """Take a ballot a client has named; return whether to ask about it now."""
+        """Note a ballot named by a client; return whether to ask about it now."""
         oldest = now - VALID_HEARTBEATS * self._heartbeat_s
         self._named = {ballot: at for ballot, at in self._named.items() if at > oldest}
         if seen not in self._named:
@@ -63,21 +60,21 @@ class ClientClaims:
         self._sequence = sequence
 
     def peer_heard(self, sequence: int, *, serves: bool) -> None:
-        """Take the peer's word: the newest message of ours it has heard, and whether it serves itself."""
+        """Process a message of the peer: our newest message it has received, and whether it is active."""
         if self._sequence is not None and sequence >= self._sequence and not serves:
             self._cleared_at, self._sequence = self._asked_at, None
 
     def renewed(self, asked_at: float) -> None:
-        """Take the witness's: it has renewed our lease on a question of that moment, so nobody else has one."""
+        """Note that the witness has renewed our lease for a question sent at `asked_at`: no other server has one."""
         self._cleared_at = max(self._cleared_at, asked_at)
 
     def vouched(self, seen: Ballot, now: float) -> bool:
-        """Return whether we know, of a moment after a client named this ballot, that nobody serves under it."""
+        """Return whether it is known, since a client named this ballot, that no server is active under it."""
         at = self._named.get(seen)
         return at is not None and at <= self._cleared_at and now < at + VALID_HEARTBEATS * self._heartbeat_s
 
     def forget(self) -> None:
-        """Begin anew: another term."""
+        """Forget everything, at the start of a new term."""
         self._named.clear()
         self._asked_at = self._cleared_at = float("-inf")
         self._sequence = None

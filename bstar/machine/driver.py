@@ -1,4 +1,4 @@
-"""A member's value kept in an object, with the verbs every machine of this project has. Pure."""
+"""Object that keeps the value of a member, with the methods of a state machine. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Machine"]
 
 
 class Machine:
-    """A `Member` with its settings, for shells.
+    """A `Member` with its settings.
 
     Attributes:
         settings: of this server.
-        member: the present value.
-        stale: state messages dropped because a newer one was known.
+        member: present value.
+        stale: number of outdated state messages that were dropped.
     """
 
     __slots__ = ("_started", "member", "settings", "stale")
@@ -40,34 +40,34 @@ class Machine:
         return effects
 
     def receive(self, message: StateMessage, now: float, acked_at: float | None = None) -> tuple[ShellEffect, ...]:
-        """Take a state message of the peer; `acked_at` is as for `member.receive`."""
+        """Process a state message of the peer; see `member.receive`."""
         outcome = member.receive(self.settings, self.member, message, now, acked_at)
         self.stale += outcome.stale
         return self._keep(outcome)
 
     def request(self, seen: Ballot, now: float) -> tuple[Verdict, tuple[ShellEffect, ...]]:
-        """Take a client request; return what becomes of it."""
+        """Decide about a client request."""
         outcome = member.request(self.settings, self.member, seen, now)
         return outcome.verdict or Verdict.REJECT, self._keep(outcome)
 
     def persisted(self, counter: int, now: float) -> tuple[ShellEffect, ...]:
-        """Take note that a counter is on disk."""
+        """Note that a counter is on disk."""
         return self._keep(member.persisted(self.settings, self.member, counter, now))
 
     def unwritten(self, counter: int, now: float) -> tuple[ShellEffect, ...]:
-        """Take note that a counter could not be written to disk."""
+        """Note that a counter could not be written."""
         return self._keep(member.unwritten(self.settings, self.member, counter, now))
 
     def question(self, now: float) -> tuple[ShellEffect, ...]:
-        """Ask peer and witness whether somebody else serves under a higher ballot."""
+        """Ask peer and witness about a higher ballot."""
         return self._keep(member.question(self.settings, self.member, now))
 
     def granted(self, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> tuple[ShellEffect, ...]:
-        """Take the witness's yes to a question sent at `asked_at`."""
+        """Process a grant for a question sent at `asked_at`."""
         return self._keep(member.granted(self.settings, self.member, ballot, asked_at, lease_s, now))
 
     def refused(self, ballot: Ballot, highest: Ballot, wait_s: float, now: float) -> tuple[ShellEffect, ...]:
-        """Take the witness's no."""
+        """Process a refusal of the witness."""
         return self._keep(member.refused(self.settings, self.member, ballot, highest, wait_s, now))
 
     def switchover(self, now: float) -> tuple[bool, tuple[ShellEffect, ...]]:
@@ -80,7 +80,7 @@ class Machine:
         return self._keep(member.tick(self.settings, self.member, now))
 
     def deadline(self) -> float:
-        """Return when `tick` wants to be called next."""
+        """Return when to call `tick` next."""
         return member_values.deadline(self.settings, self.member)
 
     def may_answer(self, now: float) -> bool:
@@ -89,7 +89,7 @@ class Machine:
 
     @property
     def ballot(self) -> Ballot:
-        """The ballot served under, `NO_BALLOT` when not active or in compatible mode."""
+        """Ballot under which the server is active, else `NO_BALLOT`; also in compatible mode."""
         held = self.member.ballot if self.member.state is State.ACTIVE else 0
         return Ballot(held, self.settings.node) if held else NO_BALLOT
 

@@ -1,4 +1,4 @@
-"""What a step of the machine asks its shell to do; one class per thing, carried out in the order given. Pure."""
+"""Effects of a step, to be carried out by the shell in the given order. Pure."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tell the witness that this ballot is not used any more."""
+    """Release the lease for this ballot at the witness."""
 
     ballot: Ballot
 
 
 @dataclass(frozen=True, slots=True)
 class BecameActive:
-    """Serve: answer what was held, call on-active. `ballot` is `NO_BALLOT` in compatible mode."""
+    """Serve: call on-active, then answer held requests. `ballot` is `NO_BALLOT` in compatible mode."""
 
     ballot: Ballot
 
 
 @dataclass(frozen=True, slots=True)
 class BecamePassive:
-    """Stop serving: refuse what was held, call on-passive."""
+    """Stop serving: refuse held requests, call on-passive."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimDropped:
-    """Refuse what was held."""
+    """Refuse held requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Stop for good (BST-06)."""
+    """Stop permanently (BST-06)."""
 
     fault: Fault
 

@@ -1,12 +1,12 @@
-"""The Binary Star state machine: two tables, and nothing else.
+"""Binary Star state machine: two tables. Pure.
 
 Source: zguide chapter 4 (bstar.c, figure 61), rules BST-01, BST-08, BST-13, BST-14, BST-25 of `specs/bstar.md`.
 
 Theory
 ======
-Two servers watch each other; clients ask one of them. Each tells the other its state once a heartbeat. A server becomes active
-when *three* see the same thing: it hears nothing of its peer, and a client that cannot reach the peer either asks it. That
-client request is a **vote**.
+Two servers watch each other; clients send requests to one of them. Each sends its state to the other once a heartbeat. A server becomes
+active when two observers agree: it receives nothing from its peer, and a client that cannot reach the peer either sends it a request. That
+request is a **vote**.
 
                       hears BACKUP, or a vote
        PRIMARY  ------------------------------------.
@@ -19,27 +19,26 @@ client request is a **vote**.
           |   '-----------------------------------------------'
           | hears ACTIVE
           |
-        BACKUP      (a backup that never heard an active peer serves nobody, whatever clients say: BST-13)
+        BACKUP      (a backup that never heard an active peer does not serve, even after votes: BST-13)
       (waiting)
 
-`GUIDE` is the machine of the guide, all 24 cells. Between two stock members it is what runs. Two of its cells kill: ACTIVE
-that hears ACTIVE, and PASSIVE that hears PASSIVE. An exhaustive search finds two masters a few steps from the start, and both
-servers dead after one of them was merely suspended and resumed.
+`GUIDE` is the machine of the guide, all 24 cells, used between stock members. Two of its cells are fatal: ACTIVE that hears ACTIVE, and
+PASSIVE that hears PASSIVE. An exhaustive search finds two masters a few steps from the start, and both servers dead after one of them was
+suspended and resumed.
 
-`BALLOT` is the machine of this project. Whoever wants to serve draws a **ballot** (counter, node id) higher than all it has
-seen, writes it to disk, has a witness grant a lease on it where there is a witness, and only then becomes active: that is a
-*claim*, and WON is its event. Two actives are told apart by their ballots and the lower steps down; two passives wait for a
-client to choose. Neither is fatal. What kills is a wrong configuration only, and never the server that is serving.
+`BALLOT` is the machine of this project. To serve, a server draws a **ballot** (counter, node id) higher than all it has seen, writes it to
+disk, asks the witness (if there is one) for a lease on it, and only then becomes active: that is a *claim*, and WON is its event. Of two
+active servers the one with the lower ballot steps down; two passive ones wait for a client to choose. Neither is fatal. Only a wrong
+configuration is, and never for the active server.
 
 Invariants of a state
 =====================
-    PRIMARY   configured primary; nobody known to be active; on-active and on-passive were not called since the start
-    BACKUP    the same of the configured backup
+    PRIMARY   configured primary; no active server known; on-active and on-passive were not called since the start
+    BACKUP    the same for the configured backup
     ACTIVE    on-active was the last callback; in ballot mode the ballot is on disk, and with a witness it was granted
     PASSIVE   on-passive was the last callback
 
-Every (state, event) cell is written, the ones that change nothing too. Pure; knows neither time nor the wire (`member.py` has
-the timers).
+Every (state, event) cell is written, including those that change nothing. No time and no wire here: `member.py` has the timers.
 """
 
 from __future__ import annotations
@@ -63,38 +62,38 @@ class State(IntEnum):
 
 
 class Event(IntEnum):
-    """What happens to a server. The first six are the guide's; the others exist in ballot mode only."""
+    """Event of a server. The first six are those of the guide; the others exist in ballot mode only."""
 
     PEER_PRIMARY = 1  # the peer waits, as primary
     PEER_BACKUP = 2  # the peer waits, as backup
     PEER_ACTIVE = 3  # the peer is active; in ballot mode: under a ballot higher than ours, or it has none (a stock member)
     PEER_PASSIVE = 4
-    REQUEST = 5  # a client request while the peer is heard
+    REQUEST = 5  # a client request while the peer is alive
     VOTE = 6  # a client request after two silent heartbeats
 
-    PEER_LOWER = 7  # the peer is active under a lower ballot: it has yet to hear of ours
+    PEER_LOWER = 7  # the peer is active under a lower ballot: it has not received ours yet
     PEER_YIELDS = 8  # the peer is passive by order of its operator, and asks us to take over
-    REQUEST_IDLE = 9  # a client request while the peer is heard, and says that it is passive
+    REQUEST_IDLE = 9  # a client request while the peer is alive and passive
     WON = 10  # the claim is on disk, and granted where there is a witness
-    LAPSED = 11  # the lease ran out
-    OUTBID = 12  # there is a higher ballot than ours: the witness says so, or a client whom what the peer or the witness said bears out
+    LAPSED = 11  # the lease ended
+    OUTBID = 12  # there is a higher ballot, by the witness, or by a client and confirmed by peer or witness
     SWITCHOVER = 13  # the operator hands the active role to the peer
-    STALLED = 14  # this process stood still for as long as its peer needs to take over
+    STALLED = 14  # this process was suspended for as long as its peer needs to take over
 
 
 class Effect(Enum):
-    """What the shell has to do besides remembering the state."""
+    """Action that goes with a change of state."""
 
     ON_ACTIVE = "call on-active"
     ON_PASSIVE = "call on-passive"
-    CLAIM = "begin a claim, unless one is under way"
-    DROP = "drop the claim under way"
-    RELEASE = "give the lease back to the witness"
+    CLAIM = "begin a claim, unless one is running"
+    DROP = "drop the running claim"
+    RELEASE = "release the lease at the witness"
     YIELD = "ask the peer to take over"
 
 
 class Verdict(Enum):
-    """What becomes of the request that was the event."""
+    """Decision about the request that was the event."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -102,7 +101,7 @@ class Verdict(Enum):
 
 
 class Fault(Enum):
-    """Why a server stops for good (BST-06)."""
+    """Reason why a server stops permanently (BST-06)."""
 
     DUAL_ACTIVE = "dual active"
     DUAL_PASSIVE = "dual passive"
@@ -112,7 +111,7 @@ class Fault(Enum):
 
 
 class Cell(NamedTuple):
-    """One cell of a table: the next state and what goes with it."""
+    """One cell of a table: next state, effects, verdict and fault."""
 
     state: State
     effects: tuple[Effect, ...] = ()
@@ -235,16 +234,15 @@ def step(
     event: Event,
     table: Mapping[State, Mapping[Event, Cell]] = GUIDE,
 ) -> Cell:
-    """Look up what a server does.
+    """Look up a cell.
 
-    The cells for a peer that waits in *our* role are a wrong configuration in any state (BST-08). In the guide's machine they
-    are fatal everywhere. In ballot mode a server that is ACTIVE goes on: whoever was started wrongly stops, and stopping the
-    one that serves would turn a slip into an outage.
+    A peer that waits in *our* role means a wrong configuration in any state (BST-08). In the machine of the guide that is always fatal. In
+    ballot mode an ACTIVE server continues: the other one stops, and stopping the active one too would cause an outage.
 
     Args:
         role: PRIMARY or BACKUP, as configured.
-        state: where the server is.
-        event: what happened.
+        state: of the server.
+        event: to process.
         table: `GUIDE` or `BALLOT`.
     """
     if int(event) == int(role) and (table is GUIDE or state is not ACTIVE):  # PEER_PRIMARY and PEER_BACKUP are the roles' digits
@@ -253,7 +251,7 @@ def step(
 
 
 def mermaid(table: Mapping[State, Mapping[Event, Cell]]) -> str:
-    """Draw a table as a Mermaid state diagram: one arrow for each cell that leads elsewhere, claims or stops the server."""
+    """Draw a table as a Mermaid state diagram, one arrow for each cell that changes the state, claims or is fatal."""
     lines = ["stateDiagram-v2", "    [*] --> PRIMARY: configured primary", "    [*] --> BACKUP: configured backup"]
     for state, row in table.items():
         for event, cell in row.items():

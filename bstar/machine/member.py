@@ -1,14 +1,13 @@
-"""One server of a pair: the tables of `fsm.py` with timers, ballots and staleness round them.
+"""Steps of one server of a pair: the tables of `fsm.py` with timers, ballots and outdated messages. Pure.
 
 Source: rules BST-01 to BST-38 of `specs/bstar.md`.
 
-The machine is a value. Each function takes a `Member` and what happened and returns the next `Member` with the effects the shell
-has to carry out; nothing is remembered elsewhere. That is what lets the model checker walk through millions of them with the
-very functions a server runs. `driver.py` keeps the value for shells that like an object better.
+The machine is a value: each function takes a `Member` and an event and returns the next `Member` with the effects for the shell. So the
+model checker can search millions of states with the functions that servers run. `driver.py` keeps the value in an object.
 
-Times are absolute monotonic seconds, and nothing depends on where they start.
+Times are absolute monotonic seconds with an arbitrary origin.
 
-A claim, from left to right; whatever arrives in between may drop it:
+A claim, from left to right; any event in between may drop it:
 
     IDLE --CLAIM--> PERSISTING --persisted--> ACQUIRING --granted--> won (ACTIVE)
                         '-------------- without a witness ------------^
@@ -43,10 +42,10 @@ __all__ = ["granted", "receive", "persisted", "question", "refused", "request", 
 
 
 def start(settings: Settings, counter: int, now: float) -> Outcome:
-    """Begin to live.
+    """Start a server.
 
-    The peer counts as heard at the start, so that nobody serves before listening for two heartbeats (BST-02). A lease an earlier
-    life of this server may hold is given back: that life is over.
+    The peer counts as alive at the start, so that no server is active before it has listened for two heartbeats (BST-02). A lease of an
+    earlier process of this server is released.
 
     Args:
         settings: of this server.
@@ -66,24 +65,24 @@ def start(settings: Settings, counter: int, now: float) -> Outcome:
 
 
 def receive(settings: Settings, member: Member, message: StateMessage, now: float, acked_at: float | None = None) -> Outcome:
-    """Take a state message of the peer, the newest of those that were waiting (BST-18).
+    """Process a state message of the peer, the newest of those that were waiting (BST-18).
 
-    A message that is not newer than one heard before is dropped and does not make the peer live: it is from before a crash, or
-    came round by an old connection. A digit is dropped while the peer is heard in ballot mode: it sends both to whoever asks.
+    An outdated message is dropped and does not count as a sign of life: it is from before a crash, or of an old connection. A digit is
+    dropped while the peer sends ballot messages, since it publishes both.
 
-    A passive peer that has heard us serve does not claim for one lease, so its word is as good as the witness's leave (BST-39).
+    A passive peer that has received our announcement does not claim for one lease, so its message counts as a lease (BST-39).
 
     Args:
         settings: of this server.
         member: value before.
         message: as decoded.
         now: monotonic seconds.
-        acked_at: when we said, serving under the present ballot, what the peer says it has heard; None if it has not heard that.
+        acked_at: when we sent the announcement the peer acknowledges, active under the present ballot; None without one.
     """
     member, effects = _wake(settings, member, now)
     if settings.ballots and message.node:
         if message.node == settings.node:
-            # It is ourselves, or a copy of our ballot file. Who serves goes on, the other one stops.
+            # Our own message, or a copy of our ballot file: an active server continues, the other one stops.
             alone = member.state is State.ACTIVE and message.state is not State.ACTIVE
             return Outcome(member, effects if alone else (*effects, Halt(Fault.SAME_NODE)), stale=alone)
         last = member.peer
@@ -103,21 +102,21 @@ def receive(settings: Settings, member: Member, message: StateMessage, now: floa
     member = member._replace(peer_until=now + settings.expiry_s, peer_state=message.state)
     outcome = _apply(settings, member, _event_of(settings, member, message), now, effects)
     if settings.lease_s and message.state is State.ACTIVE and outcome.member.state is State.PASSIVE and member.state is State.PASSIVE:
-        return outcome._replace(effects=(*outcome.effects, Announce()))  # what it heard just now is worth most to it just now
+        return outcome._replace(effects=(*outcome.effects, Announce()))  # a prompt acknowledgement extends the lease of the peer most
     return outcome
 
 
 def request(settings: Settings, member: Member, seen: Ballot, now: float) -> Outcome:
-    """Take a client request: it is accepted, rejected, or held until the claim it began is decided.
+    """Decide about a client request: it is accepted, rejected, or held until the claim it began is decided.
 
-    What a client has seen is no proof. A higher ballot than ours ends our service only where the peer or the witness has told us of its
-    counter (BST-45); else it is rejected, and `question` finds out. Where the request begins a claim, the ballot drawn is above what
-    the client has seen, so that it can be answered.
+    The ballot a client has seen is no proof. A ballot higher than ours deposes us only if the peer or the witness has confirmed its counter
+    (BST-45); otherwise the request is rejected, and `question` finds out. If the request begins a claim, the new ballot is above what the
+    client has seen, so that it accepts the reply.
 
     Args:
         settings: of this server.
         member: value before.
-        seen: highest ballot the client says it has seen a reply under, `NO_BALLOT` for a stock client.
+        seen: highest ballot of a reply, as the client says; `NO_BALLOT` for a stock client.
         now: monotonic seconds.
     """
     member, effects = _wake(settings, member, now)
@@ -132,16 +131,16 @@ def request(settings: Settings, member: Member, seen: Ballot, now: float) -> Out
     outcome = _apply(settings, member, _request_event(settings, member, now), now, effects, floor)
     claims = outcome.member.claim is not Claim.IDLE
     if outcome.verdict is Verdict.REJECT and claims:
-        return outcome._replace(verdict=Verdict.HOLD)  # somebody's claim is under way: its outcome is worth waiting for
+        return outcome._replace(verdict=Verdict.HOLD)  # wait for the outcome of the running claim
     if outcome.verdict is Verdict.HOLD and not claims:
         return outcome._replace(verdict=Verdict.REJECT)  # no counter is left to claim with
     return outcome
 
 
 def question(settings: Settings, member: Member, now: float) -> Outcome:
-    """Ask the peer and the witness whether somebody else serves under a higher ballot: a client has said so (BST-45).
+    """Ask the peer and the witness about a higher ballot that a client has named (BST-45).
 
-    The peer answers by its next state message, at once if it is active; the witness by renewing the lease or refusing to.
+    The peer answers with its next state message, at once if it is active; the witness by renewing the lease or refusing.
     """
     member, effects = _wake(settings, member, now)
     if member.state is not State.ACTIVE:
@@ -151,7 +150,7 @@ def question(settings: Settings, member: Member, now: float) -> Outcome:
 
 
 def persisted(settings: Settings, member: Member, counter: int, now: float) -> Outcome:
-    """Go on with a claim whose ballot is on disk; ignore one that was dropped meanwhile."""
+    """Continue a claim whose ballot is on disk; ignore one that was dropped meanwhile."""
     member, effects = _wake(settings, member, now)
     if member.claim is not Claim.PERSISTING or counter != member.ballot:
         return Outcome(member, effects)
@@ -162,7 +161,7 @@ def persisted(settings: Settings, member: Member, counter: int, now: float) -> O
 
 
 def unwritten(settings: Settings, member: Member, counter: int, now: float) -> Outcome:
-    """Give up a claim whose ballot could not be written; ignore one that was dropped meanwhile."""
+    """Drop a claim whose ballot could not be written; ignore one that was dropped meanwhile."""
     member, effects = _wake(settings, member, now)
     if member.claim is not Claim.PERSISTING or counter != member.ballot:
         return Outcome(member, effects)
@@ -171,10 +170,10 @@ def unwritten(settings: Settings, member: Member, counter: int, now: float) -> O
 
 
 def granted(settings: Settings, member: Member, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> Outcome:
-    """Take the lease, or a longer one.
+    """Process a granted or renewed lease.
 
-    A lease for a ballot that is not ours any more is given back. The clock is looked at first: a renewal that comes after the
-    lease ran out finds a server that has stepped down, and does not raise it (BST-29).
+    A lease for an outdated ballot is released. The clock is checked first: a renewal that arrives after the lease ended finds a server that
+    has stepped down, and does not make it active again (BST-29).
 
     Args:
         settings: of this server.
@@ -190,13 +189,13 @@ def granted(settings: Settings, member: Member, ballot: Ballot, asked_at: float,
     if not ours:
         return Outcome(member, (*effects, Release(ballot)))
     if now >= until:
-        return Outcome(member, effects)  # the answer took longer than the lease: the next question is under way
+        return Outcome(member, effects)  # the answer took longer than the lease
     member = member._replace(lease_until=max(until, member.lease_until))
     return _apply(settings, member, Event.WON, now, effects)
 
 
 def refused(settings: Settings, member: Member, ballot: Ballot, highest: Ballot, wait_s: float, now: float) -> Outcome:
-    """Take a refusal: draw a higher ballot if that is what it needs, else ask again later; an active that is refused stops."""
+    """Process a refusal: draw a higher ballot if needed, else ask again later; an active server stops."""
     member, effects = _wake(settings, member, now)
     member = member._replace(counter=max(member.counter, highest.counter))
     if ballot != Ballot(member.ballot, settings.node):
@@ -216,8 +215,7 @@ def refused(settings: Settings, member: Member, ballot: Ballot, highest: Ballot,
 def switchover(settings: Settings, member: Member, now: float) -> Outcome:
     """Hand the active role to the peer, by order of the operator.
 
-    The peer has to be there and passive, otherwise nothing changes and the verdict is REJECT: an order that would leave nobody
-    serving is not carried out.
+    The peer must be alive and passive; otherwise nothing changes and the verdict is REJECT, so that one server stays active.
     """
     member, effects = _wake(settings, member, now)
     ready = member.state is State.ACTIVE and now < member.peer_until and member.peer_state is State.PASSIVE
@@ -228,11 +226,11 @@ def switchover(settings: Settings, member: Member, now: float) -> Outcome:
 
 
 def tick(settings: Settings, member: Member, now: float) -> Outcome:
-    """Do what is due: a state message each heartbeat whatever the traffic (BST-05), a question to the witness, the timers."""
+    """Do what is due: a state message each heartbeat (BST-05), a question to the witness, the timers."""
     member, effects = _wake(settings, member, now)
     member = member._replace(awake_until=now + settings.expiry_s)
     if now >= member.beat_at:
-        # On a schedule of its own; after standing still one is due, not one for each that was missed.
+        # On its own schedule; after a suspension one is due, not one for each that was missed.
         late = now >= member.beat_at + settings.heartbeat_s
         member = member._replace(beat_at=(now if late else member.beat_at) + settings.heartbeat_s)
         effects = (*effects, Announce())
@@ -246,10 +244,10 @@ def tick(settings: Settings, member: Member, now: float) -> Outcome:
 
 
 def _wake(settings: Settings, member: Member, now: float) -> tuple[Member, tuple[ShellEffect, ...]]:
-    """Look at the clock before anything else is believed.
+    """Check the clock before the event is processed.
 
-    A process that stood still for as long as its peer needs to take over must not answer: it steps down (P2). Nor may it think
-    its peer dead because of messages it had no time to read: both get a new period of grace (BST-18).
+    A process that was suspended for as long as its peer needs to take over must not answer: it steps down (P2). It must not consider its
+    peer dead either because of messages it could not read: both get a new period (BST-18).
     """
     effects: tuple[ShellEffect, ...] = ()
     stalled = now >= member.awake_until
@@ -271,7 +269,7 @@ def _event_of(settings: Settings, member: Member, message: StateMessage) -> Even
     if not settings.ballots or not message.node:
         return Event(message.state)
     if message.role is settings.role and not member.state is message.state is State.ACTIVE:
-        return Event(settings.role)  # BST-08; between two actives the ballots decide first, and the loser comes here next time
+        return Event(settings.role)  # BST-08; between two active servers the ballots decide first
     if message.state is State.ACTIVE:
         ours = Ballot(member.ballot, settings.node)
         return Event.PEER_ACTIVE if message.ballot > ours else Event.PEER_LOWER
@@ -282,18 +280,18 @@ def _request_event(settings: Settings, member: Member, now: float) -> Event:
     if now >= member.peer_until:
         return Event.VOTE
     if settings.ballots and member.peer_state is State.PASSIVE and now >= member.yield_until:
-        # Both could do this at once. A witness tells who was first; without one only the primary may, and only where its peer
-        # does not take over by itself, as a passive peer that hears us wait would.
+        # Both servers could do this at once. A witness decides between them; without one only the primary may, and only if its peer
+        # does not take over by itself, as a passive peer does when it receives PRIMARY.
         if settings.lease_s or member.state is not settings.role is State.PRIMARY:
             return Event.REQUEST_IDLE
     return Event.REQUEST
 
 
 def _apply(settings: Settings, member: Member, event: Event, now: float, effects: Sequence[ShellEffect], floor: int = 0) -> Outcome:
-    """Take one cell of the table and turn its effects into the shell's; a ballot that is drawn is above the floor."""
+    """Apply one cell of the table and translate its effects; a ballot that is drawn is above the floor."""
     cell = step(settings.role, member.state, event, BALLOT if settings.ballots else GUIDE)
     if settings.lone_backup and member.state is State.BACKUP and event is Event.VOTE:
-        # BST-13, overruled by the operator: the backup is as good as a primary that hears nobody.
+        # BST-13, overridden by the operator: the backup acts as a primary without a peer.
         cell = step(State.PRIMARY, State.PRIMARY, event, BALLOT if settings.ballots else GUIDE)
         cell = cell if cell.state is State.ACTIVE else cell._replace(state=State.BACKUP)
     done = list(effects)
@@ -309,7 +307,7 @@ def _apply(settings: Settings, member: Member, event: Event, now: float, effects
         else:
             member = _carry_out(settings, member, effect, old, now, done)
     if member.state is not before or (event is Event.PEER_LOWER and before is State.ACTIVE):
-        done.append(Announce())  # the lower one learns at once that it has been outbid, not a heartbeat later
+        done.append(Announce())  # tells the server with the lower ballot at once
     return Outcome(member, tuple(done), cell.verdict)
 
 
@@ -332,14 +330,14 @@ def _carry_out(settings: Settings, member: Member, effect: Effect, old: Ballot, 
 
 
 def _claim(settings: Settings, member: Member, now: float, floor: int) -> tuple[Member, tuple[ShellEffect, ...]]:
-    """Begin a claim, or go on with the one under way."""
+    """Begin a claim, or extend the running one."""
     if member.claim is Claim.IDLE:
         return _draw(settings, member, now, floor)
     return member._replace(claim_until=now + settings.expiry_s), ()
 
 
 def _draw(settings: Settings, member: Member, now: float, floor: int = 0) -> tuple[Member, tuple[ShellEffect, ...]]:
-    """Draw a ballot above all known and have it written down; where no counter is left there is nothing to claim."""
+    """Draw a ballot above all known ones and have it written; without a counter left there is no claim."""
     counter = next_counter(member.counter, floor)
     if counter > COUNTER_MAX:
         member, dropped = _drop(settings, member)
@@ -349,7 +347,7 @@ def _draw(settings: Settings, member: Member, now: float, floor: int = 0) -> tup
 
 
 def _drop(settings: Settings, member: Member) -> tuple[Member, tuple[ShellEffect, ...]]:
-    """Give up the claim, if there is one; the lease may have been granted meanwhile, so it is given back."""
+    """Drop the claim, if there is one, and release a lease that may have been granted meanwhile."""
     if member.claim is Claim.IDLE:
         return member, ()
     effects: tuple[ShellEffect, ...] = (ClaimDropped(),)

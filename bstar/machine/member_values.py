@@ -1,4 +1,4 @@
-"""Values of one server of a pair: its settings, all it knows, and what may be read from both. Pure."""
+"""Values of one server of a pair: settings, state, and what is derived from them. Pure."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ HEARTBEAT_MS_MIN: Final = 10
 HEARTBEAT_MS_MAX: Final = 30_000
 EXPIRY_HEARTBEATS: Final = 2  # BST-02: the guide's figure, and what a vote needs
 ASKS_PER_HEARTBEAT: Final = 4  # a lease of two heartbeats survives seven lost questions in a row
-REASK_PER_HEARTBEAT: Final = 20  # no faster than this, whatever the witness says
+REASK_PER_HEARTBEAT: Final = 20  # maximum rate
 
 
 class Settings(NamedTuple):
-    """What does not change while the process lives.
+    """Settings, constant while the process runs.
 
     Attributes:
         role: PRIMARY or BACKUP.
@@ -50,7 +50,7 @@ class Settings(NamedTuple):
         incarnation: of this start.
         heartbeat_s: between two state messages.
         lease_s: length of the lease asked of the witness, 0 when there is none.
-        lone_backup: operator's override of BST-13: a backup accepts votes though it never heard an active primary.
+        lone_backup: overrides BST-13: a backup accepts votes although it never received a message of an active primary.
     """
 
     role: State
@@ -63,12 +63,12 @@ class Settings(NamedTuple):
 
     @property
     def expiry_s(self) -> float:
-        """Silence after which the peer counts as gone."""
+        """Silence after which the peer counts as dead."""
         return EXPIRY_HEARTBEATS * self.heartbeat_s
 
 
 class Claim(IntEnum):
-    """How far a claim has come."""
+    """Progress of a claim."""
 
     IDLE = 0
     PERSISTING = 1
@@ -76,7 +76,7 @@ class Claim(IntEnum):
 
 
 class Peer(NamedTuple):
-    """The newest state message heard of the peer, as far as it matters later."""
+    """Identification of the newest state message of the peer."""
 
     node: int = 0
     incarnation: int = 0
@@ -87,22 +87,22 @@ NO_PEER: Final = Peer()
 
 
 class Member(NamedTuple):
-    """All a server knows.
+    """State of a server.
 
     Attributes:
         state: see `fsm.py`.
-        counter: highest ballot counter known from anywhere.
-        ballot: counter of the ballot claimed or held, 0 when there is none.
-        claim: how far the claim has come.
-        claim_until: when it is given up unless somebody votes again.
-        lease_until: until when this server may answer, by the witness's leave.
-        ask_at: when the witness is asked again.
-        beat_at: when the next state message is due.
-        awake_until: a process that does not tick until then has stood still for too long.
-        peer_state: newest state of the peer, None when it is not known.
-        peer_until: until when the peer counts as heard.
-        peer: who and when it was, for staleness.
-        yield_until: until when the peer is given time to take over.
+        counter: highest known ballot counter.
+        ballot: counter of the claimed or held ballot, 0 for none.
+        claim: progress of the claim.
+        claim_until: when it is dropped unless there is another vote.
+        lease_until: end of the lease.
+        ask_at: time of the next question to the witness.
+        beat_at: time of the next state message.
+        awake_until: without a tick until then the process was suspended.
+        peer_state: newest state of the peer, None if unknown.
+        peer_until: until when the peer counts as alive.
+        peer: its newest message, to recognise outdated ones.
+        yield_until: until when the peer has time to take over.
     """
 
     state: State
@@ -121,13 +121,13 @@ class Member(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a step leads to.
+    """Result of a step.
 
     Attributes:
         member: the next value.
         effects: for the shell, in this order.
-        verdict: what becomes of the request, None when there was none.
-        stale: the state message was older than one heard before and changed nothing.
+        verdict: decision about the request, None if there was none.
+        stale: the state message was outdated and changed nothing.
     """
 
     member: Member
@@ -137,12 +137,12 @@ class Outcome(NamedTuple):
 
 
 def asks_witness(settings: Settings, member: Member) -> bool:
-    """Return whether the witness is asked again and again: for the lease, or for more of it."""
+    """Return whether the witness is being asked, for the lease or its renewal."""
     return bool(settings.lease_s) and (member.state is State.ACTIVE or member.claim is Claim.ACQUIRING)
 
 
 def may_answer(settings: Settings, member: Member, now: float) -> bool:
-    """Return whether an answer may leave at this very moment. To be asked again for each answer, not remembered."""
+    """Return whether an answer may leave at this moment; check it for each answer."""
     if member.state is not State.ACTIVE:
         return False
     if not settings.ballots:
@@ -151,7 +151,7 @@ def may_answer(settings: Settings, member: Member, now: float) -> bool:
 
 
 def deadline(settings: Settings, member: Member) -> float:
-    """Return when `tick` wants to be called next."""
+    """Return when to call `tick` next."""
     at = member.beat_at
     if asks_witness(settings, member):
         at = min(at, member.ask_at)
@@ -163,10 +163,9 @@ def deadline(settings: Settings, member: Member) -> float:
 
 
 def retry_after(settings: Settings, member: Member, now: float) -> float:
-    """Return in how many seconds a rejected client can find another outcome here.
+    """Return the seconds after which another attempt of a rejected client may succeed.
 
-    While the peer is active that is when a request would count as a vote. Else something is about to change, and we cannot know
-    when.
+    While the peer is active that is when a request would count as a vote. Otherwise a change is imminent, at an unknown time.
     """
     left = max(member.peer_until, member.yield_until) - now
     if member.peer_state is not State.ACTIVE or now >= member.peer_until:
@@ -201,10 +200,10 @@ def describe(settings: Settings, member: Member, sequence: int, now: float) -> S
 
 
 def digit(settings: Settings, member: Member, now: float) -> State:
-    """Return the state a stock peer is told.
+    """Return the state that is sent to a stock peer.
 
-    In ballot mode a server can be passive without an active peer, which the guide's machine calls fatal. Told that we wait, as
-    after a restart, a stock peer that is passive takes over, which is what we want of it.
+    In ballot mode a server can be passive without an active peer, which is fatal in the machine of the guide. Then send the role, as after
+    a restart, so that a passive stock peer takes over.
     """
     if settings.ballots and member.state is State.PASSIVE and not (member.peer_state is State.ACTIVE and now < member.peer_until):
         return settings.role

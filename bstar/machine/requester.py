@@ -1,14 +1,11 @@
-"""The client's side of fail-over: which server is asked, when, and which reply is believed (BST-21 to BST-24, BST-33).
+"""Client machine of fail-over: choice of the server, timeouts, accepted replies (BST-21 to BST-24, BST-33). Pure.
 
-Each server is in one of three conditions for the client: it may be asked, it is of no use until some moment (it refused, or it
-was silent), or there is no line to it. A request goes to the server that answered last, if it may be asked, else to the other
-one, else it waits for the first moment at which one of them may be asked. That is the guide's strict alternation, made quick by
-servers that say no at once and tell when asking again will help.
+For the client each server is available, unavailable until some time (it refused or was silent), or not connected. A request goes to the
+server that answered last if it is available, else to the other one, else it waits until one of them is available. That is the strict
+alternation of the guide, accelerated by servers that refuse at once and say when another attempt may succeed.
 
-`stock` clients speak to stock servers, which say nothing when they refuse: one request at a time, and after a timeout a fresh
-connection and the whole fail-over time of waiting, exactly as the guide has it.
-
-Pure: `now` in monotonic seconds; what has to be sent is returned.
+`stock` clients use stock servers, which do not answer refused requests: one request at a time, and after a timeout a new connection and the
+full fail-over time of waiting, exactly as in the guide.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ __all__ = ["Call", "Failed", "Finished", "GaveUp", "Limits", "Renew", "Requester
 PRIMARY: Final = 0
 BACKUP: Final = 1
 
-# Two servers that each take the other for the active one must not make us run between them.
+# Limits alternation between two servers that each name the other as active.
 HINT_PAUSE_S: Final = 0.05
 
 _NUMBER_OF_ROLE: Final = {State.PRIMARY: PRIMARY, State.BACKUP: BACKUP}
@@ -38,9 +35,9 @@ class Limits:
     """Times and sizes of a client.
 
     Attributes:
-        timeout_s: silence after which a server that was asked is given up (BST-21).
-        settle_s: after which a silent server may be asked again, at least the fail-over time (BST-22).
-        patience_s: after which a request ends with an error, whatever was tried.
+        timeout_s: silence after which the other server is tried (BST-21).
+        settle_s: time after which a silent server is tried again, at least the fail-over time (BST-22).
+        deadline_s: time after which a request ends with an error.
         window: requests in flight.
         waiting_max: requests that may wait.
     """
@@ -53,7 +50,7 @@ class Limits:
 
 
 class Call:
-    """One request until its end.
+    """One open request.
 
     Attributes:
         sequence: its number at this client; the same each time it is sent.
@@ -68,17 +65,17 @@ class Call:
         self.body = body
         self.attempts = 0
         self.first_at = now
-        self.server: int | None = None  # asked and not heard of
+        self.server: int | None = None  # where it is in flight
 
 
 class ServerState:
-    """What the client knows of one server.
+    """State of one server.
 
     Attributes:
-        up: there is a connection.
-        silent_until: it did not answer; not asked again before.
-        refused_until: it said that asking earlier is useless.
-        refused_at: when it said so last.
+        up: connected.
+        silent_until: unavailable until then, after a timeout.
+        refused_until: unavailable until then, after a refusal.
+        refused_at: time of the last refusal.
     """
 
     __slots__ = ("refused_at", "refused_until", "silent_until", "up")
@@ -89,7 +86,7 @@ class ServerState:
         self.refused_until = self.refused_at = float("-inf")
 
     def useful_at(self) -> float:
-        """Return from when on asking makes sense, if there is a connection."""
+        """Return when the server is available, if connected."""
         return max(self.silent_until, self.refused_until)
 
 
@@ -102,27 +99,27 @@ class Send(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """Close the socket to a stock server and open a fresh one: a late reply must not be taken for one to a later request."""
+    """Replace the socket to a stock server, so that a late reply does not answer a later request."""
 
     server: int
 
 
 class Finished(NamedTuple):
-    """A request has its reply."""
+    """A request was answered."""
 
     sequence: int
     body: list[bytes]
 
 
 class Failed(NamedTuple):
-    """The server's handler failed."""
+    """The handler of the server failed."""
 
     sequence: int
     reason: str
 
 
 class GaveUp(NamedTuple):
-    """A request has waited long enough."""
+    """The deadline of a request has passed."""
 
     sequence: int
     attempts: int
@@ -136,15 +133,15 @@ class Requester:
     """Requests of one client to one pair.
 
     Args:
-        client: random number of this client's life.
+        client: random number of this client.
         limits: see `Limits`.
         now: monotonic seconds.
         stock: the servers are stock members.
 
     Attributes:
-        current: server that is asked first, 0 the primary, 1 the backup.
-        highest: the ballot filter.
-        counters: what happened.
+        current: server that is tried first, 0 the primary, 1 the backup.
+        highest: filter of replies by ballot.
+        counters: events by name.
     """
 
     def __init__(self, client: int, limits: Limits, now: float, *, stock: bool = False) -> None:
@@ -161,10 +158,10 @@ class Requester:
         self._in_flight = 0
         self._deadlines: Deadlines[int] = Deadlines()
         self._timeouts: Deadlines[int] = Deadlines()
-        # BST-21: the primary is asked first; its connection gets as long as an answer of it would.
+        # BST-21: the primary is tried first; connecting may take as long as an answer.
         self._servers = (ServerState(now), ServerState(now + limits.timeout_s))
         self._head_start = True
-        if stock:  # one connection at a time, opened by sending: whether it comes about shows in the answer only
+        if stock:  # one connection at a time; only an answer shows whether it was established
             for state in self._servers:
                 state.up = True
 
@@ -173,11 +170,11 @@ class Requester:
 
     @property
     def full(self) -> bool:
-        """Whether no further request can be taken."""
+        """Whether no further request is accepted."""
         return len(self._waiting) >= self._limits.waiting_max
 
     def submit(self, body: list[bytes], now: float, deadline_s: float | None = None) -> tuple[int, list[RequesterEffect]]:
-        """Take a request; return its sequence and what is to be done."""
+        """Accept a request; return its sequence and effects."""
         self._sequence += 1
         call = Call(self._sequence, body, now)
         self._calls[call.sequence] = call
@@ -186,14 +183,14 @@ class Requester:
         return call.sequence, self._send_waiting(now)
 
     def withdraw(self, sequence: int, now: float) -> list[RequesterEffect]:
-        """Forget a request; a reply that still comes is counted as unknown."""
+        """Forget a request; a later reply is counted as unknown."""
         call = self._calls.get(sequence)
         if call is not None:
             self._forget(call)
         return self._send_waiting(now)
 
     def joined(self, server: int, now: float) -> list[RequesterEffect]:
-        """There is a connection to a server."""
+        """Note that a server is connected."""
         if self._stock:
             return []
         self._servers[server].up = True
@@ -203,7 +200,7 @@ class Requester:
         return self._send_waiting(now)
 
     def lost(self, server: int, now: float) -> list[RequesterEffect]:
-        """The connection to a server is gone; what it was asked goes elsewhere."""
+        """Note that a connection was lost; its requests go to the other server."""
         if self._stock:
             return []
         self._servers[server].up = False
@@ -213,10 +210,10 @@ class Requester:
         return self._send_waiting(now)
 
     def receive(self, server: int, header: ReplyHeader, body: list[bytes], now: float) -> list[RequesterEffect]:
-        """Take a reply of a server of ours."""
+        """Process a reply of a `bstar` server."""
         call = self._calls.get(header.sequence)
         if call is None:
-            self.counters["reply_unknown"] += 1  # BST-23: reported, and ignored
+            self.counters["reply_unknown"] += 1  # BST-23: counted, and ignored
             return []
         if header.kind is ReplyKind.NOT_ACTIVE:
             return self._refused(server, call, header, now)
@@ -232,7 +229,7 @@ class Requester:
         return [Finished(call.sequence, body), *self._send_waiting(now)]
 
     def receive_stock(self, server: int, body: list[bytes], now: float) -> list[RequesterEffect]:
-        """Take a reply of a stock server: it belongs to the one request it was asked over this connection."""
+        """Process a reply of a stock server: it belongs to the one request of this connection."""
         call = next((one for one in self._calls.values() if one.server == server), None)
         if call is None:
             self.counters["reply_unknown"] += 1
@@ -255,13 +252,13 @@ class Requester:
             self.counters["timeout"] += 1
             self._give_up_on(server, now)
             if self._stock:
-                # The guide waits between the servers; only then may the other one have taken over.
+                # The guide waits between the servers, so that the other one can take over.
                 self._servers[1 - server].silent_until = now + self._limits.settle_s
                 effects.append(Renew(server))
         return effects + self._send_waiting(now)
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next."""
+        """Return when to call `tick` next."""
         moment = earliest(self._deadlines.deadline(), self._timeouts.deadline())
         if self._waiting and self._in_flight < self._window:
             moment = earliest(moment, *(state.useful_at() for state in self._servers if state.up))
@@ -286,7 +283,7 @@ class Requester:
     def _refused(self, server: int, call: Call, header: ReplyHeader, now: float) -> list[RequesterEffect]:
         self.counters["refused"] += 1
         if call.server != server:
-            return []  # it is asked elsewhere already
+            return []  # it was sent to the other server meanwhile
         state = self._servers[server]
         state.refused_until, state.refused_at = now + header.retry_ms / 1000, now
         active = _NUMBER_OF_ROLE.get(header.active) if header.active else None
@@ -303,7 +300,7 @@ class Requester:
         self.current = server
 
     def _give_up_on(self, server: int, now: float) -> None:
-        """A server was silent: ask the other one first from now on, and what was asked here again."""
+        """Note a silent server: try the other one first, and send its requests again."""
         self._servers[server].silent_until = now + self._limits.settle_s
         if self.current == server:
             self._switch(1 - server)

@@ -1,10 +1,8 @@
-"""The key of a pair: what servers and witness prove to each other with it, on top of what the connection proves (BST-46).
+"""Pair key: servers and witness authenticate their messages with it, in addition to the connection (BST-46). Pure.
 
-Who may connect to the witness, or publish where a server listens, is not yet one of the pair. With a key each state message, question and
-answer carries a MAC, and one without counts for nothing. It says who made the octets; against recording and repeating them there are
-sequence numbers and nonces, and CURVE, which lets nobody record them.
-
-Pure.
+A peer that may connect to the witness, or publish where a server listens, is not necessarily a member of the pair. With a key each state
+message, question and answer has a MAC, and messages without one are ignored. Sequence numbers and nonces protect against replay, CURVE
+against recording.
 """
 
 from __future__ import annotations
@@ -16,31 +14,31 @@ from typing import Final
 __all__ = ["KEY_OCTETS", "MAC_OCTETS", "PairKey", "Trust"]
 
 KEY_OCTETS: Final = 32
-MAC_OCTETS: Final = 16  # of HMAC-SHA-256, the first half: 2^128 guesses, each one a message
+MAC_OCTETS: Final = 16  # first half of HMAC-SHA-256: a forger needs 2^128 messages
 
 _DERIVED: Final = b"Binary Star pair key 1"
 
 
 class PairKey:
-    """A secret that both servers of a pair and its witness have, and nobody else.
+    """Secret of both servers of a pair and its witness.
 
     Args:
-        octets: 32 of them, random.
+        octets: 32 random bytes.
 
     Raises:
-        ValueError: another number of them.
+        ValueError: wrong length.
     """
 
     __slots__ = ("_octets",)
 
     def __init__(self, octets: bytes) -> None:
         if len(octets) != KEY_OCTETS:
-            raise ValueError(f"a pair key has {KEY_OCTETS} octets, not {len(octets)}")
+            raise ValueError(f"a pair key has {KEY_OCTETS} bytes, not {len(octets)}")
         self._octets = octets
 
     @classmethod
     def derived(cls, secret: bytes) -> PairKey:
-        """Return the key of a pair whose members share a secret for something else: their CURVE key."""
+        """Derive the pair key from another shared secret, the CURVE key."""
         return cls(hmac.digest(secret, _DERIVED, sha256))
 
     def __repr__(self) -> str:
@@ -51,7 +49,7 @@ class PairKey:
         return hmac.digest(self._octets, octets, sha256)[:MAC_OCTETS]
 
     def signed(self, octets: bytes) -> bytes:
-        """Return a message with its MAC behind it."""
+        """Return a message followed by its MAC."""
         return octets + self.mac(octets)
 
     def proves(self, octets: bytes, mac: bytes) -> bool:
@@ -60,17 +58,17 @@ class PairKey:
 
 
 class Trust:
-    """What is believed on one line: with a key only what is signed with it.
+    """Rule for the messages of one connection: with a key only signed ones are accepted.
 
-    A key that was not given but derived is not demanded before something signed with it was heard: the other side may not have it.
+    A derived key is not demanded before the first message signed with it: the other side may not have it.
 
     Args:
-        key: of the pair, None for none: everything is believed.
-        required: the key was given, so that the others have it too.
+        key: of the pair; without one every message is accepted.
+        required: the key was configured, so the other side has it too.
 
     Attributes:
         key: as given.
-        required: whether what is not signed is refused.
+        required: whether unsigned messages are refused.
     """
 
     __slots__ = ("key", "required")
@@ -80,6 +78,6 @@ class Trust:
         self.required = required and key is not None
 
     def admits(self, *, signed: bool) -> bool:
-        """Return whether a message may be believed, and learn from one that is signed that the other side has the key."""
+        """Return whether to accept a message; the first signed one proves that the other side has the key."""
         self.required = self.required or signed
         return signed or not self.required

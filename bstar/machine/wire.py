@@ -1,11 +1,11 @@
-"""The octets of Binary Star: state messages, the witness's questions and answers, the header of a request and of a reply.
+"""Messages of Binary Star: state, questions and answers of the witness, headers of requests and replies. Pure.
 
 Source: BST-07 and the layouts of `specs/bstar.md` section 4. Integers are unsigned, network byte order.
 
-Each message between servers, and to and from the witness, has two forms: version 1, and version 2, which is the same with the MAC of a pair
-key behind it (`signing.py`). The decoders take both and do not look at the MAC; whether it holds is `signed_by`.
+Messages between servers and with the witness have two forms: version 1, and version 2, the same followed by the MAC of a pair key
+(`signing.py`). The decoders accept both and ignore the MAC; `signed_by` checks it.
 
-Every decoder either returns a record or raises `MalformedMessage`; nothing a peer sends can raise anything else. Pure.
+Every decoder returns a record or raises `MalformedMessage`; no message of a peer can raise anything else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
     "signed_by",
 ]
 
-# The last octet of a topic is the version; another version is another topic, so neither is ever taken for the other.
+# The last byte of a topic is the version, so each version is a topic of its own.
 STATE_TOPIC: Final = b"BSTARS\x01"
 SIGNED_STATE_TOPIC: Final = b"BSTARS\x02"
 WITNESS_TOPIC: Final = b"BSTARW\x01"
@@ -62,13 +62,13 @@ _ROLES: Final = (State.PRIMARY, State.BACKUP)
 
 
 def signed_by(key: PairKey, frame: bytes) -> bool:
-    """Return whether a frame of either kind is in the signed form, and its MAC is of this key."""
+    """Return whether a frame is in the signed form with a valid MAC of this key."""
     signed = frame.startswith((SIGNED_STATE_TOPIC, SIGNED_WITNESS_TOPIC)) and len(frame) > MAC_OCTETS
     return signed and key.proves(frame[:-MAC_OCTETS], frame[-MAC_OCTETS:])
 
 
 def _without_mac(frame: bytes, topics: tuple[bytes, bytes], octets: int) -> bytes | None:
-    """Return the frame, or what is before its MAC, None when neither topic and length are those."""
+    """Return the frame without its MAC, None for another topic or length."""
     if len(frame) == octets and frame.startswith(topics[0]):
         return frame
     return frame[:-MAC_OCTETS] if len(frame) == octets + MAC_OCTETS and frame.startswith(topics[1]) else None
@@ -81,29 +81,29 @@ _WITNESS_TOPICS: Final = (WITNESS_TOPIC, SIGNED_WITNESS_TOPIC)
 class Flag(IntFlag):
     """Flags of a state message."""
 
-    YIELDS = 0x01  # passive by order of the operator: the peer shall take over
+    YIELDS = 0x01  # passive by order of the operator: asks the peer to take over
     SERVES = 0x02  # may answer clients at this moment
     WITNESS = 0x04  # serves only with a lease
-    CLAIMS = 0x08  # has a claim under way
+    CLAIMS = 0x08  # has a running claim
 
 
 _FLAGS_KNOWN: Final = int(Flag.YIELDS | Flag.SERVES | Flag.WITNESS | Flag.CLAIMS)
 
 
 class StateMessage(NamedTuple):
-    """What a server says about itself, once a heartbeat and at each change.
+    """State message of a server, sent once a heartbeat and at each change.
 
     Attributes:
         state: of the sender.
-        role: PRIMARY or BACKUP; None in a stock member's message, which has the state only.
+        role: PRIMARY or BACKUP; None in the message of a stock member, which has the state only.
         flags: see `Flag`.
         node: id of the sender, 0 for a stock member.
         incarnation: grows with each start of the sender.
         sequence: grows with each message of an incarnation, from 1.
-        ballot: ACTIVE: the one the sender serves under. Else: the highest counter it knows, with its own node id.
-        heard_incarnation: of the newest message the sender has of its peer, 0 for none.
+        ballot: ACTIVE: the ballot of the sender. Else: the highest counter it knows, with its own node id.
+        heard_incarnation: of the newest message received from the peer, 0 for none.
         heard_sequence: the same.
-        heartbeat_ms: the sender's; both must be configured alike (BST-15).
+        heartbeat_ms: of the sender; both servers must have the same (BST-15).
     """
 
     state: State
@@ -127,7 +127,7 @@ def encode_digit(state: State) -> bytes:
 
 
 def encode_state(message: StateMessage, key: PairKey | None = None) -> bytes:
-    """Return the state message of the ballot mode, one frame of 70 octets, or of 86 with the MAC of a key."""
+    """Return the state message of the ballot mode, one frame of 70 bytes, or 86 with the MAC of a key."""
     octets = _STATE.pack(
         _STATE_TOPICS[key is not None],
         ord("0") + message.state,
@@ -145,7 +145,7 @@ def encode_state(message: StateMessage, key: PairKey | None = None) -> bytes:
 
 
 def decode_state(frames: list[bytes]) -> StateMessage:
-    """Return the state message in `[digit]`, `[70 octets]` or `[86 octets]`.
+    """Decode a state message: `[digit]`, `[70 bytes]` or `[86 bytes]`.
 
     Raises:
         MalformedMessage: anything else (BST-07): more or fewer frames, another digit, another length, a field out of range.
@@ -158,7 +158,7 @@ def decode_state(frames: list[bytes]) -> StateMessage:
         return StateMessage(state)
     octets = _without_mac(frame, _STATE_TOPICS, _STATE.size)
     if octets is None:
-        raise MalformedMessage(f"state message of {len(frame)} octets is neither a digit nor a ballot message")
+        raise MalformedMessage(f"state message of {len(frame)} bytes is neither a digit nor a ballot message")
     _, digit, role, flags, node, incarnation, sequence, counter, elector, heard_incarnation, heard_sequence, heartbeat_ms = _STATE.unpack(
         octets
     )
@@ -199,22 +199,22 @@ def _ballot(counter: int, node: int) -> Ballot:
 
 
 class QuestionKind(IntEnum):
-    """What a server wants of the witness."""
+    """Kind of a question to the witness."""
 
     ASK = 1  # the lease, for a ballot
-    KEEP = 2  # the same, and the asker holds it now
+    KEEP = 2  # its renewal
     RELEASE = 3  # it has stopped serving under the ballot
-    LOOK = 4  # nothing: who holds it? (operators)
+    LOOK = 4  # status, for operators
 
 
 class WitnessAnswerKind(IntEnum):
-    """What the witness says to it."""
+    """Kind of an answer of the witness."""
 
     GRANTED = 1
     REFUSED = 2
     STATUS = 3  # to LOOK
-    TOO_FAR = 16  # refused: the ballot is further above the highest granted than any pair can have come
-    NOT_WRITTEN = 17  # refused: the witness cannot write the ballot down; to LOOK: as STATUS, and it could not when it was to
+    TOO_FAR = 16  # refused: the ballot is implausibly high
+    NOT_WRITTEN = 17  # refused: the witness cannot write its file; to LOOK: as STATUS, and the last write failed
     NOT_SIGNED = 18  # refused: the question is not signed with the witness's pair key
 
 
@@ -222,10 +222,10 @@ class Question(NamedTuple):
     """One question to the witness.
 
     Attributes:
-        kind: what is wanted.
-        nonce: comes back in the answer, so that an old answer is not taken for a new one.
-        ballot: the asker's; its node is the asker's node.
-        lease_ms: for how long.
+        kind: of the question.
+        nonce: returned in the answer, to recognise old ones.
+        ballot: of the server that asks, with its node id.
+        lease_ms: requested length of the lease.
     """
 
     kind: QuestionKind
@@ -238,11 +238,11 @@ class WitnessAnswer(NamedTuple):
     """One answer of the witness.
 
     Attributes:
-        kind: granted, refused, or neither.
+        kind: of the answer.
         nonce: of the question.
-        holder: ballot that has the lease after this answer, `NO_BALLOT` when nobody has.
+        holder: ballot that has the lease after this answer, `NO_BALLOT` for none.
         highest: highest ballot ever granted.
-        wait_ms: GRANTED: length of the lease; STATUS: what is left of it; refused, for whatever reason: when to ask again.
+        wait_ms: GRANTED: length of the lease; STATUS: the rest of it; refused: when to ask again.
     """
 
     kind: WitnessAnswerKind
@@ -258,20 +258,20 @@ _ANSWER: Final = struct.Struct(">7sBQQQQQI")
 
 
 def encode_question(question: Question, key: PairKey | None = None) -> bytes:
-    """Return a question to the witness, one frame of 36 octets, or of 52 with the MAC of a key."""
+    """Return a question to the witness, one frame of 36 bytes, or 52 with the MAC of a key."""
     octets = _QUESTION.pack(_WITNESS_TOPICS[key is not None], question.kind, question.nonce, *question.ballot, question.lease_ms)
     return octets if key is None else key.signed(octets)
 
 
 def decode_question(frame: bytes) -> Question:
-    """Return the question in a frame of 36 or 52 octets.
+    """Decode a question of 36 or 52 bytes.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: invalid.
     """
     octets = _without_mac(frame, _WITNESS_TOPICS, _QUESTION.size)
     if octets is None:
-        raise MalformedMessage(f"question of {len(frame)} octets")
+        raise MalformedMessage(f"question of {len(frame)} bytes")
     _, kind, nonce, counter, node, lease_ms = _QUESTION.unpack(octets)
     if not QuestionKind.ASK <= kind <= QuestionKind.LOOK:
         raise MalformedMessage(f"unknown question {kind}")
@@ -284,20 +284,20 @@ def decode_question(frame: bytes) -> Question:
 
 
 def encode_answer(answer: WitnessAnswer, key: PairKey | None = None) -> bytes:
-    """Return an answer of the witness, one frame of 52 octets, or of 68 with the MAC of a key."""
+    """Return an answer of the witness, one frame of 52 bytes, or 68 with the MAC of a key."""
     octets = _ANSWER.pack(_WITNESS_TOPICS[key is not None], answer.kind, answer.nonce, *answer.holder, *answer.highest, answer.wait_ms)
     return octets if key is None else key.signed(octets)
 
 
 def decode_answer(frame: bytes) -> WitnessAnswer:
-    """Return the answer in a frame of 52 or 68 octets.
+    """Decode an answer of 52 or 68 bytes.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: invalid.
     """
     octets = _without_mac(frame, _WITNESS_TOPICS, _ANSWER.size)
     if octets is None:
-        raise MalformedMessage(f"answer of {len(frame)} octets")
+        raise MalformedMessage(f"answer of {len(frame)} bytes")
     _, kind, nonce, holder_counter, holder_node, highest_counter, highest_node, wait_ms = _ANSWER.unpack(octets)
     if kind not in _ANSWER_KINDS:
         raise MalformedMessage(f"unknown answer {kind}")
@@ -309,7 +309,7 @@ def decode_answer(frame: bytes) -> WitnessAnswer:
 
 
 class RequestKind(IntEnum):
-    """What a client wants."""
+    """Kind of a request."""
 
     REQUEST = 1
     STATUS = 2  # operators, on the control socket
@@ -317,7 +317,7 @@ class RequestKind(IntEnum):
 
 
 class ReplyKind(IntEnum):
-    """What a server answers."""
+    """Kind of a reply."""
 
     REPLY = 1
     NOT_ACTIVE = 2
@@ -329,7 +329,7 @@ class RequestHeader(NamedTuple):
 
     Attributes:
         kind: see `RequestKind`.
-        client: random for each start of a client; (client, sequence) is the idempotency key (BST-24, IDM-01).
+        client: random, new at each start; (client, sequence) is the idempotency key (BST-24, IDM-01).
         sequence: of the request at this client, the same when it is sent again.
         seen: highest ballot of any reply the client accepted.
     """
@@ -346,10 +346,10 @@ class ReplyHeader(NamedTuple):
     Attributes:
         kind: see `ReplyKind`.
         sequence: of the request (BST-23).
-        ballot: under which the server answers; of NOT_ACTIVE: highest counter it knows.
-        active: NOT_ACTIVE: role of the server that is active as far as this one knows, else None. Of a reply: its own role where it
-            vouches that nobody serves under the higher ballot of the request (BST-45), else None.
-        retry_ms: NOT_ACTIVE: when asking this server again can have another outcome.
+        ballot: of the server; NOT_ACTIVE: the highest counter it knows.
+        active: NOT_ACTIVE: role of the active server if known, else None. In a reply: role of the server if it vouches that no server is
+            active under the higher ballot of the request (BST-45), else None.
+        retry_ms: NOT_ACTIVE: when another attempt at this server may succeed.
     """
 
     kind: ReplyKind
@@ -364,18 +364,18 @@ _REPLY: Final = struct.Struct(">7sBQQQBI")
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """Return the header frame of a request, 40 octets."""
+    """Return the header frame of a request, 40 bytes."""
     return _REQUEST.pack(CLIENT_TOPIC, header.kind, header.client, header.sequence, *header.seen)
 
 
 def decode_request_header(frame: bytes) -> RequestHeader:
-    """Return the header in a frame of 40 octets that begins with the client topic.
+    """Decode the header frame of a request, 40 bytes that begin with the client topic.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: invalid.
     """
     if len(frame) != _REQUEST.size or not frame.startswith(CLIENT_TOPIC):
-        raise MalformedMessage(f"request header of {len(frame)} octets")
+        raise MalformedMessage(f"request header of {len(frame)} bytes")
     _, kind, client, sequence, counter, node = _REQUEST.unpack(frame)
     if not RequestKind.REQUEST <= kind <= RequestKind.SWITCHOVER:
         raise MalformedMessage(f"unknown request {kind}")
@@ -383,18 +383,18 @@ def decode_request_header(frame: bytes) -> RequestHeader:
 
 
 def encode_reply_header(header: ReplyHeader) -> bytes:
-    """Return the header frame of a reply, 37 octets."""
+    """Return the header frame of a reply, 37 bytes."""
     return _REPLY.pack(CLIENT_TOPIC, header.kind, header.sequence, *header.ballot, header.active or 0, header.retry_ms)
 
 
 def decode_reply_header(frame: bytes) -> ReplyHeader:
-    """Return the header in a frame of 37 octets.
+    """Decode the header frame of a reply, 37 bytes.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: invalid.
     """
     if len(frame) != _REPLY.size or not frame.startswith(CLIENT_TOPIC):
-        raise MalformedMessage(f"reply header of {len(frame)} octets")
+        raise MalformedMessage(f"reply header of {len(frame)} bytes")
     _, kind, sequence, counter, node, active, retry_ms = _REPLY.unpack(frame)
     if not ReplyKind.REPLY <= kind <= ReplyKind.FAILED or active > State.BACKUP:
         raise MalformedMessage(f"unknown reply {kind} or role {active}")

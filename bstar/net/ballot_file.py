@@ -1,7 +1,6 @@
-"""The ballot file: read once at start, overwritten in place before each new ballot is used (BST-27). Blocking; shells use threads.
+"""Ballot file: read once at start, overwritten before each new ballot is used (BST-27). Blocking; call it in threads.
 
-Its octets are those of `bstar/machine/ballot_slots.py`. A lock file beside it keeps a second process away: two processes that draw ballots
-from one file would draw the same one.
+The format is in `bstar/machine/ballot_slots.py`. A lock file next to it excludes a second process, which would draw the same ballots.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class BallotFile:
     """One ballot file and its lock.
 
     Args:
-        path: of the file; `PATH.lock` stands beside it, and `PATH.tmp` while it is made.
-        owner: who uses it.
+        path: of the file; `PATH.lock` is next to it, and `PATH.tmp` while it is created.
+        owner: server or witness.
 
     Raises:
         StoreLocked: another process has it.
@@ -50,7 +49,7 @@ class BallotFile:
         self._saved: Record | None = None
         self._file = -1  # of the slots, once there are any
         self._sequence = 0
-        self._first = 0  # slot to write first: never the only one that is whole
+        self._first = 0  # slot to write first: never the only valid one
         self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
             self._take_lock()
@@ -58,14 +57,14 @@ class BallotFile:
             holder = os.read(self._lock, _PID_DIGITS_MAX).strip()
             os.close(self._lock)
             raise StoreLocked(str(self.path), pid=int(holder) if holder.isdigit() else 0) from None
-        with suppress(OSError):  # the number is for people; a full disk has no room for it, and the lock holds without
+        with suppress(OSError):  # for information only: it cannot be written on a full disk, and the lock works without it
             os.lseek(self._lock, 0, os.SEEK_SET)
             os.ftruncate(self._lock, 0)
             os.write(self._lock, str(os.getpid()).encode())
 
     def _take_lock(self) -> None:
         if sys.platform == "win32":
-            import msvcrt  # neither is everywhere, and who has no ballot file needs neither
+            import msvcrt  # neither module exists on every system
 
             msvcrt.locking(self._lock, msvcrt.LK_NBLCK, 1)
         else:
@@ -74,11 +73,11 @@ class BallotFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def load(self) -> Record | None:
-        """Return what is in the file, None when there is none yet.
+        """Return the record in the file, None without a file.
 
         Raises:
             StoreDamaged: with the path.
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         contents = read_ballot_file(self.path, self.owner)
         if contents is None:
@@ -87,13 +86,13 @@ class BallotFile:
         return contents.record
 
     def save(self, record: Record) -> None:
-        """Overwrite both copies, one after the other; returns when both are on disk.
+        """Overwrite both copies, one after the other; return when both are on disk.
 
-        Threads take turns: on a slow disk a ballot may be drawn while the one before is still on its way. One that comes late, after a
-        higher one, is on disk with that and must not replace it.
+        Writes are serialized: on a slow disk a ballot may be drawn during the write of the previous one. A record lower than the last one
+        written is not written.
 
         Raises:
-            OSError: it is not on disk, and the ballot must not be used. What was there before still is, and saving may be tried again.
+            OSError: the record is not on disk, and the ballot must not be used. The previous record is still there; saving may be repeated.
         """
         with self._saving:
             if self._saved is None or (self._saved.counter, self._saved.node) <= (record.counter, record.node):
@@ -104,7 +103,7 @@ class BallotFile:
                 self._saved = record
 
     def replace(self, record: Record) -> None:
-        """Begin a new file, whatever is in the old one; raises OSError."""
+        """Replace the file, whatever it contains; raises OSError."""
         with self._saving:
             self._make(record)
             self._saved = record
@@ -121,14 +120,14 @@ class BallotFile:
         self._sequence += 1
         octets = encode_slot(record, self._sequence)
         for number in (self._first, 1 - self._first):
-            self._first = number  # until it is whole again, the other one is what there is
+            self._first = number  # until it is valid again, only the other one counts
             os.lseek(self._file, number * SLOT_OCTETS, os.SEEK_SET)
             _write_all(self._file, octets)
             _sync(self._file)
         self._first = 0
 
     def _is_there(self) -> bool:
-        """Tell whether what is written is still what a restart would read: somebody may have removed it, or put another in its place."""
+        """Return whether the open file is still the one at the path; it may have been removed or replaced."""
         try:
             return os.path.samestat(os.fstat(self._file), self.path.stat())
         except FileNotFoundError:
@@ -141,7 +140,7 @@ class BallotFile:
             return False
 
     def _make(self, record: Record) -> None:
-        """Put a new file in place of none, or of one of version 1: written beside, synced, renamed, its name synced."""
+        """Create the file, or replace one of version 1: write a temporary file, sync, rename, sync the directory."""
         beside = f"{self.path}.tmp"
         self._sequence += 1
         try:
@@ -156,7 +155,7 @@ class BallotFile:
             with suppress(OSError):
                 os.unlink(beside)
             raise
-        if sys.platform != "win32":  # where a directory can be opened, its entry is synced too
+        if sys.platform != "win32":  # Windows cannot open a directory
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -164,7 +163,7 @@ class BallotFile:
                 os.close(folder)
 
     def close(self) -> None:
-        """Give the lock back, once nobody writes any more."""
+        """Release the lock, after running writes."""
         with self._saving:
             for handle in (self._file, self._lock):
                 if handle >= 0:
@@ -179,7 +178,7 @@ class BallotFile:
 
 
 def read_ballot_file(path: Path, owner: RecordRole) -> Contents | None:
-    """Return all there is to know of a ballot file, None when there is none; raises as `BallotFile.load` does."""
+    """Return the decoded ballot file, None without a file; raises as `BallotFile.load`."""
     try:
         with path.open("rb") as file:
             octets = file.read(FILE_OCTETS + 1)
@@ -192,6 +191,6 @@ def read_ballot_file(path: Path, owner: RecordRole) -> Contents | None:
 
 
 def _write_all(file: int, octets: bytes) -> None:
-    """Write, and take a short write for what it is: no room for the rest."""
+    """Write all bytes; a short write means a full disk."""
     if os.write(file, octets) != len(octets):
         raise OSError(ENOSPC, os.strerror(ENOSPC))

@@ -1,4 +1,4 @@
-"""A ballot file in the hands of an event loop: written in a thread, and tried again when the disk is full or fails."""
+"""Ballot file used from an event loop: written in a thread, with retries when the disk is full or fails."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "BallotWriter"]
 
 log = logging.getLogger(__name__)
 
-# A disk that is full stays so for a while; each try may take as long as a failing disk likes. The operator who made room waits no longer.
+# Bounds of the pause between two tries; the upper one bounds the wait after an operator has freed space.
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 5.0
 
 
 class BallotWriter:
-    """Keeps the record of one server or witness; without a path it keeps nothing and every write succeeds.
+    """Writes the record of one server or witness; without a path nothing is written and every write succeeds.
 
     Args:
         path: of the file, or None.
-        fresh: record to begin with where there is none.
+        fresh: first record of a new file.
         counters: `ballot_not_written` is counted here.
         clock: monotonic seconds.
 
     Attributes:
         record: the newest.
-        trouble: why the file could not be written when it was tried last, empty when it could.
-        writing: records on their way to the disk.
+        trouble: why the last write failed, "" if it succeeded.
+        writing: number of writes in progress.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, fresh: Record, *, counters: Counter[str], clock: Callable[[], float]) -> None:
@@ -51,11 +51,11 @@ class BallotWriter:
         self._retry_at = 0.0
 
     async def open(self) -> Record:
-        """Take the file, begin another incarnation of what is in it, and return that.
+        """Open the file, write the next incarnation of its record, and return that.
 
         Raises:
-            StoreDamaged, StoreLocked: it cannot be used.
-            OSError: it cannot be read, or its directory cannot be used.
+            StoreDamaged, StoreLocked: the file cannot be used.
+            OSError: the file cannot be read, or its directory cannot be used.
         """
         if self._path is None:
             return self.record
@@ -65,31 +65,31 @@ class BallotWriter:
         if old is not None:
             self.record = old._replace(incarnation=old.incarnation + 1)
         if not await self._save(self.record) and fresh.node:
-            # An incarnation that is not on disk may be used again. Until it is, this server is somebody new, who claims nothing.
+            # An incarnation that is not on disk might be used again. Until then this server has a new node id and claims nothing.
             self.record = fresh._replace(counter=self.record.counter)
         return self.record
 
     async def save(self, counter: int, node: int | None = None) -> bool:
-        """Have a counter on disk; return whether it is. Where it is not, `trouble` says why, and the next try waits.
+        """Write a counter; return whether it is on disk. After a failure `trouble` is set, and the next try waits.
 
         Args:
-            counter: of a ballot; one that is lower than the newest is on disk with that.
-            node: of the ballot, where it is not always the same.
+            counter: of a ballot; one lower than the newest is on disk already.
+            node: of the ballot, if it changes.
         """
         record = self.record._replace(counter=max(counter, self.record.counter), node=self.record.node if node is None else node)
         if node is None:
-            self.record = record  # what could not be written is not drawn again
+            self.record = record  # a counter that could not be written is not drawn again
         written = await self._save(record)
         if written:
             self.record = record
         return written
 
     async def try_again(self) -> None:
-        """Write a file that could not be written: the status has to say when it can."""
+        """Repeat a failed write, so that the status changes when it succeeds."""
         await self._save(self.record)
 
     def due(self) -> bool:
-        """Return whether a file that could not be written is to be tried again."""
+        """Return whether a failed write is to be repeated now."""
         return bool(self.trouble) and not self.writing and self.may_try(self._clock())
 
     def may_try(self, now: float) -> bool:
@@ -97,11 +97,11 @@ class BallotWriter:
         return not self.trouble or now >= self._retry_at
 
     def retry_after(self, now: float) -> float:
-        """Return in how many seconds writing is tried again."""
+        """Return the seconds until the next try."""
         return max(0.0, self._retry_at - now) if self.trouble else 0.0
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._store is not None:
             self._store.close()
 

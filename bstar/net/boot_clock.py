@@ -1,4 +1,4 @@
-"""The clock of a lease."""
+"""Clock for leases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["boot_clock"]
 
 
 def boot_clock() -> float:
-    """Return monotonic seconds that go on while the machine sleeps, where the system has such a clock (T2)."""
+    """Return monotonic seconds that include suspend, where the system has such a clock (T2)."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

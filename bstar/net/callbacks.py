@@ -1,4 +1,4 @@
-"""What a program registered with its pair: called in order, one after the other, and their failures are the pair's end."""
+"""Callbacks of a pair: called in order, one after the other; a failure ends the pair."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ __all__ = ["Callbacks"]
 class Callbacks:
     """On-active, on-passive and timers.
 
-    A change of state that comes while the callback of the one before is still awaited has to wait for it: state that is half
-    loaded is not thrown away in the middle.
+    The callbacks of a change of state wait for those of the previous one, so that loading state is never interrupted.
 
     Args:
-        on_failure: called with what a callback, or other work, raised.
+        on_failure: called with the error of a callback or other work.
 
     Attributes:
         on_active, on_passive, on_serving, on_event: in the order of registration.
-        on_handover: what finishes the work in hand, and what takes it up again if the role could not be handed over after all.
-        entering: on-active callbacks that are due or under way; nothing may be served before they are done.
+        on_handover: (finish requests in flight, resume if the role could not be handed over).
+        entering: on-active runs that are due or running; nothing may be served before they are done.
     """
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
@@ -45,41 +44,41 @@ class Callbacks:
         self._supervisor = supervision.current()
 
     def enter_active(self, then: Callable[[], None]) -> None:
-        """Call what is to be called on entering ACTIVE, and `then` when that is done."""
+        """Call the on-active callbacks, then `then`."""
         self.entering += 1
         self.spawn(partial(self._enter, then))
 
     def enter_passive(self) -> None:
-        """Call what is to be called on entering PASSIVE."""
+        """Call the on-passive callbacks."""
         self.spawn(partial(self._in_order, self.on_passive))
 
     def every(self, interval_s: float, callback: Callable[[], Any]) -> None:
-        """Call something again and again; a beat that was missed is not made up for."""
+        """Call `callback` periodically; missed calls are not made up for."""
         loop = asyncio.get_running_loop()
         self._set_timer(loop, loop.time() + interval_s, interval_s, callback)
 
     def serve(self) -> None:
-        """Call what is to be called when the first request may be answered."""
+        """Call the on-serving callbacks."""
         for callback in self.on_serving:
             callback()
 
     def notify(self, event: dict[str, Any]) -> None:
-        """Tell of a change."""
+        """Call the on-event callbacks."""
         for callback in self.on_event:
             callback(event)
 
     async def finish(self, drain_s: float) -> bool:
-        """Have the work in hand finished; return whether all of it was, in time."""
+        """Finish requests in flight; return whether all were finished in time."""
         done = await asyncio.gather(*(finish(drain_s) for finish, _ in self.on_handover))
         return all(done)
 
     def resume(self) -> None:
-        """Have it taken up again."""
+        """Accept requests again."""
         for _, resume in self.on_handover:
             resume()
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine in a task of ours."""
+        """Run a coroutine in a task."""
         self._supervisor.task("bstar callback", work, restart=ONCE, failed=self._on_failure, among=self._tasks)
 
     async def close(self) -> None:

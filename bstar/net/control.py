@@ -1,6 +1,6 @@
-"""The control socket of a server: an operator's STATUS and SWITCHOVER.
+"""Control socket of a server: STATUS and SWITCHOVER.
 
-Whoever reaches it may order a switchover, so it is bound where only operators come: ipc, loopback, or behind CURVE.
+Every client that reaches it may order a switchover, so bind it where only operators have access: ipc, loopback, or with CURVE.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Control:
     """ROUTER that answers `["", header]` with `["", header, JSON]`.
 
     Args:
-        context: to make the socket in.
+        context: for the socket.
         endpoint: to bind.
         server: the socket belongs to it.
         options: of the socket.
@@ -69,11 +69,11 @@ class Control:
 
     @property
     def endpoint(self) -> str:
-        """What is bound, with its port."""
+        """Bound endpoint, with its port."""
         return self._socket.last_endpoint
 
     async def close(self) -> None:
-        """End what is under way and close the socket."""
+        """Cancel running orders and close the socket."""
         for order in self._orders:
             order.cancel()
         await asyncio.gather(*self._orders, return_exceptions=True)
@@ -107,7 +107,7 @@ class Control:
             self._answer(envelope, header, ReplyKind.REPLY, self._server.status())
 
     def _report_fault(self, envelope: list[bytes], header: RequestHeader, error: Exception) -> None:
-        """Tell who gave the order of a fault of ours: there is nothing to wait for."""
+        """Answer an order that failed with an internal fault."""
         content = {**self._server.status(), "reason": f"a fault of this server: {type(error).__name__}"}
         self._answer(envelope, header, ReplyKind.NOT_ACTIVE, content)
 

@@ -1,4 +1,4 @@
-"""A server's line to the witness: questions with nonces, answers that belong to them, nothing kept while the line is down."""
+"""Connection of a server to the witness: questions with nonces, matched answers, nothing queued while disconnected."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LeaseClient"]
 
-# Answers to older questions are of no use: the lease they speak of has nearly run out.
+# Answers to older questions are useless: their lease has nearly ended.
 QUESTIONS_MAX: Final = 16
 
 
-# What makes the witness refuse besides a lease of somebody else, in words.
+# Reasons of the witness to refuse, other than a lease of the other server.
 _REASONS: Final = {
     WitnessAnswerKind.TOO_FAR: "the witness takes our ballot for one nobody can have drawn",
     WitnessAnswerKind.NOT_WRITTEN: "the witness cannot write its ballot file",
@@ -32,7 +32,7 @@ _REASONS: Final = {
 
 
 class PendingQuestion(NamedTuple):
-    """A question on its way."""
+    """A question without an answer yet."""
 
     ballot: Ballot
     at: float
@@ -42,18 +42,18 @@ class LeaseClient:
     """DEALER to the witness.
 
     Args:
-        context: to make the socket in.
+        context: for the socket.
         endpoint: of the witness.
         lease_ms: length of the lease to ask for.
-        on_answer: called with the answer, the ballot it is about, and when it was asked; of answers GRANTED and REFUSED only.
-        trust: what is believed, and the key questions are signed with.
-        nonce: random number to count from, so that an answer to a former life is not taken for one to this.
+        on_answer: called with the answer, its ballot, and when it was asked; for GRANTED and REFUSED only.
+        trust: in the answers, with the key for questions.
+        nonce: random first nonce, so that answers to an earlier process are not accepted.
         counters: `witness_malformed`, `witness_unasked`, `witness_unreachable`, `witness_unsigned`, `witness_cannot` are counted here.
         socket_options: of the socket.
 
     Attributes:
-        heard_at: asking time of the newest question that was answered.
-        trouble: why the witness does not deal with us, empty when it does.
+        heard_at: when the newest answered question was sent.
+        trouble: why the witness refuses this server in general, "" if it does not.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class LeaseClient:
         self._nonce = nonce
         self._counters = counters
         self._asked: OrderedDict[int, PendingQuestion] = OrderedDict()
-        self._pending_release: Ballot | None = None  # given up while the witness could not be told
-        # IMMEDIATE: a question that waits for a connection would be answered when nobody wants to know any more.
+        self._pending_release: Ballot | None = None  # not sent yet, for lack of a connection
+        # IMMEDIATE: a question must not wait for a connection and be answered too late.
         self._socket = context.socket(core.DEALER, immediate=1, linger=0, **socket_options)
         self._socket.set_receiver(self._on_answers, on_peer=self._on_peer)
         self._socket.connect(endpoint)
 
     def ask(self, ballot: Ballot, *, holding: bool, now: float) -> None:
-        """Ask for the lease, or for more of it."""
+        """Ask for the lease, or for its renewal."""
         self._nonce = self._nonce + 1 & (1 << 64) - 1
         self._asked[self._nonce] = PendingQuestion(ballot, now)
         self._silent_since = now if self._silent_since is None else self._silent_since
@@ -94,13 +94,13 @@ class LeaseClient:
         self._send(Question(QuestionKind.KEEP if holding else QuestionKind.ASK, self._nonce, ballot, self._lease_ms))
 
     def release(self, ballot: Ballot) -> None:
-        """Give the lease back, as soon as the witness can be told: a ballot is never used twice, so it is never too late."""
+        """Release the lease, as soon as the witness can be reached; that is never too late."""
         self._nonce = self._nonce + 1 & (1 << 64) - 1
         sent = self._send(Question(QuestionKind.RELEASE, self._nonce, ballot, 0))
         self._pending_release = None if sent else ballot
 
     def delay_reason(self, now: float) -> str:
-        """Return why a claim has not been granted yet, as far as the witness has said."""
+        """Return why a claim has not been granted yet, "" if unknown."""
         waits_s = self._lease_ms / 2000  # half a lease: four questions
         if self._last is None or (self._silent_since is not None and now >= self._silent_since + waits_s):
             return "the witness does not answer"
@@ -110,11 +110,11 @@ class LeaseClient:
         return f"the witness has granted the lease to {holder}" if holder.counter else "the witness grants nothing so soon after its start"
 
     def close(self) -> None:
-        """Close; a release that was just sent still goes."""
+        """Close; a release that was just sent still leaves."""
         self._socket.close(linger=200)
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of it is left."""
+        """Wait until the socket is closed."""
         await self._socket.wait_closed()
 
     def _send(self, question: Question) -> bool:
@@ -151,6 +151,6 @@ class LeaseClient:
             self.heard_at, self._last, self._silent_since = asked.at, answer, None
             self.trouble = _REASONS.get(answer.kind, "")
             if self.trouble:
-                self._counters["witness_cannot"] += 1  # as if it were not there: whoever serves goes on by its peer's word
+                self._counters["witness_cannot"] += 1  # as if it were absent: an active server may still serve by the word of its peer
             else:
                 self._on_answer(answer, asked.ballot, asked.at)

@@ -1,7 +1,6 @@
-"""The state channel: XPUB to the peer and whoever watches, SUB from the peer (BST-05, BST-17, BST-18, BST-38).
+"""State channel: XPUB to the peer and to watchers, SUB from the peer (BST-05, BST-17, BST-18, BST-38).
 
-Nothing here decides. Messages that arrive faster than they are looked at are drained to the newest of each kind, and the newest
-ballot message goes before the digit.
+Nothing is decided here. Of messages that arrive together only the newest of each kind is delivered, the ballot message before the digit.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class StateChannel:
     """Both sockets of one server.
 
     Args:
-        context: to make sockets in.
+        context: for the sockets.
         local: endpoint to bind.
         remote: endpoint of the peer's publisher.
-        ballots: False speaks and hears digits only.
-        trust: what is believed, and the key messages are signed with; they are said unsigned too, to whoever subscribed to that.
-        on_message: called with the newest state message, in the loop's turn.
-        on_watcher: called when somebody subscribed: what it waits for should be said now.
+        ballots: False for digits only.
+        trust: in the peer, with the key for messages; they are published unsigned too, for subscribers of that topic.
+        on_message: called with the newest state message.
+        on_watcher: called after a new subscription: publish the state now.
         counters: `state_malformed`, `state_unsigned`, `state_drained` are counted here.
         socket_options: of both sockets.
     """
@@ -57,7 +56,7 @@ class StateChannel:
         self._on_message = on_message
         self._on_watcher = on_watcher
         self._counters = counters
-        self._topics: set[bytes] = set()  # what somebody is subscribed to
+        self._topics: set[bytes] = set()  # topics with subscribers
         self._newest: dict[bool, StateMessage] = {}  # by whether it is a ballot message
         self._watchers_new = False
         self._handle: asyncio.Handle | None = None
@@ -65,7 +64,7 @@ class StateChannel:
         self._in = context.socket(core.SUB, linger=0, **socket_options)
         try:
             self._out.bind(local)
-            # The ballot topic first: a peer that sends both forms is then never heard by its digit first.
+            # The ballot topic first: of a peer that sends both forms the digit then never comes first.
             signed = (SIGNED_STATE_TOPIC,) if trust.key is not None else ()
             self._unsigned = () if trust.required else (STATE_TOPIC, *DIGITS)
             for topic in (*signed, *self._unsigned) if ballots else DIGITS:
@@ -79,11 +78,11 @@ class StateChannel:
 
     @property
     def endpoint(self) -> str:
-        """What is bound, with its port."""
+        """Bound endpoint, with its port."""
         return self._out.last_endpoint
 
     def publish(self, digit: State, message: StateMessage, *, peer_is_stock: bool) -> None:
-        """Publish the state in the form, or forms, somebody listens to."""
+        """Publish the state in the forms that have subscribers."""
         if self._ballots and not peer_is_stock:
             if self._trust.key is not None and self._wanted(SIGNED_STATE_TOPIC):
                 self._out.send_multipart([encode_state(message, self._trust.key)])
@@ -97,9 +96,9 @@ class StateChannel:
         return any(topic and form.startswith(topic) for topic in self._topics)
 
     def close(self) -> None:
-        """Close both sockets; nothing is said or heard any more."""
+        """Close both sockets."""
         self._in.close()
-        self._out.close(linger=200)  # the last word may be that the peer shall take over
+        self._out.close(linger=200)  # the last message may ask the peer to take over
         if self._handle is not None:
             self._handle.cancel()
 
@@ -129,7 +128,7 @@ class StateChannel:
                 self._counters["state_unsigned"] += 1
                 continue
             if self._trust.required and self._unsigned:
-                for topic in self._unsigned:  # the peer has the key: what it says besides is for others
+                for topic in self._unsigned:  # the peer has the key: its unsigned messages are for others
                     self._in.setsockopt(core.UNSUBSCRIBE, topic)
                 self._unsigned = ()
             kind = message.node != 0
@@ -140,10 +139,10 @@ class StateChannel:
 
     def _on_peer(self, _: bytes, joined: bool) -> None:
         if not joined:
-            self._newest.clear()  # what was said over a line that is gone may be older than what comes next
+            self._newest.clear()  # messages of a lost connection may be older than the next ones
 
     def _deliver_soon(self) -> None:
-        """Look after everything that can be read now was read, so that only the newest is looked at."""
+        """Deliver after everything that can be read now was read, so that only the newest message is delivered."""
         if self._handle is None:
             self._handle = asyncio.get_running_loop().call_soon(self._deliver)
 

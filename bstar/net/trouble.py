@@ -1,6 +1,6 @@
-"""Why a server does not come to serve, or takes something for a lie: for the log, the status and readiness.
+"""Reasons why a server cannot serve or ignores a message: for the log, the status and readiness.
 
-Nothing here decides what a server does; `Ceiling` (`ballot.py`) says what may be believed, the machine what follows from that.
+Nothing here decides what a server does: `Ceiling` (`ballot.py`) bounds plausible counters, the machine does the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Troubles", "fault_error"]
 
 log = logging.getLogger(__name__)
 
-# For so long the status names why the last claim failed, or what was not believed, unless it was mended before: a minute is a look or two.
+# How long the status shows a past reason, unless the server serves before.
 SHOWN_S: Final = 60.0
 
 _FAULTS: Final[dict[Fault, type[PairFault]]] = {
@@ -48,16 +48,16 @@ def fault_error(fault: Fault) -> PairFault:
 
 
 class Troubles:
-    """What is wrong with one server, in words.
+    """Problems of one server, in words.
 
     Args:
-        keeper: of its ballot file.
-        ceiling: how high a counter it may be told.
+        writer: of its ballot file.
+        ceiling: highest plausible counter.
         counters: `claims_failed`, `ballot_too_far`, `ballots_named`, `ballots_asked_about`, `heartbeat_mismatch` are counted here.
         clock: monotonic seconds.
 
     Attributes:
-        odd_heartbeat_ms: of the peer, where it is not ours, else 0.
+        odd_heartbeat_ms: heartbeat of the peer if it differs from ours, else 0.
     """
 
     def __init__(self, writer: BallotWriter, ceiling: Ceiling, counters: Counter[str], clock: Callable[[], float]) -> None:
@@ -71,7 +71,7 @@ class Troubles:
         self._latest_at = float("-inf")
 
     def is_plausible(self, counter: int, who: str) -> bool:
-        """Return whether a counter somebody told us may be true; one that may not is said and counted."""
+        """Return whether a received counter is plausible; log and count one that is not."""
         most = self._ceiling.at(self._clock())
         if counter <= most:
             return True
@@ -89,14 +89,14 @@ class Troubles:
         self._log.warning("named", "a client names a higher ballot than ours; peer and witness are asked", named=str(seen), ours=str(ours))
 
     def check_heartbeat(self, heartbeat_ms: int, ours_ms: int) -> None:
-        """Compare the heartbeat the peer says it has with ours (BST-15); a digit says none."""
+        """Compare the heartbeat of the peer with ours (BST-15); 0 if it sent a digit."""
         if heartbeat_ms not in (0, ours_ms, self.odd_heartbeat_ms):
             self.odd_heartbeat_ms = heartbeat_ms
             self._counters["heartbeat_mismatch"] += 1
             log.warning("the peer has another heartbeat", extra={"ours_ms": ours_ms, "its_ms": heartbeat_ms})
 
     def claim_ended(self, machine: Machine, lease_client: LeaseClient | None, *, writing: bool) -> None:
-        """Say why a claim came to nothing, unless it is because the other server serves."""
+        """Log why a claim failed, unless the other server serves."""
         now, one = self._clock(), machine.member
         if one.state is State.ACTIVE or (one.peer_state is State.ACTIVE and now < one.peer_until):
             return
@@ -108,15 +108,15 @@ class Troubles:
         self._counters["claims_failed"] += 1
         reason = reason or "no client has asked again within two heartbeats"
         self._log.warning(("claim", reason), "a claim came to nothing", reason=reason)
-        if not self._writer.trouble:  # that is shown for as long as it is there
+        if not self._writer.trouble:  # shown anyway while it lasts
             self._note(reason)
 
     def clear(self) -> None:
-        """Forget what was: this server serves."""
+        """Forget past reasons: this server serves."""
         self._latest = ""
 
     def text(self, machine: Machine, lease_client: LeaseClient | None) -> str:
-        """Return what is wrong now, or was within the last minute; empty for nothing."""
+        """Return the present problem, or one of the last minute; "" for none."""
         now = self._clock()
         reason = self._reason(machine, lease_client, now)
         return reason or (self._latest if now < self._latest_at + SHOWN_S else "")

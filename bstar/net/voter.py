@@ -1,9 +1,7 @@
-"""The voting socket of a server: requests in, handler, replies out (BST-03, BST-04, BST-29).
+"""Voting socket of a server: requests in, handler, replies out (BST-03, BST-04, BST-29).
 
-A request of our own client has a header and is always answered, if only with NOT_ACTIVE. A stock client's request that is not
-accepted is dropped without reply, as the guide has it.
-
-Whoever wants to know whether a request is accepted asks `VotePolicy`, which the pair implements; this file has no opinion on who serves.
+A request of `bstar.Client` has a header and is always answered, if only with NOT_ACTIVE. A request of a stock client that is not accepted
+is dropped without reply, as in the guide. `VotePolicy`, which the pair implements, decides whether a request is accepted.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ __all__ = ["TURNS_BEFORE_A_VERDICT", "VotePolicy", "Request", "Voter"]
 
 log = logging.getLogger(__name__)
 
-# A request is looked at after the state channel was read (BST-18). The first turn only gets us behind what the selector has
-# found already, the second lets it look again, the third is behind what that look brought.
+# A vote is decided after the state channel was read (BST-18): the first loop iteration processes what the selector has found already, the
+# second selects again, the third is behind what that brought.
 TURNS_BEFORE_A_VERDICT: Final = 3
 
 
 class VotePolicy(Protocol):
-    """What a voter asks its pair."""
+    """Decisions a voter needs of its pair."""
 
     def serves(self) -> bool:
         """Return whether an answer may leave now."""
@@ -49,19 +47,19 @@ class VotePolicy(Protocol):
         ...
 
     def vouches(self, seen: Ballot) -> bool:
-        """Return whether this server knows that nobody serves under a higher ballot which a client has named."""
+        """Return whether this server knows that no server is active under a higher ballot named by a client."""
         ...
 
     def ballot(self) -> Ballot:
-        """Return the ballot served under."""
+        """Return the ballot under which this server is active."""
         ...
 
     def refusal(self) -> NotActive:
-        """Return why not, who else, and when to come again."""
+        """Return the reason for a refusal, the active server and when to ask again."""
         ...
 
     def known(self) -> Ballot:
-        """Return the highest ballot known, to tell refused clients."""
+        """Return the highest known ballot, for refused clients."""
         ...
 
     def active_role(self) -> State | None:
@@ -74,7 +72,7 @@ class Request:
 
     Attributes:
         envelope: routing frames up to and with the empty one.
-        body: what the client sent, without our header.
+        body: frames of the client, without the header.
         header: None for a stock client.
         ballot: under which it was accepted.
     """
@@ -89,7 +87,7 @@ class Request:
 
     @property
     def key(self) -> bytes | None:
-        """The idempotency key (BST-24, IDM-01): the same for each resend of a request, None for a stock client."""
+        """Idempotency key (BST-24, IDM-01): the same for each resend of a request, None for a stock client."""
         if self.header is None:
             return None
         return self.header.client.to_bytes(8, "big") + self.header.sequence.to_bytes(8, "big")
@@ -99,13 +97,13 @@ class Voter:
     """ROUTER whose requests are votes.
 
     Args:
-        socket: bound, and given up to the voter.
+        socket: bound; owned by the voter from now on.
         handler: takes a `Request`, returns the reply's body frames, one frame, or None for no reply; may be a coroutine
-            function. It has to be quick or asynchronous: while it computes, no heartbeat leaves.
-        judge: the pair.
+            function. It must be quick or asynchronous: it blocks heartbeats while it computes.
+        policy: the pair.
         held_max: requests that may wait for a claim.
         running_max: requests that may be with the handler.
-        counters: where everything that is dropped is counted.
+        counters: events are counted here.
     """
 
     def __init__(
@@ -119,7 +117,7 @@ class Voter:
         counters: Counter[str],
     ) -> None:
         self.socket = socket
-        self.draining = False  # accept nothing more, finish what runs
+        self.draining = False  # accept nothing, finish running requests
         self._handler = handler
         self._policy = policy
         self._held_max = held_max
@@ -133,34 +131,34 @@ class Voter:
 
     @property
     def running(self) -> int:
-        """Requests with the handler."""
+        """Number of requests in the handler."""
         return len(self._running)
 
     @property
     def held(self) -> int:
-        """Requests that wait for a verdict or for a claim."""
+        """Number of requests that wait for a verdict or a claim."""
         return len(self._held) + len(self._undecided)
 
     def release_held(self) -> None:
-        """The claim was won: serve what waited."""
+        """Serve waiting requests: the claim was won."""
         held, self._held = self._held, deque()
         self._undecided.extendleft(reversed(held))
         self._decide()
 
     def refuse_held(self) -> None:
-        """The claim is gone: refuse what waited."""
+        """Refuse waiting requests: the claim was dropped."""
         while self._held:
             self._refuse(self._held.popleft())
 
     async def drain(self, timeout_s: float) -> bool:
-        """Accept nothing more and wait for the handlers; return whether all have finished in time."""
+        """Accept nothing more and wait for the handlers; return whether all finished in time."""
         self.draining = True
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
         return not self._running
 
     async def close(self) -> None:
-        """Cancel what runs, refuse what waits, close the socket."""
+        """Cancel running requests, refuse waiting ones, close the socket."""
         self.draining = True
         if self._handle is not None:
             self._handle.cancel()
@@ -187,7 +185,7 @@ class Voter:
             else:
                 self._undecided.append(request)
         if self._policy.serves() and not self._held:
-            self._decide()  # whoever serves need not read the state channel to know that a request is no vote
+            self._decide()  # an active server need not read the state channel first: the request is no vote
         elif self._undecided and self._handle is None:
             self._wait_turns(TURNS_BEFORE_A_VERDICT)
 
@@ -227,7 +225,7 @@ class Voter:
             else:
                 self._accept(request)
         if self._held and self._policy.serves():
-            self.release_held()  # the claim one of them began was won on the spot
+            self.release_held()  # the claim of one of them was won at once
 
     def _accept(self, request: Request) -> None:
         self._counters["accepted"] += 1
@@ -244,7 +242,7 @@ class Voter:
             self._answer(request, ReplyKind.REPLY, [reply] if isinstance(reply, bytes) else list(reply))
 
     def _handled(self, request: Request, task: asyncio.Task[None]) -> None:
-        """Take note of how a handler ended. Its error is the answer to the request and no failure of the pair."""
+        """Process the end of a handler. Its error is the answer to the request, not a failure of the pair."""
         self._running.discard(task)
         if task.cancelled():
             self._refuse(request)
@@ -258,7 +256,7 @@ class Voter:
     # --- replies --------------------------------------------------------------------------------------------------------------
 
     def _answer(self, request: Request, kind: ReplyKind, body: list[bytes]) -> None:
-        """Send a reply, if this server may still answer, and under the ballot the request was accepted under."""
+        """Send a reply, if this server may still answer under the ballot of the request."""
         if not self._policy.serves() or self._policy.ballot() != request.ballot:
             self._counters["reply_withheld"] += 1
             self._refuse(request)

@@ -131,7 +131,7 @@ def test_status_and_switchover(programs: Programs) -> None:
 
 
 def test_status_of_both_members_and_the_witness_at_once(programs: Programs) -> None:
-    """Ballot, lease, age of the peer, and whether the pair is safe; whoever does not answer is named."""
+    """Ballot, lease, age of the peer, and whether the pair is safe; a server that does not answer is named."""
     programs.start("bstar", "witness", "--bind", "ipc://w", *BEAT).said("witness runs")
     _, backup = pair(programs, "--witness", "ipc://w")
     who(programs)
@@ -179,7 +179,7 @@ def test_two_primaries_are_78_with_the_mend(programs: Programs) -> None:
 @pytest.mark.parametrize(
     "content, code, words",
     [
-        (b"garbage", 74, "a.ballot: ballot file has 7 octets instead of 38"),
+        (b"garbage", 74, "a.ballot: ballot file has 7 bytes instead of 38"),
         (None, 78, "in use by process"),
     ],
 )

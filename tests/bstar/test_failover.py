@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def test_backup_takes_over_with_a_vote_and_the_primary_does_not_come_back() -> None:
-    """BST-10, BST-11, BST-12: kill, vote, restart, and recovery by hand."""
+    """BST-10, BST-11, BST-12: kill, vote, restart, and manual recovery."""
     async with Scene(heartbeat_ms=QUICK_MS) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
@@ -58,7 +58,7 @@ async def test_requests_in_flight_are_sent_again() -> None:
 
 
 async def test_black_hole_is_noticed_like_a_crash() -> None:
-    """N2: connections stay, nothing comes through any more."""
+    """N2: connections stay, but nothing passes."""
     async with Scene(heartbeat_ms=QUICK_MS) as scene:
         await scene.settle()
         scene.lines[1].hole()
@@ -122,7 +122,7 @@ async def test_two_masters_without_a_witness_are_one_again_and_clients_believe_t
 
 
 async def test_client_that_has_seen_the_higher_ballot_refuses_the_lower() -> None:
-    """BST-33: and by telling it deposes a master nobody else can reach."""
+    """BST-33: and so deposes a master that only it can reach."""
     async with Scene(heartbeat_ms=QUICK_MS) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
@@ -140,7 +140,7 @@ async def test_client_that_has_seen_the_higher_ballot_refuses_the_lower() -> Non
 
 @pytest.mark.parametrize("witness", [False, True])
 async def test_clients_of_a_pair_that_lost_its_ballots_come_back(witness: bool) -> None:
-    """BST-45: nobody serves under what they have seen any more, and a server that was told says so once peer or witness has."""
+    """BST-45: no server is active under what they have seen, and the server says so once peer or witness has confirmed it."""
     async with Scene(heartbeat_ms=QUICK_MS, witness=witness) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
@@ -219,7 +219,7 @@ async def test_drain_finishes_what_runs_and_hands_over() -> None:
 
 
 async def test_isolation_leaves_one_master_when_there_is_a_witness() -> None:
-    """BEY-12, G7: the backup is asked by clients, hears nobody, and still may not serve."""
+    """BEY-12, G7: the backup gets requests, hears no peer, and still may not serve."""
     async with Scene(heartbeat_ms=QUICK_MS, witness=True) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
@@ -251,7 +251,7 @@ async def test_active_that_loses_the_witness_and_its_peer_stops_and_the_other_ta
 
 
 async def test_without_the_witness_the_pair_serves_as_long_as_both_are_there() -> None:
-    """BST-39: what the peer has heard is a lease. With the peer gone too nobody serves, until one of the two is back."""
+    """BST-39: an acknowledged announcement is a lease. Without the peer no server is active until one of the two is back."""
     async with Scene(heartbeat_ms=QUICK_MS, witness=True) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()

@@ -123,7 +123,7 @@ def until_worker_and_client_are_there(backup: Leased, now: float, chance: Random
 
 
 def take_action(way: BrokerSearch, step: Action, backup: Leased, votes: bool, now: float) -> None:
-    """Do what a search wants, as a client of the pair of brokers, who votes, or as a worker."""
+    """Do what a search wants, as a client of paired brokers, which votes, or as a worker."""
     if step is Action.OPEN:
         way.joined(now)
     elif step is Action.PROBE and way.endpoint == "dead":

@@ -1,4 +1,4 @@
-"""Pairs with a key: what is not signed with it counts for nothing (BST-46); and counters nobody can have come to (BST-47)."""
+"""Pairs with a key: unsigned messages are ignored (BST-46); and implausible counters (BST-47)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_signed_message_is_the_plain_one_with_its_mac_behind() -> None:
 
 
 def test_a_key_has_its_length_and_does_not_show() -> None:
-    with pytest.raises(ValueError, match="32 octets, not 31"):
+    with pytest.raises(ValueError, match="32 bytes, not 31"):
         PairKey(bytes(31))
     assert "\\x" not in repr(PairKey(KEY))
     with pytest.raises(ValueError, match="compatible"):
@@ -84,7 +84,7 @@ async def test_who_can_publish_where_a_server_listens_and_has_no_key_is_not_its_
 
 
 async def test_witness_with_another_key_is_named_in_the_status() -> None:
-    """BST-46: the server says why nobody serves."""
+    """BST-46: the server says why it does not serve."""
     other = os.urandom(32)
     async with Scene(heartbeat_ms=QUICK_MS) as scene:
         for theirs, mine, words in (
@@ -148,7 +148,7 @@ async def test_peer_that_names_a_counter_nobody_can_have_come_to_is_not_believed
 
 
 async def test_question_from_anybody_with_the_highest_counter_does_not_end_the_pair() -> None:
-    """BST-47: 36 octets at the witness; before, it granted them, and both servers were refused for good."""
+    """BST-47: 36 bytes at the witness; once it granted them, and both servers were refused permanently."""
     async with (
         Scene(witness=True, heartbeat_ms=QUICK_MS) as scene,
         core.Context() as context,
@@ -170,7 +170,7 @@ async def test_question_from_anybody_with_the_highest_counter_does_not_end_the_p
 
 
 async def test_why_no_claim_comes_through_is_said() -> None:
-    """The three stuck states of a witness: away, started just now or held by somebody, and a ballot it does not believe."""
+    """The three stuck states of a witness: away, just started or leased to another server, and a ballot it refuses."""
     async with Scene(witness=True, heartbeat_ms=QUICK_MS) as scene:
         await scene.settle()
         for line in scene.witness_lines:

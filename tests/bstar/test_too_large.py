@@ -33,7 +33,7 @@ async def test_a_request_that_waits_for_its_connection_too() -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 async def test_the_largest_request_with_the_usual_limits_and_one_frame_more(over: int) -> None:
-    """The envelope has two frames. The pair goes on either way, and nobody's connection is cut."""
+    """The envelope has two frames. The pair continues either way, and no connection is closed."""
     async with Scene() as scene, scene.client() as client:
         assert await client.request(b"hello") == [b"hello"]
         frames = [b"x"] * (1022 + over)

@@ -145,7 +145,7 @@ async def test_witness_that_cannot_write_refuses_and_says_why(
 
 
 async def test_ballot_that_nobody_can_have_drawn_is_refused(context: core.Context, tmp_path: Path) -> None:
-    """BST-47: 36 octets from anybody must not end the pair for good. What is within the bound leaves room above it."""
+    """BST-47: 36 bytes of any sender must not end the pair permanently. Accepted counters leave higher ones."""
     clock = Clock()
     async with witness(context, clock, tmp_path / "witness.ballot") as one:
         clock.ahead_s += 2.0
@@ -174,7 +174,7 @@ async def test_jumps_do_not_add_up(context: core.Context) -> None:
 
 
 async def test_witness_with_a_pair_key_hears_those_who_have_it(context: core.Context) -> None:
-    """BST-46: whoever reaches it may look; to ask, to keep and to release takes the key."""
+    """BST-46: status needs no key; asking, renewing and releasing do."""
     clock, key = Clock(), PairKey(bytes(range(32)))
     async with bstar.Witness("tcp://127.0.0.1:*", context=context, clock=clock, pair_key=bytes(range(32))) as one:
         clock.ahead_s += 2.0
@@ -192,7 +192,7 @@ async def test_witness_with_a_pair_key_hears_those_who_have_it(context: core.Con
 
 
 async def test_key_derived_from_curve_is_demanded_once_it_was_used(context: core.Context) -> None:
-    """BST-46: a witness that shares its CURVE key with the servers finds that out; until then it hears everybody who may connect."""
+    """BST-46: a witness that shares its CURVE key with the servers learns that; until then it accepts every connected sender."""
     clock, (public, secret) = Clock(), core.curve_keypair()
     curve = core.Curve(secret_key=secret, server_key=public, keys={public: "pair"})
     async with bstar.Witness("tcp://127.0.0.1:*", security=curve, clock=clock) as one, core.Context(security=curve) as inside:
@@ -236,7 +236,7 @@ async def test_operator_looks_at_it(context: core.Context) -> None:
 
 
 async def test_flood_is_bounded(context: core.Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for the disk is bounded; the newest question of an asker is the one that matters."""
+    """The questions that wait for the disk are bounded; the newest of a server is the one that matters."""
     monkeypatch.setattr("bstar.witness.WAITING_MAX", 4)
     clock = Clock()
     async with witness(context, clock, tmp_path / "w") as one:

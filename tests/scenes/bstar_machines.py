@@ -1,4 +1,4 @@
-"""One machine, or a pair of them, with disks that work at once and lines the test carries by hand."""
+"""One machine, or a pair of them, with disks that work at once and connections simulated by the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE_S = 2.0
 
 
 class Star:
-    """A machine whose disk works at once, and whose state messages are handed over by the test."""
+    """A machine whose disk works at once, and whose state messages the test delivers."""
 
     def __init__(self, role: State, now: float = 0.0, *, counter: int = 0, incarnation: int = 1, **settings: Any) -> None:
         node = settings.pop("node", A if role is PRIMARY else B)
@@ -72,7 +72,7 @@ class Star:
 
 
 def beat(stars: tuple[Star, ...], now: float) -> None:
-    """One heartbeat of a pair whose line works."""
+    """One heartbeat of a pair with a working connection."""
     for star in stars:
         star.tick(now)
     for speaker, listener in (stars, stars[::-1]):

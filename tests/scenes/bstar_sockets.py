@@ -1,4 +1,4 @@
-"""What the tests with real sockets share: lines that can be cut, clocks that can jump, pairs on loopback."""
+"""Shared parts of tests with real sockets: connections that can be cut, clocks that can jump, pairs on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENT = 10.0  # a client's timeout where none is to happen
 
 
 async def until(condition: Callable[[], bool], what: str = "") -> None:
-    """Return when a condition holds; it is looked at every few milliseconds, and given up in the end."""
+    """Poll until a condition holds, with a time limit."""
     end = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""A simulated disk that notes what is done to which file, and fails where it is told to."""
+"""Simulated disk that records the calls per file, and fails where the test says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ToldDisk"]
 
 
 class ToldDisk(SimDisk):
-    """Notes what is done to which file; fails where it is told to, once or for ever."""
+    """Records the calls per file; fails where the test says, once or always."""
 
     def __init__(self, image: dict[str, bytes] | None = None) -> None:
         super().__init__(image or {})

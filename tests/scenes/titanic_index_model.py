@@ -1,4 +1,4 @@
-"""A ledger on a journal of lists, beside a model that keeps sheets of paper and works everything out anew from them."""
+"""An index on a journal of lists, next to a model that recomputes everything from its own notes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS = (b"", b"", b"one", b"two", b"three", b"four", b"five", b"six")
 
 @dataclass
 class Sheet:
-    """What the model knows of a request. `told` holds the times of which it was said to be due, `held` where records of it were."""
+    """A request in the model. `told` holds the times at which it was reported as due, `held` the segments of its records."""
 
     uuid: bytes
     owner: bytes
@@ -79,7 +79,7 @@ class Sheet:
 
 
 class Closed(NamedTuple):
-    """What the model remembers of a closed request with a key."""
+    """A closed request with a key, in the model."""
 
     uuid: bytes
     digest: bytes
@@ -95,7 +95,7 @@ class Checkpoint(NamedTuple):
 
 
 class Play:
-    """One ledger under a random load."""
+    """One index under a random load."""
 
     def __init__(self, seed: int, limits: Limits = LIMITS) -> None:
         self.random = Random(seed)
@@ -277,7 +277,7 @@ class Play:
         self.written((RecordKind.TICK, NO_UUID, self.clock.encode()))
 
     def due(self) -> None:
-        """Whose time is up is said once, or once more of who did not go then and had another time of its own."""
+        """A request that is due is reported once, or once more if it stayed and was due again."""
         late = {uuid: at for uuid, sheet in self.sheets.items() if 0 < (at := sheet.end_of_time(self.limits)) <= self.now_ms}
         found = [entry.uuid for entry in self.index.due(self.now_ms)]
         assert len(found) == len(set(found))
@@ -398,7 +398,7 @@ class Play:
         self._resume(items, begin)
 
     def _resume(self, items: list[Any], begin: int) -> None:
-        """See that the clock goes on from the latest time it has met: no less, and no more than wall time went by since the last TICK."""
+        """Check that the clock continues from the latest time in any record, by at most the wall time since the last TICK."""
         of_clock = {RecordKind.REQUEST, RecordKind.REPLY, RecordKind.DEAD, RecordKind.CLOSE}
         read = [record for number, records in self.journal.items() for record in records if number >= begin]
         times = [int.from_bytes(record.body[:8], "big") for record in read if record.kind in of_clock]
@@ -410,7 +410,7 @@ class Play:
         self.now_ms = max(self.now_ms, resumed)
 
     def _read_keys_again(self, begin: int) -> None:
-        """Forgotten keys whose CLOSE is still there may be known again, while there is room and nothing younger wants it."""
+        """Forgotten keys whose CLOSE still exists may be known again, within the limit."""
         for number, records in sorted(self.journal.items()):
             for record in records if number >= begin else ():
                 if record.kind == RecordKind.CLOSE and (close := Close.decode(record.body)).key:
@@ -472,7 +472,7 @@ class Play:
         }
 
     def _live(self) -> dict[int, int]:
-        """Return how many octets of each segment live; a CLOSE that is needed twice counts twice."""
+        """Return the live bytes of each segment; a CLOSE that is needed twice counts twice."""
         live = dict.fromkeys(range(max(self.journal) + 2), 0)
         for sheet in self.sheets.values():
             for place in (sheet.request, sheet.reply):

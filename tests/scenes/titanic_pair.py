@@ -119,7 +119,7 @@ class Two:
         return bool(one.status()["mirror"] == "in step" and other.status().get("may_take_over_s"))
 
     async def settled(self) -> int:
-        """Return who serves, when one does and the other is in step."""
+        """Return the serving half, once the other one is in step."""
         await until(lambda: self.in_step(0) or self.in_step(1), "one serves and the other is in step")
         return 0 if self.in_step(0) else 1
 

@@ -23,7 +23,7 @@ STORE = b"s" * 16
 
 
 class Phase(IntEnum):
-    """What a process is at."""
+    """Activity of a process."""
 
     MIRROR = 0
     AGREED = 1  # the other one has said: lead
@@ -42,7 +42,7 @@ class Promised(IntEnum):
 
 
 class Part(IntEnum):
-    """How far a session has come."""
+    """Progress of a session."""
 
     HELLO = 0
     CHANGING = 1
@@ -71,7 +71,7 @@ Records = frozenset[tuple[bool, bool, bool]]
 
 
 class World(NamedTuple):
-    """Both, the session between them as (who leads, how far), and the records."""
+    """Both nodes, the session between them as (leader, progress), and the records."""
 
     nodes: tuple[Node, Node]
     session: tuple[int, Part] | None = None
@@ -226,7 +226,7 @@ def _work(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
 
 
 def settled(world: World) -> World:
-    """Return the same world in its plainest form: epochs as low as they go, no records that nobody has."""
+    """Return the same world in normal form: minimal epochs, no records that neither node has."""
     marks = [node.mark for node in world.nodes]
     epochs = [mark.epoch for mark in marks if mark is not None and mark.step is not Step.EMPTY]
     low = min(epochs) - 1 if len(epochs) == 2 else 0
@@ -240,7 +240,7 @@ def settled(world: World) -> World:
 
 
 def wrong(world: World) -> str:
-    """Say what is wrong with a world, "" if nothing is: whoever may answer holds everything that was acknowledged."""
+    """Return the error of a world, "" for none: a node that may answer has everything that was acknowledged."""
     for n in (0, 1):
         node = world.nodes[n]
         if node.active and node.phase is Phase.SERVES and any(record[0] and not holds(record, n) for record in world.records):
@@ -249,7 +249,7 @@ def wrong(world: World) -> str:
 
 
 def serves(world: World, rules: Rules) -> bool:
-    """Tell whether somebody could acknowledge a request at this moment."""
+    """Return whether a request could be acknowledged at this moment."""
     for n in (0, 1):
         node = world.nodes[n]
         if node.active and node.phase is Phase.SERVES and node.mark is not None:

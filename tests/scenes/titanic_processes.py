@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(arguments: list[str], log: str) -> None:
-    """Be one daemon, whose logs go to the end of a file."""
+    """Run one daemon that appends its logs to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for handle in (1, 2):
         os.dup2(file, handle)

@@ -76,7 +76,7 @@ async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_it
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_both_were_down_and_nobody_serves_before_both_have_met(tmp_path: Path, first: int) -> None:
-    """Each might have gone on without the other. Together they know."""
+    """Each may have acknowledged alone; together they can decide."""
     async with Two(tmp_path) as two:
         await two.start(0)
         await two.start(1)
@@ -85,7 +85,7 @@ async def test_both_were_down_and_nobody_serves_before_both_have_met(tmp_path: P
         await two.stop(0)
         await two.stop(1)
         one = await two.start(first)
-        await until(lambda: one.part == "asks the other one", "it asks")
+        await until(lambda: one.part == "asks the other half", "it asks")
         assert not two.serving(first)
         await two.start(1 - first)
         await two.settled()
@@ -93,7 +93,7 @@ async def test_both_were_down_and_nobody_serves_before_both_have_met(tmp_path: P
 
 
 async def test_who_was_away_never_leads_though_it_was_made_active(tmp_path: Path) -> None:
-    """One went on alone; the other, whose data are older, comes back first and is active: it gives way."""
+    """One half acknowledged alone; the other, with older data, returns first and is active: it yields."""
     async with Two(tmp_path, witness=True) as two:
         await two.start(0)
         await two.start(1)
@@ -107,7 +107,7 @@ async def test_who_was_away_never_leads_though_it_was_made_active(tmp_path: Path
         assert lineage_at(titanic.RealDisk(two.store(behind))).kind is LineageKind.WHOLE
         assert lineage_at(titanic.RealDisk(two.store(1 - behind))).kind is LineageKind.SOLE
         one = await two.start(behind)
-        await until(lambda: one.part == "asks the other one", "it asks")
+        await until(lambda: one.part == "asks the other half", "it asks")
         assert not two.serving(behind)
         await two.start(1 - behind)
         await two.settled()
@@ -142,7 +142,7 @@ async def test_without_its_mirror_a_strict_one_serves_nothing_and_goes_on_when_i
         await two.stop(leader)
         other = two.running[1 - leader]
         assert other is not None
-        await until(lambda: other.part == "asks the other one", "the other one is active, and does not serve alone")
+        await until(lambda: other.part == "asks the other half", "the other one is active, and does not serve alone")
         await two.start(leader)
         await two.settled()
         tickets += await two.submit("2")
@@ -298,8 +298,8 @@ def test_an_operator_lets_one_serve_alone_and_the_loss_is_named(tmp_path: Path) 
     disk = titanic.RealDisk(tmp_path)
     store = b"s" * 16
     for before, words in (
-        (Mark("mirror", 3, Step.IN_STEP, store=store, paired=True), "if the other one went on alone"),
-        (Mark("mirror", 3, Step.BEHIND, store=store, paired=True), "since this one was away is lost"),
+        (Mark("mirror", 3, Step.IN_STEP, store=store, paired=True), "if the other half acknowledged alone"),
+        (Mark("mirror", 3, Step.BEHIND, store=store, paired=True), "while this one was away is lost"),
         (Mark("mirror", 3, Step.CHANGING, store=store, paired=True), "being exchanged"),
     ):
         write_mark(disk, before)

@@ -61,7 +61,7 @@ def strace_works() -> bool:
 
 
 def octets_in(line: str) -> bytes:
-    r"""Return the octets of all strings of a line that `strace -xx` wrote."""
+    """Return the bytes of all strings of a line that `strace -xx` wrote."""
     return b"".join(bytes.fromhex(text.replace("\\x", "")) for text in re.findall(r'"((?:\\x[0-9a-f]{2})*)"', line))
 
 
@@ -120,7 +120,7 @@ class WatchedDisk(SimDisk):
 
 
 async def watched() -> int:
-    """Submit to a store on a watched disk; returns how many acknowledgements were looked at."""
+    """Submit to a store on a watched disk; return the number of checked acknowledgements."""
     disk = WatchedDisk()
     looked: list[bool] = []
     options = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=65536, reserve_bytes=256))
@@ -232,7 +232,7 @@ async def test_a_directory_that_cannot_be_written_is_74_and_said_in_one_line(tmp
 
 
 async def test_a_store_on_a_device_mounted_read_only_is_74_and_left_alone(tmp_path: Path) -> None:
-    """S13: on a tmpfs where one may be mounted; elsewhere, without root, a directory nobody may write to."""
+    """S13: on a tmpfs where mounting is allowed; elsewhere, without root, a directory without write permission."""
     directory = tmp_path / "disk"
     async with small_disk(directory) as disk:
         async with titanic.Store(disk, titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=65536, reserve_bytes=4096))):

@@ -1,4 +1,4 @@
-"""The client's book of tickets, over crashes and restarts."""
+"""File of open tickets, over crashes and restarts."""
 
 from __future__ import annotations
 

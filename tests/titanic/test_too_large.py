@@ -1,4 +1,4 @@
-"""What is too large for Titanic or for a worker ends with a reason, at once; the largest goes there and back."""
+"""Messages too large for Titanic or a worker end with a reason, at once; the largest allowed ones work."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who may use which stored request."""
+"""Authorization of users."""

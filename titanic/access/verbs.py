@@ -42,7 +42,7 @@ class Access:
     Args:
         store: opened.
         batches: of the same store.
-        glance: of the same store.
+        store_status: of the same store.
         permissions: of users.
         ownerless: who may access requests without an owner: "operators" (and clients without a user name), or "everybody".
     """

@@ -1,4 +1,4 @@
-"""A command's conversation with a store that serves."""
+"""Calls of a command to a store that serves."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
-    """Run a conversation with a store.
+    """Run `talk` with a client.
 
     Raises:
         Unreachable: there is no broker.
-        RequestFailed: broker or store said no.
+        RequestFailed: broker or store refused.
     """
 
     async def converse() -> T:

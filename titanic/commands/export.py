@@ -1,4 +1,4 @@
-"""Write the requests of a store for other programs: JSON lines, msgpack, or Parquet (which needs pyarrow)."""
+"""Export of the requests of a store: JSON lines, msgpack, or Parquet (which needs pyarrow)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FORMATS: Final = ("jsonl", "msgpack", "parquet")
 
 
 def export_rows(disk: Disk, wall_ms: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for every request that is not closed, oldest first; the caller holds the store.
+    """Yield a row for every request that is not closed, oldest first; the caller has locked the store.
 
-    `uuid state service age_s attempts key owner`, `request` and `reply` as lists of bytes (None when there is none, or it is damaged)
-    and `reason` (why there will be no reply).
+    `uuid state service age_s attempts key owner`, `request` and `reply` as lists of bytes (None if absent or damaged) and `reason`
+    (why there will be no reply).
 
     Raises:
         JournalError, OSError: as `read_store`.
@@ -76,7 +76,7 @@ def write_rows(rows: Iterator[dict[str, Any]], form: str, file: IO[bytes]) -> No
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON can have it: bodies in base64, what is not there left out."""
+    """Return a row for JSON: bodies in base64, absent values left out."""
     return {name: json_frame(value) if name == "key" else _coded(value) for name, value in row.items() if value is not None}
 
 

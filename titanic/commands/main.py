@@ -1,4 +1,4 @@
-"""`titanic`: the store, its clients and its operator on the command line. It parses, builds options and runs; it decides nothing."""
+"""Command `titanic`: parses arguments, builds options and runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @click.group(cls=Group, name="titanic")
 def main() -> None:
-    """Titanic: requests that are stored before they are acknowledged, and answered when a worker is there."""
+    """Titanic: requests are stored before they are acknowledged, and answered when there is a worker."""
 
 
 # ------------------------------------------------------------------------------------------------------------------- daemon
@@ -45,15 +45,15 @@ def main() -> None:
 
 @main.command()
 @click.option("--bind", "endpoint", type=BIND, required=True, help="Endpoint for the store that is mirrored.")
-@click.option("--store", type=click.Path(file_okay=False), required=True, help="Directory of the mirror; made if it does not exist.")
-@click.option("--take-over", is_flag=True, help="Make a mirror even of a directory that holds a store; what is in it is replaced.")
+@click.option("--store", type=click.Path(file_okay=False), required=True, help="Directory of the mirror; created if it does not exist.")
+@click.option("--take-over", is_flag=True, help="Accept a directory that holds a store; its contents are replaced.")
 @security_options(listens=True)
 @http_option
 @daemon_options
 def mirror(
     endpoint: str, store: str, take_over: bool, security: Secured | None, http: tuple[str, int] | None, settings: DaemonSettings
 ) -> None:
-    """Hold a second copy of a store, which a titanic serve with --mirror keeps up."""
+    """Keep a second copy of the store of a titanic serve with --mirror."""
 
     async def body(daemon: Daemon) -> None:
         copy = Mirror(RealDisk(store), take_over=take_over, security=security)
@@ -98,8 +98,8 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @client_options
 @click.option("--key", help="Idempotency key: submits with the same key and request are one request.")
 @click.option("--delay", type=click.FloatRange(min=0), default=0.0, help="Seconds before it may be given to a worker.")
-@click.option("--ttl", type=click.FloatRange(min=0), default=0.0, help="Seconds after which it is not given to a worker any more.")
-@click.option("--give-up-after", type=click.IntRange(min=0), default=0, help="Failed attempts after which it is given up.")
+@click.option("--ttl", type=click.FloatRange(min=0), default=0.0, help="Seconds after which it expires.")
+@click.option("--give-up-after", type=click.IntRange(min=0), default=0, help="Failed attempts after which it is dead-lettered.")
 @_JSON
 @click.argument("service")
 @click.argument("body", nargs=-1)
@@ -163,7 +163,7 @@ def fetch(
 
 @main.command()
 @client_options
-@click.option("--for", "for_s", type=click.FloatRange(min=0), help="Seconds to wait for the reply.  [default: for ever]")
+@click.option("--for", "for_s", type=click.FloatRange(min=0), help="Seconds to wait for the reply.  [default: no limit]")
 @click.option("--close", "and_close", is_flag=True, help="Close the request once the reply was printed.")
 @_JSON
 @click.argument("uuid")

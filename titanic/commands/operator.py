@@ -1,4 +1,4 @@
-"""The operator's verbs of `titanic`, on a store nobody serves: look, list, mend, give room back, write out, promote."""
+"""Operator commands of `titanic` on a store that is not served: verify, repair, promote, compact, ls, export."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 __all__ = ["StoreDamaged", "disk_errors", "operator"]
 
 _STORE: Final = click.option(
-    "--store", type=click.Path(exists=True, file_okay=False), required=True, help="Directory of the store; nobody may serve it."
+    "--store", type=click.Path(exists=True, file_okay=False), required=True, help="Directory of the store; it must not be served."
 )
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class StoreDamaged(ExitError):
-    """The store holds what cannot be read, or not what it must hold."""
+    """The store is damaged or incomplete."""
 
     exit_code = 3
 
 
 @click.group(cls=Group)
 def operator() -> None:
-    """Hold the operator's verbs; `titanic.commands.main` takes them over."""
+    """Operator commands, added to `titanic.commands.main`."""
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn what can be wrong with a store into an exit code."""
+    """Turn errors of a store into exit codes."""
     try:
         yield
     except StoreLocked as error:
@@ -66,7 +66,7 @@ def disk_errors() -> Iterator[None]:
     except JournalError as error:
         if error.name == "MIRROR":
             raise BadConfig(str(error)) from None
-        raise StoreDamaged(f"{error}; look with titanic verify, mend with titanic repair --accept-loss") from None
+        raise StoreDamaged(f"{error}; check with titanic verify, repair with titanic repair --accept-loss") from None
     except Wounded as error:
         raise DiskFailed(str(error)) from None
     except OSError as error:
@@ -75,7 +75,7 @@ def disk_errors() -> Iterator[None]:
 
 @contextmanager
 def _held(store: str, kind: type[RealDisk] = RealDisk) -> Iterator[RealDisk]:
-    """Hold a store while nobody serves it."""
+    """Lock a store that is not served."""
     with disk_errors():
         disk = kind(store)
         _check_is_there(disk)
@@ -87,7 +87,7 @@ def _held(store: str, kind: type[RealDisk] = RealDisk) -> Iterator[RealDisk]:
 
 
 def _check_is_there(disk: RealDisk) -> None:
-    """Refuse a directory without anything of a store in it: it is another one that was meant, and not one that is well."""
+    """Refuse a directory without a store: it is probably the wrong path, and must not be reported as healthy."""
     if not any(name in (MANIFEST_NAME, MARK_NAME) or name.endswith(".seg") for name in disk.names()):
         raise RequestFailed(f"{disk.directory} holds no store")
 
@@ -103,7 +103,7 @@ def _problem_row(problem: Problem) -> dict[str, Any]:
 @_JSON
 @log_options("warning")
 def verify(store: str, as_json: bool) -> None:
-    """Read every record of a store; exit 0 if all is well, 3 if not, each damaged record named. Changes nothing."""
+    """Read every record of a store, without changes; exit 3 if it is damaged, after naming each damaged record."""
     from titanic.store.repair import check
 
     began = time.monotonic()
@@ -115,17 +115,17 @@ def verify(store: str, as_json: bool) -> None:
     else:
         for problem in problems:
             click.echo(str(problem))
-        click.echo(f"{records} records, {octets} octets read in {elapsed:.1f} s")
+        click.echo(f"{records} records, {octets} bytes read in {elapsed:.1f} s")
     if problems:
         raise StoreDamaged(f"{store}: {len(problems)} problems")
 
 
 @operator.command()
 @_STORE
-@click.option("--accept-loss", is_flag=True, help="Go on without what cannot be read; it is kept under other names.")
+@click.option("--accept-loss", is_flag=True, help="Continue without what cannot be read; it is kept under other names.")
 @log_options("warning")
 def repair(store: str, accept_loss: bool) -> None:
-    """Make a damaged store start, and no longer degraded."""
+    """Repair a damaged store, so that it starts and is no longer degraded."""
     from titanic.store import repair as offline
 
     with _held(store) as disk:
@@ -136,7 +136,7 @@ def repair(store: str, accept_loss: bool) -> None:
         if not accept_loss:
             for problem in problems:
                 click.echo(str(problem))
-            raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store goes on without what they name")
+            raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store continues without the lost records")
         for line in offline.repair(disk, os.urandom(16)):
             click.echo(line)
     _restart(store, lambda log, index: None)
@@ -144,7 +144,7 @@ def repair(store: str, accept_loss: bool) -> None:
 
 
 def _restart(store: str, work: Callable[[Any, RequestIndex], None]) -> None:
-    """Bring a store up as the daemon would, do something with it, and close it."""
+    """Open a store as the daemon does, run `work`, write a checkpoint, and close it."""
     from titanic.journal.segment_log import SegmentLog
     from titanic.store.compaction import checkpoint_of
 
@@ -164,12 +164,12 @@ def _restart(store: str, work: Callable[[Any, RequestIndex], None]) -> None:
 
 @operator.command()
 @_STORE
-@click.option("--accept-loss", is_flag=True, help="Promote what is not in step, or one of a pair: what it lacks is lost.")
+@click.option("--accept-loss", is_flag=True, help="Promote a mirror that is not in step, or half of a pair: what it lacks is lost.")
 @log_options("warning")
 def promote(store: str, accept_loss: bool) -> None:
-    """Make a mirror the store: for after the machine that was mirrored is gone for good, or stopped for good.
+    """Make a mirror the store, after the machine of the store was lost or stopped permanently.
 
-    One of a pair is told that it may serve without the other one, whatever that one holds.
+    Half of a pair gets the right to serve without the other half, whatever data that has.
     """
     from titanic.mirror.replica_directory import read_mark, write_mark
 
@@ -187,7 +187,7 @@ def promote(store: str, accept_loss: bool) -> None:
 
 
 def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
-    """Give one of a pair the right to serve alone; returns what to say."""
+    """Give half of a pair the right to serve alone; return the message for the operator."""
     from titanic.mirror.replica_directory import lineage_at, write_mark
     from titanic.mirror.succession import FORCED, LineageKind
 
@@ -198,9 +198,9 @@ def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
     if lineage.kind is LineageKind.SOLE:
         return "it may serve alone already; nothing changed"
     lost = {
-        LineageKind.SPOILT: "its files were being exchanged, and whatever cannot be read of them is lost",
-        LineageKind.BEHIND: "what the other one acknowledged since this one was away is lost",
-        LineageKind.WHOLE: "if the other one went on alone, what it acknowledged since is lost",
+        LineageKind.SPOILT: "its files were being exchanged, and what cannot be read of them is lost",
+        LineageKind.BEHIND: "what the other half acknowledged while this one was away is lost",
+        LineageKind.WHOLE: "if the other half acknowledged alone, that is lost",
     }[lineage.kind]
     if not accept_loss:
         raise StoreDamaged(f"{where} is {lineage.kind.name.lower()} at epoch {mark.epoch}: {lost}; --accept-loss makes it so")
@@ -212,7 +212,7 @@ def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
 @_STORE
 @log_options("warning")
 def compact(store: str) -> None:
-    """Give the room of closed requests back to the disk, and write a checkpoint."""
+    """Free the disk space of closed requests, and write a checkpoint."""
     from titanic.store import compaction
 
     def work(log: Any, index: RequestIndex) -> None:
@@ -228,11 +228,11 @@ def _say_state(state: str, problems: int) -> None:
 
 
 @operator.command()
-@click.option("--store", type=click.Path(exists=True, file_okay=False), help="Directory of a store nobody serves.")
+@click.option("--store", type=click.Path(exists=True, file_okay=False), help="Directory of a store that is not served.")
 @click.option("--broker", "brokers", type=CONNECT, multiple=True, help="Broker of a store that serves; repeated, in order of preference.")
 @_JSON
 @click.option("--service", help="Only requests for this service.")
-@click.option("--status", is_flag=True, help="Only state and figures of a store that serves, as JSON.")
+@click.option("--status", is_flag=True, help="Only state and metrics of a store that serves, as JSON.")
 @loop_option
 @log_options("warning")
 @security_options(connects=True, required=False)
@@ -245,7 +245,7 @@ def ls(
     security: Secured | None,
     uvloop: bool | None,
 ) -> None:
-    """List the requests of a store: UUID, state, service, age in seconds, attempts. Its own state goes to stderr if it is not well."""
+    """List the requests of a store: UUID, state, service, age in seconds, attempts; warn about the store on stderr."""
     if (store is None) == (not brokers) or (status and not brokers):
         raise click.UsageError("which store? give either --store DIR or --broker ENDPOINT; --status goes with --broker")
     rows = _rows_of(store, service) if store is not None else _rows_at(brokers, service, status, uvloop, security)
@@ -257,7 +257,7 @@ def ls(
 
 
 def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
-    """Read a store nobody serves."""
+    """Read a store that is not served."""
     from titanic.store.repair import check, read_store
 
     with _held(store, ReadingDisk) as disk:
@@ -272,7 +272,7 @@ def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
 def _rows_at(
     brokers: Sequence[str], service: str | None, status: bool, uvloop: bool | None, security: Secured | None
 ) -> Iterator[dict[str, Any]]:
-    """Ask a store that serves."""
+    """Query a store that serves."""
     from titanic.commands.client_options import ask
 
     async def talk(client: Client) -> list[dict[str, Any]]:
@@ -316,7 +316,7 @@ def export(store: str, output: str | None, form: str) -> None:
             with Path(output).open("wb") if output else _standard_output() as file:
                 write_rows(rows, form, file)
         except ImportError as error:
-            raise BadConfig(f"{error.name} is not installed; pip install pyarrow, or take another --format") from None
+            raise BadConfig(f"{error.name} is not installed; pip install pyarrow, or use another --format") from None
 
 
 @contextmanager

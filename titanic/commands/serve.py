@@ -1,4 +1,4 @@
-"""`titanic serve`: the store as a daemon, alone or as one of a Binary Star pair. It parses, builds options and runs; it decides nothing."""
+"""Command `titanic serve`: the store as a daemon, alone or as half of a Binary Star pair."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ __all__ = ["BROKER", "serve"]
 log = logging.getLogger("titanic")
 PROGRESS_S: Final = 5.0
 TWO_ALONE: Final = (
-    "without --bstar-witness: while the two cannot hear each other, both may acknowledge what only one disk holds; "
-    "when they meet again, what the one with the lower ballot acknowledged alone is lost. Give both a witness, or --mirror-away refuse"
+    "without --bstar-witness: while the halves cannot reach each other, both may acknowledge requests alone; "
+    "when they are connected again, what the half with the lower ballot acknowledged alone is lost. Use a witness, or --mirror-away refuse"
 )
 DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
 BROKER: Final = click.option(
@@ -72,16 +72,18 @@ class Fsync(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 
 _MIRROR: Final = (
-    click.option("--mirror", type=CONNECT, help="Endpoint of a titanic mirror that has to hold everything before it is acknowledged."),
     click.option(
-        "--mirror-bind", type=BIND, help="With --bstar: endpoint to listen on while this one is the mirror; the other's --mirror."
+        "--mirror", type=CONNECT, help="Endpoint of a titanic mirror that must have synced every record before it is acknowledged."
+    ),
+    click.option(
+        "--mirror-bind", type=BIND, help="With --bstar: endpoint to bind while this half is the mirror; the --mirror of the other half."
     ),
     click.option(
         "--mirror-away",
         type=click.Choice(["refuse", "go-on"]),
         default="refuse",
         show_default=True,
-        help="While the mirror is away: refuse requests, or go on and acknowledge what only this disk holds.",
+        help="While the mirror is away: refuse requests, or acknowledge what is on this disk only.",
     ),
     click.option(
         "--mirror-timeout",
@@ -93,8 +95,8 @@ _MIRROR: Final = (
     click.option(
         "--mirror-window",
         type=click.FloatRange(min=0.1, max=9999),
-        help="With --bstar and go-on: seconds for which a mirror that lost its store may take over, and a store waits before it goes on "
-        "alone; the same on both.  [default: six heartbeats; without a witness four, and what a broker takes to miss a silent Titanic]",
+        help="With --bstar and go-on: seconds for which a mirror that lost its store may take over, and a store waits before acknowledging "
+        "alone; the same on both.  [default: six heartbeats; without a witness four, plus the time a broker takes to drop a Titanic]",
     ),
 )
 
@@ -107,15 +109,15 @@ def _mirror_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(cls=Command)
 @BROKER
-@click.option("--store", type=click.Path(file_okay=False), help="Directory of the store; made if it does not exist.")
+@click.option("--store", type=click.Path(file_okay=False), help="Directory of the store; created if it does not exist.")
 @click.option("--fsync", type=Fsync(), default="always", show_default=True, help="When a request counts as stored.")
-@click.option("--memory", is_flag=True, help="Store nothing on disk; everything is lost at the end.")
-@click.option("--hyphens", is_flag=True, help="Take UUIDs with hyphens too.")
+@click.option("--memory", is_flag=True, help="Store nothing on disk; everything is lost when the process ends.")
+@click.option("--hyphens", is_flag=True, help="Accept UUIDs with hyphens too.")
 @click.option(
     "--segment-bytes", type=click.IntRange(min=65536), default=LogOptions().segment_bytes, show_default=True, help="Size of a segment."
 )
-@click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, show_default=True, help="Must be the broker's.")
-@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals before a broker is dead.")
+@click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, show_default=True, help="Must equal that of the broker.")
+@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals after which a broker is dead.")
 @click.option(
     "--scrub-s",
     type=click.FloatRange(min=0),
@@ -143,15 +145,15 @@ def serve(
     settings: DaemonSettings,
     **values: Any,
 ) -> None:
-    """Serve titanic.request, titanic.reply and titanic.close at a broker, and dispatch what was stored."""
+    """Serve titanic.request, titanic.reply and titanic.close at a broker, and deliver stored requests."""
     fenced = values["bstar_witness"] is None
     new_pair = pair_of(values)
     if memory == (store is not None):
-        raise click.UsageError("where to store? give either --store DIR or --memory")
+        raise click.UsageError("give either --store DIR or --memory")
     if mirror is not None and (memory or fsync != "always"):
-        raise click.UsageError("--mirror keeps the promise of --fsync always, and needs --store DIR")
+        raise click.UsageError("--mirror needs --fsync always and --store DIR")
     if (new_pair is not None) != (mirror_bind is not None) or (new_pair is not None and mirror is None):
-        raise click.UsageError("one of a pair needs --bstar, --mirror and --mirror-bind: each is the mirror of the other")
+        raise click.UsageError("half of a pair needs --bstar, --mirror and --mirror-bind: each is the mirror of the other")
     log_options = LogOptions(segment_bytes=values.pop("segment_bytes"))
     journal = JournalOptions(log=log_options, fsync=fsync, scrub_s=values.pop("scrub_s"))
     options = PairedOptions(
@@ -224,7 +226,7 @@ def _say_problems(stored: Store) -> None:
 
 
 def _promise(fsync: str | int, memory: bool, mirror: str | None, mirror_away: str) -> str:
-    """Return what 200 means with these options, and what can be lost after it."""
+    """Return the meaning of 200 with these options, and what can be lost after it."""
     if memory:
         return "200 means: in memory; the end of this process loses everything"
     if mirror is not None:
@@ -238,7 +240,7 @@ def _promise(fsync: str | int, memory: bool, mirror: str | None, mirror_away: st
 
 
 class _Progress:
-    """Says every few seconds how far reading the store has come; called in another thread."""
+    """Logs the progress of reading the store every few seconds; called in another thread."""
 
     def __init__(self) -> None:
         self._said_s = time.monotonic()

@@ -98,15 +98,21 @@ class RealDisk:
         import fcntl  # a store needs Linux or macOS, importing this module does not
 
         handle = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
+        self._flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        self._lock = handle
+
+    def _flock(self, handle: int, operation: int) -> None:
+        """Lock the open lock file; close it and raise StoreLocked if another process has the lock."""
+        import fcntl
+
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, operation)
         except BlockingIOError:
             holder = os.pread(handle, 32, 0).strip()
             os.close(handle)
             raise StoreLocked(str(self.directory), int(holder) if holder.isdigit() else 0) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
-        self._lock = handle
 
     def unlock(self) -> None:
         """Release lock and directory; no other call works afterwards."""
@@ -214,12 +220,7 @@ class ReadingDisk(RealDisk):
             handle = os.open(LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
         except FileNotFoundError:
             return
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(handle, 32, 0).strip()
-            os.close(handle)
-            raise StoreLocked(str(self.directory), int(holder) if holder.isdigit() else 0) from None
+        self._flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self._lock = handle
 
     def unlock(self) -> None:

@@ -53,7 +53,7 @@ log = logging.getLogger("titanic")
 
 T = TypeVar("T")
 
-RESUME_S: Final = 1.0  # how often a full disk is asked for room again
+RESUME_S: Final = 1.0  # interval of attempts to leave the full state
 THREAD_ENDED: Final = "the writer thread has ended"
 
 
@@ -194,7 +194,7 @@ class Journal:
                 self._queue.put(batch)
 
     def run(self, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Call a function with the log in the writer thread, after everything appended so far; returns a future of its result."""
+        """Call a function with the log in the writer thread, after everything appended so far."""
         self._flush()
         future: asyncio.Future[T] = self._loop.create_future()
         if self._ended:

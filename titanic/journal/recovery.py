@@ -66,7 +66,7 @@ class Start(NamedTuple):
 
 @dataclass(slots=True)
 class Recovered:
-    """Recovered store: the newest segment is open as `handle` with length `size`, `at` is the write position, `next` the next sequence."""
+    """Recovered store: the newest segment is open as `handle`; `at` is the write position, `next` the next sequence."""
 
     store: bytes
     spans: dict[int, Span]
@@ -82,7 +82,7 @@ class Recovered:
 
 
 def replace_file(disk: Disk, name: str, data: bytes) -> None:
-    """Replace a file atomically: after a crash it is the old or the new one. The directory is not synced here."""
+    """Replace a file atomically: after a crash it is the old or the new one. Sync the directory afterwards."""
     temporary = name + ".tmp"
     disk.unlink(temporary)
     handle = disk.create(temporary)

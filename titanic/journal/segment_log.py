@@ -205,7 +205,7 @@ class SegmentLog:
         self.disk.sync(self._handle)
 
     def _note_error(self, error: OSError) -> None:
-        """Take note of an error: a segment within a write or sync is dead; on a full disk release the reserve."""
+        """Note an error: a segment within a write or sync is dead; on a full disk release the reserve."""
         if not self._alive:
             self.failures += 1
         if error.errno in FULL and not self.full:

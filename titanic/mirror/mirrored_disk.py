@@ -61,7 +61,7 @@ class MirroredDisk:
 
     Args:
         disk: the directory.
-        line: to the mirror.
+        link: connection to the mirror.
         go_on: whether to acknowledge without the mirror while it is away.
         may_go_alone: in a pair: whether the mirror may no longer take over. Called in the writer thread.
 
@@ -98,7 +98,7 @@ class MirroredDisk:
         self._mark = mark
 
     def hello(self) -> bytes:
-        """Return the hello. Outside a pair, a store that may go on alone may do so before this mirror is in step, so hello says `alone`.
+        """Return the argument of hello. A store that may acknowledge alone says so, since it may before this mirror is in step.
 
         The mirror of a pair takes over only with a lease, and this hello ends it.
         """

@@ -1,4 +1,4 @@
-"""Before leading, ask the other half of the pair whether our data is at least as new as its own (specs/titanic.md §11)."""
+"""Before leading, ask the other half whether our data is at least as new as its own (specs/titanic.md §11)."""
 
 from __future__ import annotations
 

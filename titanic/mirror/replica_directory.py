@@ -92,7 +92,7 @@ def lineage_at(disk: Disk) -> Lineage:
 
 
 def check_is_of_no_pair(disk: Disk) -> None:
-    """Raise JournalError (MIRROR) if this directory belongs to a pair: served alone it would not know what the other half has."""
+    """Raise JournalError (MIRROR) if this directory belongs to a pair, whose other half may have newer data."""
     mark = read_mark(disk)
     if mark is not None and mark.paired:
         reason = (
@@ -206,7 +206,7 @@ class Replica:
         theirs = Lineage(hello.epoch, LineageKind.SOLE if hello.alone else LineageKind.WHOLE, hello.store)
         if self._paired and judge(self.lineage, theirs) is not Answer.FOLLOW:
             kind = self.lineage.kind.name.lower()
-            raise Refused(f"STALE this one is {kind} at epoch {mark.epoch}: its data are not to be replaced by yours")
+            raise Refused(f"STALE this half is {kind} at epoch {mark.epoch}: its data must not be replaced by yours")
         self.end()
         for name in self.disk.names():
             if name.endswith(COPY_SUFFIX):

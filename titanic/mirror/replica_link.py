@@ -1,4 +1,4 @@
-"""Connection of a store to its mirror: a DEALER socket in the event loop, used from the writer thread (specs/titanic.md §10).
+"""Connection of a store to its mirror: a DEALER socket, used from the writer thread (specs/titanic.md §10).
 
 A session is one connection: hello, files, swap, then every call of the disk as it is made. Any error ends the session; the next one begins
 with hello. Threads wait on one condition, the event loop never waits. In a pair, pulses renew the mirror's lease
@@ -73,7 +73,9 @@ class MirrorLine:
         timeout_s: maximum time of one call of the mirror.
         socket_options: further options of the socket, such as CURVE keys.
         terms: of a pair.
-        on_state: called in the loop with "away", "catching up" or "in step", and why.
+
+    Attributes:
+        on_state: called in the event loop with "away", "catching up" or "in step", and the reason.
     """
 
     def __init__(

@@ -304,9 +304,7 @@ class Batches:
         self._working.pop(batch, None)
 
     async def _wait_ended(self, entry: Entry) -> None:
-        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._store.wait([format_uuid(entry.uuid)], WAIT_MS_MAX / 1000, answered.set_result)
-        await answered
+        await _answer(partial(self._store.wait, [format_uuid(entry.uuid)], WAIT_MS_MAX / 1000))
 
     async def _refuse(self, batch: Name, entry: Entry, reason: str) -> None:
         """End a commit that can never succeed; its client gets the reason, and may stage damaged chunks again and commit."""
@@ -316,9 +314,7 @@ class Batches:
         while len(self._refused) > REFUSED_MAX:
             del self._refused[next(iter(self._refused))]
         while self._lives(entry):
-            answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-            self._store.withdraw(entry, answered.set_result)
-            if (await answered)[0] != OK:
+            if (await _answer(partial(self._store.withdraw, entry)))[0] != OK:
                 await asyncio.sleep(RETRY_S)
         self._commits.pop(batch, None)
 
@@ -359,9 +355,7 @@ class Batches:
         return body
 
     async def _fetch(self, entry: Entry) -> list[bytes]:
-        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._store.fetch([format_uuid(entry.uuid)], answered.set_result)
-        return await answered
+        return await _answer(partial(self._store.fetch, [format_uuid(entry.uuid)]))
 
     # ---- reading
 
@@ -400,12 +394,7 @@ class Batches:
             if at % (16 * ROWS_AT_ONCE) == 0:
                 await asyncio.sleep(0)
         self._commits.pop(batch, None)
-        return await self._close_entry(entry)
-
-    async def _close_entry(self, entry: Entry) -> list[bytes]:
-        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._store.close_request([format_uuid(entry.uuid)], answered.set_result)
-        return await answered
+        return await _answer(partial(self._store.close_request, [format_uuid(entry.uuid)]))
 
     # ---- what was answered since a time
 
@@ -458,13 +447,20 @@ class Batches:
         return self._page(b"".join([uuid for _, uuid in found]), parse_count(start), parse_count(count, PAGE_MAX))
 
 
+async def _answer(call: Callable[[Done], None]) -> list[bytes]:
+    """Call a method of the store with a callback, and return what it is called with."""
+    answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+    call(answered.set_result)
+    return await answered
+
+
 def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
     """Return the stages of a commit; raises BadRequest as `decode_stages`."""
     return [((owner, name), count) for name, count in decode_stages(octets)]
 
 
 def _check_share(limits: Limits, rows: int, chunks: int, octets: int) -> None:
-    """Raise TooManyRows if a batch cannot fit into the share of its user; its chunks stay until all rows are stored."""
+    """Raise TooManyRows if a batch cannot fit into the share of its user, chunks included."""
     if rows + chunks + 1 > limits.user_requests_max:
         raise TooManyRows(f"{rows} rows in {chunks} chunks, and one user may have {limits.user_requests_max} requests")
     if 2 * octets + ROW_BYTES * rows > limits.user_bytes_max:
@@ -477,7 +473,7 @@ def _settle(future: asyncio.Future[None], place: Any, error: Any) -> None:
 
 
 def _fault(done: Done, error: Exception) -> None:
-    done([FAILED, f"a fault of ours: {type(error).__name__}".encode()])
+    done([FAILED, f"internal fault: {type(error).__name__}".encode()])
 
 
 def _ignore(_: list[bytes]) -> None:

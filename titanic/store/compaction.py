@@ -61,7 +61,7 @@ def pick_segment(sizes: dict[int, int], index: RequestIndex, merge_below: int) -
 
 
 def live_moves(data: bytes, log: SegmentLog, span: Span, index: RequestIndex) -> Iterator[Move | None]:
-    """Yield the live records of a segment, and None for each other one, so that the caller can pause in between.
+    """Yield the live records of a segment, and None for others, so that the caller can pause in between.
 
     Raises:
         Damaged: the segment has unaccepted damage; it must not be dropped.

@@ -65,7 +65,7 @@ class DeferredWorker(mdp.Worker):
         """Answer a request that met an internal fault: the broker does not repeat a request that is in flight here."""
         request, self._taking = self._taking, None
         if request is not None and request._owner.holds(request):
-            self._answer(request, [FAILED, f"a fault of ours: {type(error).__name__}".encode()])
+            self._answer(request, [FAILED, f"internal fault: {type(error).__name__}".encode()])
 
     def _answer(self, request: mdp.Request, frames: list[bytes]) -> None:
         self.open -= 1

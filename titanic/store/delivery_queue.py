@@ -85,7 +85,7 @@ class DeliveryQueue:
         chance: returns random numbers from 0 to 1, for jitter.
 
     Attributes:
-        flying: requests under way.
+        in_flight: requests that were sent, with their services.
         waiting: requests that are not in flight.
     """
 

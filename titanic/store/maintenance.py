@@ -63,12 +63,12 @@ class Maintenance:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was done, by name."""
+        """Counters by name."""
         names = ("dropped", "moved", "checkpoints", "scrubbed", "damaged")
         return {name: getattr(self, name) for name in names}
 
     def start(self) -> None:
-        """Begin."""
+        """Start the task."""
         self._task = supervision.current().task("titanic upkeep", self._run)
 
     async def close(self) -> None:

@@ -96,6 +96,7 @@ class Service:
         seed: of jitter, for tests.
         guard: in a pair: whether an answer may leave at this moment; otherwise it is dropped (BST-29).
         about: in a pair: further fields of the status.
+        progress: called with (segments read, segments to read) while the store is opened.
         worker_options: further options of the `mdp.Worker`s.
     """
 
@@ -239,7 +240,7 @@ class Service:
         return self._store_status.page()
 
     async def drain(self, drain_s: float) -> None:
-        """Accept and deliver nothing new, and wait for what is in flight: a reply lost now would mean a second execution.
+        """Accept and deliver nothing new, and wait for requests in flight: a lost reply means a second execution.
 
         Waiting clients are answered 300.
         """
@@ -340,7 +341,7 @@ class Service:
         self._pump_soon()
         if entry is not None and entry.state == WAITING:
             self.store.attempted(entry)
-            self._give_up(entry, f"a fault of ours: {type(error).__name__}")
+            self._give_up(entry, f"internal fault: {type(error).__name__}")
 
     def _schedule(self, now: float) -> None:
         self._set_clock(self.delivery.deadline(now))
@@ -454,7 +455,7 @@ class Service:
 
 
 def _guarded(take: Take, guard: Callable[[], bool]) -> Take:
-    """Wrap `take` so that it acts and answers only while the guard agrees; the broker repeats unanswered requests at the other half."""
+    """Wrap `take` so that it acts and answers only while the guard agrees; the broker repeats unanswered requests."""
 
     def take_guarded(frames: Sequence[bytes], user: str | None, done: Done) -> None:
         def done_guarded(reply: list[bytes]) -> None:

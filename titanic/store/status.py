@@ -52,7 +52,7 @@ class StoreStatus:
 
     Args:
         store: open.
-        dispatcher: of the same service.
+        delivery: of the same service.
         about: in a pair: further fields of the status.
     """
 

@@ -24,7 +24,7 @@ def signed(head: bytes) -> bytes:
 
 
 def test_octets_of_a_slot() -> None:
-    """BST-27: the layout of the specification, octet by octet."""
+    """BST-27: the layout of the specification, byte by byte."""
     slot = encode_slot(RECORD, 5)
     assert slot == signed(HEAD).ljust(4096, b"\0")
     assert (len(slot), FILE_OCTETS) == (SLOT_OCTETS, 8192)
@@ -60,7 +60,7 @@ def test_any_flipped_bit_of_one_copy_leaves_the_other(number: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_write_that_ends_after_any_octet_leaves_the_old_or_the_new(number: int) -> None:
-    """What is torn is the copy that was being written; it is also the one to be written first next time."""
+    """The slot that was being written is the torn one; it is also the first to be written next time."""
     old, new = encode_slot(RECORD, 5), encode_slot(NEWER, 6)
     for length in (*range(SLOT_USED + 1), SLOT_OCTETS):
         torn = new[:length] + old[length:]
@@ -98,9 +98,9 @@ def test_every_flipped_bit_of_the_first_version_is_noticed(bit: int) -> None:
 def test_every_other_length_is_noticed() -> None:
     whole = encode_slot(RECORD, 5) * 2
     for length in (*range(38), 39, SLOT_OCTETS, FILE_OCTETS - 1):
-        with pytest.raises(StoreDamaged, match=f"{length} octets"):
+        with pytest.raises(StoreDamaged, match=f"{length} bytes"):
             decode_file(whole[:length], RecordRole.SERVER)
-    with pytest.raises(StoreDamaged, match="8193 octets"):
+    with pytest.raises(StoreDamaged, match="8193 bytes"):
         decode_file(whole + b"\0", RecordRole.SERVER)
 
 

@@ -1,4 +1,4 @@
-"""bstar.machine.client_claims: whom a client's word makes us ask, how often, and what we then know."""
+"""bstar.machine.client_claims: questions caused by claims of clients, their rate, and the results."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_after_standing_still_one_announcement_is_due() -> None:
 
 @MODES
 def test_silence_while_asleep_is_not_silence(ballots: bool) -> None:
-    """BST-18: whoever wakes up listens for two heartbeats before it believes its peer gone."""
+    """BST-18: after a suspension a server listens for two heartbeats before it considers its peer dead."""
     _, backup = pair(ballots=ballots)
     assert backup.asked(100.0) is Verdict.REJECT
     backup.live(100.0, 101.9)
@@ -341,7 +341,7 @@ def test_passive_asks_nobody_for_a_client() -> None:
 
 
 def test_client_whose_ballot_the_peer_bears_out_deposes() -> None:
-    """BST-33, BST-45: the peer has said that it knows of that counter, so somebody drew it."""
+    """BST-33, BST-45: the peer has said that it knows that counter, so it was drawn."""
     primary, backup = pair()
     claims = member_values.describe(backup.machine.settings, backup.machine.member._replace(counter=3), 9, 1.5)
     primary.hears(claims, 1.5)
@@ -352,7 +352,7 @@ def test_client_whose_ballot_the_peer_bears_out_deposes() -> None:
 
 
 def test_ballot_of_a_vote_is_above_what_the_voter_has_seen() -> None:
-    """BST-33: a server that lost its memory can answer the clients of its former life; nobody loses anything by that number."""
+    """BST-33: a server that lost its ballot file can answer clients of its former ballots."""
     star = Star(PRIMARY)
     star.live(0.0, 10.0)
     assert star.asked(10.0, Ballot(41, B)) is Verdict.HOLD

@@ -1,4 +1,4 @@
-"""The member at the edges: ballots that are just in reach, answers to questions of before, and what is left of what was given up."""
+"""Edge cases of a member: ballots just in reach, answers to old questions, remains of dropped claims."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELD_S = 1.96  # of a lease of two seconds
 
 
 def alone(now: float = 10.0, **settings: Any) -> Star:
-    """Return a primary that has heard nobody for long enough."""
+    """Return a primary that has heard no peer for long enough."""
     star = Star(PRIMARY, **settings)
     star.live(0.0, now)
     star.log.clear()
@@ -165,7 +165,7 @@ def test_whoever_claims_nothing_drops_nothing() -> None:
 
 
 def test_a_lone_backup_stays_one_until_its_claim_is_through() -> None:
-    """BST-13, the override: a claim under way is nothing to tell a peer."""
+    """BST-13, the override: a running claim is not announced to a peer."""
     machine = Machine(Settings(BACKUP, node=B, lone_backup=True), 0, 0.0)
     machine.started()
     machine.tick(1.0)
@@ -251,7 +251,7 @@ def test_who_hands_over_yields_for_two_heartbeats_and_then_no_longer() -> None:
 
 
 def test_who_has_become_active_again_yields_no_more() -> None:
-    """Not even if it is passive again within the time it was to yield: it lost its right, it was not told to hand over."""
+    """Not even if it is passive again while it was to yield: it lost its right, it was not ordered to hand over."""
     primary = yields_from(1.5)
     now = 3.4375
     primary.hears(said_by(B, BACKUP, BACKUP)._replace(sequence=50), now)
@@ -311,7 +311,7 @@ def test_a_stock_peer_in_the_place_of_one_that_fell_silent_is_heard_again_and_ag
 
 
 def test_in_compatible_mode_who_serves_serves_until_it_is_stopped() -> None:
-    """BST-19: the guide knows neither leases nor standing still."""
+    """BST-19: the guide knows neither leases nor suspension."""
     star = Star(PRIMARY, ballots=False)
     assert not star.machine.may_answer(0.0)
     star.hears(StateMessage(BACKUP), 0.5)

@@ -1,4 +1,4 @@
-"""The member to the moment: what is so until a moment is not so at it, and what is due is asked for when it is due."""
+"""A member at exact moments: limits are exclusive, and what is due is asked for when it is due."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPIRY_S = 2.0
 
 @pytest.mark.parametrize(("late_s", "next_at"), [(0.0, 2.0), (0.5, 2.0), (0.999, 2.0), (1.0, 3.0), (7.25, 9.25)])
 def test_a_state_message_goes_out_on_a_schedule_of_its_own(late_s: float, next_at: float) -> None:
-    """BST-05: after standing still one is due, not one for each that was missed."""
+    """BST-05: after a suspension one is due, not one for each that was missed."""
     star = Star(PRIMARY)
     star.live(0.0, 0.999)
     at = star.machine.deadline()
@@ -42,7 +42,7 @@ def test_the_peer_is_there_until_its_time_is_over_and_not_at_the_end_of_it() -> 
 
 
 def claiming(role: State = PRIMARY, **settings: float) -> tuple[Machine, float, int]:
-    """Return a machine whose disk has not written its claim yet, when it began to claim, and what is to be written."""
+    """Return a machine whose claim is not written yet, when the claim began, and what is to be written."""
     machine = Machine(Settings(role, node=A, incarnation=1, **settings), 0, 0.0)  # type: ignore[arg-type]
     machine.started()
     now = 0.0
@@ -77,7 +77,7 @@ def test_a_claim_that_was_dropped_is_dropped_once() -> None:
 
 
 def test_a_grant_that_took_longer_than_the_lease_is_none() -> None:
-    """BST-29: the next question is under way."""
+    """BST-29: the next question is in flight."""
     for took_s, state in ((LEASE_S + 0.1, PRIMARY), (0.1, ACTIVE)):
         machine, now, counter = claiming(lease_s=LEASE_S)
         effects = machine.persisted(counter, now)

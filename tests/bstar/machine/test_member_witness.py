@@ -18,7 +18,7 @@ PRIMARY, BACKUP, ACTIVE, PASSIVE = State
 
 
 def with_witness() -> Star:
-    """Return an active primary with a lease from second 2, and nobody else."""
+    """Return an active primary with a lease from second 2, without a peer."""
     star = Star(PRIMARY, lease_s=LEASE_S)
     star.live(0.0, 2.0)
     assert star.asked(2.0) is Verdict.HOLD
@@ -185,7 +185,7 @@ def test_compatible_mode_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("role, at, expected", [(PRIMARY, 0.0, 0.25), (PRIMARY, 1.9, 0.1), (PRIMARY, 5.0, 0.05), (BACKUP, 5.0, 0.25)])
 def test_rejected_client_is_told_when_to_come_again(role: State, at: float, expected: float) -> None:
-    """While nobody is known to be active something is about to change."""
+    """While no active server is known a change is imminent."""
     machine = Machine(Settings(role), 0, 0.0)
     assert member_values.retry_after(machine.settings, machine.member, at) == pytest.approx(expected)
 
@@ -251,7 +251,7 @@ def test_the_peers_word_comes_too_late_for_a_lease_that_has_run_out() -> None:
 
 
 def test_a_passive_server_says_at_once_that_it_has_heard_the_active_one() -> None:
-    """BST-39: a heartbeat later its word would be worth half as much. Without a witness nobody needs it."""
+    """BST-39: a heartbeat later its message would be worth half as much. It is not needed without a witness."""
     for lease_s, said in ((LEASE_S, 1), (0.0, 0)):
         first, second = pair(lease_s=0.0)
         second.machine.settings = second.machine.settings._replace(lease_s=lease_s)
@@ -261,7 +261,7 @@ def test_a_passive_server_says_at_once_that_it_has_heard_the_active_one() -> Non
 
 
 def test_a_lease_is_over_at_its_end_and_a_late_answer_gives_none() -> None:
-    """BST-31: whoever asked goes on asking; nothing is announced and no lease is held."""
+    """BST-31: questions continue; nothing is announced and there is no lease."""
     star = Star(PRIMARY, lease_s=LEASE_S)
     star.live(0.0, 2.0)
     star.asked(2.0)

@@ -74,7 +74,7 @@ def test_silent_server_is_left_for_the_other_one_with_the_same_request() -> None
 
 
 def test_silent_server_is_not_asked_again_before_the_fail_over_time() -> None:
-    """BST-22: alternation, with a settling time, for as long as the caller has patience."""
+    """BST-22: alternation, with a settling time, until the deadline of the caller."""
     one = requester(settle_s=2.0, deadline_s=100.0)
     sequence, _ = ask(one)
     log = []
@@ -152,7 +152,7 @@ def test_when_both_refuse_the_first_useful_moment_is_waited_for() -> None:
 
 
 def test_named_active_is_asked_even_if_it_refused_before() -> None:
-    """F2: the refusal names who serves."""
+    """F2: the refusal names the active server."""
     one = requester()
     sequence, _ = ask(one)
     one.receive(A, refusal(sequence, retry_ms=2000), [], 0.0)

@@ -80,7 +80,7 @@ def test_anything_else_is_no_state(frames: list[bytes]) -> None:
 
 
 def test_ballot_message_octets() -> None:
-    """The layout of the specification, octet by octet."""
+    """The layout of the specification, byte by byte."""
     octets = encode_state(MESSAGE)
     assert octets == (
         b"BSTARS\x0131"

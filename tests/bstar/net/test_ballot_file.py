@@ -41,7 +41,7 @@ def test_a_ballot_that_comes_late_does_not_replace_a_higher_one(tmp_path: Path) 
 
 
 def test_threads_that_save_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow disk the next ballot is drawn while the one before is on its way: both arrive, and the higher one stays."""
+    """On a slow disk the next ballot is drawn during the write of the previous one: both are written, and the higher one stays."""
     path = tmp_path / "a.ballot"
     slow, go_on, sync = threading.Event(), threading.Event(), store_module._sync
 
@@ -236,7 +236,7 @@ def make_one(path: Path) -> str:
 
 @pytest.mark.parametrize("other", [None, b"", encode_slot(RECORD._replace(counter=3), 7) * 2])
 def test_a_file_that_is_taken_away_or_exchanged_is_there_again_at_the_next_ballot(tmp_path: Path, other: bytes | None) -> None:
-    """What is written to a file without a name is on no disk for a restart."""
+    """A restart cannot find a file without a name."""
     path = tmp_path / "a.ballot"
     with BallotFile(path, RecordRole.SERVER) as store:
         for counter in (9, 10, 11):  # the file is made, opened, overwritten

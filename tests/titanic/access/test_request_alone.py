@@ -1,4 +1,4 @@
-"""A user who may call `titanic.request` and nothing else submits all the same, with options and each request once."""
+"""A user that may call `titanic.request` only can submit, with options and each request once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_the_question_is_answered_by_both_services() -> None:
 
 @pytest.mark.parametrize("closes", [True, False])
 async def test_a_stock_store_is_told_from_ours_by_the_request_too(closes: bool) -> None:
-    """The question may be stored there as a request that can never run: it is closed, by who may."""
+    """A stock store may keep the question as a request that can never run: it is closed."""
     stored: dict[bytes, list[bytes]] = {}
 
     async def store(request: mdp.Request) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""One user cannot take the whole store: the requests of one are a share of it, and what is beyond is refused with the numbers."""
+"""One user cannot fill the store: its requests have a limit, and refusals state the numbers."""
 
 from __future__ import annotations
 

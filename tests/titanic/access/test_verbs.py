@@ -1,4 +1,4 @@
-"""A stored request is its user's: no verb of the store gives it to another, and nobody has a service run that the broker forbids."""
+"""A stored request belongs to its user: no verb gives it to another, and no service runs that the broker forbids."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ async def test_rows_for_a_forbidden_service_are_not_staged(scene: Scene) -> None
 
 @pytest.mark.parametrize("service", [b"", b"s" * 256, b"s" * 1_000_000, b"\xc3\xa9", b"mmi.allowed", b"titanic.staged"])
 async def test_what_is_no_service_is_nothing_to_ask_the_broker_about(scene: Scene, service: bytes) -> None:
-    """Answers are remembered by the name that was asked about: a user who makes long ones up must not fill the store's memory."""
+    """Answers are cached by user name: long invented names must not fill the memory of the store."""
     await scene.submit_answered("ann")
     before = scene.store._permissions.asked
     status, reason = await stage(scene, "ann", service=service)

@@ -231,7 +231,7 @@ def test_ls_says_that_a_damaged_store_is_degraded(store: Path) -> None:
 
 
 def test_a_record_this_version_cannot_read_is_named_and_the_others_are_shown(store: Path) -> None:
-    """A good checksum over a body that is none: what a later version, or a fault of ours, could leave."""
+    """A right checksum over a malformed body: what a later version, or an internal fault, could leave."""
     last = max(store.glob("*.seg"))
     number = int(last.name[:12])
     data = bytearray(last.read_bytes())
@@ -259,7 +259,7 @@ def test_a_directory_without_a_store_is_not_well_and_left_alone(tmp_path: Path, 
 
 @pytest.mark.parametrize("verb", ["verify", "ls", "export"])
 def test_who_only_looks_writes_nothing_and_needs_no_right_to(store: Path, verb: str) -> None:
-    """S13: a store that is somebody else's, or on a device mounted read-only; also one that was copied without its lock."""
+    """S13: a store of another user, or on a read-only device; also one that was copied without its lock."""
     for copied in (False, True):
         if copied:
             (store / "lock").unlink()

@@ -80,7 +80,7 @@ class Scene:
             return {"service": {"part": "no answer"}}
 
     async def settled(self) -> int:
-        """Return who serves once one does, with a mirror in step that may take over."""
+        """Return the serving half, once its mirror is in step and may take over."""
         while True:
             both = [(await self.status(n))["service"] for n in (0, 1)]
             for n in (0, 1):
@@ -112,7 +112,7 @@ async def _until_taken(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 def _read_on(program: Program) -> None:
-    """Read what a program logs, so that it never waits for somebody who does."""
+    """Read the log of a program, so that its pipe never blocks."""
     assert program.process.stderr is not None
     with suppress(ValueError):  # closed at its end
         for _ in program.process.stderr:
@@ -156,7 +156,7 @@ async def answered_or_waits(stage: Scene, n: int) -> None:
     before = len(stage.answers)
     while len(stage.answers) < before + 10:
         service = (await stage.status(n))["service"]
-        if service["part"] == "asks the other one" or service.get("state", "").startswith("the mirror is"):
+        if service["part"] == "asks the other half" or service.get("state", "").startswith("the mirror is"):
             return
 
 
@@ -201,7 +201,7 @@ async def play(programs: Programs, away: str, acts: Sequence[str], random: Rando
 
 @pytest.mark.timeout(400)  # processes are started again and again, on a machine that may be busy
 def test_each_request_is_answered_once_whatever_happens_to_the_two(programs: Programs) -> None:
-    """F1, F4, BEY-08: kill -9, SIGSTOP, both down, a switchover; whoever is left goes on alone, and nothing accepted is lost."""
+    """F1, F4, BEY-08: kill -9, SIGSTOP, both down, a switchover; the rest continues alone, and nothing accepted is lost."""
     asyncio.run(play(programs, "go-on", ACTS, Random(1)))
 
 

@@ -91,7 +91,7 @@ def test_power_loss_during_recovery_again_and_again(share: int) -> None:
 
 
 class LyingDisk(SimDisk):
-    """A disk whose sync (of data, or of the directory) does nothing: the bug of acknowledging before the sync."""
+    """A disk whose syncs do nothing: the bug of acknowledging before the sync."""
 
     lies: str = "sync"
 

@@ -1,4 +1,4 @@
-"""S2, S4, G2: the last segment cut off anywhere, or gone altogether: named at every start until it is accepted, and then over for good."""
+"""S2, S4, G2: the last segment cut anywhere, or missing: reported at every start until it is accepted, and then no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""G3, S5, S6, S7: the disk fails or is full at any call; nothing is acknowledged that is not there, and work goes on where it can."""
+"""G3, S5, S6, S7: the disk fails or is full at any call; nothing is acknowledged that is not stored, and work continues where it can."""
 
 from __future__ import annotations
 

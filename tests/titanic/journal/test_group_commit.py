@@ -171,7 +171,7 @@ async def test_a_job_takes_its_turn_behind_what_was_appended(tmp_path: Path) -> 
 
 
 class SlowDisk(RealDisk):
-    """A disk whose sync lasts until the test lets it end (S10)."""
+    """A disk whose sync blocks until the test ends it (S10)."""
 
     gate: threading.Event | None = None
 
@@ -261,7 +261,7 @@ async def test_a_wounded_journal_refuses_everything_and_still_reads() -> None:
 
 @pytest.mark.faults
 async def test_nobody_waits_for_a_writer_that_has_died() -> None:
-    """A bug of ours in the thread: everything is refused, nothing hangs."""
+    """An internal fault in the thread: everything is refused, nothing hangs."""
     disk = SimDisk()
     journal, _ = await opened(disk)
     acks = Waiter()
@@ -330,27 +330,27 @@ from titanic.journal.record_bodies import encode_request
 from titanic.journal.disk import RealDisk
 from titanic.journal import Journal, JournalOptions
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
-from titanic.journal.segment_log import Log, LogOptions
-from titanic.journal.record import Kind
+from titanic.store.index.request_index import RequestIndex
+from titanic.journal.segment_log import LogOptions
+from titanic.journal.record import RecordKind
 
 BODY = encode_request(1, 0, 0, 0, b"", b"\\x01\\x04echo\\x00\\x02hi")
 FIRST = int(sys.argv[2])
 
 async def main():
-    ledger = Ledger(Limits())
+    index = RequestIndex(Limits())
     journal = Journal(RealDisk(sys.argv[1]), JournalOptions(log=LogOptions(segment_bytes=65536, reserve_bytes=4096)))
-    await journal.open(ledger, store=bytes(16), created_ms=0)
+    await journal.open(index, store=bytes(16), created_ms=0)
     assert journal.log.problems == [] or all(p.code == "TORN" for p in journal.log.problems), journal.log.problems
-    os.write(1, b"%d\\n" % len(ledger.entries))
+    os.write(1, b"%d\\n" % len(index.entries))
     number = FIRST
     def acknowledged(argument, place, error):
         nonlocal number
         os.write(1, b"%d\\n" % argument)
         number += 1
-        journal.append((Kind.REQUEST, number.to_bytes(16, "big"), BODY), (acknowledged, number))
+        journal.append((RecordKind.REQUEST, number.to_bytes(16, "big"), BODY), (acknowledged, number))
     for number in range(FIRST, FIRST + 100):
-        journal.append((Kind.REQUEST, number.to_bytes(16, "big"), BODY), (acknowledged, number))
+        journal.append((RecordKind.REQUEST, number.to_bytes(16, "big"), BODY), (acknowledged, number))
     await asyncio.Event().wait()
 
 asyncio.run(main())

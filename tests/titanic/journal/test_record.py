@@ -1,4 +1,4 @@
-"""Records and headers to the octet (specs/titanic.md §3, §4), and a scan that finds its feet again."""
+"""Records and headers byte by byte (specs/titanic.md §3, §4), and a scan that resynchronizes."""
 
 from __future__ import annotations
 

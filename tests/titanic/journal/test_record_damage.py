@@ -21,7 +21,7 @@ FIRST = 1000
 
 
 class Segment(NamedTuple):
-    """A sealed segment, and for each record its octets and where they begin."""
+    """A sealed segment, with the bytes and offset of each record."""
 
     data: bytes
     records: list[bytes]
@@ -44,7 +44,7 @@ def segment(random: Random) -> Segment:
 
 
 def damaged(whole: Segment, random: Random) -> tuple[bytes, bool]:
-    """Return the octets with some of them changed, and whether whole pieces may stand somewhere else now."""
+    """Return the bytes with some of them changed, and whether whole pieces may have moved."""
     chance = random.random
     data = bytearray(whole.data)
     size, moved = len(data), False

@@ -1,4 +1,4 @@
-"""What a scan finds in octets of any kind, item by item, beside a scan that looks at every place by itself (specs/titanic.md §3, §4)."""
+"""Results of a scan of arbitrary bytes, compared with a scan that checks every offset (specs/titanic.md §3, §4)."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_what_is_missing_behind_a_cut_in_the_padding_has_no_length() -> None:
 
 
 def header(**other: int) -> bytes:
-    """Return a header of a segment whose sum is right, with other numbers in it."""
+    """Return a segment header with a right checksum and other numbers."""
     numbers = {"version": 1, "algorithm": 1, "zero": 0, "length": 64, "zeros": 0} | other
     head = b"\x89TSJ\r\n\x1a\n" + numbers["version"].to_bytes(2, "big") + bytes((numbers["algorithm"], numbers["zero"]))
     head += numbers["length"].to_bytes(4, "big") + STORE + b"".join(n.to_bytes(8, "big") for n in (3, 1000, 99))

@@ -1,4 +1,4 @@
-"""The log on a disk that tells what is done to it: which calls in which order, what is durable, and what each error leaves behind."""
+"""Segment log on a disk that records its calls: their order, what is durable, and the effect of each error."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def failing(disk: ToldDisk, what: str, error: int, times: int = 1) -> None:
 
 
 def test_an_error_while_a_segment_is_made_longer_ends_it() -> None:
-    """S5: nothing is known of it any more."""
+    """S5: its state is unknown."""
     for what in (f"preallocate 1 {CAPACITY + 8}", "sync 1"):
         log, disk, _ = opened()
         failing(disk, what, errno.EIO)
@@ -316,7 +316,7 @@ def test_an_old_segment_that_cannot_be_trimmed_or_listed_is_no_reason_to_stop() 
 
 
 def test_a_segment_that_may_have_its_name_ends_the_one_before() -> None:
-    """The directory could not be synced: nobody knows; the same number is made again, and the old one does not grow."""
+    """The directory could not be synced: the same number is created again, and the old segment does not grow."""
     log, disk, _ = opened()
     log.commit(drafts(6))
     failing(disk, "sync directory", errno.EIO)
@@ -390,7 +390,7 @@ def test_a_reserve_that_cannot_be_given_back_is_counted() -> None:
 
 
 def full(segment_left: int = 0) -> tuple[SegmentLog, ToldDisk]:
-    """Return a log whose disk is full, and has room again."""
+    """Return a log whose disk was full and has space again."""
     log, disk, _ = opened()
     log.commit(drafts(6 - segment_left))
     failing(

@@ -26,7 +26,7 @@ SHARES = 4
 
 
 class MirroredPlay(Play):
-    """A play whose disk has a mirror; the moments are the mirror's."""
+    """A play whose disk has a mirror; the moments are those of the mirror."""
 
     go_on = False
     breaks = 0.0

@@ -1,4 +1,4 @@
-"""Whose turn it is to be the store: every cell of the decision, the promise under every delay, all states of two Titanics."""
+"""Which half may be the store: every cell of the decision, the lease under every delay, all states of two Titanics."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_cell_between_equal_epochs(asked: LineageKind, asker: LineageKind)
 @pytest.mark.parametrize("asker", [kind for kind in LineageKind if kind is not NOTHING])
 @pytest.mark.parametrize("asked", [kind for kind in LineageKind if kind is not NOTHING])
 def test_every_cell_between_unequal_epochs(asked: LineageKind, asker: LineageKind) -> None:
-    """Who is of a later epoch leads if it holds everything, and is never overwritten; who is of an earlier one never leads."""
+    """A half of a later epoch leads if it has everything, and is never overwritten; one of an earlier epoch never leads."""
     later, earlier = lineage(asked, 6), lineage(asker, 5)
     assert judge(later, earlier) is (LEAD if later.leads else NEITHER)
     assert judge(earlier, later) is (FOLLOW if later.leads else NEITHER)
@@ -66,7 +66,7 @@ def test_two_stores_are_never_put_one_over_the_other(asked: LineageKind, asker: 
 
 
 def test_what_a_directory_is_worth() -> None:
-    """A damaged or half exchanged one holds nothing that can be led with; a store without a mark is an old one of nobody's pair."""
+    """A damaged or half exchanged directory cannot lead; a store without a mark is an old one outside a pair."""
     mirror = Mark("mirror", 3, Step.IN_STEP, store=STORE)
     assert lineage_of(None, b"") == lineage_of(Mark("store", 4), b"") == lineage_of(Mark("mirror", 2, Step.EMPTY), b"") == Lineage()
     assert lineage_of(None, STORE) == Lineage(0, WHOLE, STORE)
@@ -102,7 +102,7 @@ def test_a_standing_travels(epoch: int, kind: LineageKind, store: bytes) -> None
 
 
 def test_epoch_from_far_ahead_is_not_followed() -> None:
-    """One is added to what is followed: a single message must not use all of them up, or make everything of ours old for good."""
+    """Epochs are incremented: one message must not use all of them up, or make our data old permanently."""
     mine = lineage(WHOLE, 7)
     assert judge(mine, lineage(SOLE, 7 + EPOCH_JUMP_MAX)) is FOLLOW
     assert judge(mine, lineage(SOLE, 8 + EPOCH_JUMP_MAX)) is NEITHER
@@ -181,7 +181,7 @@ BEGINNINGS = {
     ids=["strict, fenced", "strict", "both may go on", "the first may", "the second may"],
 )
 def test_nothing_acknowledged_is_ever_lost_and_service_comes_back(go_on: tuple[bool, bool], witness: bool, begin: World) -> None:
-    """Every state that can be reached at all: whoever serves holds everything, and from everywhere somebody serves again."""
+    """In every reachable state the serving half has everything, and from every state one half serves again."""
     found = search(Rules(go_on, witness), begin)
     assert not found.path, found.path
     assert not found.dead_ends, found.dead_ends[0]
@@ -189,7 +189,7 @@ def test_nothing_acknowledged_is_ever_lost_and_service_comes_back(go_on: tuple[b
 
 
 def test_two_masters_that_may_go_on_alone_lose_what_one_of_them_acknowledged() -> None:
-    """What a fenced pair cannot give, and why the manual tells who wants both to have a witness."""
+    """What a fenced pair cannot guarantee, and why the manual recommends a witness."""
     found = search(Rules((True, True), witness=False), BEGINNINGS["empty"])
     assert found.path[-1] == "acknowledge"
 

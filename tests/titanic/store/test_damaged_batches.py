@@ -1,4 +1,4 @@
-"""A batch that cannot be read any more is refused, with its reason and as a whole; everything else is served on."""
+"""A batch that cannot be read is refused as a whole, with a reason; everything else is served."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def staged(opened: Shop, number: int = 0, service: bytes = STAGED) -> Entry:
 
 
 def break_reads(opened: Shop, monkeypatch: pytest.MonkeyPatch, *broken: tuple[int, int, int] | None) -> None:
-    """Have these records not read any more."""
+    """Make these records unreadable."""
     read = opened.store.journal.read
 
     def failing(place: Any, token: Any) -> None:
@@ -84,7 +84,7 @@ async def test_a_commit_that_cannot_be_read_itself_is_refused(tmp_path: Path, mo
 
 
 async def test_a_chunk_that_is_gone_leaves_no_batch_without_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closed by its owner while the commit was on its way to the disk, or lost with a segment."""
+    """Closed by its owner while the commit was being written, or lost with a segment."""
     async with shop(tmp_path) as opened:
         await opened.stage("job/0", (b"a", b"1"))
         await opened.stage("job/1", (b"b", b"1"))

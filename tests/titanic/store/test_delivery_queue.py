@@ -1,4 +1,4 @@
-"""The dispatcher as a machine: what leaves when, and that services do not hinder each other."""
+"""Delivery queue as a machine: which request leaves when, independently for each service."""
 
 from __future__ import annotations
 

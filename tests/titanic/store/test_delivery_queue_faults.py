@@ -1,4 +1,4 @@
-"""A fault of ours while one stored request is sent, or answered: it is tried again, ever later, or ends as a dead letter."""
+"""An internal fault while one stored request is sent or answered: it is tried again, with back-off, or dead-lettered."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ async def test_one_that_fails_whenever_it_is_tried_is_a_dead_letter(shop: Shop, 
     whole, name, _ = PLACES[place]
     fail(monkeypatch, whole(shop), name, 1000, ValueError("odd"))
     ticket = await shop.client.submit("echo", b"x", attempts=3)
-    with pytest.raises(titanic.DeadLettered, match="after 3 attempts: a fault of ours: ValueError"):
+    with pytest.raises(titanic.DeadLettered, match="after 3 attempts: internal fault: ValueError"):
         await ticket.result(20)
     assert not shop.service.delivery.in_flight
     await ticket.close()
 
 
 async def test_an_answer_that_could_not_be_encoded_is_asked_for_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is marked as on its way to the disk before it is."""
+    """Nothing is marked as being written before it is."""
     left = [2]
     real = encode_reply
 
@@ -118,10 +118,10 @@ async def test_an_answer_that_could_not_be_encoded_is_asked_for_again(shop: Shop
 
 
 async def test_who_asks_is_answered_though_the_store_has_a_fault(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the broker would take no second try of it, and one request less could be in hand for ever."""
+    """Otherwise the broker would never repeat it, and one request in flight less would be possible."""
     worker = shop.service._workers[0]
     fail(monkeypatch, shop.service.store, "submit", 1, ValueError("odd"))
-    with pytest.raises(titanic.Unavailable, match="a fault of ours: ValueError"):
+    with pytest.raises(titanic.Unavailable, match="internal fault: ValueError"):
         await shop.client.submit("absent", b"x")
     assert worker.open == 0
     await shop.client.submit("absent", b"x")

@@ -1,4 +1,4 @@
-"""What nobody foresaw, in the threads and tasks of a store: nothing unsynced is acknowledged, and whoever watches can see it."""
+"""Unexpected errors in the threads and tasks of a store: nothing unsynced is acknowledged, and the error is visible."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.faults
 
 
 class Broken(Exception):
-    """What nobody foresaw."""
+    """An unexpected error."""
 
 
 class BreakableDisk(titanic.RealDisk):
-    """A disk with a mistake in it, once it is told to have one."""
+    """A disk with a fault that can be switched on."""
 
     broken = False
 
@@ -126,7 +126,7 @@ async def test_a_mistake_in_reading_is_an_answer(tmp_path: Path, supervisor: Sup
 
 
 async def test_upkeep_goes_on_after_a_fault(tmp_path: Path) -> None:
-    """Without it segments would stay for ever."""
+    """Otherwise segments would stay."""
     runs = 0
 
     def probe(name: str) -> None:

@@ -114,7 +114,7 @@ class Crowd:
             await asyncio.sleep(0.001)
 
     async def judge(self) -> None:
-        """Let everybody end what is under way; then everything that was acknowledged is fetched, and nothing else is there."""
+        """Let all clients finish; then everything that was acknowledged is fetched, and nothing else is there."""
         self._over = True
         await asyncio.gather(*self._lanes)
         for uuid, body in self.kept.items():
@@ -126,7 +126,7 @@ class Crowd:
 
 
 def held(directory: Path) -> set[str]:
-    """Return the UUIDs a directory holds that nobody serves; nothing in it is damaged."""
+    """Return the UUIDs in a directory that is not served; nothing in it is damaged."""
     problems, _, _ = check(RealDisk(directory))
     assert not_torn(problems) == []
     return {entry.uuid.hex().upper() for entry in read_store(RealDisk(directory))[1].entries.values()}
@@ -163,7 +163,7 @@ class Scene:
             self.running[one] = self.nursery.start(*self._commands[one])
 
     async def go_on(self, crowd: Crowd, chance: random.Random) -> None:
-        """Let some requests be answered, and kill somebody, or somebody who has just been started."""
+        """Let some requests be answered, and kill a process, or one that has just been started."""
         await crowd.until(chance.randrange(1, 100))
         await asyncio.sleep(chance.random() / 50)
         which = [[0], [1], [0, 1], [1, 0]][chance.choice((0, 0, 0, 1, 1, 2, 3)) if len(self.running) > 1 else 0]

@@ -1,4 +1,4 @@
-"""What upkeep does to a store that serves: a slice at a time, whatever there is to read and to write (BEY-08)."""
+"""Maintenance of a store that serves: in slices, whatever there is to read and write (BEY-08)."""
 
 from __future__ import annotations
 

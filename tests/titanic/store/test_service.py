@@ -1,4 +1,4 @@
-"""Titanic at a real broker over sockets: the three services, the dispatcher, the client, restarts of everybody."""
+"""Titanic at a real broker over sockets: the three services, delivery, the client, restarts of each."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_the_synchronous_client_does_the_same(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def daemon(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a command of ours; killed at the end if it is still there."""
+    """Run a command; it is killed at the end if it is still running."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", *arguments, stderr=asyncio.subprocess.DEVNULL)
     try:
         yield process

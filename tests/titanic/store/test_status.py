@@ -1,4 +1,4 @@
-"""What an operator sees of a store that serves, metrics, and many tickets at once."""
+"""Status of a store that serves, metrics, and many tickets at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store: what is answered when, to whom, and what is left after a restart."""
+"""Store: when each operation is answered, and what is left after a restart."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk | None:
 
 
 async def test_nobody_finds_a_request_before_it_is_stored(disk: Disk | None) -> None:
-    """TSP-06: not even who guesses its UUID."""
+    """TSP-06: not even with a guessed UUID."""
     async with store_on(disk) as store:
         stored = asyncio.ensure_future(submitted(store, b"echo", b"a"))
         await asyncio.sleep(0)
@@ -185,7 +185,7 @@ async def test_what_was_stored_and_not_answered_is_dispatched_again(tmp_path: Pa
 
 
 async def test_an_answer_after_the_close_is_discarded(disk: Disk | None) -> None:
-    """TSP-11: also while the close is on its way to the disk."""
+    """TSP-11: also while the close is being written."""
     async with store_on(disk) as store:
         uuid = await submitted(store, b"echo", b"x")
         raw = bytes.fromhex(uuid.decode())

@@ -1,4 +1,4 @@
-"""What any peer may send to a mirror: it is refused with a reason, the mirror lives, and a real store is followed afterwards (fault X2)."""
+"""Arbitrary messages to a mirror are refused with a reason, the mirror survives, and a real store is followed afterwards (fault X2)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class RequestIndex(LoadedIndex):
     # ---- serving
 
     def accept(self, uuid: bytes, asked: Submission, now_ms: int, owner: bytes = b"") -> tuple[Entry | ClosedKey, bool]:
-        """Accept a request: (its entry, whether it is new). A repeated key of the same owner gives the entry it gave before (IDM-03).
+        """Accept a request: (entry, whether it is new). A repeated key of an owner returns the same entry (IDM-03).
 
         Raises:
             KeyConflict: the key came with another request (IDM-05).

@@ -1,4 +1,4 @@
-"""The ledger against a model: any order of calls, compaction, checkpoints and restarts at any point, seen whole after each."""
+"""The index against a model: any order of calls, compaction, checkpoints and restarts at any point, compared after each."""
 
 from __future__ import annotations
 

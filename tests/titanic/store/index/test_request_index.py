@@ -1,4 +1,4 @@
-"""The ledger: idempotency, quotas, time to live, and the same state after a restart."""
+"""Index: idempotency, quotas, time to live, and the same state after a restart."""
 
 from __future__ import annotations
 
