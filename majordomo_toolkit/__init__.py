@@ -17,7 +17,7 @@ from majordomo_toolkit.version import __version__
 __all__ = ["COMMANDS", "__version__", "zmtp"]
 
 COMMANDS: Final = ("bstar", "freelance", "mdp", "peering", "pirate", "titanic", "zmtp")
-_BAD_CONFIG: Final = 78  # as `core.exits.BadConfig`, which cannot be imported here
+_BAD_CONFIG: Final = 78  # as `core.daemon.exit_codes.BadConfig`, which cannot be imported here
 
 
 def _refuse(place: str) -> NoReturn:

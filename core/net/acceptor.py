@@ -46,7 +46,7 @@ class Acceptor:
         self._failed = failed
         self._supervisor = supervision.current()
         self._retry = self._supervisor.timer("core accept clock", self._listen)
-        self._coming: dict[asyncio.Task[None], None] = {}  # connections without a transport yet, newest last
+        self._accepting: dict[asyncio.Task[None], None] = {}  # connections without a transport yet, newest last
         self._listen()
 
     def _listen(self) -> None:
@@ -65,7 +65,7 @@ class Acceptor:
         connection.setblocking(False)
         finish = partial(self._finish, connection)
         task = self._supervisor.task("core accept", finish, restart=ONCE, failed=partial(_close, connection))
-        self._coming[task] = None
+        self._accepting[task] = None
 
     async def _finish(self, connection: socket.socket) -> None:
         try:
@@ -73,7 +73,7 @@ class Acceptor:
         finally:
             task = asyncio.current_task()
             assert task is not None
-            self._coming.pop(task, None)
+            self._accepting.pop(task, None)
 
     def close(self) -> None:
         """Stop accepting; the port is free when this returns."""
@@ -86,7 +86,7 @@ class Acceptor:
     @property
     def task(self) -> asyncio.Task[None] | None:
         """The task after which every accepted connection has its protocol, None if there is none."""
-        return next(reversed(self._coming), None)
+        return next(reversed(self._accepting), None)
 
 
 def _close(connection: socket.socket, error: Exception) -> None:

@@ -127,11 +127,11 @@ class InprocPipe(Pipe):
         """Return 0: there is no transport."""
         return 0
 
-    def first(self, piece: bytes) -> bool:
+    def try_write(self, piece: bytes) -> bool:
         """Return False; never called, because inproc messages are not encoded."""
         return False
 
-    def first_parts(self, parts: list[bytes]) -> bool:
+    def try_write_parts(self, parts: list[bytes]) -> bool:
         """Return False; never called."""
         return False
 

@@ -164,7 +164,7 @@ class Session(Writing):
         if connection is None or self._phase is Phase.ENDED:
             return []
         if self._phase is Phase.SUSPENDED:
-            connection.hold(data)  # bounded: a peer has nothing to send now (ZMTP-35)
+            connection.buffer(data)  # bounded: a peer has nothing to send now (ZMTP-35)
             return []
         return connection.receive(data)
 

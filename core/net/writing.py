@@ -102,15 +102,15 @@ class Writing(KeptAlive):
 
     # -- engine of the pipe
 
-    def first(self, piece: bytes) -> bool:
+    def try_write(self, piece: bytes) -> bool:
         """Write a message at once, or have it wait for the end of the iteration or batch; see `core.runtime.write_scheduler`."""
         if self._may_write():
             self._write(piece)
             return True
         return False
 
-    def first_parts(self, parts: list[bytes]) -> bool:
-        """As `first`, without joining the pieces."""
+    def try_write_parts(self, parts: list[bytes]) -> bool:
+        """As `try_write`, without joining the pieces."""
         transport = self.transport
         if transport is not None and self._may_write():
             transport.writelines(parts)

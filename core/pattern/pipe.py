@@ -29,11 +29,11 @@ LARGE: Final = 2 * 1024  # bytes from which on a copy costs more than a second b
 class Engine(Protocol):
     """Moves the bytes of a pipe."""
 
-    def first(self, piece: bytes) -> bool:
+    def try_write(self, piece: bytes) -> bool:
         """Take a message while the outbox is empty; returns False to have it put into the outbox."""
 
-    def first_parts(self, parts: list[bytes]) -> bool:
-        """As `first`, for a large message in pieces."""
+    def try_write_parts(self, parts: list[bytes]) -> bool:
+        """As `try_write`, for a large message in pieces."""
 
     def write_out(self) -> None:
         """Write the outbox now or at the end of the loop iteration."""
@@ -65,11 +65,11 @@ class Detached:
 
     __slots__ = ()
 
-    def first(self, piece: bytes) -> bool:
+    def try_write(self, piece: bytes) -> bool:
         """Return False."""
         return False
 
-    def first_parts(self, parts: list[bytes]) -> bool:
+    def try_write_parts(self, parts: list[bytes]) -> bool:
         """Return False."""
         return False
 
@@ -197,14 +197,14 @@ class Pipe:
                 if size < 254:
                     piece = LAST_HEADERS[size] + body
                     outbox = self.outbox
-                    if outbox or not self.engine.first(piece):
+                    if outbox or not self.engine.try_write(piece):
                         outbox.append(piece)
                     return
                 piece = (LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)) + body
             elif type(body) is Encoded:
                 if size < 256:
                     outbox = self.outbox
-                    if outbox or not self.engine.first(body):
+                    if outbox or not self.engine.try_write(body):
                         outbox.append(body)
                     return
                 piece = body
@@ -218,7 +218,7 @@ class Pipe:
         """As `write`, without copying the body."""
         parts = encode_parts(frames, first)
         outbox = self.outbox
-        if not outbox and self.engine.first_parts(parts):
+        if not outbox and self.engine.try_write_parts(parts):
             return
         outbox.append(parts)
         self.in_parts = True
@@ -258,7 +258,7 @@ class Pipe:
     def write_octets(self, piece: bytes) -> None:
         """Put one encoded message into the outbox."""
         outbox = self.outbox
-        if not outbox and self.engine.first(piece):
+        if not outbox and self.engine.try_write(piece):
             return
         outbox.append(piece)
         if len(piece) > 255:
@@ -271,7 +271,7 @@ class Pipe:
             return False
         if len(pieces) == 1 and not outbox:
             (piece,) = pieces
-            if not self.engine.first(piece):
+            if not self.engine.try_write(piece):
                 outbox.append(piece)
                 self._weigh(len(piece))
             return True

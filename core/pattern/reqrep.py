@@ -158,7 +158,7 @@ class Router(Pattern):
                     continue
                 if len(piece) < 256:
                     outbox = pipe.outbox
-                    if outbox or not pipe.engine.first(piece):
+                    if outbox or not pipe.engine.try_write(piece):
                         outbox.append(piece)
                 else:
                     pipe.write_octets(piece)

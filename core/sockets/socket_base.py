@@ -79,8 +79,8 @@ class SocketBase(Sending):
         # Slots refuse misspelt options, and are faster than a dictionary.
         __slots__ = (
             "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
-            "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_senders", "_serving",
-            "_scheduler", "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
+            "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving",
+            "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
             "security", "socket_type", "split", "takes_inproc", "type_name", "__weakref__",
         )  # fmt: skip
 
@@ -207,12 +207,14 @@ class SocketBase(Sending):
         return [*message[:split], Encoded.of(message[split:])]
 
     def _hand_over(self, receiver: Receiver, messages: list[Message]) -> None:
-        turn = self.context.scheduler
-        turn.batching += 1
+        scheduler = self._scheduler
+        if scheduler is None:
+            scheduler = self._scheduler = self.context.scheduler
+        scheduler.batching += 1
         try:
             receiver(messages)
         finally:
-            turn.end_batch()
+            scheduler.end_batch()
 
     # -- pipes and connections; see core.net.socket_port.SocketPort
 
@@ -312,9 +314,7 @@ class SocketBase(Sending):
 
     def peer_gone(self, session: SessionPort) -> None:
         """See `SocketPort`."""
-        self._farewell(session.pipe)
-
-    def _farewell(self, pipe: Pipe) -> None:
+        pipe = session.pipe
         if pipe.connecting and not self.closed:
             self.pattern.suspend(pipe)
         else:
@@ -369,18 +369,11 @@ class SocketBase(Sending):
                 self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
                 self._hand_over_queued()
                 return
-        turn = self._scheduler
         if receiver is not None:
             if len(messages) == 1:
-                receiver(messages)  # a single message: its answer is sent at once
-                return
-            if turn is None:
-                turn = self._scheduler = self.context.scheduler
-            turn.batching += 1
-            try:
-                receiver(messages)
-            finally:
-                turn.end_batch()
+                receiver(messages)  # its answer is sent at once
+            else:
+                self._hand_over(receiver, messages)
             return
         active = self._active
         inbox = pipe.inbox

@@ -19,7 +19,7 @@ from core.zmtp import greeting as greet
 from core.zmtp import zmtp2
 from core.zmtp.commands import command, parse_command, pong
 from core.zmtp.decoder import COMMAND, LONG, MORE, Decoder, Message, encode_command, encode_frame
-from core.zmtp.secured_decoder import SealedDecoder
+from core.zmtp.secured_decoder import SecuredDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,14 +121,14 @@ class Connection:
         self._identity = identity
         padding = (len(identity) + 1 if self._oldest == 1 else 0).to_bytes(8, "big")  # ZMTP-15
         self._greeting = greet.StagedGreeting(greet.greeting(mechanism.name, as_server=mechanism.as_server, padding=padding), self._oldest)
-        self._first: zmtp2.FirstDecoder | None = None  # set when the peer speaks 1.0
+        self._zmtp1: zmtp2.Zmtp1Decoder | None = None  # set when the peer speaks 1.0
         self._buffer = b""
         self._waiting: bytes | None = None  # a command that waits for `permit`
         self._handshake_bytes = 0
         self.pinged = False
         self.pongs: list[bytes] = []
         self.outgoing: list[bytes] = []
-        self._sealed = SealedDecoder(mechanism, self.decoder, limits) if mechanism.encrypts else None
+        self._secured = SecuredDecoder(mechanism, self.decoder, limits) if mechanism.encrypts else None
 
     # -- bytes out
 
@@ -146,9 +146,9 @@ class Connection:
         return octets
 
     def set_express(self, express: Callable[[bytes], int] | None) -> None:
-        """Have `express` look at opened bytes before they are decoded; see `SealedDecoder`."""
-        if self._sealed is not None:
-            self._sealed.express = express
+        """Have `express` look at opened bytes before they are decoded; see `SecuredDecoder`."""
+        if self._secured is not None:
+            self._secured.express = express
 
     def send_command(self, body: bytes) -> bytes:
         """Encode a command for this peer, sealed when the mechanism encrypts."""
@@ -159,11 +159,11 @@ class Connection:
     @property
     def translates(self) -> bool:
         """Whether encoded messages must go through `translate` before they are sent."""
-        return self.mechanism.encrypts or self._first is not None
+        return self.mechanism.encrypts or self._zmtp1 is not None
 
     def translate(self, octets: bytes) -> bytes:
         """Return encoded messages sealed (CURVE-10), or as frames of 1.0 (ZMTP-19)."""
-        return zmtp2.first_frames(octets) if self._first is not None else self.mechanism.seal_frames(octets)
+        return zmtp2.zmtp1_frames(octets) if self._zmtp1 is not None else self.mechanism.seal_frames(octets)
 
     def subscription(self, topic: bytes, subscribe: bool) -> bytes:
         """Encode a subscription or its end for this peer's version (ZMTP-61, ZMTP-64)."""
@@ -193,11 +193,11 @@ class Connection:
         if self.state is not State.TRAFFIC:
             return []
         # A 1.0 subscriber does not send its subscriptions: it gets everything (ZMTP-21).
-        everything = [[b"\x01"]] if self._first is not None and self.socket_type in (_PUB, _XPUB) else []
+        everything = [[b"\x01"]] if self._zmtp1 is not None and self.socket_type in (_PUB, _XPUB) else []
         rest, self._buffer = self._buffer, b""
         return everything + self._traffic(rest) if rest else everything
 
-    def hold(self, data: bytes) -> None:
+    def buffer(self, data: bytes) -> None:
         """Buffer bytes while a verdict or a permission is awaited; `resume` and `permit` use them."""
         self._buffer += data
         if len(self._buffer) > self.limits.handshake_bytes:
@@ -225,7 +225,7 @@ class Connection:
         """Drop incomplete messages and reference cycles: the stream has ended."""
         self.state = State.CLOSED
         self._buffer = b""
-        self._waiting = self._sealed = None
+        self._waiting = self._secured = None
         self.decoder = Decoder(on_command=_ignore)
 
     def _fail(self, error: RemoteProtocolError) -> None:
@@ -262,7 +262,7 @@ class Connection:
             if (generation is greet.Generation.V1 and self._oldest > 1) or (generation is greet.Generation.V2 and self._oldest > 2):
                 raise HandshakeError(f"peer speaks {generation.value} or {greet.looks_like(data)}", offset=0)
             if generation is greet.Generation.V2:
-                self.outgoing.append(zmtp2.second_tail(self.socket_type, self._identity))
+                self.outgoing.append(zmtp2.zmtp2_tail(self.socket_type, self._identity))
         if self.generation is not greet.Generation.V3:
             return self.generation is not greet.Generation.UNKNOWN and self._greeted_by_legacy(data)
         if len(data) < greet.GREETING_BYTES:
@@ -274,19 +274,19 @@ class Connection:
     def _greeted_by_legacy(self, data: bytes) -> bool:
         """Read the identity of a 2.0 or 1.0 peer, which completes its handshake (ZMTP-16, ZMTP-20)."""
         if self.generation is greet.Generation.V2:
-            second = zmtp2.second_greeting(data)
+            second = zmtp2.zmtp2_greeting(data)
             if second is None:
                 return False
             kind, identity, end = second
             self.mechanism.peer_metadata = {b"socket-type": kind, b"identity": identity}
         else:
-            first = zmtp2.first_identity(data)
+            first = zmtp2.zmtp1_identity(data)
             if first is None:
                 return False
             identity, end = first
             self.mechanism.peer_metadata = {b"identity": identity}
             self.outgoing.append(self._identity)
-            self._first = zmtp2.FirstDecoder(self.decoder)
+            self._zmtp1 = zmtp2.Zmtp1Decoder(self.decoder)
         self._check_peer()
         self._buffer = data[end:]
         return True
@@ -350,13 +350,13 @@ class Connection:
         self.peer_identity = b"" if identity[:1] == b"\0" else identity
 
     def _traffic(self, data: bytes) -> list[Message]:
-        sealed = self._sealed
+        sealed = self._secured
         if sealed is not None:
             messages = sealed.feed(data)
             if sealed.failure is not None:
                 self._fail(sealed.failure)
             return messages
-        messages = (self._first or self.decoder).feed(data)
+        messages = (self._zmtp1 or self.decoder).feed(data)
         if self.decoder.failure is not None:
             self._fail(self.decoder.failure)
         return messages

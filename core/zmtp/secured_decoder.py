@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from core.zmtp.limits import ConnectionLimits
     from core.zmtp.mechanism import Mechanism
 
-__all__ = ["SealedDecoder"]
+__all__ = ["SecuredDecoder"]
 
 _OVERHEAD: Final = 33  # bytes of a MESSAGE besides the frame: name, nonce, authenticator, flags
 _HEADER_BYTES: Final = 2  # flags and size
 _LONG_HEADER_BYTES: Final = 9
 
 
-class SealedDecoder:
+class SecuredDecoder:
     """Decrypts and decodes; the interface of `Decoder`.
 
     Args:

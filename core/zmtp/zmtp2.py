@@ -19,7 +19,7 @@ from core.zmtp.greeting import IDENTITY_BYTES_MAX, SIGNATURE_BYTES, looks_like
 if TYPE_CHECKING:
     from core.zmtp.decoder import Decoder, Message
 
-__all__ = ["FirstDecoder", "first_frames", "first_identity", "second_greeting", "second_tail"]
+__all__ = ["Zmtp1Decoder", "zmtp1_frames", "zmtp1_identity", "zmtp2_greeting", "zmtp2_tail"]
 
 # In the order of their bytes. libzmq uses 9 and 10 for XPUB and XSUB, which RFC 15 does not have (ZMTP-17).
 SOCKET_TYPES: Final = (b"PAIR", b"PUB", b"SUB", b"REQ", b"REP", b"DEALER", b"ROUTER", b"PULL", b"PUSH", b"XPUB", b"XSUB")
@@ -27,13 +27,13 @@ SAID_AS: Final = {b"XPUB": b"PUB", b"XSUB": b"SUB"}
 LONG_LENGTH: Final = 0xFF  # marks a length of eight bytes
 
 
-def second_tail(socket_type: bytes, identity: bytes) -> bytes:
+def zmtp2_tail(socket_type: bytes, identity: bytes) -> bytes:
     """Return the end of a 2.0 greeting: socket type, and identity even if it is empty (ZMTP-16, ZMTP-17)."""
     kind = SOCKET_TYPES.index(SAID_AS.get(socket_type, socket_type))
     return bytes((kind,)) + encode_frame(identity)
 
 
-def second_greeting(data: bytes) -> tuple[bytes, bytes, int] | None:
+def zmtp2_greeting(data: bytes) -> tuple[bytes, bytes, int] | None:
     """Read a 2.0 greeting: (socket type, identity, where it ends), None while it is incomplete.
 
     Raises:
@@ -55,7 +55,7 @@ def second_greeting(data: bytes) -> tuple[bytes, bytes, int] | None:
     return None if len(data) < end else (kind, data[start:end], end)
 
 
-def first_identity(data: bytes) -> tuple[bytes, int] | None:
+def zmtp1_identity(data: bytes) -> tuple[bytes, int] | None:
     """Read the identity a 1.0 peer begins with: (identity, where it ends), None while it is incomplete.
 
     RFC 13 says to ignore its flags. They are checked (ours), because no peer sets any but MORE: otherwise a request of HTTP or a hello of
@@ -81,7 +81,7 @@ def _identity_size(size: int, at: int) -> int:
     return size
 
 
-def first_frames(octets: bytes) -> bytes:
+def zmtp1_frames(octets: bytes) -> bytes:
     """Return whole encoded messages as frames of 1.0 (ZMTP-19)."""
     pieces: list[bytes] = []
     at, end = 0, len(octets)
@@ -96,7 +96,7 @@ def first_frames(octets: bytes) -> bytes:
     return b"".join(pieces)
 
 
-class FirstDecoder:
+class Zmtp1Decoder:
     """Decodes frames of 1.0 with the decoder of 3.x and its limits.
 
     Args:

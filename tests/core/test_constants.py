@@ -27,7 +27,7 @@ def test_members_are_those_of_the_enum_programs_know(name: str) -> None:
 
 
 def test_every_stable_socket_option_number_is_accounted_for() -> None:
-    """What libzmq's stable API has and we leave out is left out by name, so a new one cannot slip by."""
+    """Constants of libzmq's stable API that are left out are named, so that a new one is noticed."""
     left_out = {
         *("AFFINITY", "RATE", "RECOVERY_IVL", "MULTICAST_HOPS", "MULTICAST_MAXTPDU"),  # threads and multicast: none here
         *("ROUTER_RAW", "STREAM_NOTIFY"),  # STREAM sockets

@@ -1,4 +1,4 @@
-"""core.errors: numbers as libzmq's, one class per number, whose fault."""
+"""core.errors: libzmq's numbers, one class per number, and whose fault it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is missing on Windows or macOS is missed when it is used, and not when a module is imported."""
+"""Features missing on Windows or macOS fail when they are used, not when a module is imported."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from core.zmtp.greeting import greeting
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism
 from core.zmtp.zap import ZapRequest
-from core.zmtp.zmtp2 import first_frames
+from core.zmtp.zmtp2 import zmtp1_frames
 from mdp.wire.commands import client_request, worker_final, worker_ready, worker_request
 from mdp.wire.events import parse_at_broker, parse_at_client, parse_at_worker
 
@@ -39,7 +39,7 @@ KEYS = [bytes((n,)) * 32 for n in (1, 2)]
 MESSAGES = [encode_message(frames) for frames in ([b""], [b"body"], [b"a", b"b" * 300, b""], [b"x" * 255] * 2)]
 READY = encode_command(command(b"READY", METADATA))
 # Peers of ZMTP 1.0 and 2.0: an identity, and a message of two frames.
-OLD = [b"\x05\x00fuzz" + first_frames(MESSAGES[2]), b"\xff" + bytes(7) + b"\x05\x7f\x01\x05\x00\x04fuzz" + MESSAGES[2]]
+OLD = [b"\x05\x00fuzz" + zmtp1_frames(MESSAGES[2]), b"\xff" + bytes(7) + b"\x05\x7f\x01\x05\x00\x04fuzz" + MESSAGES[2]]
 
 
 class Damage:

@@ -70,10 +70,10 @@ class Line:
         self._read = 0
         pipe.engine = self
 
-    def first(self, piece: bytes) -> bool:
-        return self.first_parts([piece])
+    def try_write(self, piece: bytes) -> bool:
+        return self.try_write_parts([piece])
 
-    def first_parts(self, parts: list[bytes]) -> bool:
+    def try_write_parts(self, parts: list[bytes]) -> bool:
         assert not self.pipe.outbox, "asked while the outbox is empty"
         if self.takes and not self.holds:
             self.writes.append(b"".join(parts))

@@ -12,8 +12,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 import core
+from core.monitor import recv_monitor_message
 from core.sockets.monitor import parse_monitor_message as parse
-from core.sockets.monitor import recv_monitor_message
 from tests.scenes.raw_octets import GREETING_NULL, WirePeer, command, frame, ready
 from tests.scenes.waiting import PATIENCE_S, Watch
 

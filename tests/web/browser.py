@@ -29,7 +29,7 @@ _ARGUMENTS = (
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
-    # Nobody looks at the page: its timers and its drawing must not be put off for that.
+    # The page is not visible: its timers and drawing must not be throttled for that.
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding",
@@ -79,7 +79,7 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, expression: str, shown: str = "document.body.innerText") -> Any:
-        """Ask again until the answer is true; when the time is up, say what was seen last: the answer, and what is `shown`."""
+        """Ask until the answer is true; at the end of the time show the last answer, and what is `shown`."""
         value: Any = "no answer"
         seen: Any = "not known"
         try:

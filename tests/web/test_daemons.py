@@ -1,4 +1,4 @@
-"""Every daemon is operated the same way: shown over HTTP, configured, secured, told to read its configuration again, and ended."""
+"""Every daemon is operated the same way: HTTP page, configuration, security, reload, end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DAEMONS = {
 # Values to try where an option has no default.
 SAMPLES = ("1", "text", "ipc://x", "127.0.0.1:0", "b", "name=ipc://c,ipc://s")
 NOT_CONFIGURED = ("config", "show_config", "help")
-# Those that serve nobody before somebody else is there, with what they say.
+# Daemons that are not ready without another process, with the reason they give.
 NOT_READY = {"mdp worker": "no broker knows echo\n", "titanic mirror": "no store\n"}
 
 

@@ -1,4 +1,4 @@
-"""The live page in a real browser, of a real broker under load: its figures are those of MMI, and it outlives the broker."""
+"""The live page of a broker under load, in a real browser: its figures are those of MMI, and it outlives the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""core.daemon.command and core.daemon.config: where a value comes from, and fault X1: what is wrong is named with its place and mend."""
+"""core.daemon.command and core.daemon.config: sources of a value, and fault X1: errors name the place and a fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP page: what it shows, that names of peers are harmless there, and that nobody who connects can take more than his share."""
+"""The HTTP page: its content, hostile names of peers, and the limits of clients."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_w8_connections_over_the_limit_are_closed_and_the_others_served() 
     async with served(a_page(), connections_max=4) as url:
         port = int(url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-        for reader, writer in held:  # each has a live page, which nobody is put out for
+        for reader, writer in held:  # each has a live page, which no new connection replaces
             writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
         extra = [await raw(url, b"") for _ in range(20)]
@@ -179,7 +179,7 @@ async def test_n5_a_live_page_that_does_not_read_is_cut_and_others_are_served() 
         writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert (await get(f"{url}/healthz"))[0] == 200
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            # Nothing was read for so long that the daemon has given up: what was under way arrives, the end does not.
+            # Nothing was read for so long that the daemon has given up: bytes in flight arrive, the end does not.
             await _wait_until_cut(reader, writer)
         writer.close()
 
@@ -267,7 +267,7 @@ async def test_silent_connections_keep_nobody_out() -> None:
         port = int(url.rpartition(":")[2])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
         silent[3][1].write(b"GET /healthz HTTP/1.1\r\nHost: x")  # has begun, and does not go on
-        for _ in range(20):  # a probe after the other, each in place of one that is silent
+        for _ in range(20):  # probes, each replaces a silent connection
             assert (await get(f"{url}/healthz"))[:2] == (200, "alive\n")
         for _, writer in silent:
             writer.close()

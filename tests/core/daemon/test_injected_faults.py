@@ -1,4 +1,4 @@
-"""A fault injected into what a daemon and a listener have run: signals, the drain and the watchdog are answered all the same."""
+"""Faults injected into the timers of a daemon and a listener: signals, drain and watchdog still work."""
 
 from __future__ import annotations
 

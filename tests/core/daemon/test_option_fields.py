@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kitchen:
-    """What a cook can set.
+    """Options of a cook.
 
     Attributes:
         oven_ms: how long the oven is on, on

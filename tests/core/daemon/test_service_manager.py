@@ -1,4 +1,4 @@
-"""What a service manager is told by a daemon, on a socket as systemd's: ready, alive, draining."""
+"""Notifications of a daemon to a service manager, on a socket like systemd's: ready, alive, draining."""
 
 from __future__ import annotations
 

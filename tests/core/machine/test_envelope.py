@@ -1,4 +1,4 @@
-"""core.machine.envelope: letters are taken apart and can be put together again; what a worker says is told by its shape."""
+"""core.machine.envelope: requests are split and joined again; messages of workers are recognised by shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FRAMES = st.lists(st.sampled_from([b"", b"\x01", b"\x02", b"READY", b"a", b"body
 
 
 class WrongShape(Exception):
-    """What the protocol of these tests makes of it."""
+    """Error of the protocol in these tests."""
 
 
 @given(FRAMES)

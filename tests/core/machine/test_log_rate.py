@@ -1,4 +1,4 @@
-"""core.machine.log_rate and core.logs.RateLimitedLog: what a peer causes fills no disk."""
+"""core.machine.log_rate and core.daemon.logs.RateLimitedLog: what a peer causes fills no disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer that is cut for what it sent: one line in the log with both numbers, a counter by reason, and the monitor's event."""
+"""Peers disconnected because of a limit: a log line with both numbers, a counter by reason, and the monitor's event."""
 
 from __future__ import annotations
 

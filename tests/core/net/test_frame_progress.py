@@ -1,4 +1,4 @@
-"""W7: a message that has begun has to get on, octet by octet is not enough; whoever brings whole messages has all the time he wants."""
+"""W7: an incomplete message must make progress; whole messages may come at any rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IVL_MS = 60
 
 @pytest.fixture(params=["decoded", "express"])
 def way(request: pytest.FixtureRequest) -> str:
-    """With and without somebody who looks at the octets first."""
+    """With and without `express`."""
     return str(request.param)
 
 
@@ -71,7 +71,7 @@ async def test_w7_a_message_that_gets_on_may_take_many_intervals(way: str) -> No
 
 
 async def test_w7_messages_cut_anywhere_by_a_slow_peer_are_taken(way: str) -> None:
-    """Each message is another one: what counts is that the one that has begun ends."""
+    """Each incomplete message has its own time limit."""
     got: list[list[bytes]] = []
     async with core.Context() as context:
         router = listening(context, way, got, 20 * IVL_MS)
@@ -118,7 +118,7 @@ async def test_w7_a_message_waits_as_long_as_the_application_does_not_read() -> 
 
 @pytest.mark.parametrize("size", [50_000, 2_000_000], ids=["a-read", "many-reads"])
 async def test_p4_messages_that_have_begun_have_one_bound_for_all_peers(way: str, size: int) -> None:
-    """Each message is small enough; together they are not: the peer that goes beyond is cut, and what it held is free for others."""
+    """Each message is small enough, all together are not: the peer beyond the limit is disconnected, and its bytes are free for others."""
     got: list[list[bytes]] = []
     octets = message(b"x" * 5000, b"x" * size)
     async with core.Context() as context:
@@ -148,7 +148,7 @@ async def test_p4_messages_that_have_begun_have_one_bound_for_all_peers(way: str
 
 
 async def test_p4_what_is_read_to_a_room_of_its_own_counts_as_it_comes() -> None:
-    """A room holds a MiB, and there are eight: they are inside the bound like everything else."""
+    """Buffers of large frames, eight of a MiB, count towards the limit."""
     body = b"x" * 900_000
     octets = message(body)
     async with core.Context() as context:
@@ -171,7 +171,7 @@ async def test_p4_what_is_read_to_a_room_of_its_own_counts_as_it_comes() -> None
                 await peer.send(octets[-1:])
                 assert await pull.recv() == body
             await eventually(lambda: partial_of(pull) == 0)
-            # Two that read to rooms at once: the one that brings what is too much is cut in the middle of its frame.
+            # Two peers are read into buffers at once: the one beyond the limit is disconnected in the middle of its frame.
             for peer in (peers[0], peers[1], peers[3]):
                 await peer.send(octets[:700_000])
             await eventually(lambda: pull.counters.protocol_errors == 2)

@@ -1,4 +1,4 @@
-"""A peer that goes takes with it what it has brought: nothing of a connection is left to the collector, which a daemon has come seldom.
+"""The memory of a peer is freed with its connection: nothing is left to the garbage collector, which a daemon runs seldom.
 
 Fault P4, and the class of CVE-2021-20234: messages that are begun and never ended, again and again.
 """
@@ -40,7 +40,7 @@ def uncollected() -> Iterator[None]:
 
 
 def alive(*more: type) -> int:
-    """How many objects of connections there are, those that only a collector would find included."""
+    """Return the number of objects of connections, with those in reference cycles."""
     return sum(isinstance(one, (*OF_A_CONNECTION, *more)) for one in gc.get_objects())
 
 
@@ -55,7 +55,7 @@ def alive(*more: type) -> int:
         SHAKEN,
         SHAKEN + frame(b"x" * 200)[:50],
         SHAKEN + message(b"begun", b"not ended")[:-11],
-        SHAKEN + frame(b"x" * 300_000)[:200_000],  # read to a room
+        SHAKEN + frame(b"x" * 300_000)[:200_000],  # read into a buffer
         SHAKEN + frame(b"x" * 3_000_000)[:2_000_000],
         SHAKEN + b"\x08\x00",
         SHAKEN + message(b"whole"),

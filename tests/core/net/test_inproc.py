@@ -62,7 +62,7 @@ async def test_question_and_answer(context: core.Context, first: str, second: st
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("first", "second"), STREAMS, ids=["-".join(pair) for pair in STREAMS])
 async def test_one_way(context: core.Context, first: str, second: str, order: str) -> None:
-    """Of PUB and SUB whoever connects: the topic of a subscriber that was there before is known as soon as they are joined."""
+    """PUB or SUB connects: the topic of a waiting subscriber is known as soon as they are joined."""
     make = maker(context)
     sends, takes = make(first), make(second)
     if second == "SUB":

@@ -1,4 +1,4 @@
-"""Large frames are read to rooms of their own (core.net.large_frames): every cut of the octets gives the messages that were sent."""
+"""Large frames are read into buffers (core.net.large_frames): however the bytes are cut, the messages arrive as sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def body(octets: int, seed: int = 0) -> bytes:
 
 @pytest.fixture
 def rooms(monkeypatch: pytest.MonkeyPatch) -> list[LargeFramePool]:
-    """All rooms in use; readers are told apart by what they take."""
+    """The pools in use."""
     made: list[LargeFramePool] = []
     read = large_frames.LargeFramePool.read
 
@@ -40,7 +40,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> list[LargeFramePool]:
 
 
 def reading(rooms: list[LargeFramePool]) -> int:
-    """How many rooms are read to at this moment."""
+    """Return the number of buffers in use."""
     return sum(len(each.readers) for each in rooms)
 
 
@@ -115,7 +115,7 @@ async def test_a_frame_too_long_is_refused_on_its_header_behind_a_large_one() ->
 
 
 async def test_there_are_rooms_for_so_many_and_the_others_do_without(rooms: list[LargeFramePool]) -> None:
-    """W6: peers that begin a large frame and stall take the rooms, and no more memory than these."""
+    """W6: peers that begin a large frame and stall occupy the buffers, and no other memory."""
     begun = frame(body(500_000, 9))
     async with core.Context() as context, asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         pull = context.socket(core.PULL)
@@ -151,7 +151,7 @@ async def test_rooms_are_given_back_when_large_frames_stop_coming(rooms: list[La
 
 
 async def test_a_full_inbox_stops_the_reading_of_large_frames_and_goes_on(rooms: list[LargeFramePool]) -> None:
-    """SOCK-05: what was paused for the turn stays paused while the inbox is full."""
+    """SOCK-05: reading that was paused for an iteration stays paused while the inbox is full."""
     sent = [[body(300_000, number)] for number in range(40)]
     async with core.Context() as context, asyncio.timeout(PATIENCE_S):
         pull, push = context.socket(core.PULL, rcvhwm=2), context.socket(core.PUSH, sndhwm=2)

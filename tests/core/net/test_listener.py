@@ -1,4 +1,4 @@
-"""A listener that is closed while somebody is on the way in."""
+"""Closing a listener while a connection is being accepted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def until_it_ends(newcomer: socket.socket) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_connection_that_comes_as_the_listener_closes_is_ended_and_leaves_nothing(turns: int) -> None:
-    """Between the kernel's accept and the first look at the peer lie a few turns of the loop: the close falls into each of them."""
+    """Close the listener in each loop iteration between the kernel's accept and the session."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         async with core.Context() as context:

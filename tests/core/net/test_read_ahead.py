@@ -1,4 +1,4 @@
-"""What was read beyond the high-water mark, and everything that can happen to its connection before it is taken (ZMTP-59)."""
+"""Messages read beyond the high-water mark, and the ends of their connection before they are taken (ZMTP-59)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def behind(kind: core.SocketType, peer_kind: bytes, **options: int) -> Asy
 
 
 def taken(socket: core.Socket) -> list[bytes]:
-    """What can be received at once."""
+    """Return the messages that can be received at once."""
     bodies = []
     while socket.readable():
         bodies.append(socket.recv_multipart(core.NOBLOCK).result()[-1])

@@ -1,4 +1,4 @@
-"""Walks over PUSH, DEALER and PAIR: which peer each message goes to, when a send has to wait, and what goes with a connection.
+"""Walks over PUSH, DEALER and PAIR: the peer of each message, waiting sends, and lost connections.
 
 The model knows of each peer whether it may be sent to and what it holds; the rules are SOCK-02, SOCK-03, SOCK-09, SOCK-10, DLR-01, PPL-01,
 PPL-02, PAIR-01, PAIR-02 and OPT-01.
@@ -25,7 +25,7 @@ LARGE = 3000
 
 @dataclass(eq=False)
 class Peer:
-    """What the model knows of one peer."""
+    """The model of one peer."""
 
     pipe: Pipe
     line: Line | None = None
@@ -45,7 +45,7 @@ class Walk:
         self.number = 0
         self.lost = 0
         self.extra = 0
-        self.sends: list[tuple[Peer, set[Peer]]] = []  # who got a message, and who had room then
+        self.sends: list[tuple[Peer, set[Peer]]] = []  # the receiver of a message, and the peers with capacity then
         self.steps: list[str] = []
 
     # -- the model
@@ -63,7 +63,7 @@ class Walk:
         return {peer for peer in self.peers if self.has_room(peer)}
 
     def left(self, peer: Peer) -> None:
-        """The peer is read from: what it held may have gone."""
+        """Read from the peer, whose messages may have gone."""
         if peer.line is None:
             return
         for frames in peer.line.came():
@@ -71,7 +71,7 @@ class Walk:
             peer.gone.append(frames[0])
 
     def got(self) -> Peer:
-        """Find who got the last message, which is one peer, and look at what that one holds."""
+        """Find the one receiver of the last message and check its queue."""
         winners = []
         for peer in self.peers:
             waiting = [frames[0] for frames in Line.waiting(peer.pipe)]
@@ -148,7 +148,7 @@ class Walk:
             self.pattern.on_writable(peer.pipe)  # it may still be emptied, within LINGER
 
     def turn(self) -> None:
-        """A transport is full, or has room again."""
+        """Fill a transport, or empty it again."""
         there = [peer for peer in self.peers if peer.line is not None]
         if there:
             peer = self.rng.choice(there)
@@ -158,7 +158,7 @@ class Walk:
             self.left(peer)
 
     def over(self) -> None:
-        """The turn of the loop ends."""
+        """End the loop iteration."""
         for peer in self.peers:
             if peer.line is not None:
                 peer.line.flush()
@@ -187,7 +187,7 @@ class Walk:
             self.in_turn()
 
     def batch(self) -> None:
-        """Send several: as many as there is room for, and none out of order."""
+        """Send several: as many as there is capacity for, in order."""
         messages = [self.message() for _ in range(self.rng.randrange(5))]
         before = {peer: list(peer.held) for peer in self.peers}
         possible = self.with_room()
@@ -211,13 +211,13 @@ class Walk:
             peer.held = held[len(held) - waiting :]
         assert sorted(new) == list(range(count))
         if min(filter(None, rooms), default=0) < len(messages):
-            self.sends.clear()  # somebody has become full on the way
+            self.sends.clear()  # a peer has become full meanwhile
         for at in sorted(new):
             self.sends.append((new[at], possible))
             self.in_turn()
 
     def in_turn(self) -> None:
-        """SOCK-09: between two messages for one peer there is one for each other that had room all the while."""
+        """SOCK-09: between two messages to one peer, every other peer with capacity gets one."""
         winner, steady = self.sends[-1]
         between: Counter[int] = Counter()
         for other, possible in reversed(self.sends[:-1]):

@@ -1,4 +1,4 @@
-"""One message to many pipes: each has its own room and its own limits, and every drop is counted once."""
+"""One message to many pipes: each has its own capacity and limits, and every drop is counted once."""
 
 from __future__ import annotations
 

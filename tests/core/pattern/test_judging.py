@@ -1,4 +1,4 @@
-"""What a pattern says of a message before it is sent, and what it refuses: limits that peers told, directions there are not (SOCK-12)."""
+"""Checks of messages before they are sent: announced limits, and directions that a socket does not have (SOCK-12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message costs does not grow with how deep the topics of a peer are nested, and nothing else shows that a table is apart."""
+"""The cost of a message does not grow with the nesting of a peer's topics, which changes nothing else."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_s6_nested_topics_of_a_peer_are_not_visited_one_by_one(order: int, peers
 
 @pytest.mark.parametrize("seed", range(30))
 def test_s6_a_table_apart_is_seen_by_nobody(seed: int) -> None:
-    """The same as a plain relation of peers and topics, whatever comes and goes: matches, and reports of the first and last holder."""
+    """The same as a plain relation of peers and topics: matches, and reports of the first and last holder."""
     random = Random(seed)
     publisher: PublisherSubscriptions[int] = PublisherSubscriptions()
     held: dict[int, set[bytes]] = {}

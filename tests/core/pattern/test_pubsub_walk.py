@@ -1,4 +1,4 @@
-"""Walks over PUB, XPUB, SUB and XSUB: who gets a message, what is shown, what is told, and that every drop has its counter.
+"""Walks over PUB, XPUB, SUB and XSUB: receivers of a message, reports, subscriptions, and a counter for every drop.
 
 The models keep plain sets and lists; the rules are PSB-01 to PSB-16, ZMTP-62, ZMTP-65 to ZMTP-71 and OPT-01.
 """
@@ -29,7 +29,7 @@ TOPIC_COST = 256
 
 @dataclass(eq=False)
 class Peer:
-    """What the model knows of one peer: of a publisher's `asked` is in manual mode what was not granted yet."""
+    """The model of one peer; in manual mode `asked` is what was not granted yet."""
 
     pipe: Pipe
     line: Line | None = None
@@ -40,7 +40,7 @@ class Peer:
 
 
 class Walk:
-    """What the walks of both sides share."""
+    """Base of the walks of both sides."""
 
     def __init__(self, seed: int, kind: Callable[[Options, Counters], XPub | XSub], **options: int | bytes) -> None:
         self.rng = random.Random(seed)
@@ -78,7 +78,7 @@ class Walk:
             self.look(peer)
 
     def look(self, peer: Peer) -> None:
-        """What left, and what waits, is what the model has written."""
+        """Check that the sent and waiting messages are those of the model."""
         came = peer.line.came() if peer.line else []
         assert came + Line.waiting(peer.pipe) == peer.held
         del peer.held[: len(came)]
@@ -219,7 +219,7 @@ class PublisherWalk(Walk):
         peer.known = True
 
     def left(self, peer: Peer) -> None:
-        """Who goes gives up its topics; who comes again keeps them, and what is queued, but for IMMEDIATE."""
+        """A peer that goes loses its topics; one that reconnects keeps them and its queue, except with IMMEDIATE."""
         if peer not in self.peers or self.immediate:
             self.forget(peer)
             self.lost += len(peer.held)
@@ -323,7 +323,7 @@ class PublisherWalk(Walk):
             self.all_read()
 
     def all_read(self) -> None:
-        """Whoever was held back is read from again once everything was taken."""
+        """Throttled peers are read again once everything was taken."""
         if not self.arrivals:
             assert not any(peer.pipe.throttled for peer in self.peers)
 
@@ -404,7 +404,7 @@ class SubscriberWalk(Walk):
         self.pattern.unsubscribe(topic) if self.filters or self.rng.random() < 0.5 else self.pattern.send([b"\x00" + topic])
 
     def deliver(self) -> None:
-        """One publisher sends; whose turn it is among several is looked at elsewhere."""
+        """One publisher sends; the order among several is tested elsewhere."""
         if self.peers:
             pipe = self.peers[0].pipe
             batch = [self.body() for _ in range(self.rng.randrange(4))]
@@ -414,7 +414,7 @@ class SubscriberWalk(Walk):
             self.pattern.inbound.push(pipe, self.pattern.deliver(pipe, batch))
 
     def sift(self) -> None:
-        """What is queued is looked at again when it is received."""
+        """Queued messages are filtered again when they are received."""
         while self.inbox and not self.wants(self.inbox[0]):
             self.unwanted += 1
             del self.inbox[0]

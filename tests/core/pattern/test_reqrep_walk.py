@@ -1,4 +1,4 @@
-"""Walks over ROUTER, REQ and REP: ids, routes, envelopes, turns, and that every drop has its counter (RTR, REQ and REP rules)."""
+"""Walks over ROUTER, REQ and REP: ids, routes, envelopes, order, and a counter for every drop (RTR, REQ and REP rules)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = (0, 1, 252, 253, 254, 255, 256, 3000)
 
 @dataclass(eq=False)
 class Peer:
-    """What the model knows of one peer."""
+    """The model of one peer."""
 
     pipe: Pipe
     line: Line | None = None
@@ -71,7 +71,7 @@ class Walk:
             self.look(peer)
 
     def look(self, peer: Peer) -> None:
-        """What left, and what waits, is what the model has written."""
+        """Check that the sent and waiting messages are those of the model."""
         came = peer.line.came() if peer.line else []
         assert came + Line.waiting(peer.pipe) == peer.held
         del peer.held[: len(came)]
@@ -215,7 +215,7 @@ class RouterWalk(Walk):
         if self.rng.random() < 0.5:
             writable = not self.mandatory or any(map(self.has_room, self.routes.values()))
             assert self.pattern.writable() is writable
-            assert writable or all(peer.pipe.waiting_for_capacity for peer in self.routes.values())  # whoever has room again says so
+            assert writable or all(peer.pipe.waiting_for_capacity for peer in self.routes.values())  # they are reported later
 
     def before_connect(self, peer: Peer) -> None:
         if self.rng.random() < 0.3:
@@ -360,7 +360,7 @@ class ReqWalk(Walk):
             self.late = peer.pipe
 
     def leave(self) -> None:
-        """What still comes from a peer that was left is no reply."""
+        """Later messages of a disconnected peer are not replies."""
         super().leave()
         if self.late is not None:
             late, self.late = self.late, None
@@ -403,7 +403,7 @@ class ReqWalk(Walk):
         self.reply = None
 
     def answer(self) -> None:
-        """Somebody says something."""
+        """Send from a peer."""
         peer = self.asked if self.asked in self.peers and self.rng.random() < 0.7 else self.any(there=True)
         if peer is None or peer.line is None:
             return
@@ -476,7 +476,7 @@ class RepWalk(Walk):
         super().__init__(seed)
         self.pattern = Rep(Options(immediate=int(self.immediate)), self.counters)
         self.former: list[Peer] = []
-        self.taken: tuple[Peer, list[bytes]] | None = None  # whose request it is, and its envelope
+        self.taken: tuple[Peer, list[bytes]] | None = None  # peer of the request, and its envelope
         self.malformed = 0
         self.gone = 0
         self.turned = 0
@@ -545,7 +545,7 @@ class RepWalk(Walk):
             assert active[0] is pipe
 
     def asker(self, pipe: Pipe) -> Peer:
-        """Whose request it is; the peer may have gone since."""
+        """Return the peer of the request, which may have gone since."""
         return next(peer for peer in (*self.peers, *self.former) if peer.pipe is pipe)
 
     def left(self, peer: Peer) -> None:

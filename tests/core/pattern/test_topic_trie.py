@@ -107,7 +107,7 @@ def test_a_topic_stays_in_the_trie_when_a_table_for_its_length_appears_later() -
         subject.put(b"x" * length, length)
     late = b"y" * (topic_trie._TABLES_MAX + 1)
     subject.put(late, 99)
-    subject.drop(b"x")  # makes room for one more table
+    subject.drop(b"x")  # frees one table
     subject.put(b"z" * len(late), 1)
     subject.put(late, 100)
     assert subject.prefixes(late + b"tail") == [100]

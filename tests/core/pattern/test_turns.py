@@ -1,4 +1,4 @@
-"""Whose turn it is: fair queueing of what comes in (SOCK-08), load balancing of what goes out (SOCK-09)."""
+"""Order of messages: fair queueing of receives (SOCK-08), load balancing of sends (SOCK-09)."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def routed(limit: int, held: int = 0, **options: int) -> tuple[Router, Any]:
     router, one = Router(Options(**options), Counters(), 1), pipe("a", limit=limit)
     one.outbox += [b"before"] * held
     one.takes_octets, one.limits = True, PeerLimits(message_bytes=10)
-    one.engine.first = lambda piece: False
+    one.engine.try_write = lambda piece: False
     router.routes[b"id"] = one
     return router, one
 

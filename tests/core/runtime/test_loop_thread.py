@@ -1,4 +1,4 @@
-"""core.runtime.loop_thread: work is done or refused, whoever hands it over, and nothing is left at the end."""
+"""core.runtime.loop_thread: submitted work is done or refused, and nothing is left at the end."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ BEFORE = {"little": 0, "much": 500}
 
 
 async def settle() -> None:
-    """Let the turn of the burst end."""
+    """End the loop iteration of the burst."""
     for _ in range(3):
         await asyncio.sleep(0)
 

@@ -23,7 +23,7 @@ QUICK = Restart(first_s=0.0, most_s=0.001, jitter=0.0, steady_s=60.0)
 
 
 class Broken(Exception):
-    """What nobody foresaw."""
+    """An unforeseen error."""
 
 
 async def test_a_task_is_begun_again_and_its_faults_are_counted_logged_and_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -171,7 +171,7 @@ async def test_changes_by_hand_change_verdicts_and_tell_those_who_watch() -> Non
     judge.authorize(OTHER)
     assert (await judge(curve(PUBLIC))).user_id == b"alice"
     assert (await judge(curve(OTHER))).user_id == OTHER
-    assert await judge.generation() == first  # nobody who is in is concerned
+    assert await judge.generation() == first  # no connected peer is affected
     judge.revoke(PUBLIC)
     assert (await judge(curve(PUBLIC))).status_code == b"400"
     second = await judge.generation()
@@ -213,7 +213,7 @@ async def test_a_file_that_cannot_be_read_lets_nobody_new_in_for_now(tmp_path: P
         path.write_bytes(b"\xff\xfe\x00")
     assert (await judge(curve(PUBLIC))).status_code == b"300"
     assert (await judge(curve(OTHER))).status_code == b"200"
-    assert await judge.generation() == first  # those who are in stay
+    assert await judge.generation() == first  # connected peers stay
 
 
 async def test_a_handler_serves_several_sockets_at_once_and_drops_what_is_no_request() -> None:

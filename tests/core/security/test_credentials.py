@@ -102,7 +102,7 @@ async def test_inproc_needs_no_security_and_own_options_are_kept() -> None:
     ],
 )
 async def test_half_a_security_is_refused_at_the_endpoint(security: core.Curve | core.Plain, verb: str) -> None:
-    """Deny by default: nobody is let in because nobody was named."""
+    """Deny by default: without authorized clients none is accepted."""
     async with core.Context(security=security) as context:
         with pytest.raises(core.InvalidOption):
             getattr(context.socket(core.ROUTER), verb)("tcp://127.0.0.1:1024")

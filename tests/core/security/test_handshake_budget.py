@@ -1,4 +1,4 @@
-"""Key agreements of handshakes (C3): so many a turn, a second and an address, and those who wait take turns."""
+"""Key agreements of handshakes (C3): limits per iteration, second and address, and fair order of waiting addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOON = 43_200.0  # a clock does not begin at zero
 
 
 def served(budget: HandshakeBudget[str], now: float) -> list[str]:
-    """Take until nobody waits, as time passes; returns who in what order."""
+    """Take until none waits, as time passes; returns the order."""
     order: list[str] = []
     while (at := budget.deadline()) is not None:
         now = max(now, at)
@@ -83,7 +83,7 @@ def test_c3_neither_all_nor_one_address_get_more_than_a_burst_and_their_rate(see
         since = now - NOON + BURST_S
         assert sum(spent.values()) <= per_s * since + INITIATE
         assert max(spent.values(), default=0) <= by_address * since + INITIATE
-    # What may be spent is spent, for there was always somebody who waited.
+    # The budget is used up, because there was always a waiting step.
     assert sum(spent.values()) >= 0.9 * per_s * (now - NOON)
 
 
@@ -94,7 +94,7 @@ def test_c3_who_has_spent_his_share_waits_and_the_others_do_not() -> None:
     taken: list[str] = []
     while (at := budget.deadline()) is not None and at <= NOON:
         taken += budget.take(NOON)
-    assert len(taken) == 6  # a second's worth, and the one that goes beyond it
+    assert len(taken) == 6  # a second's worth, and the one beyond it
     budget.ask("other", "o", HELLO, NOON)
     assert budget.take(NOON) == ["other"]
     # A new connection from there does not change that it has spent its share.
@@ -132,7 +132,7 @@ def test_c3_who_leaves_is_forgotten_and_who_has_paid_too() -> None:
 
 
 def test_c3_peers_without_an_address_count_in_all_only() -> None:
-    """ipc: who may come there is a matter of the file's permissions."""
+    """ipc: the file's permissions decide on access."""
     budget: HandshakeBudget[int] = HandshakeBudget(1000, 1)
     for number in range(8):
         budget.ask(number, "", HELLO, NOON)

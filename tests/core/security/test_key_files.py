@@ -1,4 +1,4 @@
-"""core.security.key_files: what is in them, and who else could have read or changed it."""
+"""core.security.key_files: content and permissions."""
 
 from __future__ import annotations
 

@@ -158,12 +158,12 @@ def test_curve_07_cookies_go_stale_whether_somebody_else_connects_or_not(monkeyp
     assert early.zap_request is not None
 
     late, second = half_open(subject)
-    clock.go(1_010.0 + COOKIE_LIFETIME_S)  # nobody else came
+    clock.go(1_010.0 + COOKIE_LIFETIME_S)  # no other connection
     with pytest.raises(HandshakeError):
         late.receive(second)
 
     late, third = half_open(subject)
-    for step in range(1, 8):  # somebody comes every ten seconds
+    for step in range(1, 8):  # a connection every ten seconds
         clock.go(1_070.0 + 10 * step)
         half_open(subject)
     with pytest.raises(HandshakeError):

@@ -68,7 +68,7 @@ def test_two_machines_back_to_back() -> None:
     assert theirs.user_id == "admin"
     assert ours.user_id is None
     assert ours.peer_metadata == {b"socket-type": b"ROUTER"}
-    # The judge's properties join the peer's, but it renames nobody, and a peer does not say itself who it is.
+    # The authenticator's properties are added to the peer's; neither may replace the identity of the other.
     assert theirs.peer_metadata == {b"socket-type": b"DEALER", b"department": b"7", b"user-id": b"admin"}
     assert not ours.encrypts
     assert (ours.as_server, theirs.as_server) == (False, True)

@@ -19,7 +19,7 @@ QUESTION = ZapRequest(b"PLAIN", credentials=(b"admin", b"secret"))
 
 
 class Asker:
-    """One connection's part: what it was told."""
+    """One connection: the answers it got."""
 
     def __init__(self) -> None:
         self.verdicts: list[ZapReply | HandshakeError] = []

@@ -1,7 +1,7 @@
 """Cancelling at every point where a send or a receive can be: nothing is lost, nothing comes twice, order is kept (SOCK-13).
 
-A conversation of numbered messages runs while chance cancels the tasks that send and receive, after any number of turns of the loop and in
-the very turn in which they are served. A cancelled receive has taken no message; a send that is cancelled while it waits has sent none.
+Numbered messages are exchanged while the tasks that send and receive are cancelled at random, after any number of loop iterations and in
+the very iteration in which they complete. A cancelled receive has taken no message; a send cancelled while it waits has sent none.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ async def receive(operation: Callable[[], Awaitable[object]], done: list[object]
 
 
 async def send(operation: Callable[[], Sent], made: list[Sent]) -> None:
-    """One send; its awaitable is kept, for it tells whether the message is on its way."""
+    """One send; its awaitable is kept, because it tells whether the message was sent."""
     made.append(operation())
     await made[-1]
 
 
 async def at_any_point(chance: random.Random, step: Callable[[], Coroutine[object, object, None]]) -> None:
-    """Run a step in a task of its own and cancel it after some turns, unless it is done by then."""
+    """Run a step in its own task and cancel it after some loop iterations, unless it is done."""
     task = asyncio.ensure_future(step())
     for _ in range(chance.randrange(5)):
         await asyncio.sleep(0)
@@ -50,9 +50,9 @@ async def at_any_point(chance: random.Random, step: Callable[[], Coroutine[objec
 
 
 async def send_all(socket: core.Socket, chance: random.Random, shape: str) -> None:
-    """Send the numbers in order; one that was cancelled while it waited is sent again.
+    """Send the numbers in order; repeat a send that was cancelled while it waited.
 
-    A task can be cancelled in the turn in which its send has found room: then the task is cancelled, and the send is done.
+    A task can be cancelled in the iteration in which its send is completed: then the task is cancelled, and the message is sent.
     """
     for number in range(COUNT):
         frames = [b"%d" % number, b"x" * chance.choice((0, 10, 1000))]
@@ -80,7 +80,7 @@ async def receive_all(socket: core.Socket, chance: random.Random, shape: str) ->
 @pytest.mark.parametrize("transport", ["tcp", "inproc"])
 @pytest.mark.parametrize(("sends", "receives"), PAIRS, ids=lambda kind: core.SocketType(kind).name)
 async def test_sock_13_nothing_is_lost_and_nothing_comes_twice(sends: int, receives: int, transport: str, shape: str) -> None:
-    """The queues are two messages long, so that sends wait as well as receives; two tasks of each kind cancel each other's turns."""
+    """The queues are two messages long, so that sends wait as well as receives, with two tasks of each kind."""
     chance = random.Random(f"{sends} {receives} {transport} {shape}")
     async with core.Context() as context, asyncio.timeout(40):
         receiver = context.socket(receives, rcvhwm=2, linger=0)
@@ -123,7 +123,7 @@ async def test_sock_13_req_and_rep_keep_their_step_when_either_is_cancelled() ->
 
 @pytest.mark.parametrize("receives", [core.PULL, core.ROUTER], ids=lambda kind: core.SocketType(kind).name)
 async def test_sock_13_a_batch_whose_receiver_was_cancelled_is_received_again_whole(receives: int) -> None:
-    """All that has come is in the result of `recv_many`: all of it goes back, to the head of the queue and in its order."""
+    """A cancelled `recv_many` puts all its messages back, to the head of the queue and in order."""
     async with core.Context() as context, asyncio.timeout(40):
         receiver, sender = context.socket(receives, linger=0), context.socket(core.PUSH if receives == core.PULL else core.DEALER, linger=0)
         receiver.bind("tcp://127.0.0.1:*")
@@ -145,5 +145,5 @@ async def test_sock_13_a_batch_whose_receiver_was_cancelled_is_received_again_wh
 
 
 async def result_of(pending: Awaitable[object]) -> object:
-    """What a task of its own waits for."""
+    """A receive in its own task."""
     return await pending

@@ -1,4 +1,4 @@
-"""A message without any frame is the caller's fault and says so, on every socket type that sends, whoever is there to get it."""
+"""A message without frames raises an error, on every sending socket type, with and without peers."""
 
 from __future__ import annotations
 

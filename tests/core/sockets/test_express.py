@@ -53,7 +53,7 @@ class Lane:
 
 @pytest.mark.parametrize("delivery", [None, octet_by_octet])
 async def test_messages_keep_their_order_whoever_takes_them(delivery: Callable[[bytes], list[bytes]] | None) -> None:
-    """HAR-02: wherever the octets are cut."""
+    """HAR-02: however the bytes are cut."""
     bodies = [b"t1", b"t2", b"x3", b"t4", b"x" * 300, b"t5", b"", b"t6"]
     lane = Lane()
     async with core.Context() as context:
@@ -73,7 +73,7 @@ async def test_messages_keep_their_order_whoever_takes_them(delivery: Callable[[
 
 @pytest.mark.parametrize("seed", range(20))
 def test_octets_are_fed_again_and_nothing_is_lost_or_done_twice(seed: int) -> None:
-    """A message that has begun goes back to whoever wants to look at it, as long as it is short and holds no command."""
+    """An incomplete message is passed to `express` again, if it is short and contains no command."""
     chance = random.Random(seed)
     commands: list[bytes] = []
     decoder = Decoder(on_command=commands.append)
@@ -140,7 +140,7 @@ async def test_what_came_sealed_is_opened_first_and_keeps_its_order() -> None:
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "inproc://pieces"])
 async def test_encoded_messages_reach_the_peer_they_are_for(endpoint: str) -> None:
-    """Also over inproc, where nothing is encoded, and to a DEALER's peers in turn."""
+    """Also over inproc, where nothing is encoded, and round robin to a DEALER's peers."""
     joined: asyncio.Queue[bytes] = asyncio.Queue()
     async with core.Context() as context:
         router = context.socket(core.ROUTER)
@@ -159,7 +159,7 @@ async def test_encoded_messages_reach_the_peer_they_are_for(endpoint: str) -> No
 
 
 async def test_encoded_messages_of_a_dealer_wait_as_others_do() -> None:
-    """Without a peer, with two of them in turn, and behind a message that waits."""
+    """Without a peer, with two peers, and behind a waiting message."""
     async with core.Context() as context:
         dealer = context.socket(core.DEALER, sndhwm=2)
         dealer.send_octets(b"", [encode_message([b"%d" % n]) for n in range(5)])
@@ -178,7 +178,7 @@ async def test_encoded_messages_of_a_dealer_wait_as_others_do() -> None:
 
 
 async def test_a_full_peer_is_counted_for_encoded_messages_too() -> None:
-    """RTR-05: what a peer has no room for is dropped, and counted."""
+    """RTR-05: messages beyond a peer's capacity are dropped and counted."""
     joined: asyncio.Queue[bytes] = asyncio.Queue()
     async with core.Context() as context:
         router = context.socket(core.ROUTER, sndhwm=10, linger=0)

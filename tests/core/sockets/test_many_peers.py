@@ -1,6 +1,6 @@
-"""Many at once and many times over, a slice in `make test` and the whole in `make soak`: silent crowds, stalled subscribers, and contexts.
+"""Many peers and many repetitions, a slice in `make test`, all in `make soak`: silent peers, stalled subscribers, contexts.
 
-The whole runs print what they measured and judge times (G14, G16); the slices judge what does not depend on how busy the machine is.
+The full runs print measurements and check times (G14, G16); the slices check what does not depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ WHOLE = pytest.mark.soak
 
 
 def say(line: str) -> None:
-    """For whoever runs `make soak`."""
+    """Print a measurement, for `make soak`."""
     print(f"\n{line}")  # noqa: T201
 
 
 def resident_octets() -> int:
-    """What this process holds of the machine's memory."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
 
 
 def descriptors() -> int:
-    """How many this process has open."""
+    """Return the number of open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -114,7 +114,7 @@ sys.stdin.read()
 
 @asynccontextmanager
 async def crowd(endpoint: str, count: int, octets: bytes) -> AsyncIterator[None]:
-    """So many connections from a process of their own, each of which says some octets and no more."""
+    """Many connections from another process, each sends a few bytes and no more."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     command_line = (sys.executable, "-c", CROWD, host, port, str(count), octets.hex())
     process = await asyncio.create_subprocess_exec(*command_line, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
@@ -132,7 +132,7 @@ async def crowd(endpoint: str, count: int, octets: bytes) -> AsyncIterator[None]
 @pytest.mark.parametrize("octets", [b"", b"\xff\x00\x00"], ids=["silent", "a few octets"])
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=WHOLE)])
 async def test_g14_w7_a_silent_crowd_costs_little_and_holds_nobody_up(count: int, octets: bytes) -> None:
-    """All of them are let in, and none is ever heard of; honest peers come and talk meanwhile, and the end of the crowd leaves nothing."""
+    """Silent connections are accepted; honest peers are served meanwhile, and the end of the crowd leaves nothing."""
     room_for(count, ends=1)
     async with core.Context() as context:
         limits = {"max_pending_handshakes": count + 10, "max_pending_handshakes_per_ip": count + 10, "handshake_ivl": 600_000}
@@ -166,7 +166,7 @@ async def test_g14_w7_a_silent_crowd_costs_little_and_holds_nobody_up(count: int
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("subscribers", "stalled"), [(50, 5), pytest.param(1000, 100, marks=WHOLE)])
 async def test_g16_n5_stalled_subscribers_hold_nobody_up(subscribers: int, stalled: int) -> None:
-    """One in ten does not read: each of the others gets every message, and what waits for the stalled is bounded and counted."""
+    """One in ten does not read: the others get every message, and the queue of the stalled is bounded and counted."""
     room_for(subscribers)
     async with core.Context() as context:
         options = {"max_pending_handshakes_per_ip": subscribers, "backlog": 1000, "sndhwm": 10, "sndbuf": 16 * 1024}

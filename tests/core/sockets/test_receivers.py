@@ -1,4 +1,4 @@
-"""Receives that wait: whose frames are whose, what a cancel gives back, and errors of the caller's own functions (SOCK-13, SOCK-14)."""
+"""Pending receives: order of frames, messages put back by a cancel, errors of the caller's functions (SOCK-13, SOCK-14)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_sock_13_a_message_that_went_back_has_no_result(verb: str) -> None
 
 
 class OfTheCaller(Exception):
-    """What a function of the caller raises."""
+    """Error of the caller's function."""
 
 
 @pytest.mark.parametrize("error", [OfTheCaller(), KeyError("k"), ZeroDivisionError(), AssertionError(), StopIteration()], ids=repr)

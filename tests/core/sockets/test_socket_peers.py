@@ -1,4 +1,4 @@
-"""Socket.cut and Socket.peer_property: what a ROUTER can do about one of its peers."""
+"""Socket.cut and Socket.peer_property: one peer of a ROUTER."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_req_02_rep_02_a_poll_ends_when_the_other_thing_has_been_done() ->
 
 
 async def test_a_peer_whose_routing_id_was_taken_over_is_not_gone() -> None:
-    """RTR-08: who keeps books by routing id hears of the newcomer, and of no end before his."""
+    """RTR-08: `on_peer` reports the new peer of a routing id, and no end before its own."""
     events: asyncio.Queue[tuple[bytes, bool]] = asyncio.Queue()
     async with core.Context() as context:
         router = context.socket(core.ROUTER, router_handover=1)

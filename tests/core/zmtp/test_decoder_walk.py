@@ -1,4 +1,4 @@
-"""Walks over the decoder: streams of messages and commands, cut anywhere, against a model that looks at one octet after the other.
+"""Walks over the decoder: streams of messages and commands, cut anywhere, against a model that reads byte by byte.
 
 The model says after each read which messages must have come, what is known of the one that has begun, and when a limit is broken
 (ZMTP-22 to ZMTP-29, ZMTP-72, ZMTP-73, ZMTP-86).
@@ -24,7 +24,7 @@ NEVER = 10**9
 
 @dataclass
 class Expected:
-    """What the octets so far mean."""
+    """Meaning of the bytes so far."""
 
     head: list[bytes]
     messages: list[list[bytes]] = field(default_factory=list)
@@ -162,13 +162,13 @@ class Walk:
             shown = [self.whole(message) for message in found]
             if self.expected.failure is None:
                 assert (shown, self.commands) == (expected, self.expected.commands)
-            else:  # commands behind the frame that is too much may have been done: its limits are looked at when the message is whole
+            else:  # commands behind the frame beyond a limit may have been handled: limits are checked when the message is whole
                 assert shown[: len(expected)] == expected
                 assert all(message[-2] == b"made of" for message in shown[len(expected) :])
             self.check_state()
 
     def lend(self) -> tuple[list[list[bytes]], list[list[bytes]]]:
-        """Have the frame that has begun put together by somebody else, in two reads."""
+        """Complete a frame outside the decoder, in two reads."""
         made, model = self.decoder, self.expected
         held = self.octets[model.at : self.seen]
         whole = made.begun_frame
@@ -199,7 +199,7 @@ class Walk:
         return [*message[:-1], *message[-1].frames()]
 
     def check_state(self) -> None:
-        """What the shell asks the decoder about the message that has begun."""
+        """Check what the decoder says of the incomplete message."""
         made, model = self.decoder, self.expected
         assert (made.failure is None) is (model.failure is None)
         if model.failure is not None:

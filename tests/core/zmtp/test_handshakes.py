@@ -33,7 +33,7 @@ DELIVERIES = [at_once, octet_by_octet, at_random]
 
 
 class Heard:
-    """A connection, what it was told to say, and what came out of it."""
+    """A connection, its input, and its output."""
 
     def __init__(
         self, socket_type: bytes = b"ROUTER", mechanism: Mechanism | None = None, limits: ConnectionLimits | None = None, **options: Any
@@ -57,7 +57,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Talk:
-    """What a peer says, and what is to come of it."""
+    """The bytes of a peer, and the expected result."""
 
     octets: bytes  # of the peer
     said: bytes  # by us, after what goes out first
@@ -286,7 +286,7 @@ def test_c3_what_costs_nothing_or_is_not_gated_does_not_wait(gated: bool) -> Non
 
 
 def asked(limit: int = 100) -> Heard:
-    """A connection whose peer is judged before it is told READY."""
+    """A connection whose peer is authenticated before READY is sent."""
     mechanism = NullMechanism(OURS, metadata_bytes_max=1000, zap=ZapRequest(domain=b"d"))
     heard = Heard(mechanism=mechanism, limits=ConnectionLimits(handshake_bytes=limit))
     heard.hear([greeting()])
@@ -299,7 +299,7 @@ def test_zmtp_35_what_comes_while_the_authenticator_thinks_is_kept_and_looked_at
     made = heard.connection
     early = ready(b"DEALER", b"me") + AB
     for at in range(len(early)):
-        made.hold(early[at : at + 1])
+        made.buffer(early[at : at + 1])
     assert (made.state, made.failure, made.take_output()) == (State.HANDSHAKE, None, b"")
     assert made.resume(ZapReply(b"200", user_id=b"ann")) == [[b"head", b"a", b"b"]]
     assert (made.take_output(), made.peer_identity) == (NULL_READY, b"me")
@@ -308,8 +308,8 @@ def test_zmtp_35_what_comes_while_the_authenticator_thinks_is_kept_and_looked_at
 @pytest.mark.parametrize(("octets", "kept"), [(100, True), (101, False)])
 def test_what_comes_while_the_authenticator_thinks_is_bounded(octets: int, kept: bool) -> None:
     heard = asked()
-    heard.connection.hold(bytes(50))
-    heard.connection.hold(bytes(octets - 50))
+    heard.connection.buffer(bytes(50))
+    heard.connection.buffer(bytes(octets - 50))
     assert (heard.connection.failure is None) is kept
     assert kept or "more than 100 bytes" in str(heard.connection.failure)
 
@@ -317,7 +317,7 @@ def test_what_comes_while_the_authenticator_thinks_is_bounded(octets: int, kept:
 def test_zap_05_who_is_refused_is_told_so_and_nothing_more() -> None:
     heard = asked()
     made = heard.connection
-    made.hold(ready(b"DEALER", b"me") + AB)
+    made.buffer(ready(b"DEALER", b"me") + AB)
     assert made.resume(ZapReply(b"400")) == []
     assert isinstance(made.failure, AuthenticationRefused)
     assert made.take_output() == command(b"ERROR", b"\x03400")
@@ -430,7 +430,7 @@ def test_an_express_where_nothing_is_sealed_is_none_of_the_connections_business(
 
 
 class Secret(NullMechanism):
-    """NULL that says it encrypts: what may be told in clear is seen without keys."""
+    """NULL that claims to encrypt: shows without keys what is sent in clear."""
 
     encrypts = True
 
@@ -446,7 +446,7 @@ def test_zmtp_12_curve_14_only_a_server_says_that_types_differ_and_not_which(ser
 
 
 def kept(work: Any) -> int:
-    """Return how many octets more are held after some work."""
+    """Return how many more bytes are allocated after some work."""
     tracemalloc.start()
     work()
     octets, _ = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""Limits told in the handshake: the other side refuses before a byte is sent. With libzmq: `interop/test_peer_limits.py`."""
+"""Limits announced in the handshake: the other side refuses before a byte is sent. With libzmq: `interop/test_peer_limits.py`."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_options_show_what_the_peers_take_and_cannot_be_set() -> None:
         dealer, router = await joined(context, "DEALER", False, max_parts=8, max_message_bytes=1000)
         assert (dealer.peer_max_parts, dealer.peer_max_message_bytes, dealer.peer_maxmsgsize) == (8, 1000, -1)
         assert dealer.peer_limits() == PeerLimits(8, 1000)
-        assert router.peer_max_parts == -1  # whose limits are the usual ones and not told
+        assert router.peer_max_parts == -1  # default limits, which are not announced
         with pytest.raises(core.InvalidOption, match="read-only"):
             dealer.setsockopt("peer_max_parts", 9)
         with pytest.raises(core.InvalidOption):

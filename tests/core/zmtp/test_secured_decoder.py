@@ -9,7 +9,7 @@ from core.errors import RemoteProtocolError
 from core.zmtp.commands import command
 from core.zmtp.decoder import LONG, Decoder, Encoded, Message, encode_frame, encode_message
 from core.zmtp.limits import ConnectionLimits
-from core.zmtp.secured_decoder import SealedDecoder
+from core.zmtp.secured_decoder import SecuredDecoder
 from tests.core.security.test_curve import connected
 from tests.scenes.damaged_commands import mutations
 
@@ -21,7 +21,7 @@ MESSAGES = [[b"one"], [b""], [b"", b"a", b""], [b"x" * 255, b"y" * 256, b"z" * 7
 
 def pair(
     limits: ConnectionLimits | None = None, head: Message | None = None, split: int | None = None
-) -> tuple[CurveClient, SealedDecoder]:
+) -> tuple[CurveClient, SecuredDecoder]:
     ours, theirs = connected()
 
     def on_command(body: bytes) -> Message | None:
@@ -36,7 +36,7 @@ def pair(
     )
     clear.head = head or []
     clear.split = split
-    return ours, SealedDecoder(theirs, clear, limits)
+    return ours, SecuredDecoder(theirs, clear, limits)
 
 
 def frames_of(octets: bytes) -> list[tuple[int, bytes]]:
@@ -143,7 +143,7 @@ def test_damaged_streams_raise_protocol_errors_only() -> None:
 
 
 def test_what_waits_sealed_counts_as_progress() -> None:
-    """W7: a message whose next frame is long and comes slowly gets on."""
+    """W7: a message with a long, slow frame makes progress."""
     ours, decoder = pair()
     octets = ours.seal_frames(encode_message([b"head", b"x" * 5000]))
     assert decoder.feed(octets[:1000]) == []

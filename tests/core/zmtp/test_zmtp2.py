@@ -16,14 +16,14 @@ from core.zmtp.decoder import Decoder, encode_command, encode_message
 from core.zmtp.greeting import Generation, StagedGreeting, greeting
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism
-from core.zmtp.zmtp2 import FirstDecoder, first_frames, first_identity, second_greeting, second_tail
+from core.zmtp.zmtp2 import Zmtp1Decoder, zmtp1_frames, zmtp1_identity, zmtp2_greeting, zmtp2_tail
 
 SIGNATURE = b"\xff" + bytes(7) + b"\x01\x7f"
 FRAMES = st.binary(max_size=20) | st.sampled_from([0, 252, 253, 254, 255, 256, 300]).map(bytes)
 
 
-def decoder(**limits: int) -> FirstDecoder:
-    return FirstDecoder(Decoder(on_command=lambda _: None, **limits))
+def decoder(**limits: int) -> Zmtp1Decoder:
+    return Zmtp1Decoder(Decoder(on_command=lambda _: None, **limits))
 
 
 def connection(oldest: int, socket_type: bytes = b"DEALER", identity: bytes = b"") -> Connection:
@@ -36,12 +36,12 @@ def connection(oldest: int, socket_type: bytes = b"DEALER", identity: bytes = b"
     ("size", "header"), [(0, "01 00"), (253, "FE 00"), (254, "FF 00000000000000FF 00"), (70_000, "FF 0000000000011171 00")]
 )
 def test_zmtp_19_the_length_counts_the_flags(size: int, header: str) -> None:
-    assert first_frames(encode_message([bytes(size)])) == bytes.fromhex(header) + bytes(size)
+    assert zmtp1_frames(encode_message([bytes(size)])) == bytes.fromhex(header) + bytes(size)
 
 
 @given(st.lists(st.lists(FRAMES, min_size=1, max_size=4), max_size=4), st.integers(1, 400))
 def test_zmtp_19_what_is_turned_is_turned_back_however_it_is_cut(messages: list[list[bytes]], step: int) -> None:
-    octets = first_frames(b"".join(encode_message(frames) for frames in messages))
+    octets = zmtp1_frames(b"".join(encode_message(frames) for frames in messages))
     made = decoder()
     heard = [message for at in range(0, len(octets), step) for message in made.feed(octets[at : at + step])]
     assert heard == messages
@@ -54,29 +54,29 @@ def test_zmtp_19_a_long_length_may_be_short_and_reserved_flags_are_not_looked_at
 @pytest.mark.parametrize("bad", ["00", "FF 0000000000000000", "FF FFFFFFFFFFFFFFFF 00", "FF 0000000100000000 00", "66 00"])
 def test_zmtp_19_zmtp_73_a_fault_is_found_on_the_header_and_what_came_before_is_heard(bad: str) -> None:
     clear = Decoder(on_command=lambda _: None, frame_bytes_max=100, message_bytes_max=10**6)
-    assert FirstDecoder(clear).feed(b"\x02\x00a" + bytes.fromhex(bad)) == [[b"a"]]
+    assert Zmtp1Decoder(clear).feed(b"\x02\x00a" + bytes.fromhex(bad)) == [[b"a"]]
     assert isinstance(clear.failure, RemoteProtocolError)
 
 
 @pytest.mark.parametrize("kind", ACCEPTS)
 @pytest.mark.parametrize("identity", [b"", b"me", b"i" * 255])
 def test_zmtp_16_zmtp_17_a_tail_is_read_back(kind: bytes, identity: bytes) -> None:
-    octets = SIGNATURE + b"\x01" + second_tail(kind, identity)
+    octets = SIGNATURE + b"\x01" + zmtp2_tail(kind, identity)
     said_as = {b"XPUB": b"PUB", b"XSUB": b"SUB"}.get(kind, kind)
-    assert second_greeting(octets + b"more") == (said_as, identity, len(octets))
-    assert all(second_greeting(octets[:end]) is None for end in range(11, len(octets)))
+    assert zmtp2_greeting(octets + b"more") == (said_as, identity, len(octets))
+    assert all(zmtp2_greeting(octets[:end]) is None for end in range(11, len(octets)))
 
 
 @pytest.mark.parametrize("tail", [b"\x0b", b"\xff", b"\x05\x01", b"\x05\x04", b"\x05\x02" + (256).to_bytes(8, "big")])
 def test_zmtp_17_zmtp_44_what_no_2_0_peer_says_is_refused(tail: bytes) -> None:
     with pytest.raises(HandshakeError):
-        second_greeting(SIGNATURE + b"\x01" + tail)
+        zmtp2_greeting(SIGNATURE + b"\x01" + tail)
 
 
 @pytest.mark.parametrize("octets", [b"\x00\x00", b"GET ", b"\x16\x03\x01", b"\xff" + bytes(9), b"\xff" + bytes(6) + b"\x01\x01\x00"])
 def test_zmtp_20_zmtp_44_what_no_1_0_peer_says_is_refused(octets: bytes) -> None:
     with pytest.raises(HandshakeError):
-        first_identity(octets)
+        zmtp1_identity(octets)
 
 
 @pytest.mark.parametrize("oldest", [1, 2, 3])
@@ -130,7 +130,7 @@ def test_damaged_octets_of_old_peers_break_nothing() -> None:
     """A slice of `tests/fuzz/test_million.py` in which every input has something of an old peer."""
     chance = random.Random(1)
     sound = [
-        b"\x03\x00id" + first_frames(encode_message([b"a", bytes(300)])),
+        b"\x03\x00id" + zmtp1_frames(encode_message([b"a", bytes(300)])),
         SIGNATURE + b"\x01\x05\x00\x02id" + encode_message([b"a", b"b"]),
     ]
     for _ in range(3000):
@@ -147,7 +147,7 @@ def test_damaged_octets_of_old_peers_break_nothing() -> None:
 def test_zmtp_18_zmtp_60_commands_of_a_2_0_peer_are_dropped_and_counted_one_by_one() -> None:
     made = connection(2, b"ROUTER")
     made.greet()
-    octets = SIGNATURE + b"\x01" + second_tail(b"DEALER", b"me")
+    octets = SIGNATURE + b"\x01" + zmtp2_tail(b"DEALER", b"me")
     ping = encode_command(b"\x04PING\0\0")
     assert made.receive(octets + ping + encode_message([b"one"]) + ping) == [[b"one"]]
     made.take_output()
