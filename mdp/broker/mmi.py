@@ -110,7 +110,7 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
     if name == PAIR_SERVICE:
         return [_NOT_OFFERED] if subject.pair is None else subject.pair.answer(about)
     if name == LENDING_SERVICE:
-        return [_OK, *encode_offer(subject.directory, subject.options.mmi_max_bytes)]
+        return [_OK, *encode_offer(subject.directory.name, subject.directory.capacities(), subject.options.mmi_max_bytes)]
     if name in _MANAGED and not subject.options.manage:
         return [_NOT_OFFERED]
     if name in _ACTIONS:

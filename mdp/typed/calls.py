@@ -26,7 +26,6 @@ from core.machine.bounded_msgpack import BadMsgpack, unpack
 from mdp.errors import BadArguments, BadResult, HandlerError
 from mdp.request import Request
 from mdp.typed.schemas import SchemaRegistry, TypeMismatch, pack_by_type
-from mdp.worker.handler import name_of
 
 if typing.TYPE_CHECKING:
     from mdp.typed.schemas import Schema
@@ -186,8 +185,12 @@ class Signature:
             raise HandlerError(code=BAD_ARGUMENTS, text=_says(error)) from None
 
 
-def typed_handler(function: Callable[..., Any]) -> Callable[[Request], Any]:
+def typed_handler(function: Callable[..., Any], name: str) -> Callable[[Request], Any]:
     """Return a handler of the same kind (coroutine function, asynchronous generator or plain) that calls a typed function.
+
+    Args:
+        function: with annotations.
+        name: of the handler, for the log.
 
     Raises:
         TypeError: an annotation is missing, or of a type that cannot be sent.
@@ -200,21 +203,20 @@ def typed_handler(function: Callable[..., Any]) -> Callable[[Request], Any]:
                 async for value in values:
                     yield signature.pack_result(value)
 
-        return _named(parts, function)
+        return _named(parts, name)
     if inspect.iscoroutinefunction(function):
 
         async def answer(request: Request) -> bytes:
             return signature.pack_result(await function(**signature.arguments_of(request)))
 
-        return _named(answer, function)
+        return _named(answer, name)
 
     def plain(request: Request) -> bytes:
         return signature.pack_result(function(**signature.arguments_of(request)))
 
-    return _named(plain, function)
+    return _named(plain, name)
 
 
-def _named(handler: Callable[[Request], Any], function: Callable[..., Any]) -> Callable[[Request], Any]:
-    """Name a handler after its function, for the log."""
-    handler.__qualname__ = name_of(function)
+def _named(handler: Callable[[Request], Any], name: str) -> Callable[[Request], Any]:
+    handler.__qualname__ = name
     return handler

@@ -19,9 +19,7 @@ from core.zmtp.decoder import Encoded
 from mdp.wire.commands import is_service_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mdp.broker.workers.directory import Directory
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["LENDING_SERVICE", "decode_offer", "decoded", "encode_offer", "extend_via", "via_of"]
 
@@ -36,22 +34,22 @@ _NAME_BYTES_MAX = 255
 _ENTRY_OVERHEAD_BYTES = 8
 
 
-def encode_offer(directory: Directory, limit_bytes: int) -> list[bytes]:
-    """Return name and map with the free capacity of a broker's own workers; borrowed ones grant no credit.
+def encode_offer(name: bytes, capacities: Iterable[tuple[bytes, int]], limit_bytes: int) -> list[bytes]:
+    """Return name and map of an answer.
 
     Args:
-        directory: of the broker.
+        name: of the broker.
+        capacities: of its services; see `Directory.capacities`.
         limit_bytes: of the answer; further services are left out.
     """
     offer: dict[bytes, int] = {}
     size = 0
-    for name, service in directory.routes.items():
-        if any(worker.credit for worker in service.workers.values()):
-            size += len(name) + _ENTRY_OVERHEAD_BYTES
-            if size > limit_bytes or len(offer) >= SERVICES_MAX:
-                break
-            offer[name] = sum(max(0, worker.credit - len(worker.held)) for worker in service.workers.values())
-    return [directory.name, bytes(msgpack.packb(offer))]
+    for service, capacity in capacities:
+        size += len(service) + _ENTRY_OVERHEAD_BYTES
+        if size > limit_bytes or len(offer) >= SERVICES_MAX:
+            break
+        offer[service] = capacity
+    return [name, bytes(msgpack.packb(offer))]
 
 
 def decode_offer(body: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]] | None:

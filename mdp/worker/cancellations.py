@@ -1,4 +1,8 @@
-"""Cancels handlers, each once, and reports those that do not end."""
+"""Handlers that do not end: cancels each once, logs those that ignore it, and tells whether a worker still makes progress.
+
+A worker whose handlers ignore their cancellation is connected, sends heartbeats and has as many requests in flight as it may: only the lack
+of progress shows that it is stuck.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.worker.session_options import RunnerCounters
 
-__all__ = ["CHECK_S_MIN", "Cancellations"]
+__all__ = ["CHECK_S_MIN", "Cancellations", "Progress"]
 
 log = logging.getLogger("mdp.worker")
 
@@ -107,3 +111,37 @@ class Cancellations:
             with suppress(_Abandoned, StopIteration, ValueError):  # the last: it runs just now, and closes the worker from within
                 task.get_coro().throw(_Abandoned())
             task.cancel()  # nothing completes the future it may still await
+
+
+class Progress:
+    """The time since which requests wait and none is processed. Pure.
+
+    Args:
+        limit_s: how long this is no fault.
+    """
+
+    __slots__ = ("_done", "_limit_s", "_since")
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since: float | None = None
+        self._done = 0  # at the last check
+
+    def stuck_for_s(self, now: float, *, done: int, wanted: int, waiting: int, full: bool) -> float | None:
+        """Return how long requests have waited while none was processed; None if no longer than the limit. Call it at intervals.
+
+        Args:
+            now: monotonic seconds.
+            done: requests that have ended so far, for any reason.
+            wanted: running requests that were not cancelled.
+            waiting: requests that wait for a handler.
+            full: whether as many run as may.
+        """
+        if wanted or done != self._done or not (waiting or full):
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        self._done = done
+        if self._since is None or not waiting or now - self._since < self._limit_s:
+            return None
+        return now - self._since

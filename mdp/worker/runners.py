@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.runtime import supervision
 from core.runtime.leftovers import leave
-from mdp.broker.workers.progress import Progress
-from mdp.worker.cancellations import Cancellations
+from mdp.worker.cancellations import Cancellations, Progress
 from mdp.worker.failure_log import FailureLog
 from mdp.worker.handler import HandlerKind, PartsTooLarge, reply_frames
 from mdp.worker.handler_threads import HandlerThreads
@@ -145,7 +144,7 @@ class Runners:
         done = self.counters.handled + self.counters.errors + self.counters.cancelled + self.counters.expired
         wanted = len(self.running) - len(self._cancellations.since)
         full = len(self.running) >= self._concurrency
-        for_s = self._progress.held_for_s(time.monotonic(), done=done, wanted=wanted, waiting=len(self._queue), full=full)
+        for_s = self._progress.stuck_for_s(time.monotonic(), done=done, wanted=wanted, waiting=len(self._queue), full=full)
         if for_s is None:
             return ""
         reason = f"{len(self._cancellations.since)} handlers do not end though they were cancelled"

@@ -29,7 +29,7 @@ from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 from mdp.session.reconnector import clock_of
 from mdp.typed.calls import typed_handler
 from mdp.wire.commands import V03
-from mdp.worker.handler import HandlerKind, is_typed, kind_of, mark_of, reply_frames
+from mdp.worker.handler import HandlerKind, is_typed, kind_of, mark_of, name_of, reply_frames
 from mdp.worker.loop_watchdog import Watchdog
 from mdp.worker.registration import WorkerRegistration
 from mdp.worker.runners import Runners
@@ -165,7 +165,7 @@ class Worker:
             options = {**mark.options, **options}
             inline = inline or mark.inline
             if is_typed(handler):
-                handler = typed_handler(handler)
+                handler = typed_handler(handler, name_of(handler))
         self._kind = kind_of(handler, inline=inline)
         self._handler = handler
         self._brokers = [broker] if isinstance(broker, str) else [*broker]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from mdp.broker.requests.records import Service, Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mdp.broker.limits import BrokerOptions
     from mdp.wire.commands import Dialect
 
@@ -104,6 +106,12 @@ class Directory:
             self._idle.setdefault(service, now)
         elif self.services.get(service.name) is service:
             self._remove(service)
+
+    def capacities(self) -> Iterator[tuple[bytes, int]]:
+        """Yield the services of our own workers, with the free capacity of these; borrowed workers grant no credit."""
+        for name, service in self.routes.items():
+            if any(worker.credit for worker in service.workers.values()):
+                yield name, sum(max(0, worker.credit - len(worker.held)) for worker in service.workers.values())
 
     def close(self, now: float) -> None:
         """Take no requests any more."""

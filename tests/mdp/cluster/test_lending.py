@@ -36,6 +36,10 @@ B = "tcp://b:5555"
 C = "tcp://c:5555"
 
 
+def offer_of(machine: Dispatcher, limit_bytes: int) -> list[bytes]:
+    return encode_offer(machine.directory.name, machine.directory.capacities(), limit_bytes)
+
+
 def plain(messages: list[Message]) -> list[list[bytes]]:
     return [[*message[:-1], *decode_frames(message[-1])] if isinstance(message[-1], Encoded) else message for message in messages]
 
@@ -227,8 +231,8 @@ def test_a_service_only_peers_have_is_offered_but_not_lent_on() -> None:
     scene.offer(B, echo=0)
     service = scene.say(b"client", CLIENT_REQUEST_03 + bytes(8), b"mmi.service", b"", b"echo")
     assert service[0][2] == b"200"
-    assert encode_offer(scene.machine.directory, 1000)[0] == b"A"
-    assert decode_offer([b"200", *encode_offer(scene.machine.directory, 1000)]) == (b"A", {})
+    assert offer_of(scene.machine, 1000)[0] == b"A"
+    assert decode_offer([b"200", *offer_of(scene.machine, 1000)]) == (b"A", {})
     scene.offer(B)
     assert scene.ask(2)[0][2] == b"NO_SERVICE"
 
@@ -472,7 +476,7 @@ def test_an_offer_is_cut_where_it_gets_too_large() -> None:
     scene = Scene()
     for number in range(20):
         scene.say(b"w%d" % number, WORKER_READY_03, b"service-%02d" % number, b"")
-    answer = decode_offer([b"200", *encode_offer(scene.machine.directory, 100)])
+    answer = decode_offer([b"200", *offer_of(scene.machine, 100)])
     assert answer is not None
     assert len(answer[1]) == 5
 
@@ -521,7 +525,7 @@ class Pair:
                 frames = self.held[name].pop(0)
                 self.run(name, side.say(b"worker", WORKER_FINAL_03 + frames[1][7:], b"done"))
             case "offer" if self.up[name]:
-                offer = encode_offer(self.sides[other].machine.directory, 1000)
+                offer = offer_of(self.sides[other].machine, 1000)
                 side.lending.on_query_sent("peer")
                 self.run(name, side.out(side.lending.on_offer("peer", [b"200", *offer], 0.0)))
             case "cut":

@@ -231,7 +231,7 @@ def test_functions_that_cannot_be_services_are_refused_when_the_worker_is_made()
 
     for function in (stars, by_place, half, odd, returns):
         with pytest.raises(TypeError):
-            typed_handler(function)
+            typed_handler(function, "function")
         with pytest.raises(TypeError):
             mdp.Worker("inproc://nowhere", mdp.service("any")(function))
 
