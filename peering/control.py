@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import core
+from core.rpc.control_socket import ControlSocket
 from peering.errors import MalformedMessage
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _OK: Final = b"200"
 _MALFORMED: Final = b"400"
 
 
-class Control:
+class Control(ControlSocket):
     """ROUTER that answers STATUS.
 
     Args:
@@ -35,23 +36,7 @@ class Control:
 
     def __init__(self, context: core.Context, endpoint: str, status: Callable[[], dict[str, Any]]) -> None:
         self._status = status
-        self._socket = context.socket(core.ROUTER, linger=200)
-        try:
-            self._socket.bind(endpoint)
-        except core.ZMQError:
-            self._socket.close(linger=0)
-            raise
-        self._socket.set_receiver(self._receive)
-
-    @property
-    def endpoint(self) -> str:
-        """Bound endpoint, with its port."""
-        return self._socket.last_endpoint
-
-    async def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-        await self._socket.wait_closed()
+        super().__init__(context, endpoint)
 
     def _receive(self, batch: list[list[bytes]]) -> None:
         for frames in batch:

@@ -16,6 +16,7 @@ Pure.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, EnvelopedRequest, read_request, read_worker
@@ -66,13 +67,7 @@ class Endpoints(NamedTuple):
     state: str
 
 
-def split_envelope(frames: Sequence[bytes]) -> EnvelopedRequest:
-    """Split `[address…][""][body…]`, the routing id being an address.
-
-    Raises:
-        MalformedMessage: no address, no empty frame, or no body.
-    """
-    return read_request(frames, MalformedMessage)
+split_envelope: Final = partial(read_request, malformed=MalformedMessage)
 
 
 def decode_worker(frames: Sequence[bytes]) -> tuple[Control | EnvelopedRequest, bool]:

@@ -17,6 +17,7 @@ Pure.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, EnvelopedRequest, read_request, read_worker
@@ -39,13 +40,7 @@ __all__ = [
 ]
 
 
-def split_envelope(frames: Sequence[bytes]) -> EnvelopedRequest:
-    """Split `[address…][empty][body…]`.
-
-    Raises:
-        MalformedMessage: no address, no empty frame, or no body.
-    """
-    return read_request(frames, MalformedMessage)
+split_envelope: Final = partial(read_request, malformed=MalformedMessage)
 
 
 def decode(frames: Sequence[bytes], *, simple: bool) -> Control | EnvelopedRequest:

@@ -10,15 +10,16 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import core
 from bstar.errors import MalformedMessage, NotActive
 from bstar.machine.wire import ReplyHeader, ReplyKind, RequestKind, decode_request_header, encode_reply_header
+from core.rpc.control_socket import ControlSocket
 from core.runtime import supervision
 from core.runtime.supervision import ONCE
 
 if TYPE_CHECKING:
     from collections import Counter
 
+    import core
     from bstar.machine.ballot import Ballot
     from bstar.machine.wire import RequestHeader
 
@@ -46,7 +47,7 @@ class Controlled(Protocol):
         ...
 
 
-class Control:
+class Control(ControlSocket):
     """ROUTER that answers `["", header]` with `["", header, JSON]`.
 
     Args:
@@ -59,26 +60,14 @@ class Control:
     def __init__(self, context: core.Context, endpoint: str, server: Controlled, options: dict[str, Any]) -> None:
         self._server = server
         self._orders: set[asyncio.Task[None]] = set()
-        self._socket = context.socket(core.ROUTER, linger=200, **options)
-        try:
-            self._socket.bind(endpoint)
-        except core.ZMQError:
-            self._socket.close()
-            raise
-        self._socket.set_receiver(self._receive)
-
-    @property
-    def endpoint(self) -> str:
-        """Bound endpoint, with its port."""
-        return self._socket.last_endpoint
+        super().__init__(context, endpoint, **options)
 
     async def close(self) -> None:
         """Cancel running orders and close the socket."""
         for order in self._orders:
             order.cancel()
         await asyncio.gather(*self._orders, return_exceptions=True)
-        self._socket.close()
-        await self._socket.wait_closed()
+        await super().close()
 
     def _receive(self, batch: list[list[bytes]]) -> None:
         for frames in batch:

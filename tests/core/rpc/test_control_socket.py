@@ -1,0 +1,39 @@
+"""core.rpc.control_socket: operators' requests over a ROUTER."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import core
+from core.rpc.control_socket import ControlSocket
+
+
+class Echo(ControlSocket):
+    """Answers with the request."""
+
+    def _receive(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            self._socket.send_multipart(frames)
+
+
+async def test_requests_are_answered_at_the_bound_endpoint() -> None:
+    async with core.Context() as context:
+        control = Echo(context, "tcp://127.0.0.1:*", maxmsgsize=100)
+        async with asyncio.timeout(10), context.socket(core.REQ) as client:
+            client.connect(control.endpoint)
+            await client.send_multipart([b"STATUS", b"x"])
+            assert await client.recv_multipart() == [b"STATUS", b"x"]
+        await control.close()
+
+
+async def test_an_endpoint_in_use_leaves_no_socket_behind(tmp_path: Path) -> None:
+    async with core.Context() as context:
+        control = Echo(context, f"ipc://{tmp_path}/c")
+        with pytest.raises(core.AddressInUse):
+            Echo(context, f"ipc://{tmp_path}/c")
+        await control.close()
+        again = Echo(context, f"ipc://{tmp_path}/c")
+        await again.close()
