@@ -1,4 +1,4 @@
-"""A path that documents and programs have used: the code is in `mdp.eventlog.files`."""
+"""Documented path that forwards to `mdp.eventlog.files`."""
 
 from mdp.eventlog.files import EventLogOptions, EventLogWriter, read_events, read_segment, segment_number, segments
 
