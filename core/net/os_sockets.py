@@ -321,27 +321,27 @@ def peer_has_ended(transport: asyncio.Transport) -> bool:
 
 def unacknowledged(transport: asyncio.Transport) -> int:
     """Return how many sent bytes the peer's system has not acknowledged; 0 where the system does not tell."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or sys.platform != "linux":
-        return 0
-    import fcntl
-
-    try:
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:
-        return 0
+    return _queued(transport, TIOCOUTQ) if sys.platform == "linux" else 0
 
 
 def unread(transport: asyncio.Transport) -> int:
     """Return how many received bytes wait in the system; 0 where the system does not tell."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or os.name != "posix":
+    if os.name != "posix":
         return 0
-    import fcntl
     import termios
 
+    return _queued(transport, termios.FIONREAD)
+
+
+def _queued(transport: asyncio.Transport, request: int) -> int:
+    """Return the length of a queue of the system, 0 without a socket."""
+    import fcntl
+
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return 0
     try:
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), request, bytes(4)), sys.byteorder)
     except OSError:
         return 0
 
