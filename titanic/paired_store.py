@@ -27,8 +27,9 @@ from bstar.net.boot_clock import boot_clock
 from core.daemon.metrics import Family, MetricsPage, Snapshot
 from core.runtime import supervision
 from titanic.errors import TitanicError, Wounded
+from titanic.journal.ownership import read_mark, write_mark
 from titanic.mirror.peer_query import ask_peer
-from titanic.mirror.replica_directory import lineage_at, read_mark, write_mark
+from titanic.mirror.replica_directory import lineage_at
 from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine, Terms
 from titanic.mirror.replica_server import NO_LEASE, Mirror
 from titanic.mirror.succession import Answer, Role, led_mark, role_of
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.journal.disk import HeldDisk
     from titanic.journal.group_commit import JournalOptions
+    from titanic.journal.ownership import Mark
     from titanic.mirror.succession import Lineage
-    from titanic.wire.mirror_frames import Mark
 
 __all__ = ["PairedOptions", "PairedTitanic"]
 

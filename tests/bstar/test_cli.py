@@ -151,7 +151,7 @@ def test_status_of_both_members_and_the_witness_at_once(programs: Programs) -> N
     assert {"[ipc://p.control]", "state: active", "safe: true", "error: nothing heard"} <= set(ended.lines)
 
 
-def test_nobody_there_is_69(programs: Programs) -> None:
+def test_no_server_is_69(programs: Programs) -> None:
     ended = programs.run(*CALL, "--patience", "0.1", "x")
     assert ended.code == 69
     assert ended.complaint.startswith("bstar: no active server after 0.1")
@@ -233,7 +233,7 @@ def test_stopped_daemons_end_with_0(programs: Programs) -> None:
 # --- the ballot file -----------------------------------------------------------------------------------------------------------
 
 
-def test_full_disk_puts_a_fail_over_off_and_ends_nobody(programs: Programs) -> None:
+def test_full_disk_delays_a_fail_over_and_ends_no_server(programs: Programs) -> None:
     """BST-27: the backup cannot write its ballot when it is needed; it says so, stays, and takes over when it can."""
     backup = server_named(programs, "b.ballot")
     soft, hard = resource.prlimit(backup.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))

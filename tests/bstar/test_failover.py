@@ -178,7 +178,7 @@ async def test_switchover_under_load_loses_nothing() -> None:
         assert len(keys) == len(set(keys)) == 1000
 
 
-async def test_switchover_is_refused_where_it_would_leave_nobody() -> None:
+async def test_switchover_is_refused_if_no_server_would_be_active() -> None:
     async with Scene(heartbeat_ms=QUICK_MS) as scene:
         await scene.settle()
         with pytest.raises(bstar.NotActive) as caught:

@@ -157,7 +157,7 @@ PROFILES = [(1000, 2.3, 3.0, 2.3), (200, 0.8, 0.8, 0.65)]
 @pytest.mark.parametrize("brokers", [False, True], ids=["bstar", "mdp"])
 @pytest.mark.parametrize("witness", [False, True], ids=["fenced", "witness"])
 @pytest.mark.parametrize("heartbeat_ms, p50_s, p99_s, longest_s", PROFILES, ids=["default", "fast"])
-def test_what_was_promised_leaves_room_for_the_machine(
+def test_documented_times_leave_a_margin_for_the_machine(
     heartbeat_ms: int, p50_s: float, p99_s: float, longest_s: float, witness: bool, brokers: bool
 ) -> None:
     p50, longest = figures(heartbeat_ms, witness, brokers)

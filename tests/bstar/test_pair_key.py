@@ -131,7 +131,7 @@ def pair_votes(pair: bstar.Pair) -> bool:
 # --- counters nobody can have come to -------------------------------------------------------------------------------------------
 
 
-async def test_peer_that_names_a_counter_nobody_can_have_come_to_is_not_believed() -> None:
+async def test_an_implausible_counter_of_a_peer_is_ignored() -> None:
     """BST-47: its word would leave no ballot for us; the log, a counter and the status say so."""
     async with core.Context() as context, context.socket(core.XPUB, linger=0, xpub_verbose=1) as liar:
         liar.bind("inproc://liar")
@@ -147,7 +147,7 @@ async def test_peer_that_names_a_counter_nobody_can_have_come_to_is_not_believed
             assert pair.trouble == ""
 
 
-async def test_question_from_anybody_with_the_highest_counter_does_not_end_the_pair() -> None:
+async def test_a_question_with_the_highest_counter_does_not_end_the_pair() -> None:
     """BST-47: 36 bytes at the witness; once it granted them, and both servers were refused permanently."""
     async with (
         Scene(witness=True, heartbeat_ms=QUICK_MS) as scene,

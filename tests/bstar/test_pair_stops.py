@@ -101,7 +101,7 @@ async def test_server_whose_ballot_cannot_be_written_stays_what_it_was_and_tries
         assert store.load() == Record(RecordRole.SERVER, ballot.node, 1, ballot.counter)
 
 
-async def test_server_that_starts_on_a_full_disk_is_somebody_new_and_claims_nothing(
+async def test_server_that_starts_on_a_full_disk_has_a_new_node_id_and_claims_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An incarnation that is not on disk would be used again, and its messages taken for old ones."""

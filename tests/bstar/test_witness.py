@@ -144,7 +144,7 @@ async def test_witness_that_cannot_write_refuses_and_says_why(
         assert store.load() == Record(RecordRole.WITNESS, B.node, 1, B.counter)
 
 
-async def test_ballot_that_nobody_can_have_drawn_is_refused(context: core.Context, tmp_path: Path) -> None:
+async def test_an_implausible_ballot_is_refused(context: core.Context, tmp_path: Path) -> None:
     """BST-47: 36 bytes of any sender must not end the pair permanently. Accepted counters leave higher ones."""
     clock = Clock()
     async with witness(context, clock, tmp_path / "witness.ballot") as one:

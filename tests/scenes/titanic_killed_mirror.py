@@ -15,7 +15,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from titanic.journal.disk import RealDisk
-from titanic.mirror.replica_directory import Replica, read_mark
+from titanic.journal.ownership import read_mark
+from titanic.mirror.replica_directory import Replica
 from titanic.mirror.replica_server import Mirror
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from titanic.journal.ownership import Mark, Step
 from titanic.mirror.succession import Answer, Lineage, LineageKind, Role, judge, led_mark, lineage_of, role_of
-from titanic.wire.mirror_frames import Mark, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,11 +19,11 @@ from tests.titanic.journal import test_crash, test_cut, test_damage, test_faults
 from tests.titanic.mirror import test_crash as test_mirror_crash
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
+from titanic.journal.ownership import Step
 from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import encode_request
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
-from titanic.wire.mirror_frames import Step
 
 SEEDS = int(os.environ.get("HUNT_SEEDS", "6"))
 

@@ -21,12 +21,13 @@ from core.security.authenticator import curve_keypair
 from tests.scenes.bstar_sockets import until
 from tests.scenes.titanic_pair import Two
 from titanic.commands.main import main
+from titanic.journal.ownership import Mark, Step, check_is_of_no_pair, read_mark, write_mark
 from titanic.mirror.peer_query import ask_peer
-from titanic.mirror.replica_directory import Replica, check_is_of_no_pair, lineage_at, read_mark, write_mark
+from titanic.mirror.replica_directory import Replica, lineage_at
 from titanic.mirror.replica_server import Mirror
 from titanic.mirror.succession import FORCED, Answer, Lineage, LineageKind, judge, lineage_of
 from titanic.store.repair import read_store
-from titanic.wire.mirror_frames import Call, Mark, Step, pack_pair
+from titanic.wire.mirror_frames import Call, pack_pair
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +76,7 @@ async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_it
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_both_were_down_and_nobody_serves_before_both_have_met(tmp_path: Path, first: int) -> None:
+async def test_after_both_were_down_neither_serves_before_they_have_met(tmp_path: Path, first: int) -> None:
     """Each may have acknowledged alone; together they can decide."""
     async with Two(tmp_path) as two:
         await two.start(0)
@@ -191,7 +192,7 @@ async def test_changing_roles_leaves_nothing_open_and_nothing_running(tmp_path: 
         await until(lambda: used()[1] == threads and used()[0] <= before + 3, "what a turn used is given back")
 
 
-async def test_what_a_listening_mirror_says_once_is_said_once_in_all_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_warning_of_the_mirror_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
 
     def unprotected(options: object, endpoint: str) -> str:

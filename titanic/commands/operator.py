@@ -20,12 +20,12 @@ from titanic.commands.export import FORMATS, export_rows, write_rows
 from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNew, Wounded
 from titanic.journal.disk import ReadingDisk, RealDisk
 from titanic.journal.inspection import MANIFEST_NAME
+from titanic.journal.ownership import MARK_NAME, Mark, Step
 from titanic.journal.segment_log import LogOptions
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
 from titanic.store.status import PAGE_MAX as ROWS_AT_ONCE
 from titanic.store.status import entry_row
-from titanic.wire.mirror_frames import MARK_NAME, Mark, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -171,7 +171,7 @@ def promote(store: str, accept_loss: bool) -> None:
 
     Half of a pair gets the right to serve without the other half, whatever data that has.
     """
-    from titanic.mirror.replica_directory import read_mark, write_mark
+    from titanic.journal.ownership import read_mark, write_mark
 
     with _held(store) as disk:
         mark = read_mark(disk)
@@ -188,7 +188,8 @@ def promote(store: str, accept_loss: bool) -> None:
 
 def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
     """Give half of a pair the right to serve alone; return the message for the operator."""
-    from titanic.mirror.replica_directory import lineage_at, write_mark
+    from titanic.journal.ownership import write_mark
+    from titanic.mirror.replica_directory import lineage_at
     from titanic.mirror.succession import FORCED, LineageKind
 
     lineage = lineage_at(disk)

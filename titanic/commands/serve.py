@@ -19,8 +19,8 @@ from titanic.access.verbs import OWNERLESS
 from titanic.commands.operator import disk_errors
 from titanic.journal.disk import HeldDisk, RealDisk
 from titanic.journal.group_commit import JournalOptions
+from titanic.journal.ownership import check_is_of_no_pair
 from titanic.journal.segment_log import LogOptions
-from titanic.mirror.replica_directory import check_is_of_no_pair
 from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine
 from titanic.paired_store import PairedOptions, PairedTitanic
 from titanic.store.delivery_queue import DispatchOptions

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from titanic.journal.recovery import Consumer
     from titanic.journal.segment_log import Placement
 
-__all__ = ["Journal", "JournalOptions", "Token"]
+__all__ = ["Journal", "JournalOptions", "Token", "fail_future"]
 
 log = logging.getLogger("titanic")
 
@@ -239,7 +239,7 @@ class Journal:
                 elif isinstance(item, _Job):
                     self._call_in_loop(_settle, item.future, None, self._end_error())
             if self.log.wounded is not None:
-                self._call_in_loop(_fail, self.failed, self._end_error())
+                self._call_in_loop(fail_future, self.failed, self._end_error())
 
     def _end_error(self) -> Wounded:
         return Wounded(self.log.wounded or THREAD_ENDED)
@@ -402,7 +402,8 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
         future.set_exception(error)
 
 
-def _fail(failed: asyncio.Future[None], error: Wounded) -> None:
+def fail_future(failed: asyncio.Future[None], error: Wounded) -> None:
+    """Set the error of a future that need not be awaited."""
     if not failed.done():
         failed.set_exception(error)
-        failed.exception()  # marks it as retrieved: the owner need not await it
+        failed.exception()  # marks it as retrieved

@@ -33,9 +33,9 @@ from titanic.errors import StoreFull, Wounded
 from titanic.journal.checkpoint import CHECKPOINT_NAME
 from titanic.journal.inspection import MANIFEST_NAME, is_accepted, segment_name
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
+from titanic.journal.ownership import check_is_store
 from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Draft, SegmentHeader, encode, seed_of
 from titanic.journal.recovery import Consumer, Recovered, Start, prepare_segment, publish_segment, recover, replace_file
-from titanic.mirror.replica_directory import check_is_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

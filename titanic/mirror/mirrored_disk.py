@@ -15,8 +15,9 @@ from zlib import crc32
 
 from titanic.errors import MirrorAway
 from titanic.journal.inspection import read_file
-from titanic.mirror.replica_directory import read_mark, used_octets, write_mark
-from titanic.wire.mirror_frames import COPIES_MAX, OWN_NAMES, PIECE_BYTES, Call, Hello, Mark, Swap
+from titanic.journal.ownership import Mark, read_mark, write_mark
+from titanic.mirror.replica_directory import used_octets
+from titanic.wire.mirror_frames import COPIES_MAX, OWN_NAMES, PIECE_BYTES, Call, Hello, Swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,19 +16,16 @@ import msgpack
 from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.inspection import MANIFEST_NAME, read_file
 from titanic.journal.manifest import Manifest
-from titanic.journal.recovery import replace_file
+from titanic.journal.ownership import MARK_NAME, Mark, Step, check_is_of_no_pair, read_mark, write_mark
 from titanic.mirror.succession import Answer, Lineage, LineageKind, judge, lineage_of
 from titanic.wire.mirror_frames import (
     COPY_SUFFIX,
     EPOCH_JUMP_MAX,
-    MARK_NAME,
     OWN_NAMES,
     PIECE_BYTES,
     BadCall,
     Call,
     Hello,
-    Mark,
-    Step,
     Swap,
     check_name,
 )
@@ -41,36 +38,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Refused",
     "Replica",
-    "check_is_of_no_pair",
-    "check_is_store",
     "describe",
-    "read_mark",
     "lineage_at",
     "used_octets",
-    "write_mark",
 ]
 
 
 class Refused(Exception):
     """The mirror must not follow this store."""
-
-
-def read_mark(disk: Disk) -> Mark | None:
-    """Return the mark of a directory, None if it was never mirrored; raises JournalError, OSError."""
-    return Mark.decode(read_file(disk, MARK_NAME)) if MARK_NAME in disk.names() else None
-
-
-def write_mark(disk: Disk, mark: Mark) -> None:
-    """Write a mark; it is on the disk when this returns. Raises OSError."""
-    replace_file(disk, MARK_NAME, mark.encode())
-    disk.sync_directory()
-
-
-def check_is_store(disk: Disk) -> None:
-    """Raise JournalError (MIRROR) if this directory is a mirror: serving it would create two stores from one."""
-    mark = read_mark(disk)
-    if mark is not None and mark.role == "mirror":
-        raise JournalError(MARK_NAME, f"this directory is a mirror ({mark.step.value}); titanic promote makes it a store", "MIRROR")
 
 
 def lineage_at(disk: Disk) -> Lineage:
@@ -89,16 +64,6 @@ def lineage_at(disk: Disk) -> Lineage:
                 raise
             held = mark.store
     return lineage_of(mark, held)
-
-
-def check_is_of_no_pair(disk: Disk) -> None:
-    """Raise JournalError (MIRROR) if this directory belongs to a pair, whose other half may have newer data."""
-    mark = read_mark(disk)
-    if mark is not None and mark.paired:
-        reason = (
-            f"this directory is one of a pair's; serve it with --bstar (without the file {MARK_NAME!r} in it, it is a store of its own)"
-        )
-        raise JournalError(MARK_NAME, reason, "MIRROR")
 
 
 def used_octets(data: bytes) -> int:

@@ -21,9 +21,11 @@ import core
 from bstar.net.boot_clock import boot_clock
 from core.runtime import supervision
 from titanic.errors import Wounded
+from titanic.journal.group_commit import fail_future
+from titanic.journal.ownership import Step
 from titanic.mirror.replica_directory import Refused, Replica
 from titanic.mirror.succession import LeaseEstimate, Lineage, judge
-from titanic.wire.mirror_frames import NO, OK, BadCall, Call, Step, pack_pair, unpack_pair
+from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_pair
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -205,7 +207,9 @@ class Mirror:
     def _on_failure(self, error: Exception) -> None:
         """Report an unexpected error to `until_failed`."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_fail, self._failed, Wounded(f"the mirror's thread has ended: {type(error).__name__}: {error}"))
+            self._loop.call_soon_threadsafe(
+                fail_future, self._failed, Wounded(f"the mirror's thread has ended: {type(error).__name__}: {error}")
+            )
 
     def _follow(self) -> None:
         followed = b""
@@ -243,9 +247,3 @@ class Mirror:
     def _send_answers(self, answers: list[list[bytes]]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._answer, answers)
-
-
-def _fail(failed: asyncio.Future[None], error: Wounded) -> None:
-    if not failed.done():
-        failed.set_exception(error)
-        failed.exception()  # marks it as retrieved: the owner need not await it

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
-from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, BadCall, Mark, Step, is_epoch
+from titanic.journal.ownership import Mark, Step
+from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, BadCall, is_epoch
 
 if TYPE_CHECKING:
     from typing import Self

@@ -1,4 +1,4 @@
-"""Mirror protocol, and the mark file in both directories (specs/titanic.md §10). Pure.
+"""Mirror protocol (specs/titanic.md §10). Pure.
 
     store to mirror    [session][number][call][argument...]     calls of `titanic.journal.disk.Disk`, and five others
     mirror to store    [session][number][OK][detail]            everything up to this number is done, and synced where the call says so
@@ -13,7 +13,6 @@ Session and number are 8 bytes, big-endian. The store bounds what is in flight: 
 from __future__ import annotations
 
 import enum
-import json
 import re
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
-from titanic.errors import JournalError
+from titanic.journal.ownership import MARK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "COPIES_MAX",
     "COPY_SUFFIX",
-    "MARK_NAME",
     "NO",
     "OK",
     "OWN_NAMES",
@@ -37,8 +35,6 @@ __all__ = [
     "BadCall",
     "Call",
     "Hello",
-    "Mark",
-    "Step",
     "Swap",
     "check_name",
     "pack_pair",
@@ -47,7 +43,6 @@ __all__ = [
 
 OK: Final = b"ok"
 NO: Final = b"no"
-MARK_NAME: Final = "mirror"
 # Local files, never mirrored.
 OWN_NAMES: Final = frozenset({"lock", "reserve", MARK_NAME})
 COPY_SUFFIX: Final = ".copy.tmp"
@@ -88,62 +83,9 @@ class Call(bytes, enum.Enum):
     SYNC_DIRECTORY = b"sync_directory"
 
 
-class Step(enum.StrEnum):
-    """State of the data of a mirror.
-
-    EMPTY: no data yet. IN_STEP: everything that was acknowledged, as far as it knows. BEHIND: complete but older, the store acknowledged
-    alone. CHANGING: files were being exchanged, so the contents are unknown.
-    """
-
-    EMPTY = "empty"
-    IN_STEP = "in step"
-    BEHIND = "behind"
-    CHANGING = "changing"
-
-
 def is_epoch(number: int) -> bool:
     """Return whether a number can be an epoch."""
     return 0 <= number <= EPOCH_MAX
-
-
-class Mark(NamedTuple):
-    """The file `mirror` in a mirrored directory.
-
-    Attributes:
-        role: "store", or "mirror".
-        epoch: raised by each promotion; a mirror refuses a store of a lower epoch.
-        step: of a mirror; a store is always IN_STEP with itself.
-        alone: of a store: it acknowledged records its mirror lacks.
-        doubt: of a mirror: its disk failed, so its files may be in memory only and must not be compared.
-        store: the id of the store, b"" before it is known.
-        paired: half of a pair (`titanic.paired_store`): its step does not tell whether the other half acknowledged alone.
-    """
-
-    role: str = "store"
-    epoch: int = 0
-    step: Step = Step.IN_STEP
-    alone: bool = False
-    doubt: bool = False
-    store: bytes = b""
-    paired: bool = False
-
-    def encode(self) -> bytes:
-        """Return the file: one line of JSON."""
-        return json.dumps({**self._asdict(), "step": self.step.value, "store": self.store.hex()}).encode() + b"\n"
-
-    @classmethod
-    def decode(cls, data: bytes) -> Mark:
-        """Read the file; raises JournalError (MIRROR) when it is something else."""
-        try:
-            row = json.loads(data)
-            switches = (bool(row["alone"]), bool(row["doubt"]))
-            store, paired = bytes.fromhex(row["store"]), bool(row.get("paired", False))
-            mark = cls(str(row["role"]), int(row["epoch"]), Step(row["step"]), *switches, store, paired)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise JournalError(MARK_NAME, "cannot be read", "MIRROR") from error
-        if mark.role not in ("store", "mirror"):
-            raise JournalError(MARK_NAME, f"role {mark.role!r}", "MIRROR")
-        return mark
 
 
 class Hello(NamedTuple):

@@ -23,7 +23,7 @@ def signed(head: bytes) -> bytes:
     return head + zlib.crc32(head).to_bytes(4, "big")
 
 
-def test_octets_of_a_slot() -> None:
+def test_bytes_of_a_slot() -> None:
     """BST-27: the layout of the specification, byte by byte."""
     slot = encode_slot(RECORD, 5)
     assert slot == signed(HEAD).ljust(4096, b"\0")
@@ -59,7 +59,7 @@ def test_any_flipped_bit_of_one_copy_leaves_the_other(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_write_that_ends_after_any_octet_leaves_the_old_or_the_new(number: int) -> None:
+def test_write_that_ends_after_any_byte_leaves_the_old_or_the_new(number: int) -> None:
     """The slot that was being written is the torn one; it is also the first to be written next time."""
     old, new = encode_slot(RECORD, 5), encode_slot(NEWER, 6)
     for length in (*range(SLOT_USED + 1), SLOT_OCTETS):

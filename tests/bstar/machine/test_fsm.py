@@ -90,7 +90,7 @@ def test_requests_have_a_verdict_and_other_events_have_none() -> None:
             assert all((cell.verdict is not None) == (event in requests) for event, cell in row.items())
 
 
-def test_nobody_goes_back_to_waiting() -> None:
+def test_no_state_leads_back_to_waiting() -> None:
     """BST-11: a server leaves PRIMARY and BACKUP for good; only a restart begins there."""
     for table in (GUIDE, BALLOT):
         for state in (ACTIVE, PASSIVE):

@@ -45,7 +45,7 @@ def test_lone_primary_listens_for_two_heartbeats_first(ballots: bool) -> None:
 
 
 @MODES
-def test_lone_backup_serves_nobody(ballots: bool) -> None:
+def test_lone_backup_does_not_serve(ballots: bool) -> None:
     """BST-13."""
     star = Star(BACKUP, ballots=ballots)
     star.live(0.0, 60.0)
@@ -156,7 +156,7 @@ def test_one_announcement_per_heartbeat_whatever_the_traffic(ballots: bool) -> N
     assert len(primary.took(Announce)) == 5
 
 
-def test_after_standing_still_one_announcement_is_due() -> None:
+def test_after_a_suspension_one_announcement_is_due() -> None:
     primary, _ = pair()
     primary.tick(50.0)
     assert len(primary.took(Announce)) == 2  # the change to passive, and the heartbeat
@@ -335,7 +335,7 @@ def test_active_with_a_witness_asks_both_when_a_client_names_a_higher_ballot() -
     assert star.machine.member.counter == 7
 
 
-def test_passive_asks_nobody_for_a_client() -> None:
+def test_passive_asks_no_witness_for_a_client() -> None:
     _, backup = pair()
     assert backup.machine.question(1.5) == ()
 

@@ -128,7 +128,7 @@ def test_a_refused_claim_draws_again_only_where_that_helps(highest: Ballot, then
 
 
 @pytest.mark.parametrize("highest", [NO_BALLOT, Ballot(5, A), Ballot(5, B), Ballot(99, B)])
-def test_whoever_serves_and_is_refused_serves_no_longer(highest: Ballot) -> None:
+def test_an_active_server_that_is_refused_stops_serving(highest: Ballot) -> None:
     """BST-29: whatever the witness's reason is."""
     machine, ballot = asking()
     assert BecameActive(ballot) in machine.granted(ballot, 10.0, LEASE_S, 10.0)
@@ -153,7 +153,7 @@ def test_a_vote_lengthens_the_claim_under_way_and_begins_no_other() -> None:
     assert dropped == [11.5 + EXPIRY_S]
 
 
-def test_whoever_claims_nothing_drops_nothing() -> None:
+def test_without_a_claim_nothing_is_dropped() -> None:
     star = Star(PRIMARY)
     star.log.clear()
     star.hears(said_by(B, ACTIVE, BACKUP, 3), 0.5)

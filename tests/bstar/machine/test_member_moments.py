@@ -55,7 +55,7 @@ def claiming(role: State = PRIMARY, **settings: float) -> tuple[Machine, float, 
     return machine, now, persist.counter
 
 
-def test_a_claim_that_nobody_decides_is_dropped_when_its_time_is_over() -> None:
+def test_an_undecided_claim_is_dropped_after_its_time() -> None:
     """BST-24: neither a moment before nor with the heartbeat behind it."""
     machine, now, _ = claiming()
     dropped: list[object] = []

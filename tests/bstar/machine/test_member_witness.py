@@ -276,7 +276,7 @@ def test_a_lease_is_over_at_its_end_and_a_late_answer_gives_none() -> None:
     assert just.member.lease_until == pytest.approx(2.001)
 
 
-def test_a_refusal_that_nobody_waits_for_changes_no_more_than_the_counter() -> None:
+def test_an_unexpected_refusal_changes_the_counter_only() -> None:
     star = Star(PRIMARY, lease_s=LEASE_S)
     star.live(0.0, 2.0)
     settings, before = star.machine.settings, star.machine.member

@@ -116,7 +116,7 @@ def test_reply_has_to_match() -> None:
     assert one.counters["reply_unknown"] == 2
 
 
-def test_patience_ends() -> None:
+def test_a_request_ends_at_its_deadline() -> None:
     one = requester(deadline_s=2.5)
     sequence, _ = ask(one)
     one.tick(1.0)
@@ -125,7 +125,7 @@ def test_patience_ends() -> None:
     assert one.deadline() is None
 
 
-def test_a_request_may_have_its_own_patience() -> None:
+def test_a_request_may_have_its_own_deadline() -> None:
     one = requester(lines=())
     sequence, _ = one.submit([], 3.0, deadline_s=0.5)
     assert one.deadline() == 3.5

@@ -79,7 +79,7 @@ def test_anything_else_is_no_state(frames: list[bytes]) -> None:
         decode_state(frames)
 
 
-def test_ballot_message_octets() -> None:
+def test_ballot_message_bytes() -> None:
     """The layout of the specification, byte by byte."""
     octets = encode_state(MESSAGE)
     assert octets == (
@@ -144,7 +144,7 @@ def test_ballot_messages_out_of_range(frame: bytes) -> None:
 # --- witness and client ---------------------------------------------------------------------------------------------------------
 
 
-def test_witness_octets() -> None:
+def test_witness_bytes() -> None:
     question = Question(QuestionKind.KEEP, 7, Ballot(5, 9), 2000)
     octets = encode_question(question)
     numbers = "02 0000000000000007 0000000000000005 0000000000000009 000007d0"
@@ -157,7 +157,7 @@ def test_witness_octets() -> None:
     assert decode_answer(octets) == answer
 
 
-def test_client_octets() -> None:
+def test_client_bytes() -> None:
     header = RequestHeader(RequestKind.REQUEST, 1, 2, Ballot(3, 4))
     octets = encode_request_header(header)
     assert octets == b"BSTARC\x01" + bytes.fromhex("01 0000000000000001 0000000000000002 0000000000000003 0000000000000004")
@@ -195,7 +195,7 @@ DECODERS: list[tuple[Any, bytes, int]] = [
 
 @pytest.mark.parametrize("decode, topic, size", DECODERS)
 @given(data=st.data())
-def test_octets_of_a_peer_raise_nothing_else(decode: Any, topic: bytes, size: int, data: st.DataObject) -> None:
+def test_bytes_of_a_peer_raise_nothing_else(decode: Any, topic: bytes, size: int, data: st.DataObject) -> None:
     rest = size - len(topic)
     octets = data.draw(st.one_of(st.binary(max_size=80), st.binary(min_size=rest, max_size=rest).map(lambda tail: topic + tail)))
     with contextlib.suppress(MalformedMessage):

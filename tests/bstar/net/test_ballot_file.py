@@ -40,7 +40,7 @@ def test_a_ballot_that_comes_late_does_not_replace_a_higher_one(tmp_path: Path) 
         assert store.load() == RECORD._replace(counter=11)
 
 
-def test_threads_that_save_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_save_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow disk the next ballot is drawn during the write of the previous one: both are written, and the higher one stays."""
     path = tmp_path / "a.ballot"
     slow, go_on, sync = threading.Event(), threading.Event(), store_module._sync
@@ -204,7 +204,7 @@ except OSError as error:
 FILL = "import os\nfile = os.open('disk/fill', os.O_WRONLY | os.O_CREAT)\nwhile True: os.write(file, bytes(4096))"
 
 
-def test_ballots_are_drawn_on_a_disk_without_a_free_octet(tmp_path: Path) -> None:
+def test_ballots_are_drawn_on_a_full_disk(tmp_path: Path) -> None:
     """BST-27: the room was taken when the file was made."""
     (tmp_path / "disk").mkdir()
     path = tmp_path / "disk" / "a.ballot"

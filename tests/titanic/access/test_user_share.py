@@ -43,7 +43,7 @@ async def test_a_user_has_a_share_of_the_requests() -> None:
         await scene.submit("ann", "own-absent")
 
 
-async def test_a_user_has_a_share_of_the_octets_over_restarts(tmp_path: Path) -> None:
+async def test_a_user_has_a_share_of_the_bytes_over_restarts(tmp_path: Path) -> None:
     async with Small(directory=tmp_path) as scene:
         ann = await scene.client("ann")
         await ann.submit("own-absent", bytes(25_000))

@@ -194,7 +194,7 @@ async def test_while_the_broker_does_not_say_what_users_may_do_nothing_of_theirs
     assert await scene.ask("ann", b"titanic.wait", waits, b"20000") == [b"200", b"hello"]
 
 
-async def test_one_of_a_pair_that_loses_its_turn_while_it_asks_gives_nothing_out() -> None:
+async def test_half_of_a_pair_that_becomes_passive_while_it_asks_delivers_nothing() -> None:
     scene = Scene()
     may_send = False
     scene.guard = lambda: may_send or not scene.store.delivery.in_flight
@@ -303,7 +303,7 @@ async def test_what_is_no_service_is_nothing_to_ask_the_broker_about(scene: Scen
     assert scene.store._permissions.asked == before
 
 
-async def test_without_security_all_is_everybodys() -> None:
+async def test_without_security_all_requests_are_accessible_to_all() -> None:
     async with mdp.Broker() as broker:
         where = broker.bind("tcp://127.0.0.1:*")
         async with titanic.Service(where, titanic.Store(None, None)), titanic.Client(where) as ann, titanic.Client(where) as bob:

@@ -154,7 +154,7 @@ def test_a_disk_error_is_74(store: Path) -> None:
     assert err.count("\n") == 1
 
 
-def test_a_store_somebody_serves_is_69_and_names_the_pid(store: Path) -> None:
+def test_a_store_in_use_is_69_and_names_the_pid(store: Path) -> None:
     """S11."""
     disk = RealDisk(store)
     disk.lock()
@@ -287,7 +287,7 @@ def readonly(store: Path) -> Iterator[None]:
             store.chmod(0o755)
 
 
-def test_two_may_look_at_once_and_nobody_looks_at_a_store_in_use(store: Path) -> None:
+def test_two_may_read_at_once_and_a_store_in_use_is_not_read(store: Path) -> None:
     """S11."""
     one, two, writer = ReadingDisk(store), ReadingDisk(store), RealDisk(store)
     one.lock()

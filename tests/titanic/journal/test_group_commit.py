@@ -86,7 +86,7 @@ async def test_acknowledges_in_order_and_finds_everything_again(tmp_path: Path, 
     await again.close()
 
 
-async def test_one_sync_serves_everybody_who_waits(tmp_path: Path) -> None:
+async def test_one_sync_serves_all_waiting_records(tmp_path: Path) -> None:
     journal, _ = await opened(RealDisk(tmp_path), log=LogOptions(segment_bytes=1 << 20, reserve_bytes=0))
     acks = Waiter()
     for number in range(2000):
@@ -151,7 +151,7 @@ async def test_reads_a_record_back_and_names_one_that_is_damaged(tmp_path: Path)
     await journal.close()
 
 
-async def test_a_job_takes_its_turn_behind_what_was_appended(tmp_path: Path) -> None:
+async def test_a_job_runs_after_what_was_appended(tmp_path: Path) -> None:
     journal, _ = await opened(RealDisk(tmp_path))
     acks = Waiter()
     journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
@@ -260,7 +260,7 @@ async def test_a_wounded_journal_refuses_everything_and_still_reads() -> None:
 
 
 @pytest.mark.faults
-async def test_nobody_waits_for_a_writer_that_has_died() -> None:
+async def test_nothing_waits_for_a_dead_writer() -> None:
     """An internal fault in the thread: everything is refused, nothing hangs."""
     disk = SimDisk()
     journal, _ = await opened(disk)

@@ -43,7 +43,7 @@ SEED = seed_of(STORE)
 UUID = bytes(range(16))
 
 
-def test_a_record_to_the_octet() -> None:
+def test_a_record_byte_by_byte() -> None:
     (octets,) = encode([(RecordKind.REPLY, UUID, b"hello")], 7, 6, SEED)
     head = bytes.fromhex("02 00 00000005 0000000000000007 0000000000000006") + UUID
     check = crc32(head, crc32(STORE))
@@ -53,7 +53,7 @@ def test_a_record_to_the_octet() -> None:
     assert len(octets) == record_size(5) == 56
 
 
-def test_a_segment_header_to_the_octet() -> None:
+def test_a_segment_header_byte_by_byte() -> None:
     octets = SegmentHeader(STORE, 3, 1000, 99).encode()
     head = b"\x89TSJ\r\n\x1a\n" + bytes.fromhex("0001 01 00 00000040") + STORE
     head += (3).to_bytes(8, "big") + (1000).to_bytes(8, "big") + (99).to_bytes(8, "big") + bytes(4)
@@ -63,7 +63,7 @@ def test_a_segment_header_to_the_octet() -> None:
 
 
 @pytest.mark.parametrize(("at", "wrong"), [(11, b"\x01"), (12, (65).to_bytes(4, "big")), (56, b"\x00\x00\x00\x01")])
-def test_a_segment_header_with_octets_of_a_later_version_is_refused(at: int, wrong: bytes) -> None:
+def test_a_segment_header_with_fields_of_a_later_version_is_refused(at: int, wrong: bytes) -> None:
     octets = bytearray(SegmentHeader(STORE, 3, 1000, 99).encode())
     octets[at : at + len(wrong)] = wrong
     octets[-4:] = crc32(octets[:-4]).to_bytes(4, "big")
@@ -71,7 +71,7 @@ def test_a_segment_header_with_octets_of_a_later_version_is_refused(at: int, wro
         SegmentHeader.decode(bytes(octets), "x")
 
 
-def test_bodies_to_the_octet() -> None:
+def test_bodies_byte_by_byte() -> None:
     frames = b"\x01\x04echo\x00\x01x"
     assert (
         encode_request(1, 2, 3, 4, b"k", frames)

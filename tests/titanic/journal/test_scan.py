@@ -190,8 +190,8 @@ def spoilt(octets: bytes, at: int) -> bytes:
 @pytest.mark.parametrize(
     ("octets", "said"),
     [
-        (b"", "0 octets are too short"),
-        (header()[:63], "63 octets are too short"),
+        (b"", "0 bytes are too short"),
+        (header()[:63], "63 bytes are too short"),
         (spoilt(header(), 0), "does not begin with the magic"),
         (spoilt(header(), 7), "does not begin with the magic"),
         (header(version=0), "version 0, checksum algorithm 01"),

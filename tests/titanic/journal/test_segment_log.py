@@ -11,12 +11,12 @@ import pytest
 from tests.scenes.titanic_disk import ToldDisk
 from titanic.errors import JournalError, StoreFull, StoreLocked, Wounded
 from titanic.journal.manifest import Accepted, Manifest
+from titanic.journal.ownership import MARK_NAME
 from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, RecordKind, record_size
 from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.compaction import compact_segment
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
-from titanic.wire.mirror_frames import MARK_NAME
 
 if TYPE_CHECKING:
     from titanic.journal.record import Draft
@@ -145,7 +145,7 @@ def test_a_segment_takes_what_leaves_room_behind_it_and_the_next_takes_the_rest(
     assert log.droppable() == [1]
 
 
-def test_a_segment_is_full_to_the_octet_whatever_came_in_which_batch() -> None:
+def test_a_segment_is_filled_to_the_last_byte_by_any_batches() -> None:
     log, _, _ = opened()
     log.commit(drafts(5))
     assert log.commit(drafts(1, ROOM - 5 * SIZE - 48)).segment == 1
@@ -186,7 +186,7 @@ def test_what_was_accepted_is_remembered_as_long_as_its_segment_is_there() -> No
     assert Manifest.decode(disk.survivors()["manifest"], "manifest").accepted == words[1:]
 
 
-def test_a_batch_one_octet_too_long_for_a_segment_goes_into_the_next() -> None:
+def test_a_batch_one_byte_too_long_for_a_segment_goes_into_the_next() -> None:
     log, _, _ = opened()
     log.commit(drafts(1))
     assert log.commit([*drafts(4), *drafts(1, ROOM - 5 * SIZE - 48 + 8)]).segment == 2

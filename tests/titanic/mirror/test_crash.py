@@ -12,11 +12,11 @@ from tests.sim.disk import SimDisk, crash_images
 from tests.sim.journal_model import LIMITS, STORE, Moment, Play, check, recover
 from tests.sim.mirror_line import DirectLine
 from titanic.errors import JournalError, MirrorAway
+from titanic.journal.ownership import MARK_NAME, Mark, Step, read_mark
 from titanic.journal.segment_log import SegmentLog
 from titanic.mirror.mirrored_disk import MirroredDisk
-from titanic.mirror.replica_directory import Refused, Replica, read_mark
+from titanic.mirror.replica_directory import Refused, Replica
 from titanic.store.index.request_index import RequestIndex
-from titanic.wire.mirror_frames import MARK_NAME, Mark, Step
 
 if TYPE_CHECKING:
     from tests.sim.disk import Image

@@ -16,11 +16,10 @@ import mdp
 import titanic
 from titanic.commands.operator import operator
 from titanic.errors import Unavailable
-from titanic.mirror.replica_directory import read_mark
+from titanic.journal.ownership import MARK_NAME, Step, read_mark
 from titanic.mirror.replica_link import MirrorLine
 from titanic.mirror.replica_server import Mirror
 from titanic.store.repair import check, read_store
-from titanic.wire.mirror_frames import MARK_NAME, Step
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -219,7 +218,7 @@ async def test_the_first_machine_is_lost_and_the_mirror_promoted(tmp_path: Path)
 
 
 @pytest.mark.parametrize("away", ["--memory", "--fsync=never"])
-async def test_a_mirror_is_for_stores_that_promise_all(away: str, tmp_path: Path) -> None:
+async def test_a_mirror_needs_fsync_always(away: str, tmp_path: Path) -> None:
     where = [away] if away == "--memory" else [away, "--store", str(tmp_path)]
     assert (await cli("serve", *where, "--mirror", "tcp://127.0.0.1:9"))[0] == 2
 

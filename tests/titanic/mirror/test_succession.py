@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.scenes.titanic_pair_model import Node, Rules, World, search
+from titanic.journal.ownership import Mark, Step
 from titanic.mirror.succession import (
     FORCED,
     RATE_MARGIN,
@@ -24,7 +25,7 @@ from titanic.mirror.succession import (
     lineage_of,
     role_of,
 )
-from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, EPOCH_MAX, BadCall, Hello, Mark, Step, Swap
+from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, EPOCH_MAX, BadCall, Hello, Swap
 
 STORE, OTHER = b"s" * 16, b"o" * 16
 NOTHING, SPOILT, BEHIND, WHOLE, SOLE = LineageKind
@@ -97,7 +98,7 @@ def test_a_store_that_goes_on_keeps_its_epoch_and_any_other_begins_one() -> None
 
 
 @given(st.integers(0, 2**60), st.sampled_from(LineageKind), st.sampled_from([b"", STORE]))
-def test_a_standing_travels(epoch: int, kind: LineageKind, store: bytes) -> None:
+def test_a_lineage_survives_encoding(epoch: int, kind: LineageKind, store: bytes) -> None:
     assert Lineage.decode(Lineage(epoch, kind, store).encode()) == Lineage(epoch, kind, store)
 
 
@@ -121,7 +122,7 @@ def test_epoch_that_leaves_no_room_is_none(epoch: int) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_garbage_is_no_standing(octets: bytes) -> None:
+def test_garbage_is_no_lineage(octets: bytes) -> None:
     try:
         read = Lineage.decode(octets)
     except BadCall:
@@ -156,7 +157,7 @@ def test_a_store_is_never_alone_while_its_mirror_may_take_over(seed: int, window
     assert not promise.holds(theirs(now))
 
 
-def test_a_promise_takes_two_pulses_and_patience_one_session() -> None:
+def test_a_lease_takes_two_pulses_and_a_failure_detector_one_session() -> None:
     assert not LeaseEstimate().holds(0.0)
     assert not LeaseEstimate().pulse(5.0, 1.0).holds(1.0)
     two = LeaseEstimate().pulse(5.0, 1.0).pulse(5.0, 2.0)

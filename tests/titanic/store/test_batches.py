@@ -155,7 +155,7 @@ async def test_what_is_staged_outlives_a_restart_and_a_commit_cut_short_is_finis
         assert set(await opened.uuids("job")) == {entry.uuid for entry in opened.waiting}
 
 
-async def test_staged_rows_nobody_commits_go_when_their_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uncommitted_rows_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.0)
     async with shop(tmp_path) as opened:
         await opened.stage("job/0/1", (b"a", b"1"), ttl_ms=1)

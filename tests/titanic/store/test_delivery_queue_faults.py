@@ -138,7 +138,7 @@ async def test_a_reason_that_is_no_text_can_be_stored() -> None:
         assert await found == [b"500", b"odd \\udc80"]
 
 
-async def test_a_fault_of_one_whose_user_was_judged_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_after_a_permission_affects_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with supervision.scope(Supervisor()) as supervisor:
         async with Scene(dispatch=FAST) as scene:
             left = fail(monkeypatch, scene.store.store.bodies, "take", 2, ValueError("odd"))

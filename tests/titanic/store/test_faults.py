@@ -52,7 +52,7 @@ def asked(store: titanic.Store, body: bytes, key: bytes = b"") -> asyncio.Future
     return answered
 
 
-async def test_a_writer_that_ends_with_an_error_nobody_foresaw_wounds_the_store(tmp_path: Path, supervisor: Supervisor) -> None:
+async def test_a_writer_that_ends_with_an_unexpected_error_wounds_the_store(tmp_path: Path, supervisor: Supervisor) -> None:
     """Nothing that was not synced is acknowledged, state and readiness say why, and what was acknowledged is there after a restart."""
     disk = BreakableDisk(tmp_path / "store")
     async with mdp.Broker() as broker:
@@ -125,7 +125,7 @@ async def test_a_mistake_in_reading_is_an_answer(tmp_path: Path, supervisor: Sup
     assert supervisor.faults == {"titanic reader": 1}
 
 
-async def test_upkeep_goes_on_after_a_fault(tmp_path: Path) -> None:
+async def test_maintenance_continues_after_a_fault(tmp_path: Path) -> None:
     """Otherwise segments would stay."""
     runs = 0
 

@@ -20,9 +20,8 @@ import mdp
 import titanic
 from tests.scenes.titanic_processes import Nursery
 from titanic.journal.disk import RealDisk
-from titanic.mirror.replica_directory import read_mark
+from titanic.journal.ownership import Step, read_mark
 from titanic.store.repair import check, read_store
-from titanic.wire.mirror_frames import Step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -57,7 +57,7 @@ async def filled(store: Store) -> list[bytes]:
     return [reply[1] for reply in await asyncio.gather(*asked)]
 
 
-async def test_a_segment_of_closed_requests_is_read_in_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_segment_of_closed_requests_is_read_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in it is live, so nothing is moved: reading it takes turns all the same."""
     pace, judge = Pace(), RequestIndex.live_draft
 
@@ -81,7 +81,7 @@ async def test_a_segment_of_closed_requests_is_read_in_many_turns(tmp_path: Path
         assert pace.most <= SLICE
 
 
-async def test_a_checkpoint_is_packed_in_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_checkpoint_is_packed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace()
 
     def counting() -> Callable[[Any], bytes]:

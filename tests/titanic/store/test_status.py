@@ -172,7 +172,7 @@ async def test_damage_that_was_accepted_is_not_found_again(tmp_path: Path) -> No
         assert store.status["state"] == "serving"
 
 
-async def test_segments_are_read_again_in_turn_once_per_period(served: Served) -> None:
+async def test_segments_are_scrubbed_once_per_period(served: Served) -> None:
     service, client, _ = served
     maintenance = service.store._maintenance
     assert maintenance is not None

@@ -60,7 +60,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk | None:
     return RealDisk(tmp_path) if request.param == "disk" else None
 
 
-async def test_nobody_finds_a_request_before_it_is_stored(disk: Disk | None) -> None:
+async def test_a_request_cannot_be_found_before_it_is_stored(disk: Disk | None) -> None:
     """TSP-06: not even with a guessed UUID."""
     async with store_on(disk) as store:
         stored = asyncio.ensure_future(submitted(store, b"echo", b"a"))
@@ -235,7 +235,7 @@ async def test_a_request_that_expires_is_500_and_stays_so(tmp_path: Path) -> Non
         assert await ask(store.fetch, [uuid]) == [b"500", b"EXPIRED"]
 
 
-async def test_answers_nobody_closes_go_after_the_time_the_operator_says(tmp_path: Path) -> None:
+async def test_unclosed_answers_are_closed_after_retain_ms(tmp_path: Path) -> None:
     """TSP-17."""
     async with store_on(RealDisk(tmp_path), Limits(retain_ms=20)) as store:
         uuid = await submitted(store, b"echo", b"x")

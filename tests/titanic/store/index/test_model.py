@@ -19,7 +19,7 @@ VARIANTS = (
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_whatever_happens_the_ledger_is_what_its_records_say(seed: int) -> None:
+def test_the_index_always_equals_its_records(seed: int) -> None:
     """TSP-06, TSP-08, TSP-11, TSP-15, TSP-17, IDM-03, IDM-04, IDM-05, T1."""
     play = Play(seed, VARIANTS[seed % len(VARIANTS)])
     for number in range(STEPS):

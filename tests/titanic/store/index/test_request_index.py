@@ -118,7 +118,7 @@ def test_a_quota_refuses_by_name_and_takes_again_when_there_is_room(limits: Limi
     assert index.accept(uuid_of(4), asked(), 0)[1]
 
 
-def test_room_is_counted_to_the_octet() -> None:
+def test_bytes_are_counted_exactly() -> None:
     size = record_size(len(encode_request(0, 0, 0, 0, b"", asked().frames)))
     for more, taken in ((0, True), (-1, False)):
         index = RequestIndex(Limits(bytes_max=3 * size + more))
@@ -200,7 +200,7 @@ def test_the_timers_of_those_that_live_stay_when_others_are_swept() -> None:
 
 
 @pytest.mark.parametrize("owner", [b"", b"a", b"annette"])
-def test_a_request_counts_with_the_octets_of_its_record(owner: bytes) -> None:
+def test_a_request_counts_with_the_bytes_of_its_record(owner: bytes) -> None:
     for length in range(16):  # records are padded to 8 octets
         index = RequestIndex(Limits())
         submission = asked(bytes(length), key=b"k")
@@ -317,7 +317,7 @@ def test_a_reply_read_before_its_request_finds_it() -> None:
 OWNER_THAT_IS_NONE = ["e", b"", b"", b"", b"", None, None, 1, *range(9), "ann"]
 
 
-def test_what_an_older_program_left_in_a_checkpoint_is_nobodys() -> None:
+def test_requests_in_a_checkpoint_of_an_older_program_have_no_owner() -> None:
     """Items of a store without owners are as they were before there were any."""
     index = RequestIndex(Limits())
     entry = stored(index, 1, asked(key=b"k"))
@@ -330,7 +330,7 @@ def test_what_an_older_program_left_in_a_checkpoint_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_snapshot_restores_the_same_ledger(seed: int) -> None:
+def test_a_snapshot_restores_the_same_index(seed: int) -> None:
     random = Random(seed)
     index = RequestIndex(Limits())
     index.segments = {1, 2, 3}
