@@ -151,11 +151,6 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
 class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
     """One connection per request in flight."""
 
-    def __init__(self, *arguments: Any, **callbacks: Any) -> None:
-        super().__init__(*arguments, **callbacks)
-        self._endpoint = ""
-        self._connections: dict[int, Connection] = {}
-
     @property
     def trouble(self) -> str:
         """See `Transport`."""
@@ -169,6 +164,7 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
     def open(self, endpoint: str) -> None:
         """Open one connection, to see whether the broker is there; further ones when requests need them."""
         self._endpoint = endpoint
+        self._connections: dict[int, Connection] = {}
         self.machine.begin()
         self.flush()
 
