@@ -67,5 +67,5 @@ async def ask(endpoint: str, timeout_s: float, security: Secured | None = None) 
     except (ValueError, RecursionError):
         status = None
     if not isinstance(status, dict):
-        raise MalformedMessage("what answers there is no broker of this kind")
+        raise MalformedMessage("the answer is not from a broker of this kind")
     return status

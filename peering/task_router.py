@@ -310,7 +310,7 @@ class TaskRouter:
         if state.name != peer or peer not in self.router:
             self.counters["state_misnamed"] += 1
             called = state.name.decode("ascii", "backslashreplace")
-            return [Complaint(peer, f"what is heard there is named {called!r}; is it listed under a wrong name, or twice?")]
+            return [Complaint(peer, f"the broker there is named {called!r}; is it listed under a wrong name, or twice?")]
         self.counters["state_heard"] += 1
         self.router.heard(peer, {SUBJECT: state.idle}, now)
         return self._serve(now)

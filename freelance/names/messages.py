@@ -152,7 +152,7 @@ def decode_request(body: Sequence[bytes]) -> NameRequest:
             return Dump(decode_record(frames[0]).key if frames[0] else FIRST)
         case b"MERGE", count if count <= PAGE:
             return Merge(tuple(map(decode_record, frames)))
-    raise MalformedMessage("no such request, or not with so many frames")
+    raise MalformedMessage("no such request, or a wrong number of frames")
 
 
 def encode_entry(entry: Entry) -> bytes:

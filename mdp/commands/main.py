@@ -248,7 +248,7 @@ def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 @client_options
 @click.option("--service", default="echo", show_default=True, help="Service to ask; any reply counts.")
 @click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True, help="Requests to measure.")
-@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests in flight at once.")
+@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests in flight.")
 @click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, show_default=True, help="Bytes of each body.")
 @json_option()
 @loop_option

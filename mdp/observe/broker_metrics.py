@@ -177,7 +177,7 @@ class BrokerMetrics:
     def _worker_families(self) -> list[Family]:
         labels = ("service", "worker")
         running = Family("mdp_worker_running", "gauge", "Requests in flight at the worker.", labels)
-        credit = Family("mdp_worker_credit", "gauge", "Requests the worker takes at once.", labels)
+        credit = Family("mdp_worker_credit", "gauge", "Maximum requests in flight at the worker.", labels)
         done = Family("mdp_worker_done", "counter", "Requests the worker has answered.", labels)
         stuck = Family("mdp_worker_stuck", "gauge", "1 if the worker reports that its requests make no progress.", labels)
         for worker in islice(self._broker.machine.directory.workers.values(), SERIES_MAX):

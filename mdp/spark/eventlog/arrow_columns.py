@@ -85,7 +85,7 @@ def _moment(name: str, text: str) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"option {name}: {text!r} is no moment as 2024-01-31T10:00:00Z") from None
+        raise ValueError(f"option {name}: {text!r} is not a time such as 2024-01-31T10:00:00Z") from None
     since_1970 = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since_1970.days * 86_400 + since_1970.seconds) * 1_000_000 + since_1970.microseconds
 
