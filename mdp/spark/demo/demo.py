@@ -71,12 +71,12 @@ class Killed:
     Attributes:
         pid: its process.
         done: rows answered before, by all workers.
-        in_flight: requests in flight at the workers just before, as the broker reported it.
+        in_hand: requests in flight at the workers just before, as the broker reported it.
     """
 
     pid: int
     done: int
-    in_flight: int
+    in_hand: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _report(result: DemoResult, options: DemoOptions, say: Callable[[str], None]
         say("killed     none: the job ended first")
     elif result.killed is not None:
         killed = result.killed
-        say(f"killed     worker process {killed.pid} by SIGKILL after {killed.done:,} rows, {killed.in_flight:,} requests in flight")
+        say(f"killed     worker process {killed.pid} by SIGKILL after {killed.done:,} rows, {killed.in_hand:,} requests in flight")
     say(f"checksum   {checksum(result.rows)}")
     say(f"written    {options.output}/airports.parquet, {picture.name}, logs/")
 
