@@ -54,7 +54,7 @@ def show(path: str, as_json: bool) -> None:
 )
 @click.option("--yes", is_flag=True, help="Confirm that both servers and the witness are stopped.")
 def reset(path: str, owner: str | None, counter: int, yes: bool) -> None:
-    """Replace a ballot file by a new one, while both servers and the witness are stopped; reset all three files alike."""
+    """Replace a ballot file by a new one. Stop both servers and the witness, and reset all three files alike."""
     if not yes:
         raise click.UsageError("stop both servers and the witness, then give --yes: a lower counter means a ballot used twice")
     with pair_errors():

@@ -251,7 +251,7 @@ def step(
 
 
 def mermaid(table: Mapping[State, Mapping[Event, Cell]]) -> str:
-    """Draw a table as a Mermaid state diagram, one arrow for each cell that changes the state, claims or is fatal."""
+    """Draw a table as a Mermaid state diagram: an arrow per cell that changes the state, claims or is fatal."""
     lines = ["stateDiagram-v2", "    [*] --> PRIMARY: configured primary", "    [*] --> BACKUP: configured backup"]
     for state, row in table.items():
         for event, cell in row.items():

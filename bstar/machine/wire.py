@@ -127,7 +127,7 @@ def encode_digit(state: State) -> bytes:
 
 
 def encode_state(message: StateMessage, key: PairKey | None = None) -> bytes:
-    """Return the state message of the ballot mode, one frame of 70 bytes, or 86 with the MAC of a key."""
+    """Return the state message of the ballot mode: 70 bytes, or 86 with the MAC of a key."""
     octets = _STATE.pack(
         _STATE_TOPICS[key is not None],
         ord("0") + message.state,

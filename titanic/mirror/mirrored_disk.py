@@ -99,7 +99,7 @@ class MirroredDisk:
         self._mark = mark
 
     def hello(self) -> bytes:
-        """Return the argument of hello. A store that may acknowledge alone says so, since it may before this mirror is in step.
+        """Return the argument of hello; `alone` if the store may acknowledge before this mirror is in step.
 
         The mirror of a pair takes over only with a lease, and this hello ends it.
         """

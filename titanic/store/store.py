@@ -174,7 +174,7 @@ class Store:
         await asyncio.shield(self._journal.failed)
 
     async def wait_for_mirror(self) -> None:
-        """Wait until the mirror is in step, if it must be: in a pair, if it could have taken over. Cancel-safe."""
+        """Wait until the mirror is in step, unless the store may serve without it. Cancel-safe."""
         if self._mirror is not None:
             await self._mirror.wait()
 
