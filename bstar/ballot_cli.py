@@ -66,7 +66,6 @@ def reset(path: str, owner: str | None, counter: int, yes: bool) -> None:
 
 
 def _found(path: str) -> tuple[RecordRole, Contents]:
-    """Return owner and contents of a file."""
     for owner in RecordRole:
         try:
             contents = read_ballot_file(Path(path), owner)

@@ -58,7 +58,6 @@ CLIENT_TOPIC: Final = b"BSTARC\x01"
 
 DIGITS: Final = (b"1", b"2", b"3", b"4")
 _STATE_OF_DIGIT: Final = {digit: State(int(digit)) for digit in DIGITS}
-_ROLES: Final = (State.PRIMARY, State.BACKUP)
 
 
 def signed_by(key: PairKey, frame: bytes) -> bool:

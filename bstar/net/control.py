@@ -96,7 +96,6 @@ class Control(ControlSocket):
             self._answer(envelope, header, ReplyKind.REPLY, self._server.status())
 
     def _report_fault(self, envelope: list[bytes], header: RequestHeader, error: Exception) -> None:
-        """Answer an order that failed with an internal fault."""
         content = {**self._server.status(), "reason": f"a fault of this server: {type(error).__name__}"}
         self._answer(envelope, header, ReplyKind.NOT_ACTIVE, content)
 

@@ -258,7 +258,6 @@ def ls(
 
 
 def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
-    """Read a store that is not served."""
     from titanic.store.repair import check, read_store
 
     with _held(store, ReadingDisk) as disk:
@@ -273,7 +272,6 @@ def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
 def _rows_at(
     brokers: Sequence[str], service: str | None, status: bool, uvloop: bool | None, security: Secured | None
 ) -> Iterator[dict[str, Any]]:
-    """Query a store that serves."""
     from titanic.commands.client_options import ask
 
     async def talk(client: Client) -> list[dict[str, Any]]:

@@ -277,7 +277,6 @@ class Journal:
         self._close_log()
 
     def _close_log(self) -> None:
-        """Close the log, once."""
         if not self._log_closed:
             self._log_closed = True
             with contextlib.suppress(TitanicError, OSError):  # already reported, or found again at the next start

@@ -50,7 +50,6 @@ _ATTEMPTS: Final = Struct(">I")
 _OWNED: Final = 0x8000
 OWNER_BYTES_MAX: Final = 255
 NO_UUID: Final = bytes(16)
-DIGEST_BYTES: Final = 16
 REPLY_FRAMES_AT: Final = _REPLY.size
 
 

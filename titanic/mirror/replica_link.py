@@ -167,7 +167,6 @@ class MirrorLine:
             await asyncio.sleep(REFUSED_S if self.stale else RETRY_S)
 
     async def _session(self, disk: MirroredDisk, journal: Journal) -> None:
-        """Run one session to its end."""
         with self._changed:
             self._open = True
             self.sessions += 1

@@ -205,7 +205,6 @@ class Mirror:
     # ---- the thread
 
     def _on_failure(self, error: Exception) -> None:
-        """Report an unexpected error to `until_failed`."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(
                 fail_future, self._failed, Wounded(f"the mirror's thread has ended: {type(error).__name__}: {error}")

@@ -194,7 +194,6 @@ class Batches:
         return answered
 
     def _drop(self, name: Name, number: int) -> None:
-        """Close one staged chunk, if it is still there."""
         chunks = self._staged.get(name)
         entry = None if chunks is None else chunks.pop(number, None)
         if chunks is not None and not chunks:

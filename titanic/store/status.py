@@ -108,7 +108,6 @@ class StoreStatus:
         return [*found, state, services]
 
     def _services(self) -> list[tuple[str, int]]:
-        """Return (service, requests), most requests first."""
         counts = sorted(self._store.index.services.items(), key=lambda one: (-one[1], one[0]))
         return [(name.decode("ascii", "replace"), count) for name, count in counts]
 

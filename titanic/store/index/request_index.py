@@ -86,7 +86,6 @@ class RequestIndex(LoadedIndex):
         return entry, True
 
     def _full(self, size: int, count: int) -> StoreFull:
-        """Return the error of the limit that is reached."""
         limits = self.limits
         if len(self.entries) >= limits.requests_max:
             return StoreFull("requests_max", len(self.entries), limits.requests_max)
@@ -95,7 +94,6 @@ class RequestIndex(LoadedIndex):
         return StoreFull("service_requests_max", count, limits.service_requests_max)
 
     def _check_share(self, owner: bytes, size: int) -> None:
-        """Raise StoreFull if a user has reached its share."""
         mine, limits = self.owned.get(owner) or Owned(), self.limits
         over = len(mine) >= limits.user_requests_max
         if over or mine.octets + size > limits.user_bytes_max:

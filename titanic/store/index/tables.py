@@ -70,7 +70,6 @@ class IndexTables:
         mine.octets += entry.size
 
     def _grow(self, entry: Entry, size: int) -> None:
-        """Change the recorded size of a request."""
         entry.size += size
         self.bytes_used += size
         if entry.owner:
