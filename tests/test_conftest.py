@@ -94,7 +94,7 @@ def test_what_one_test_sets_up_for_the_logs_is_not_there_in_the_next(house: pyte
     house.makepyfile(
         """
         import logging
-        from core import logs
+        from core.daemon import logs
         def test_sets_up():
             logs.set_up("json", "error")
             for handler in logging.getLogger().handlers:
