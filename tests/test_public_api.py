@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator  # noqa: TC003  # annotations of services are needed at run time
+from collections.abc import AsyncIterator, Iterator  # noqa: TC003  # annotations of services are needed at run time
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import getdoc, isclass, isroutine
 from typing import Any, assert_type
 
 import pytest
@@ -31,6 +32,25 @@ def test_what_is_taken_over_with_a_star_is_offered(package: str) -> None:
     module = import_module(package)
     for part in STARS[package]:
         assert set(import_module(f"{package}.{part}").__all__) <= set(module.__all__)
+
+
+def documented(name: str, value: object) -> Iterator[str]:
+    """Give what is public in a class or function that is offered, as far as it is ours and says nothing of itself."""
+    if not (getattr(value, "__module__", "") or "").startswith(PACKAGES) or not (isclass(value) or isroutine(value)):
+        return
+    if not getdoc(value):
+        yield name
+    if isclass(value):
+        for inner, part in vars(value).items():
+            own = part.fget if isinstance(part, property) else getattr(part, "__func__", part)
+            if not inner.startswith("_") and isroutine(own) and not getdoc(getattr(value, inner)):
+                yield f"{name}.{inner}"
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "mdp.spark", "mdp.testing"])
+def test_everything_that_is_offered_says_what_it_is(package: str) -> None:
+    module = import_module(package)
+    assert [lost for name in module.__all__ for lost in documented(f"{package}.{name}", getattr(module, name))] == []
 
 
 @dataclass

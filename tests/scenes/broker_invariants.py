@@ -5,6 +5,7 @@ Both are put in place once for the whole run, by `tests/conftest.py`.
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from mdp.broker.broker import Broker
@@ -54,6 +55,7 @@ def watch_brokers() -> Callable[[], list[str]]:
     wrong: list[str] = []
     stop = Broker.stop
 
+    @wraps(stop)
     def checked_stop(broker: Broker) -> None:
         if broker._is_open:
             try:
@@ -70,6 +72,7 @@ def watch_brokers() -> Callable[[], list[str]]:
     def watched(call: Callable[..., Any]) -> Callable[..., Any]:
         """Return what does the same, and looks at the clock when it is done, if the broker serves then."""
 
+        @wraps(call)
         def checked(broker: Broker, *given: Any) -> Any:
             done = call(broker, *given)
             if broker._is_open:
