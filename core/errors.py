@@ -154,7 +154,7 @@ class ZMQError(ZMQBaseError):
     default_errno: ClassVar[int | None] = None
     by_errno: ClassVar[dict[int, type[ZMQError]]] = {}
 
-    def __new__(cls, errno: int | str | None = None, *args: object, **fields: object) -> Self:  # noqa: D102
+    def __new__(cls, errno: int | str | None = None, *args: object, **fields: object) -> Self:
         if cls is ZMQError and isinstance(errno, int):
             # The number selects the class, so `except Again` and `error.errno == EAGAIN` never disagree.
             return Exception.__new__(cls.by_errno.get(errno, cls), errno, *args)  # type: ignore[return-value]
