@@ -1,21 +1,38 @@
-"""Maps of the tree: specs/layout.md has each module once and no large folder; paths in CONTRIBUTING.md and specs/ exist."""
+"""Maps of the tree: specs/layout.md has each module once; specs/ and CONTRIBUTING.md name paths, code, tests and rules that exist."""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from fnmatch import filter as matching
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering", "majordomo_toolkit")
 ENTRIES = frozenset({"__init__.py", "__main__.py"})
 FILES_MAX = 12
-ROW = re.compile(r"^\| `([\w/]+\.py)` \| (?:`([\w/]+\.py)`|\(new\)) \| (.+) \|$", re.M)
+ROW = re.compile(r"^\| `([\w/]+\.py)` \| ([^|]+) \|$", re.M)
 ROWS = ROW.findall((ROOT / "specs" / "layout.md").read_text(encoding="utf-8"))
 
 
 PATH = re.compile(r"`([\w.*-]+(?:/[\w.*-]+)*(?:\.(?:py|md|toml|txt)|/))`")
+SPECS = sorted((ROOT / "specs").glob("*.md"))
+# Tables of mistakes that tests detect: they quote lines of code.
+QUOTED = {"layout.md", "mutants.md"}
+# A name in the code, as specs/ write it: `module.Class.method`, `Class.method` or `package.Name`.
+REFERENCE = re.compile(r"[\w/]+(?:\.[A-Za-z_]\w*)+(?:\(\))?")
+# Look like names in the code: services, a logger, a file, an example of a file name, the standard library.
+NO_REFERENCES = re.compile(r"(mmi|titanic)\.[a-z.]+|mdp\.refusals|py\.typed|N+\.seg|os\.urandom")
+# A test, whole, or shortened with `…` or `*`; after `::` without its beginning.
+TEST = re.compile(r"(?<![\w/])(?:test_\w+[…*]?|(?:::|…)\w+…?)(?![\w.])")
+# How many rules each family has that the specifications describe: RFCs, the guide, and our own.
+RULES = dict(
+    ZMTP=87, PLAIN=10, CURVE=18, Z85=1, ZAP=12, SOCK=17, REQ=10, REP=6, DLR=3, RTR=15, PSB=16, PPL=2, PAIR=3, OPT=6, TRN=13, MON=4,
+    LRU=7, ENV=3, HB=6, LPP=7, SPP=4, PPP=14, MDP=47, MMI=10, TSP=20, IDM=5, BST=24, FRL=7, FLP=17, PEER=17, BEY=16,
+)  # fmt: skip
+NUMBERS = re.compile(r"\b([A-Z][A-Z0-9]{1,5})-(\d+)((?:(?:, | and |/|, and | to |–)\d+\b)*)")
 FOLDERS = (*PACKAGES, "specs", "docs", "tests", "benchmarks", "examples", "deploy")
 
 
@@ -25,16 +42,11 @@ def modules() -> set[str]:
 
 
 def test_each_module_is_in_one_row() -> None:
-    today = Counter(today for _, today, _ in ROWS if today)
-    assert today == Counter(modules())
-
-
-def test_what_is_new_is_not_there_yet() -> None:
-    assert not {place for place, today, _ in ROWS if not today} & modules()
+    assert Counter(module for module, _ in ROWS) == Counter(modules())
 
 
 def test_no_folder_has_more_files_than_a_reader_can_keep_in_mind() -> None:
-    folders = Counter(place.rsplit("/", 1)[0] for place in {place for place, _, _ in ROWS})
+    folders = Counter(module.rsplit("/", 1)[0] for module in modules())
     assert {folder: count for folder, count in folders.items() if count > FILES_MAX} == {}
 
 
@@ -59,7 +71,6 @@ def test_every_path_that_is_named_exists() -> None:
         f"{page.name}:{number} {path}"
         for page in (ROOT / "CONTRIBUTING.md", *sorted((ROOT / "specs").glob("*.md")))
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
-        if "| (new) |" not in line
         for path in PATH.findall(line)
         if path not in there and not ("*" in path and matching(there, path))
     ]
@@ -71,3 +82,90 @@ def test_contributing_names_whole_paths() -> None:
     named = [path for path in PATH.findall(page) if "/" in path.rstrip("/") and "*" not in path]
     assert len(named) > 60
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def quoted(page: Path) -> list[tuple[str, str]]:
+    """Return (place, text between back-ticks) of a page."""
+    lines = enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+    return [(f"{page.name}:{number}", text) for number, line in lines for text in re.findall(r"`([^`]+)`", line)]
+
+
+@cache
+def identifiers(module: str) -> frozenset[str]:
+    """Return every name that a module defines or uses."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Attribute(attr=name) | ast.Name(id=name):
+                found.add(name)
+    return frozenset(found)
+
+
+def exists(reference: str, classes: dict[str, set[str]]) -> bool:
+    """Tell whether a name is in the module or class that it is said to be in."""
+    head, *rest = reference.removesuffix("()").split(".")
+    files = {module for module in modules() if f"/{module}".endswith(f"/{head}.py")} | classes.get(head, set())
+    if any(set(rest) <= identifiers(file) for file in files):
+        return True
+    return head in PACKAGES and offers(ROOT / head, rest)
+
+
+def offers(place: Path, names: list[str]) -> bool:
+    """Tell whether a package or module has a name, or leads to it."""
+    first, *rest = names
+    if (place / first).is_dir() or (place / f"{first}.py").is_file():
+        return not rest or offers(place / first, rest)
+    text = (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
+    stars = re.findall(r"^from [\w.]+\.(\w+) import \*", text, re.M)
+    return first in re.findall(r"\w+", text) or any(offers(place / star, names) for star in stars)
+
+
+def test_every_name_in_the_code_exists() -> None:
+    classes = defaultdict(set)
+    for module in modules():
+        for node in ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].add(module)
+    lost = [
+        f"{place} {text}"
+        for page in SPECS
+        if page.name not in QUOTED
+        for place, text in quoted(page)
+        if REFERENCE.fullmatch(text) and not PATH.fullmatch(f"`{text}`") and not NO_REFERENCES.fullmatch(text) and not exists(text, classes)
+    ]
+    assert lost == []
+
+
+def test_every_test_that_is_named_exists() -> None:
+    tests = {
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    modules_of_tests = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    lost = [
+        f"{place} {name}"
+        for page in SPECS
+        if page.name not in QUOTED
+        for place, text in quoted(page)
+        for name in TEST.findall(text)
+        if not matching(tests, re.sub("^(::)?…?(test_)?", "*" if "…" in name[:3] else "test_", name).replace("…", "*"))
+        and name not in modules_of_tests
+    ]
+    assert lost == []
+
+
+def test_every_rule_is_in_a_specification() -> None:
+    found = set()
+    for page in SPECS:
+        for family, first, others in NUMBERS.findall(page.read_text(encoding="utf-8")):
+            last = int(first)
+            found.add((family, last))
+            for between, number in re.findall(r"(, and |, | and |/| to |–)(\d+)", others):
+                found.update((family, each) for each in range(last if between in {" to ", "–"} else int(number), int(number) + 1))
+                last = int(number)
+    rules = {(family, number) for family, count in RULES.items() for number in range(1, count + 1)}
+    assert sorted(rules - found) == []
