@@ -28,10 +28,14 @@ NO_REFERENCES = re.compile(r"(mmi|titanic)\.[a-z.]+|mdp\.refusals|py\.typed|N+\.
 # A test, whole, or shortened with `…` or `*`; after `::` without its beginning.
 TEST = re.compile(r"(?<![\w/])(?:test_\w+[…*]?|(?:::|…)\w+…?)(?![\w.])")
 # How many rules each family has that the specifications describe: RFCs, the guide, and our own.
-RULES = dict(
-    ZMTP=87, PLAIN=10, CURVE=18, Z85=1, ZAP=12, SOCK=17, REQ=10, REP=6, DLR=3, RTR=15, PSB=16, PPL=2, PAIR=3, OPT=6, TRN=13, MON=4,
-    LRU=7, ENV=3, HB=6, LPP=7, SPP=4, PPP=14, MDP=47, MMI=10, TSP=20, IDM=5, BST=24, FRL=7, FLP=17, PEER=17, BEY=16,
-)  # fmt: skip
+RULES = {
+    family: int(count)
+    for family, count in re.findall(
+        r"(\w+)=(\d+)",
+        "ZMTP=87 PLAIN=10 CURVE=18 Z85=1 ZAP=12 SOCK=17 REQ=10 REP=6 DLR=3 RTR=15 PSB=16 PPL=2 PAIR=3 OPT=6 TRN=13 MON=4 "
+        "LRU=7 ENV=3 HB=6 LPP=7 SPP=4 PPP=14 MDP=47 MMI=10 TSP=20 IDM=5 BST=24 FRL=7 FLP=17 PEER=17 BEY=16",
+    )
+}
 NUMBERS = re.compile(r"\b([A-Z][A-Z0-9]{1,5})-(\d+)((?:(?:, | and |/|, and | to |–)\d+\b)*)")
 FOLDERS = (*PACKAGES, "specs", "docs", "tests", "benchmarks", "examples", "deploy")
 
