@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import core
+from core.machine.envelope import READY
 from peering.broker import Broker, endpoint_of
-from peering.wire import READY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from peering.wire import Envelope
+    from core.machine.envelope import Envelope
 
 __all__ = ["Side", "Task"]
 

@@ -30,7 +30,7 @@ from peering.task import Side, Task
 from peering.wire import StateMessage, decode_state, encode_state, split_envelope
 
 if TYPE_CHECKING:
-    from peering.wire import Envelope
+    from core.machine.envelope import Envelope
 
 __all__ = ["Complaint", "Effect", "TaskRouter", "RouterLimits", "Publish", "ToBorrower", "ToClient", "ToPeer", "ToWorker"]
 

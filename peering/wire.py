@@ -19,49 +19,27 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, EnvelopedRequest, read_request, read_worker
+from core.machine.envelope import Control, EnvelopedRequest, read_request, read_worker
 from peering.errors import MalformedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "HEARTBEAT",
-    "READY",
-    "Control",
-    "Endpoints",
-    "Envelope",
-    "EnvelopedRequest",
-    "StateMessage",
-    "decode_state",
-    "decode_worker",
-    "encode_state",
-    "split_envelope",
-]
+__all__ = ["Endpoints", "StateMessage", "decode_state", "decode_worker", "encode_state", "split_envelope"]
 
 # A longer count is not plausible, and int() of a long text is slow.
 COUNT_DIGITS_MAX: Final = 9
 
 
 class StateMessage(NamedTuple):
-    """State of a broker, as published.
-
-    Attributes:
-        name: of the broker.
-        idle: workers that wait for a task.
-    """
+    """State of a broker, as published."""
 
     name: bytes
-    idle: int
+    idle: int  # workers that wait for a task
 
 
 class Endpoints(NamedTuple):
-    """Endpoints of a broker for other brokers.
-
-    Attributes:
-        cloud: its cloudfe.
-        state: its statebe.
-    """
+    """Endpoints of a broker for other brokers: its cloudfe and its statebe."""
 
     cloud: str
     state: str
@@ -71,30 +49,17 @@ split_envelope: Final = partial(read_request, malformed=MalformedMessage)
 
 
 def decode_worker(frames: Sequence[bytes]) -> tuple[Control | EnvelopedRequest, bool]:
-    """Decode a worker's message, without its routing id.
-
-    Returns:
-        The message, and whether it is from a REQ worker, with an empty frame in front.
-
-    Raises:
-        MalformedMessage: it is not valid.
-    """
-    delimited = bool(frames) and not frames[0]
-    rest = frames[1:] if delimited else frames
-    return read_worker(rest, MalformedMessage, req=delimited), delimited
+    """Decode a worker's message, without its routing id; return also whether it is a REQ worker, with an empty frame in front."""
+    is_req = bool(frames) and not frames[0]
+    return read_worker(frames[1:] if is_req else frames, MalformedMessage, req=is_req), is_req
 
 
 def encode_state(state: StateMessage) -> list[bytes]:
-    """Return `[name][decimal count]`."""
     return [state.name, b"%d" % state.idle]
 
 
 def decode_state(frames: Sequence[bytes]) -> StateMessage:
-    """Decode a state message.
-
-    Raises:
-        MalformedMessage: it is not valid (PEER-13).
-    """
+    """Decode a state message (PEER-13)."""
     if len(frames) != 2:
         raise MalformedMessage(f"a state message of {len(frames)} frames")
     name, count = frames

@@ -1,13 +1,9 @@
 """Queue between clients and workers, Simple and Paranoid (LRU-01 to LRU-07, SPP-01 to SPP-04, PPP-02, PPP-06 to PPP-14).
 
-Each request goes to the longest idle worker. A worker is in one of four states:
+Each request goes to the longest idle worker. `CELLS` is the table of a worker's states and events (`core.machine.worker_table`). Only READY
+or the reply ends BUSY; a busy worker that is silent becomes SILENT, because many workers send nothing while they work.
 
-    UNKNOWN   it has not sent READY, or was silent too long while idle
-    IDLE      it waits for a request, and gets heartbeats
-    BUSY      it has one request; only READY or the reply ends that
-    SILENT    it has one request and was silent for `liveness` intervals: many workers send nothing while they work
-
-`CELLS` is the table of states and events. A reply counts only if it comes from the worker that has the request and repeats the
+A reply counts only if it comes from the worker that has the request and repeats the
 request's envelope, and then once: no wrong, second or out-of-order reply reaches a client. A request is never given to a second
 worker; retrying is the client's part.
 
@@ -22,88 +18,24 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.machine.deadlines import Deadlines, earliest
+from core.machine.envelope import HEARTBEAT, Control
 from core.machine.liveness import WorkerHeartbeats
-from core.machine.lru_queue import LruQueue
+from core.machine.worker_table import COMMON_CELLS, Cell, Cells, WorkerEvent, WorkerState, WorkerTable
 from pirate.errors import MalformedMessage
-from pirate.ppp import HEARTBEAT, Control, decode, split_envelope
+from pirate.ppp import decode, split_envelope
 
 if TYPE_CHECKING:
-    from pirate.ppp import Envelope
+    from core.machine.envelope import Envelope
 
-__all__ = [
-    "CELLS",
-    "GUIDE_CELLS",
-    "Cell",
-    "Complaint",
-    "Effect",
-    "QueueLimits",
-    "ToClient",
-    "ToWorker",
-    "WorkerEvent",
-    "WorkerQueue",
-    "WorkerState",
-]
-
-
-class WorkerState(Enum):
-    """State of a worker."""
-
-    UNKNOWN = auto()
-    IDLE = auto()
-    BUSY = auto()
-    SILENT = auto()
-
-
-class WorkerEvent(Enum):
-    """Event of a worker."""
-
-    READY = auto()
-    HEARTBEAT = auto()
-    REPLY = auto()  # to its request
-    STRAY = auto()  # a reply to anything else
-    NOISE = auto()  # an invalid message
-    SILENCE = auto()  # no message for `liveness` intervals
-    GONE = auto()  # its connection ended
-
-
-class Cell(NamedTuple):
-    """Effect of an event in a state.
-
-    Attributes:
-        to: the next state.
-        counter: to increase.
-        joins: the worker goes to the end of the idle ones.
-    """
-
-    to: WorkerState
-    counter: str
-    joins: bool = False
-
+__all__ = ["CELLS", "GUIDE_CELLS", "Complaint", "Effect", "QueueLimits", "ToClient", "ToWorker", "WorkerQueue"]
 
 _U, _I, _B, _S = WorkerState
 
-# Missing cells are impossible: a worker without a request cannot answer it, and SILENT and UNKNOWN have no deadline to miss.
-CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
-    (_U, WorkerEvent.READY): Cell(_I, "ready", joins=True),
-    (_U, WorkerEvent.HEARTBEAT): Cell(_U, "heartbeat_unknown"),  # PPP-10
-    (_U, WorkerEvent.STRAY): Cell(_U, "reply_stray"),
-    (_U, WorkerEvent.NOISE): Cell(_U, "worker_malformed"),
-    (_U, WorkerEvent.GONE): Cell(_U, "worker_gone"),
-    (_I, WorkerEvent.READY): Cell(_I, "ready", joins=True),
-    (_I, WorkerEvent.HEARTBEAT): Cell(_I, "heartbeat"),
-    (_I, WorkerEvent.STRAY): Cell(_I, "reply_stray"),
-    (_I, WorkerEvent.NOISE): Cell(_I, "worker_malformed"),
-    (_I, WorkerEvent.SILENCE): Cell(_U, "worker_expired"),  # PPP-06
-    (_I, WorkerEvent.GONE): Cell(_U, "worker_gone"),
+CELLS: Final[Cells] = COMMON_CELLS | {
     (_B, WorkerEvent.READY): Cell(_I, "request_abandoned", joins=True),  # a new session; the old one sends no reply
-    (_B, WorkerEvent.HEARTBEAT): Cell(_B, "heartbeat"),  # PPP-08
-    (_B, WorkerEvent.REPLY): Cell(_I, "reply", joins=True),
-    (_B, WorkerEvent.STRAY): Cell(_B, "reply_stray"),
-    (_B, WorkerEvent.NOISE): Cell(_B, "worker_malformed"),
     (_B, WorkerEvent.SILENCE): Cell(_S, "worker_silent"),
     (_B, WorkerEvent.GONE): Cell(_U, "request_lost"),  # SPP-03
     (_S, WorkerEvent.READY): Cell(_I, "request_abandoned", joins=True),
@@ -122,27 +54,16 @@ GUIDE_CELLS: Final = CELLS | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """Dialect, times and sizes of a queue.
+    """Dialect, times and sizes of a queue."""
 
-    Attributes:
-        simple: workers are REQ sockets without heartbeats.
-        heartbeat_s: seconds between heartbeats, both ways (PPP-03).
-        liveness: silent intervals after which a worker gets no requests (HB-04).
-        guide_compatible: a heartbeat of an unknown worker registers it (PPP-10).
-        ttl_s: seconds a request waits for a worker before it is dropped (PPP-14); None leaves requests in the socket.
-        waiting_max: waiting requests; a client's own socket holds as many (HWM).
-        waiting_bytes_max: bytes of waiting requests; one message may exceed it.
-        workers_max: workers; each costs some 500 bytes and a connection.
-    """
-
-    simple: bool = False
-    heartbeat_s: float = 1.0
-    liveness: int = 3
-    guide_compatible: bool = False
-    ttl_s: float | None = 7.5
-    waiting_max: int = 1000
-    waiting_bytes_max: int = 64 * 1024 * 1024
-    workers_max: int = 10_000
+    simple: bool = False  # workers are REQ sockets without heartbeats
+    heartbeat_s: float = 1.0  # between heartbeats, both ways (PPP-03)
+    liveness: int = 3  # silent intervals after which a worker gets no requests (HB-04)
+    guide_compatible: bool = False  # a heartbeat of an unknown worker registers it (PPP-10)
+    ttl_s: float | None = 7.5  # a request that waits longer for a worker is dropped (PPP-14); None leaves requests in the socket
+    waiting_max: int = 1000  # waiting requests; a client's own socket holds as many (HWM)
+    waiting_bytes_max: int = 64 * 1024 * 1024  # bytes of waiting requests; one message may exceed it
+    workers_max: int = 10_000  # workers; each costs some 500 bytes and a connection
 
 
 class ToWorker(NamedTuple):
@@ -167,16 +88,6 @@ class Complaint(NamedTuple):
 Effect = ToWorker | ToClient | Complaint
 
 
-class Worker:
-    """State of one worker, and the envelope of its request."""
-
-    __slots__ = ("envelope", "state")
-
-    def __init__(self) -> None:
-        self.state = WorkerState.UNKNOWN
-        self.envelope: Envelope | None = None
-
-
 class WaitingRequest(NamedTuple):
     """A request that waits for a worker."""
 
@@ -186,26 +97,18 @@ class WaitingRequest(NamedTuple):
 
 
 class WorkerQueue:
-    """Workers, and the requests that wait for them.
-
-    Args:
-        limits: see `QueueLimits`.
-        now: when the queue starts.
-
-    Attributes:
-        counters: messages forwarded and dropped, by name.
-        draining: no more requests are wanted.
-    """
+    """Workers, and the requests that wait for them."""
 
     def __init__(self, limits: QueueLimits, now: float) -> None:
         self.counters: Counter[str] = Counter()
-        self.draining = False
+        self.draining = False  # no more requests are wanted
         self._limits = limits
-        self._cells = GUIDE_CELLS if limits.guide_compatible else CELLS
         self._head = [b""] if limits.simple else []  # between a worker's routing id and the request
-        self._workers: dict[bytes, Worker] = {}
-        self._idle: LruQueue[bytes] = LruQueue()
         self._heartbeats = WorkerHeartbeats(limits.heartbeat_s, limits.liveness, self.counters, now)
+        cells = GUIDE_CELLS if limits.guide_compatible else CELLS
+        self._workers: WorkerTable[Envelope] = WorkerTable(
+            cells, self._heartbeats, workers_max=limits.workers_max, beats_busy=True, counters=self.counters
+        )
         self._waiting: OrderedDict[int, WaitingRequest] = OrderedDict()
         self._waiting_bytes = 0
         self._waiting_of: dict[bytes, set[int]] = {}  # client → numbers of its waiting requests
@@ -220,7 +123,7 @@ class WorkerQueue:
         if self.draining:
             return False
         if self._limits.ttl_s is None:
-            return len(self._idle) > 0 and not self._waiting
+            return len(self._workers.idle) > 0 and not self._waiting
         return len(self._waiting) < self._limits.waiting_max and self._waiting_bytes < self._limits.waiting_bytes_max
 
     @property
@@ -230,7 +133,7 @@ class WorkerQueue:
 
     def count(self, state: WorkerState) -> int:
         """Return how many workers are in a state."""
-        return sum(worker.state is state for worker in self._workers.values())
+        return self._workers.count(state)
 
     @property
     def unfinished(self) -> int:
@@ -252,7 +155,7 @@ class WorkerQueue:
             self.counters["client_malformed"] += 1
             return [Complaint(frames[0] if frames else b"", error.reason)]
         self._enter(WaitingRequest(frames, envelope, sum(map(len, frames))), now)
-        return self._serve()
+        return self._serve(now)
 
     def receive(self, frames: list[bytes], now: float) -> list[Effect]:
         """Take a message `[worker]…` from the backend."""
@@ -268,12 +171,12 @@ class WorkerQueue:
             self._move(name, WorkerEvent.READY, now)
         elif message is Control.HEARTBEAT:
             self._move(name, WorkerEvent.HEARTBEAT, now)
-        elif worker is None or message.envelope != worker.envelope:
+        elif worker is None or message.envelope != worker.job:
             self._move(name, WorkerEvent.STRAY, now)
         else:
             self._move(name, WorkerEvent.REPLY, now)
             effects.append(ToClient([*message.envelope, *message.body]))
-        return effects + self._serve()
+        return effects + self._serve(now)
 
     def worker_joined(self, name: bytes, now: float) -> list[Effect]:
         """Record a new connection to a worker; the state of an old one with that id is dropped."""
@@ -292,32 +195,27 @@ class WorkerQueue:
             self._leave(number)
 
     def not_sent(self, frames: list[bytes], now: float) -> list[Effect]:
-        """Give a request that could not be sent to another worker; the first one gets no more.
-
-        Args:
-            frames: of the `ToWorker`.
-            now: monotonic seconds.
-        """
+        """Give a request that could not be sent to another worker; the first one gets no more."""
         name, request = frames[0], frames[1 + len(self._head) :]
         worker = self._workers.get(name)
-        if worker is None or worker.envelope is None:  # a heartbeat
+        if worker is None or worker.job is None:  # a heartbeat
             self.counters["heartbeat_undelivered"] += 1
             return []
         self.counters["request_undelivered"] += 1
-        envelope = worker.envelope
+        envelope = worker.job
         self._move(name, WorkerEvent.GONE, now)
         self._enter(WaitingRequest(request, envelope, sum(map(len, request))), now)
         self._waiting.move_to_end(self._number, last=False)
-        return self._serve()
+        return self._serve(now)
 
     def too_large(self, frames: list[bytes], now: float) -> list[Effect]:
-        """Drop a request that is too large for its worker, which is idle again; arguments as for `not_sent`."""
+        """Drop a request that is too large for its worker, which is idle again."""
         worker = self._workers.get(frames[0])
-        if worker is None or worker.envelope is None:
+        if worker is None or worker.job is None:
             return []
         self.counters["request_too_large"] += 1
         self._move(frames[0], WorkerEvent.READY, now)
-        return self._serve()
+        return self._serve(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
@@ -325,7 +223,7 @@ class WorkerQueue:
         for name in self._heartbeats.take_silent(self.deadline(), now):
             self._move(name, WorkerEvent.SILENCE, now)
         if not self._limits.simple and self._heartbeats.take_beat(now):
-            effects += [ToWorker([name, HEARTBEAT]) for name in self._idle]  # PPP-07
+            effects += [ToWorker([name, HEARTBEAT]) for name in self._workers.idle]  # PPP-07
             self.counters["heartbeat_sent"] += len(effects)
         for number in self._ends.due(now):
             self.counters["request_expired"] += 1
@@ -335,38 +233,15 @@ class WorkerQueue:
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def _move(self, name: bytes, event: WorkerEvent, now: float) -> None:
-        worker = self._workers.get(name)
-        state = WorkerState.UNKNOWN if worker is None else worker.state
-        cell = self._cells[state, event]
-        if cell.to is not WorkerState.UNKNOWN and worker is None:
-            if len(self._workers) >= self._limits.workers_max:
-                self.counters["workers_overflow"] += 1
-                return
-            worker = self._workers[name] = Worker()
-        self.counters[cell.counter] += 1
-        if cell.to is WorkerState.UNKNOWN or worker is None:
-            self._workers.pop(name, None)
-            self._idle.leave(name)
-            self._heartbeats.forget(name)
-            return
-        worker.state = cell.to
-        if cell.joins:
-            worker.envelope = None
-            self._idle.join(name)
-        if cell.to is WorkerState.SILENT or self._limits.simple:
-            self._heartbeats.forget(name)
-        else:  # any event means the worker was heard (HB-02)
-            self._heartbeats.heard(name, now)
+        self._workers.move(name, event, now, is_req=self._limits.simple)
 
-    def _serve(self) -> list[Effect]:
+    def _serve(self, now: float) -> list[Effect]:
         """Give waiting requests to idle workers, both in order of waiting (LRU-01)."""
         effects: list[Effect] = []
-        while self._waiting and self._idle:
+        while self._waiting and self._workers.idle:
             number = next(iter(self._waiting))
             waiting = self._leave(number)
-            name = self._idle.take()
-            worker = self._workers[name]
-            worker.state, worker.envelope = WorkerState.BUSY, waiting.envelope
+            name, _ = self._workers.give(waiting.envelope, now)
             self.counters["request"] += 1
             effects.append(ToWorker([name, *self._head, *waiting.frames]))
         return effects

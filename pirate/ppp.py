@@ -20,39 +20,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, EnvelopedRequest, read_request, read_worker
+from core.machine.envelope import Control, EnvelopedRequest, read_request, read_worker
 from pirate.errors import MalformedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "Control",
-    "Envelope",
-    "HEARTBEAT",
-    "HEARTBEAT_MS_MAX",
-    "HEARTBEAT_MS_MIN",
-    "EnvelopedRequest",
-    "READY",
-    "checked_heartbeat_s",
-    "decode",
-    "split_envelope",
-]
+__all__ = ["HEARTBEAT_MS_MAX", "HEARTBEAT_MS_MIN", "checked_heartbeat_s", "decode", "split_envelope"]
 
+HEARTBEAT_MS_MIN: Final = 10  # with less, a loop that is briefly busy looks dead
+HEARTBEAT_MS_MAX: Final = 30_000
 
 split_envelope: Final = partial(read_request, malformed=MalformedMessage)
 
 
 def decode(frames: Sequence[bytes], *, simple: bool) -> Control | EnvelopedRequest:
-    """Decode a message between queue and worker, without the worker's routing id.
-
-    Args:
-        frames: as received.
-        simple: the dialect of REQ workers, whose messages begin with an empty frame.
-
-    Raises:
-        MalformedMessage: it is not valid.
-    """
+    """Decode a message between queue and worker, without the worker's routing id; `simple` is the dialect of REQ workers."""
     if simple:
         if not frames or frames[0]:
             raise MalformedMessage("no delimiter in front")
@@ -60,16 +43,8 @@ def decode(frames: Sequence[bytes], *, simple: bool) -> Control | EnvelopedReque
     return read_worker(frames, MalformedMessage, req=simple)
 
 
-HEARTBEAT_MS_MIN: Final = 10  # with less, a loop that is briefly busy looks dead
-HEARTBEAT_MS_MAX: Final = 30_000
-
-
 def checked_heartbeat_s(heartbeat_ms: float) -> float:
-    """Convert an interval to seconds.
-
-    Raises:
-        ValueError: it is out of range.
-    """
+    """Convert an interval to seconds; raises ValueError if it is out of range."""
     if not HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
         raise ValueError(f"heartbeat_ms is from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, not {heartbeat_ms:g}")
     return heartbeat_ms / 1000

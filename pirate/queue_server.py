@@ -15,9 +15,10 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
+from core.machine.worker_table import WorkerState
 from core.runtime import supervision
 from core.zmtp.limits import less_by
-from pirate.lru_queue import Complaint, QueueLimits, ToClient, ToWorker, WorkerQueue, WorkerState
+from pirate.lru_queue import Complaint, QueueLimits, ToClient, ToWorker, WorkerQueue
 from pirate.ppp import checked_heartbeat_s
 
 if TYPE_CHECKING:

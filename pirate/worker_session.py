@@ -24,14 +24,15 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.machine.deadlines import earliest
+from core.machine.envelope import HEARTBEAT, READY, Control
 from core.machine.liveness import Liveness
 from pirate.errors import MalformedMessage
-from pirate.ppp import HEARTBEAT, READY, Control, decode
+from pirate.ppp import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pirate.ppp import Envelope
+    from core.machine.envelope import Envelope
 
 __all__ = ["CancelHandler", "Close", "Effect", "SessionLimits", "Open", "StartHandler", "Send", "SessionState", "WorkerSession"]
 

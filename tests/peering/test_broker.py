@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
+from core.machine.envelope import HEARTBEAT, READY
 from peering import BadName, Broker, DuplicateName, UnknownPeer
 from peering.control import ask as ask_control
 from peering.errors import MalformedMessage
-from peering.wire import HEARTBEAT, READY
 from tests.scenes.peering_brokers import Scene, ask
 from tests.scenes.waiting import eventually
 

@@ -12,9 +12,9 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.machine.envelope import READY
 from peering.task import Side
 from peering.task_router import Complaint, Effect, Publish, RouterLimits, TaskRouter, ToBorrower, ToClient, ToPeer, ToWorker
-from peering.wire import READY
 
 NAMES = [b"A", b"B", b"C"]
 PAIRS = [(one, other) for one in NAMES for other in NAMES if one != other]

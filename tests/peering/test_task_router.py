@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.machine.envelope import READY
 from peering.errors import DuplicateName, UnknownPeer
 from peering.task import Side
 from peering.task_router import Complaint, Effect, Publish, RouterLimits, TaskRouter, ToBorrower, ToClient, ToPeer, ToWorker
-from peering.wire import READY
 
 LOCAL, CLOUD = Side
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from peering.wire import READY
+from core.machine.envelope import READY
 from tests.scenes.peering_brokers import ask
 from tests.scenes.waiting import eventually
 

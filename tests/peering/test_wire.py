@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from core.machine.envelope import Control, EnvelopedRequest
 from peering.errors import MalformedMessage
-from peering.wire import Control, EnvelopedRequest, StateMessage, decode_state, decode_worker, encode_state, split_envelope
+from peering.wire import StateMessage, decode_state, decode_worker, encode_state, split_envelope
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pirate.lru_queue import CELLS, GUIDE_CELLS, Complaint, Effect, QueueLimits, ToClient, ToWorker, WorkerEvent, WorkerQueue, WorkerState
-from pirate.ppp import HEARTBEAT, READY
+from core.machine.envelope import HEARTBEAT, READY
+from core.machine.worker_table import WorkerEvent, WorkerState
+from pirate.lru_queue import CELLS, GUIDE_CELLS, Complaint, Effect, QueueLimits, ToClient, ToWorker, WorkerQueue
 
 W, V = b"w", b"v"
 REQUEST = [b"c", b"", b"x"]
@@ -18,6 +19,7 @@ IMPOSSIBLE = {
     (WorkerState.UNKNOWN, WorkerEvent.SILENCE),
     (WorkerState.IDLE, WorkerEvent.REPLY),
     (WorkerState.SILENT, WorkerEvent.SILENCE),
+    *((state, WorkerEvent.RETURN) for state in WorkerState),  # of peering
 }
 
 

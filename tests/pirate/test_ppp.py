@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.machine.envelope import HEARTBEAT, READY, Control, EnvelopedRequest
 from pirate.errors import MalformedMessage
-from pirate.ppp import HEARTBEAT, READY, Control, EnvelopedRequest, decode, split_envelope
+from pirate.ppp import decode, split_envelope
 
 FRAMES = st.lists(st.sampled_from([b"", b"\1", b"\2", b"READY", b"a", b"\1a", b"\xff\0"]), max_size=6)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pirate.ppp import HEARTBEAT, READY
+from core.machine.envelope import HEARTBEAT, READY
 from pirate.worker_session import CancelHandler, Close, Effect, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
 
 REQUEST = [b"c", b"", b"x", b"y"]

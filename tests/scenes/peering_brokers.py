@@ -7,8 +7,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
 import core
+from core.machine.envelope import READY
 from peering import Broker
-from peering.wire import READY
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:

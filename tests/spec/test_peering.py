@@ -9,9 +9,9 @@ import pytest
 
 import core
 import peering
+from core.machine.envelope import HEARTBEAT, READY
 from peering.simulation import Plan, simulate
 from peering.task_router import RouterLimits
-from peering.wire import HEARTBEAT, READY
 from tests.scenes.peering_brokers import Scene, ask
 from tests.scenes.waiting import eventually
 
