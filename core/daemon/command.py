@@ -99,7 +99,6 @@ class Command(click.Command):
             raise _blamed(ctx, error) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, or print its values."""
         assert isinstance(ctx, Context)
         if ctx.only_show_config:
             _show_config(ctx)
@@ -150,11 +149,9 @@ class Group(click.Group):
         )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
         return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; imports a lazy one."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         lazy = self.lazy[cmd_name]

@@ -138,7 +138,6 @@ def suggestion(word: str, known: list[str], otherwise: str) -> str:
 
 
 def toml_text(value: object) -> str:
-    """Return a value in TOML notation."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

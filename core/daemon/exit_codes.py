@@ -24,7 +24,6 @@ class ExitError(click.ClickException):
         self.program = ""  # set by the group
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Write the line."""
         click.echo(f"{self.program}: {self.message}" if self.program else self.message, file=file, err=file is None)
 
 

@@ -62,7 +62,6 @@ class HostPort(click.ParamType):  # type: ignore[type-arg]  # generic since clic
     name = "HOST:PORT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        """Return host and port."""
         if isinstance(value, Address):
             return value
         host, colon, port = str(value).rpartition(":")

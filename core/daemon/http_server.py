@@ -167,7 +167,6 @@ class Server:
         return found
 
     async def close(self) -> None:
-        """Stop listening and end every connection."""
         self._closing = True  # refuse further live pages, which would not be ended
         if self._server is not None:
             self._server.close()
@@ -301,7 +300,6 @@ class _Collector:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families as metrics of prometheus-client."""
         for family in self._families:
             yield _metric(family)
 

@@ -85,7 +85,6 @@ class TextFormatter(logging.Formatter):
     """One line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         parts = [_time(record), record.levelname, record.name, printable(record.getMessage())]
         fields = _fields(record)
         error = _error(record)
@@ -152,7 +151,6 @@ class RateLimitedLog:
 
     @property
     def left_out(self) -> int:
-        """Number of lines that were not written."""
         return self._rate.left_out
 
     def warning(self, kind: Hashable, message: str, *args: object, **fields: object) -> bool:

@@ -74,7 +74,6 @@ class Snapshot:
     counters: Mapping[str, float | str | None] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content as JSON values."""
         tables = [{"title": t.title, "columns": t.columns, "rows": t.rows, "left_out": t.left_out} for t in self.tables]
         return {"figures": dict(self.figures), "tables": tables, "counters": dict(self.counters)}
 

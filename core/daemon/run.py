@@ -108,7 +108,6 @@ def log_options(level: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def loop_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --uvloop / --no-uvloop."""
     return click.option("--uvloop/--no-uvloop", default=None, help="Event loop.  [default: uvloop where installed]")(function)
 
 
@@ -179,7 +178,6 @@ class Daemon:
 
     @property
     def stopping(self) -> bool:
-        """Whether the daemon is stopping."""
         return self._stopped.is_set()
 
     def on_reload(self, prepare: Callable[[], Callable[[], Sequence[str]]]) -> None:

@@ -87,15 +87,13 @@ def security_options(
 
 
 def _name_of(flag: Callable[[Callable[..., Any]], Callable[..., Any]]) -> str:
-    def nothing() -> None:
-        """Carry the option."""
+    def nothing() -> None: ...
 
     (option,) = flag(nothing).__click_params__  # type: ignore[attr-defined]  # where click keeps options until there is a command
     return str(option.name)
 
 
 def security_files(context: click.Context) -> SecurityFiles | None:
-    """Return the files of a command that has security options."""
     files: SecurityFiles | None = context.meta.get(_META)
     return files
 

@@ -44,7 +44,6 @@ def _standard_input() -> bytes:
 
 
 def json_frame(frame: bytes) -> str | dict[str, str]:
-    """Return a frame as a JSON value."""
     try:
         return frame.decode()
     except UnicodeDecodeError:
@@ -52,7 +51,6 @@ def json_frame(frame: bytes) -> str | dict[str, str]:
 
 
 def write_frames(frames: Sequence[bytes]) -> None:
-    """Write frames to standard output, one per line."""
     terminal = sys.stdout.isatty()
     for frame in frames:
         click.echo(printable(frame.decode("utf-8", "backslashreplace")) if terminal else frame)
@@ -72,5 +70,4 @@ def write_reply(frames: Sequence[bytes], as_json: bool, **more: Any) -> None:
 
 
 def write_json(value: Any) -> None:
-    """Write one line of JSON to standard output."""
     click.echo(json.dumps(value))

@@ -50,11 +50,9 @@ class Deadlines(Generic[K]):
         return key in self._at
 
     def get(self, key: K) -> float | None:
-        """Return the deadline of a key, or None."""
         return self._at.get(key)
 
     def set(self, key: K, at: float) -> None:
-        """Set or replace the deadline of a key."""
         self._at[key] = at
         queued = self._queued.get(key)
         if queued is None or at < queued:
@@ -63,11 +61,9 @@ class Deadlines(Generic[K]):
                 self._rebuild()
 
     def discard(self, key: K) -> None:
-        """Remove the deadline of a key, if it has one."""
         self._at.pop(key, None)
 
     def deadline(self) -> float | None:
-        """Return the earliest deadline, or None."""
         while self._heap:
             queued_at, _, key = self._heap[0]
             if self._at.get(key) == queued_at:

@@ -36,7 +36,6 @@ class Liveness:
         self.send_at = now + interval_s
 
     def heard(self, now: float) -> None:
-        """Note a message from the peer."""
         self.heard_at = now
 
     def left(self, now: float) -> int:
@@ -48,7 +47,6 @@ class Liveness:
         return self.heard_at + self.interval_s * self.liveness
 
     def is_dead(self, now: float) -> bool:
-        """Return whether the peer was silent for `liveness` intervals."""
         return now >= self.expires_at()
 
     def take_heartbeat(self, now: float) -> bool:
@@ -64,7 +62,6 @@ class Liveness:
         return True
 
     def deadline(self) -> float:
-        """Return the time of the next event."""
         return min(self.send_at, self.expires_at())
 
 
@@ -98,11 +95,9 @@ class WorkerHeartbeats:
         self._silences.set(name, now + self._silence_s)
 
     def forget(self, name: bytes) -> None:
-        """Stop counting the silence of a worker."""
         self._silences.discard(name)
 
     def silent_at(self) -> float | None:
-        """Return when the next worker was silent for too long."""
         return self._silences.deadline()
 
     def take_silent(self, due_at: float | None, now: float) -> list[bytes]:

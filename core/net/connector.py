@@ -38,11 +38,9 @@ class ReconnectDelay:
         self._next_s = interval_s
 
     def reset(self) -> None:
-        """Start again from the shortest delay, after a connection."""
         self._next_s = self._interval_s
 
     def next_s(self) -> float:
-        """Return the delay before the next attempt, in seconds."""
         if not self._maximum_s:
             return self._interval_s * (1 + self._random())
         delay = min(self._next_s, self._maximum_s)
@@ -91,7 +89,6 @@ class Connector:
         self._stopped = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to connect."""
         self._task = self._owner.context.supervisor.task("core connector", partial(self._run, loop))
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -165,7 +162,6 @@ class Connector:
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """The task of this endpoint, None before `start`."""
         return self._task
 
 
@@ -187,7 +183,6 @@ class ConnectedSession(Session):
         self._on_connected = on_connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `Session.connection_made`."""
         transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
         self._on_connected(self, transport)
         super().connection_made(transport)

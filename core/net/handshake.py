@@ -29,20 +29,12 @@ class HandshakingSession(Protocol):
     options: Options
     transport: asyncio.Transport | None
 
-    def suspend_handshake(self) -> None:
-        """Keep what is received until the handshake goes on."""
-
-    def resume_handshake(self, step: Callable[[], list[Message]]) -> None:
-        """Go on, with this step first."""
-
-    def refuse(self, error: HandshakeError) -> None:
-        """Close the connection, because of the peer or of the authenticator."""
-
-    def queue_key_agreements(self, number: int) -> bool:
-        """Call `Handshake.permit` when they may be computed; returns False when nothing limits them."""
-
-    def abort_with(self, reason: str) -> None:
-        """Close at once because of the peer."""
+    def suspend_handshake(self) -> None: ...  # keep what is received until the handshake goes on
+    def resume_handshake(self, step: Callable[[], list[Message]]) -> None: ...  # go on, with this step first
+    def refuse(self, error: HandshakeError) -> None: ...  # close the connection, because of the peer or of the authenticator
+    # call `Handshake.permit` when they may be computed; returns False when nothing limits them
+    def queue_key_agreements(self, number: int) -> bool: ...
+    def abort_with(self, reason: str) -> None: ...  # close at once because of the peer
 
 
 class Handshake:
@@ -99,7 +91,6 @@ class Handshake:
         self._session.refuse(HandshakeError(f"handshake not complete after {self._session.options.handshake_ivl} ms"))
 
     def stop_timer(self) -> None:
-        """The handshake is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

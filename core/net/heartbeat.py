@@ -87,7 +87,6 @@ class Heartbeat:
             self._timers["ping"] = self._later(self._interval_s, self._send)
 
     def stop(self) -> None:
-        """Cancel all timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -174,11 +173,8 @@ class KeptAlive(FrameReading):
     _sink: MessageSink  # takes decoded messages: the socket, or what stands in for it
     _write: Callable[[bytes], None]
 
-    def abort_with(self, reason: str) -> None:
-        """See `Session`."""
-
-    def _end(self, exc: Exception | None, number: int) -> None:
-        """See `Session`."""
+    def abort_with(self, reason: str) -> None: ...
+    def _end(self, exc: Exception | None, number: int) -> None: ...
 
     # -- reading ahead
 

@@ -32,17 +32,10 @@ class InprocSocket(Protocol):
     type_name: bytes
     takes_inproc: bool
 
-    def on_writable(self, pipe: Pipe) -> None:
-        """Send what waits: a pipe has capacity again."""
-
-    def inproc_ready(self, pipe: InprocPipe) -> bool:
-        """Attach a connected pipe; returns False to refuse it."""
-
-    def inproc_gone(self, pipe: InprocPipe) -> None:
-        """A connection has ended."""
-
-    def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
-        """Take a message from the other end."""
+    def on_writable(self, pipe: Pipe) -> None: ...  # send what waits: a pipe has capacity again
+    def inproc_ready(self, pipe: InprocPipe) -> bool: ...  # attach a connected pipe; returns False to refuse it
+    def inproc_gone(self, pipe: InprocPipe) -> None: ...  # a connection has ended
+    def received_inproc(self, pipe: InprocPipe, message: Message) -> None: ...  # take a message from the other end
 
 
 class InprocPipe(Pipe):
@@ -108,7 +101,6 @@ class InprocPipe(Pipe):
             far.owner.received_inproc(far, message)
 
     def write_many(self, messages: Sequence[Message]) -> None:
-        """As `write` for each of them."""
         for message in messages:
             self.write(message)
 
@@ -145,7 +137,6 @@ class InprocPipe(Pipe):
             self.far.owner.on_writable(self.far)
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
-        """Send a subscription to the publisher at the other end."""
         message = [(b"\x01" if subscribe else b"\x00") + topic]
         if not self.paired:
             self.outbox.append(message)
@@ -238,5 +229,4 @@ class InprocNames:
                     del self._waiting[name]
 
     def bound(self, name: str) -> InprocSocket | None:
-        """Return the socket that has the name."""
         return self._bound.get(name)

@@ -45,8 +45,8 @@ class SharedReading(Protocol):
     partial: int
     large_frames: LargeFramePool
 
-    def later(self, session: FrameReading, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
-        """Start a timer of a connection."""
+    # start a timer of a connection
+    def later(self, session: FrameReading, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle: ...
 
 
 class FrameReading(asyncio.Protocol):
@@ -65,24 +65,15 @@ class FrameReading(asyncio.Protocol):
     _whole: bool  # a whole message has come since
 
     @abstractmethod
-    def is_reading(self) -> bool:
-        """See `Session`."""
-
+    def is_reading(self) -> bool: ...
     @abstractmethod
-    def has_place(self) -> bool:
-        """See `Session`."""
-
+    def has_place(self) -> bool: ...
     @abstractmethod
-    def deliver(self, messages: list[Message], octets: int) -> None:
-        """See `Session`."""
-
+    def deliver(self, messages: list[Message], octets: int) -> None: ...
     @abstractmethod
-    def _reads_clear(self) -> bool:
-        """Whether frames come in clear."""
-
+    def _reads_clear(self) -> bool: ...  # whether frames come in clear
     @abstractmethod
-    def _fail(self, error: RemoteProtocolError | None) -> None:
-        """See `Session`."""
+    def _fail(self, error: RemoteProtocolError | None) -> None: ...
 
     def _check_partial(self, decoder: Decoder) -> None:
         """Check an incomplete message: failure, limits, progress (W7); read a large frame with few copies."""
@@ -163,7 +154,6 @@ class LargeFramePool:
             self._clock.after(IDLE_S)
 
     def left(self, reader: LargeFrameReader, buffer: bytearray) -> None:
-        """Take back the buffer of a reader."""
         if reader in self.readers:
             del self.readers[reader]
             self.free.append(buffer)
@@ -230,7 +220,6 @@ class LargeFrameReader(asyncio.BufferedProtocol):
         return self._view[self._at : self._end + AFTER_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
         session, decoder, view = self._session, self._decoder, self._view
         self._heard = True
         if not session.is_reading():
@@ -276,20 +265,16 @@ class LargeFrameReader(asyncio.BufferedProtocol):
         self._heard = False
 
     def eof_received(self) -> bool | None:
-        """See `Session`."""
         return self._session.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `Session`."""
         self._session.connection_lost(exc)  # it may read the rest into this buffer
         self._pool.left(self, self._buffer)
 
     def pause_writing(self) -> None:
-        """See `Session`."""
         self._session.pause_writing()
 
     def resume_writing(self) -> None:
-        """See `Session`."""
         self._session.resume_writing()
 
 

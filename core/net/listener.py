@@ -127,7 +127,6 @@ class Listener:
             self._permit_clock.after(0)
 
     def _permit(self) -> None:
-        """Let those handshakes go on that the budget allows now."""
         now = asyncio.get_running_loop().time()
         self._supervisor.each("core handshake", _permit_all, iter(self._budget.take(now)))
         self._owner.counters.handshakes_deferred += self._budget.take_deferred()
@@ -145,7 +144,6 @@ class Listener:
             del self._pending[address]
 
     def session_closed(self, session: Session) -> None:
-        """Forget a connection that is gone."""
         self.sessions.pop(session, None)
         self._on_closed(session)
 
@@ -167,7 +165,6 @@ class Listener:
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """The task of this endpoint, None before `start`."""
         server = self._server
         return (server.task if isinstance(server, Acceptor) else None) or self._starting
 
@@ -205,13 +202,11 @@ class AcceptedSession(Session):
             self.connection.gated = True
 
     def queue_key_agreements(self, number: int) -> bool:
-        """See `HandshakingSession`."""
         if self._counted:
             self._listener.queue(self, self._counted_as, number)
         return self._counted
 
     def permit(self) -> None:
-        """Go on with the step of the handshake that waited in the budget."""
         if self._handshake is not None:
             self._handshake.permit()
 
@@ -220,7 +215,6 @@ class AcceptedSession(Session):
         super()._start_traffic()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `Session.connection_lost`."""
         self._handshake_done()
         super().connection_lost(exc)
 

@@ -144,7 +144,6 @@ def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
 
 
 def _is_served(path: str) -> bool:
-    """Return whether a process listens on a socket file."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -239,7 +238,6 @@ async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], 
 
 
 async def open_ipc(connect: IpcConnect, factory: Callable[[], P]) -> P:
-    """Connect to a Unix socket."""
     loop = asyncio.get_running_loop()
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, "this system has no ipc", endpoint=connect.endpoint)

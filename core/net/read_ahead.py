@@ -42,7 +42,6 @@ class Muted:
         self._dropped = dropped
 
     def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """Drop messages from the wire."""
         self._dropped(len(messages))
 
 
@@ -75,7 +74,6 @@ class ReadAhead:
         return self._bytes < min(AHEAD_BYTES_MAX, pipe.rcvhwm_bytes - pipe.unread_bytes) and self._scheduler.ahead < self._octets_max
 
     def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """Keep messages from the wire."""
         size = octets + MESSAGE_BYTES * len(messages)
         self._batches.append((messages, octets, size))
         self._count(size)
@@ -96,7 +94,6 @@ class ReadAhead:
         return not pipe.throttled
 
     def drop(self) -> None:
-        """Drop the kept messages."""
         self._count(-self._bytes)
         self._batches.clear()
 

@@ -73,8 +73,7 @@ class Ending:
             self._timer = self._later(self._delay_s(), self._check)
 
 
-def write_nothing(octets: bytes) -> None:
-    """Drop bytes: there is no transport, or its stream has ended."""
+def write_nothing(octets: bytes) -> None: ...  # drop bytes: there is no transport, or its stream has ended
 
 
 class Writing(KeptAlive):
@@ -110,7 +109,6 @@ class Writing(KeptAlive):
         return False
 
     def try_write_parts(self, parts: list[bytes]) -> bool:
-        """As `try_write`, without joining the pieces."""
         transport = self.transport
         if transport is not None and self._may_write():
             transport.writelines(parts)
@@ -145,7 +143,6 @@ class Writing(KeptAlive):
             self.flush()
 
     def iteration_ended(self) -> None:
-        """Write what has waited for the end of the loop iteration."""
         self._write_scheduled = self._wrote = False
         self.flush()
 

@@ -132,8 +132,8 @@ class Pattern:
         """Remove a pipe for good. What its peer sent stays readable (SOCK-03)."""
         self.pipes.pop(pipe, None)
 
-    def suspend(self, pipe: Pipe) -> None:
-        """Note that a connecting pipe lost its connection and will get another; queued messages wait (SOCK-02)."""
+    # note that a connecting pipe lost its connection and will get another; queued messages wait (SOCK-02)
+    def suspend(self, pipe: Pipe) -> None: ...
 
     def available(self, pipe: Pipe) -> bool:
         """Whether a pipe can be sent to: without a connection only if it will get one, and not with IMMEDIATE (OPT-01).
@@ -142,15 +142,13 @@ class Pattern:
         """
         return pipe.connected or (pipe.connecting and (not self.options.immediate or not pipe.takes_octets))
 
-    def on_writable(self, pipe: Pipe) -> None:
-        """Note that the pipe's outbox was emptied."""
+    def on_writable(self, pipe: Pipe) -> None: ...  # note that the pipe's outbox was emptied
 
     def peer(self, routing_id: bytes) -> Pipe | None:
         """Return the pipe of a connected peer by the identity it announced."""
         return next((pipe for pipe in self.pipes if pipe.connected and pipe.identity == routing_id), None)
 
-    def follow_options(self) -> None:
-        """Apply options that act at once (SOCK-07)."""
+    def follow_options(self) -> None: ...  # apply options that act at once (SOCK-07)
 
     # -- messages
 

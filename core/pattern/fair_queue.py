@@ -27,7 +27,6 @@ class FairQueue:
         self.active: deque[Pipe] = deque()
 
     def push(self, pipe: Pipe, messages: Sequence[Message]) -> None:
-        """Put received messages into the pipe's inbox."""
         inbox = pipe.inbox
         if not inbox and messages:
             self.active.append(pipe)

@@ -27,13 +27,11 @@ class LoadBalancer:
         self._next = 0
 
     def add(self, pipe: Pipe) -> None:
-        """Make a pipe a candidate."""
         if not pipe.listed:
             pipe.listed = True
             self.pipes.append(pipe)
 
     def remove(self, pipe: Pipe) -> None:
-        """Forget a pipe."""
         if pipe.listed:
             pipe.listed = False
             at = self.pipes.index(pipe)

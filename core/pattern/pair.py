@@ -18,7 +18,6 @@ class Pair(Balanced):
     type_name: ClassVar[bytes] = b"PAIR"
 
     def attach(self, pipe: Pipe) -> bool:
-        """Take the first pipe only."""
         if self.pipes:
             self.counters.extra_peer += 1
             return False

@@ -233,7 +233,6 @@ class Pipe:
             self.engine.flush()
 
     def write_many(self, messages: Sequence[Message]) -> None:
-        """As `write` for each of them."""
         outbox = self.outbox
         for frames in messages:
             count = len(frames)
@@ -347,25 +346,21 @@ class ConflatingPipe(Pipe):
 
     __slots__ = ()
 
-    def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
-        """Do nothing: marks have no meaning here."""
+    # do nothing: marks have no meaning here
+    def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None: ...
 
     def write(self, frames: Message, first: int = 0) -> None:
-        """Replace the outbox with the encoded `frames[first:]`."""
         self.write_octets(encode_message(frames, first))
 
     def write_many(self, messages: Sequence[Message]) -> None:
-        """As `write` for each of them."""
         for frames in messages:
             self.write(frames)
 
     def write_pieces(self, pieces: Sequence[bytes]) -> bool:
-        """Replace the outbox with the last of several encoded messages."""
         self.write_octets(pieces[-1])
         return True
 
     def write_octets(self, piece: bytes) -> None:
-        """Replace the outbox with one encoded message."""
         self.outbox.clear()
         self._heavy = 0
         super().write_octets(piece)

@@ -35,7 +35,6 @@ class Balanced(Pattern):
         return True
 
     def ready(self, pipe: Pipe) -> bool:
-        """Make it available."""
         self.outbound.add(pipe)
         return True
 
@@ -46,12 +45,10 @@ class Balanced(Pattern):
             self.counters.undelivered += pipe.discard_outbox()
 
     def detach(self, pipe: Pipe) -> None:
-        """Forget it; see `Pattern.detach`."""
         super().detach(pipe)
         self.outbound.remove(pipe)
 
     def on_writable(self, pipe: Pipe) -> None:
-        """Make it available again."""
         if not pipe.listed and pipe in self.pipes and self.available(pipe):
             self.outbound.add(pipe)
 
@@ -91,7 +88,6 @@ class Balanced(Pattern):
         return pipes[0] if len(pipes) == 1 else None
 
     def writable(self) -> bool:
-        """Whether some peer has capacity."""
         return self.outbound.has_room()
 
 

@@ -30,7 +30,6 @@ class _Resume(Detached):
         self._pipes = pipes
 
     def resume(self) -> None:
-        """See `Engine`."""
         self._arrivals.throttled = False
         for pipe in self._pipes:
             if pipe.throttled:
@@ -54,7 +53,6 @@ class XPub(Pattern):
         self.follow_options()
 
     def follow_options(self) -> None:
-        """Apply the options that act at once (SOCK-07)."""
         options, table = self.options, self.subscriptions
         table.report_all_cancels = bool(options.xpub_verboser)
         table.report_all_subscribes = bool(options.xpub_verbose or options.xpub_verboser)
@@ -126,14 +124,12 @@ class XPub(Pattern):
         return message
 
     def recv_many(self) -> list[Message]:
-        """Take all queued messages."""
         messages = self.inbound.pop_many()
         for _ in messages:
             self._asker = self._askers.popleft()
         return messages
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
-        """Undo a `recv`."""
         super().put_back(self._arrivals, message)
         if self._asker is not None:
             self._askers.appendleft(self._asker)
@@ -159,7 +155,6 @@ class XPub(Pattern):
         return True
 
     def writable(self) -> bool:
-        """Return True: publishing does not wait."""
         return True
 
 
@@ -169,8 +164,7 @@ class Pub(XPub):
     type_name: ClassVar[bytes] = b"PUB"
     one_per_endpoint: ClassVar[bool] = True
 
-    def _report(self, pipe: Pipe, reports: list[bytes]) -> None:
-        """Drop the reports."""
+    def _report(self, pipe: Pipe, reports: list[bytes]) -> None: ...  # drop the reports
 
     def _visible(self, messages: list[Message]) -> list[Message]:
         """Return nothing: subscriptions are not reported, other messages are counted and dropped (ZMTP-70)."""
@@ -236,7 +230,6 @@ class XSub(Pattern):
         return True
 
     def writable(self) -> bool:
-        """Return True: sending upstream does not wait."""
         return True
 
 
@@ -285,7 +278,6 @@ class Sub(XSub):
         return None
 
     def recv_many(self) -> list[Message]:
-        """Take all queued messages that still match."""
         messages = self.inbound.pop_many()
         if self._stale:
             self._stale = False
@@ -293,7 +285,6 @@ class Sub(XSub):
         return messages
 
     def readable(self) -> bool:
-        """Whether there is a message that still matches."""
         active = self.inbound.active
         while active and self._stale and not self._wanted([active[0].inbox[0]]):
             self.inbound.pop()
@@ -308,5 +299,4 @@ class Sub(XSub):
         raise OperationNotSupported(msg="a SUB socket does not send")
 
     def writable(self) -> bool:
-        """Return False: a SUB does not send."""
         return False

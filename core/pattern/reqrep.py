@@ -79,7 +79,6 @@ class Router(Pattern):
         self.counters.displaced += count
 
     def peer(self, routing_id: bytes) -> Pipe | None:
-        """Return the pipe of a peer by its routing id."""
         return self.routes.get(routing_id)
 
     def _generate(self) -> bytes:
@@ -97,7 +96,6 @@ class Router(Pattern):
             self.counters.undelivered += pipe.discard_outbox()
 
     def detach(self, pipe: Pipe) -> None:
-        """Remove the peer and its id."""
         super().detach(pipe)
         self._unroute(pipe)
 
@@ -106,7 +104,6 @@ class Router(Pattern):
             del self.routes[pipe.routing_id]
 
     def judge(self, frames: Message) -> MessageTooLarge | None:
-        """See `Pattern`."""
         pipe = self.routes.get(frames[0]) if frames else None
         return None if pipe is None or pipe.limits is None else pipe.limits.judge(frames, 1)
 
@@ -269,7 +266,6 @@ class Req(Balanced):
         return message
 
     def recv_many(self) -> list[Message]:
-        """Take the reply, as a list of one."""
         message = self.recv()
         return [] if message is None else [message]
 
@@ -278,7 +274,6 @@ class Req(Balanced):
         self._dropped = error
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
-        """Undo a `recv`."""
         super().put_back(pipe, message)
         self._waiting = True
 
@@ -289,11 +284,9 @@ class Req(Balanced):
             self._awaiting = None
 
     def readable(self) -> bool:
-        """Whether the reply has come."""
         return self._waiting and super().readable()
 
     def writable(self) -> bool:
-        """Whether a request can be sent now."""
         return (not self._waiting or bool(self.options.req_relaxed)) and super().writable()
 
 
@@ -332,17 +325,14 @@ class Rep(Pattern):
         return message[body:]
 
     def recv_many(self) -> list[Message]:
-        """Take one request, as a list of one."""
         message = self.recv()
         return [] if message is None else [message]
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
-        """Undo a `recv`."""
         super().put_back(self._requester, [*(self._envelope or []), *message])
         self._requester = self._envelope = None
 
     def judge(self, frames: Message) -> MessageTooLarge | None:
-        """See `Pattern`; the envelope counts."""
         pipe = self._requester
         if pipe is None or pipe.limits is None or self._envelope is None:
             return None
@@ -368,9 +358,7 @@ class Rep(Pattern):
         return True
 
     def readable(self) -> bool:
-        """Whether a request can be taken now."""
         return self._envelope is None and bool(self.inbound.active)
 
     def writable(self) -> bool:
-        """Whether there is a request to answer."""
         return self._envelope is not None

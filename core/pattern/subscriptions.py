@@ -126,7 +126,6 @@ class _Subscriptions(Generic[P]):
         return self._by_pipe.get(pipe, {})
 
     def cost(self, pipe: P) -> int:
-        """Return the cost of a pipe's topics, in bytes."""
         return self._cost.get(pipe, 0)
 
     def add(self, pipe: P, topic: bytes) -> bool:
@@ -298,7 +297,6 @@ class PublisherSubscriptions(Generic[P]):
         return list(self._applied.topics(pipe))
 
     def _check_room(self, wanted: _Subscriptions[P], pipe: P, topic: bytes) -> None:
-        """Refuse a topic beyond the limits."""
         if len(topic) > self.topic_octets_max:
             raise SubscriptionLimit(f"topic of {len(topic)} bytes", self.topic_octets_max)
         cost = wanted.cost(pipe) + len(topic) + TOPIC_OVERHEAD_OCTETS

@@ -50,7 +50,6 @@ class _Trie(Generic[V]):
         return bool(self._nodes)
 
     def find(self, topic: bytes) -> _Node[V] | None:
-        """Return the node of a stored topic, else None."""
         return self._nodes.get(topic)
 
     def put(self, topic: bytes, value: V) -> None:
@@ -152,7 +151,6 @@ class TopicMap(Generic[V]):
         return bool(self._trie) and self._trie.covers(octets)
 
     def get(self, topic: bytes) -> V | None:
-        """Return the value of this topic."""
         if not topic:
             return self._everything
         table = self._table_of_length.get(len(topic))
@@ -164,7 +162,6 @@ class TopicMap(Generic[V]):
         return None if node is None else node.value
 
     def put(self, topic: bytes, value: V) -> None:
-        """Set the value of a topic."""
         if not topic:
             self._everything = value
             return

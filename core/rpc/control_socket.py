@@ -36,14 +36,11 @@ class ControlSocket(ABC):
 
     @property
     def endpoint(self) -> str:
-        """Bound endpoint, with its port."""
         return self._socket.last_endpoint
 
     async def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
         await self._socket.wait_closed()
 
     @abstractmethod
-    def _receive(self, batch: list[list[bytes]]) -> None:
-        """Answer requests `[address][…]`."""
+    def _receive(self, batch: list[list[bytes]]) -> None: ...  # answer requests `[address][…]`

@@ -48,7 +48,6 @@ def handler_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def echo(body: list[bytes]) -> list[bytes]:
-    """Return the body unchanged."""
     return body
 
 

@@ -78,23 +78,19 @@ class Owned:
             raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
 
     def _refuse(self, *_: Any) -> Any:
-        """See `Socket`."""
         raise WrongOwner
 
     def use_to_take(self, take: Callable[[], Message | None]) -> None:
-        """Receive with this call from now on."""
         self._take_now = take
         if self._unguarded:
             self._take = take
 
     def use_to_put(self, put: Callable[[Message], bool]) -> None:
-        """Send with this call from now on."""
         self._put_now = put
         if self._unguarded:
             self._put = put
 
     def use_nothing(self) -> None:
-        """Refuse every call from now on."""
         self._ended = True
         self._thread = 0
         self._unguarded = False

@@ -351,7 +351,6 @@ class Supervisor:
         return "; ".join(f"{name}: {reason}" for name, reason in self.troubles.items())
 
     def families(self) -> list[Family]:
-        """Return the metrics."""
         return [
             Family("supervised_faults", "counter", "Faults of tasks, threads and timers.", ("name",), _samples(self.faults)),
             Family("supervised_restarts", "counter", "Restarts after a fault.", ("name",), _samples(self.restarts)),
@@ -391,7 +390,6 @@ class Timer:
         self.when = when
 
     def after(self, delay_s: float) -> None:
-        """Set the timer to a time from now."""
         self.at(asyncio.get_running_loop().time() + delay_s)
 
     def cancel(self) -> None:
@@ -421,7 +419,6 @@ class Timer:
 
     @property
     def failing(self) -> bool:
-        """Whether its last call failed."""
         return self._faults > 0
 
     def _well(self) -> None:

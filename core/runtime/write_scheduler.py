@@ -34,18 +34,14 @@ class Connected(Protocol):
 class Guarded(Protocol):
     """A socket to be called at the end of the loop iteration."""
 
-    def guard(self) -> None:
-        """Check the calling thread again."""
+    def guard(self) -> None: ...  # check the calling thread again
 
 
 class Writer(Protocol):
     """A connection with bytes to write."""
 
-    def write_out(self) -> None:
-        """Write what is queued, if there is any."""
-
-    def iteration_ended(self) -> None:
-        """Write what has waited for the end of the iteration."""
+    def write_out(self) -> None: ...  # write what is queued, if there is any
+    def iteration_ended(self) -> None: ...  # write what has waited for the end of the iteration
 
 
 class WriteScheduler:
@@ -89,14 +85,12 @@ class WriteScheduler:
         self.large_frames = LargeFramePool(loop, supervisor)
 
     def write_later(self, writer: Writer) -> None:
-        """Call `writer.iteration_ended` at the end of this loop iteration."""
         self._written.append(writer)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end)
 
     def guard_later(self, socket: Guarded) -> None:
-        """Call `socket.guard` at the end of this loop iteration."""
         self._unguarded.append(socket)
         if len(self._unguarded) == 1:
             self._loop.call_soon(self._guard)

@@ -125,7 +125,6 @@ class CurveClient(CurveMechanism):
         self._hello_key = b""  # shared by C' and S
 
     def start(self) -> list[bytes]:
-        """Return HELLO."""
         self._transient_public, self._transient_secret = key_pair(self._random_bytes)
         try:
             self._hello_key = crypto_box_beforenm(self._server_key, self._transient_secret)

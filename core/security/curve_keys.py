@@ -106,7 +106,6 @@ class CookieKeys:
 
     @property
     def generation(self) -> int:
-        """Number of the current half."""
         return self._generation
 
     def fresh_key(self, half: bytes) -> bytes:

@@ -27,12 +27,10 @@ class GuessLimit:
         self._wrong: dict[str, tuple[float, int]] = {}  # address -> end of its window, wrong passwords in it; oldest window first
 
     def may_try(self, address: str, now: float) -> bool:
-        """Return whether a password of this address may be checked."""
         until, wrong = self._wrong.get(address, (now, 0))
         return now >= until or wrong < self._guesses_max
 
     def wrong(self, address: str, now: float) -> None:
-        """Count a wrong password."""
         until, wrong = self._wrong.get(address, (now, 0))
         if now >= until:
             self._wrong.pop(address, None)

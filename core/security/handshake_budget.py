@@ -82,7 +82,6 @@ class HandshakeBudget(Generic[Who]):
             self._line_up(address, known)
 
     def withdraw(self, who: Who, address: str) -> None:
-        """Forget a step, if it waits."""
         known = self._addresses.get(address)
         if known is not None and known.waiting.pop(who, None) is not None:
             self.waiting -= 1

@@ -31,14 +31,9 @@ class Credentials(Protocol):
     """Security of every socket of a context; see `core.security.credentials`."""
 
     @property
-    def authenticator(self) -> Judge | None:
-        """Checks peers that connect to us; None if none may."""
-
-    def for_listening(self, options: Options) -> None:
-        """Set what a bound endpoint needs."""
-
-    def for_connecting(self, options: Options, endpoint: str) -> None:
-        """Set what a connected endpoint needs."""
+    def authenticator(self) -> Judge | None: ...  # checks peers that connect to us; None if none may
+    def for_listening(self, options: Options) -> None: ...  # set what a bound endpoint needs
+    def for_connecting(self, options: Options, endpoint: str) -> None: ...  # set what a connected endpoint needs
 
 
 def unprotected(options: Options, endpoint: str) -> str:

@@ -79,7 +79,6 @@ class PlainClient(Mechanism):
         self._expected: bytes | None = None
 
     def start(self) -> list[bytes]:
-        """Return HELLO."""
         self._expected = _WELCOME
         return [command(_HELLO, self._hello)]
 

@@ -46,13 +46,8 @@ _log = logging.getLogger(__name__)
 class Revoking(Protocol):
     """An authenticator that can revoke verdicts."""
 
-    async def __call__(self, request: ZapRequest) -> ZapReply:
-        """Check a peer."""
-        ...
-
-    async def generation(self) -> int:
-        """Return a number that changes whenever an earlier verdict might be different now."""
-        ...
+    async def __call__(self, request: ZapRequest) -> ZapReply: ...  # check a peer
+    async def generation(self) -> int: ...  # return a number that changes whenever an earlier verdict might be different now
 
 
 class Authentication:
@@ -220,5 +215,4 @@ def _refuse(answer: Callable[[Verdict], None], error: Exception) -> None:
     answer(ZapReply(b"500"))
 
 
-def _nothing() -> None:
-    """Do nothing."""
+def _nothing() -> None: ...  # do nothing

@@ -34,20 +34,11 @@ class EndpointsSocket(SocketPort, InprocSocket, Protocol):
     pattern: Pattern
     closed: bool
 
-    def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to this loop."""
-
-    def adopt(self, pipe: Pipe) -> None:
-        """Give a new pipe its marks and name."""
-
-    def options_for_listening(self) -> Options:
-        """Return the options of a bound endpoint."""
-
-    def options_for_connecting(self, endpoint: str) -> Options:
-        """Return the options of a connected endpoint."""
-
-    def departed(self) -> None:
-        """Note that a closed socket has sent everything."""
+    def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...  # belong to this loop
+    def adopt(self, pipe: Pipe) -> None: ...  # give a new pipe its marks and name
+    def options_for_listening(self) -> Options: ...  # return the options of a bound endpoint
+    def options_for_connecting(self, endpoint: str) -> Options: ...  # return the options of a connected endpoint
+    def departed(self) -> None: ...  # note that a closed socket has sent everything
 
 
 class Endpoints:
@@ -304,7 +295,6 @@ class Endpoints:
             self._owner.departed()
 
     async def wait_closed(self) -> None:
-        """Wait until the socket has sent everything and no task is left; call after `close`."""
         if not self.gone:
             if self._empty is None:
                 self._empty = asyncio.get_running_loop().create_future()

@@ -43,8 +43,8 @@ class MessageSource(Protocol):
 
     pattern: Pattern
 
-    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None:
-        """Take a message back; see `core.sockets.socket_base`."""
+    # take a message back; see `core.sockets.socket_base`
+    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None: ...
 
 
 # How to put a message back: (socket, message, its pipe, whether it is the rest of one).
@@ -69,26 +69,20 @@ class Ready(Generic[T]):
     __iter__ = __await__
 
     def done(self) -> Literal[True]:
-        """Return True."""
         return True
 
     def cancelled(self) -> Literal[False]:
-        """Return False."""
         return False
 
     def result(self) -> T:
-        """Return the result."""
         return self._value
 
-    def exception(self) -> None:
-        """Return None: an operation that fails at once raises at the call."""
+    def exception(self) -> None: ...  # return None: an operation that fails at once raises at the call
 
     def cancel(self, msg: object = None) -> Literal[False]:
-        """Return False: it is done."""
         return False
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop."""
         return asyncio.get_running_loop()
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
@@ -150,7 +144,6 @@ class PendingReceive(asyncio.Future[Any]):
         return super().exception()
 
     def cancelled(self) -> bool:
-        """Return whether it was cancelled before its message was taken."""
         return getattr(self, "_returned", False) or super().cancelled()
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -183,7 +176,6 @@ class PendingShape(PendingReceive):
         self._shape = shape
 
     def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
-        """Deliver the converted message."""
         self._delivered = None
         try:
             result = self._shape(message)

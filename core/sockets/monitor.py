@@ -77,15 +77,12 @@ class Monitors:
         self.reader: InnerSocket | None = None
 
     def add(self, sink: Callable[[MonitorEvent], None], events: int) -> None:
-        """Call `sink` for each of these events."""
         self._sinks.append((events, sink))
 
     def remove(self, sink: Callable[[MonitorEvent], None]) -> None:
-        """Stop calling `sink`."""
         self._sinks = [entry for entry in self._sinks if entry[1] != sink]
 
     def emit(self, event: int, value: int, endpoint: str, reason: str, peer: str, identity: bytes) -> None:
-        """Call every sink that wants the event."""
         for events, sink in self._sinks:
             if events & event:
                 sink(MonitorEvent(Event(event), value, endpoint, reason, peer, identity))
@@ -97,7 +94,6 @@ class Monitors:
         self.stop_pair()
 
     def stop_pair(self) -> None:
-        """End the PAIR form, if there is one."""
         pair, self.pair = self.pair, None
         if pair is not None:
             self.remove(pair.on_event)
@@ -169,7 +165,6 @@ class MonitorPair:
             raise
 
     def on_event(self, event: MonitorEvent) -> None:
-        """Pass an event on."""
         first = _EVENT_AND_VALUE.pack(event.event, event.value & 0xFFFFFFFF)
         try:
             self._pair.send_multipart([first, event.endpoint.encode()], c.NOBLOCK)

@@ -81,7 +81,6 @@ class _Steering:
         self._counts[socket, way + " bytes"] += sum(len(frame) for message in messages for frame in message)
 
     def statistics(self) -> list[bytes]:
-        """Return the eight numbers of STATISTICS."""
         ways = ("received", "received bytes", "sent", "sent bytes")
         return [struct.pack("=Q", self._counts[socket, way]) for socket in self._sides for way in ways]
 

@@ -22,21 +22,13 @@ T = TypeVar("T")
 class Pollable(Protocol):
     """A socket, as a poller sees it."""
 
-    def check_open(self) -> None:
-        """Raise SocketClosed or ContextTerminated after the end."""
-
-    def readable(self) -> bool:
-        """Whether a receive would return at once."""
-
-    def writable(self) -> bool:
-        """Whether a send would go through at once."""
-
-    def add_poller(self, waiter: asyncio.Future[None]) -> None:
-        """Complete a future when readability or writability may have changed."""
+    def check_open(self) -> None: ...  # raise SocketClosed or ContextTerminated after the end
+    def readable(self) -> bool: ...  # whether a receive would return at once
+    def writable(self) -> bool: ...  # whether a send would go through at once
+    def add_poller(self, waiter: asyncio.Future[None]) -> None: ...  # complete a future when readability or writability may have changed
 
 
 def events_of(socket: Pollable, flags: int = PollEvent.POLLIN | PollEvent.POLLOUT) -> int:
-    """Return which of these events there are now."""
     events = 0
     if flags & _POLLIN and socket.readable():
         events |= _POLLIN

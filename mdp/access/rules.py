@@ -78,7 +78,6 @@ class Rights:
     pass_users: tuple[re.Pattern[bytes], ...] = ()
 
     def may(self, verb: Verb, service: bytes) -> bool:
-        """Return whether the peer may do this to a service."""
         patterns: tuple[re.Pattern[bytes], ...] = getattr(self, verb)
         return any(pattern.match(service) for pattern in patterns)
 

@@ -67,7 +67,6 @@ class BrokerMetrics:
         self._marks = [self._mark(), self._mark()]  # one to two windows old; the newer replaces the older
 
     def page(self, title: str) -> MetricsPage:
-        """Return the page for the HTTP server."""
         return MetricsPage(title, self._not_ready, self.families, self.snapshot)
 
     def _not_ready(self) -> str:
@@ -136,7 +135,6 @@ class BrokerMetrics:
         return [[round(now - error.at, 1), KINDS[error.kind], error.service, error.code, error.text] for error in errors]
 
     def families(self) -> list[Family]:
-        """Return the metrics."""
         self._forget()
         stats = self._broker.stats
         found = [

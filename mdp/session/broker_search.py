@@ -153,20 +153,16 @@ class BrokerSearch:
 
     @property
     def endpoint(self) -> str:
-        """The broker that is tried or used."""
         return self._brokers[self._index]
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one broker."""
         return len(self._brokers) > 1
 
     def endpoints(self) -> str:
-        """Return all brokers as text."""
         return ", ".join(self._brokers)
 
     def take_actions(self) -> list[Action]:
-        """Remove and return the actions, in order."""
         actions, self._actions = self._actions, []
         return actions
 
@@ -182,7 +178,6 @@ class BrokerSearch:
             self._due = inf if reached or len(self._brokers) == 1 else now + self._times.join_s
 
     def probed(self, dialect: Dialect, now: float) -> None:
-        """Note the dialect of the broker."""
         if self.state is SearchState.PROBING:
             self._actions.append(Action.CLOSE)
             self._open(dialect, now)
@@ -204,7 +199,6 @@ class BrokerSearch:
             self._next(now)
 
     def joined(self, now: float) -> None:
-        """Note that the connection is up."""
         if self.state is SearchState.JOINING:
             self._joined_at = now
             self._refused_until = inf
@@ -232,7 +226,6 @@ class BrokerSearch:
             self._next(now)
 
     def close(self) -> None:
-        """Stop until `start`."""
         if self.state in (SearchState.PROBING, SearchState.JOINING, SearchState.UP):
             self._actions.append(Action.CLOSE)
         self.state = SearchState.IDLE
@@ -250,7 +243,6 @@ class BrokerSearch:
             self._next(now)
 
     def deadline(self) -> float:
-        """Return when `tick` is due, inf for never."""
         return self._due
 
     def _next(self, now: float) -> None:

@@ -109,7 +109,6 @@ class Connection:
         self._socket.close(linger_ms)
 
     async def wait_closed(self) -> None:
-        """Wait for the end of a closed connection."""
         await self._socket.wait_closed()
 
     def _peer_changed(self, _: bytes, joined: bool) -> None:
@@ -179,7 +178,6 @@ class Probe:
         )
 
     def close(self) -> None:
-        """Stop asking."""
         self._answered = True
         self._cancel_timer()
         self.connection.close()

@@ -89,7 +89,6 @@ class Reconnector:
         return trouble or self._refusal
 
     def run_actions(self) -> None:
-        """Carry out the actions of the search."""
         for action in self.search.take_actions():
             if action is Action.OPEN:
                 self._on_open()
@@ -120,7 +119,6 @@ class Reconnector:
         self._loop.call_soon(self.run_actions)
 
     def connected(self) -> None:
-        """Note that the connection to the broker is up."""
         if self._name and self._away_since is not None:
             again = "again " if self._was_up else ""
             self._log.info("%s: connected %safter %.1f s, to %s", self._name, again, self._clock() - self._away_since, self.search.endpoint)
@@ -128,7 +126,6 @@ class Reconnector:
         self._up = self._was_up = True
 
     def log_unreachable(self, trouble: str) -> None:
-        """Log a failed attempt to connect."""
         if not self._name:
             return
         now = self._clock()
@@ -142,12 +139,10 @@ class Reconnector:
         self._lines.warning(self.search.endpoint, text, self._name, self.search.endpoint, trouble or "reason unknown", max(0.0, next_s))
 
     def lost(self) -> None:
-        """Note that the connection was lost; called by the connection."""
         self.search.failed(EndReason.LOST, self._clock())
         self.run_actions_soon()
 
     async def wait_closed(self) -> None:
-        """Wait for the end of all closed connections."""
         for connection in self._ending:
             await connection.wait_closed()
 
