@@ -89,17 +89,11 @@ class TcpConnect:
 
 @dataclass(frozen=True, slots=True)
 class IpcBind:
-    """Listen on a Unix socket.
-
-    Attributes:
-        endpoint: as given.
-        address: for the system call: a path, or NUL and the abstract name; empty when `wildcard`.
-        wildcard: make a new temporary directory and listen in it.
-    """
+    """Listen on a Unix socket."""
 
     endpoint: str
-    address: str
-    wildcard: bool = False
+    address: str  # for the system call: a path, or NUL and the abstract name; empty when `wildcard`
+    wildcard: bool = False  # make a new temporary directory and listen in it
 
     @property
     def abstract(self) -> bool:

@@ -47,31 +47,18 @@ class Acts(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionRow:
-    """One option.
+    """One option."""
 
-    Attributes:
-        name: attribute name: ZeroMQ's in lower case.
-        number: id for `setsockopt`; None for limits that libzmq does not have.
-        kind: type of the value.
-        default: value of a new socket.
-        low: least value, or least length in bytes.
-        high: greatest value, or greatest length in bytes.
-        unit: of the value; empty for switches and texts.
-        acts: when a change takes effect.
-        why: rule ids, or the reason for the default.
-        libzmq_default: libzmq's default where ours differs.
-    """
-
-    name: str
-    number: int | None
-    kind: Kind
-    default: OptionValue
-    low: int
-    high: int
-    unit: str = ""
-    acts: Acts = Acts.BEFORE_ENDPOINTS
-    why: str = ""
-    libzmq_default: OptionValue | None = None
+    name: str  # attribute name: ZeroMQ's in lower case
+    number: int | None  # id for `setsockopt`; None for limits that libzmq does not have
+    kind: Kind  # type of the value
+    default: OptionValue  # value of a new socket
+    low: int  # least value, or least length in bytes
+    high: int  # greatest value, or greatest length in bytes
+    unit: str = ""  # of the value; empty for switches and texts
+    acts: Acts = Acts.BEFORE_ENDPOINTS  # when a change takes effect
+    why: str = ""  # rule ids, or the reason for the default
+    libzmq_default: OptionValue | None = None  # libzmq's default where ours differs
 
 
 def _number(

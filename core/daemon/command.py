@@ -110,33 +110,22 @@ class Command(click.Command):
 
 
 class Lazy(NamedTuple):
-    """A command whose module is imported on use.
+    """A command whose module is imported on use."""
 
-    Attributes:
-        module: to import.
-        attribute: the command in it.
-        short_help: for the list of commands, which imports nothing.
-        extra: of the distribution, with the dependencies of the module.
-    """
-
-    module: str
-    attribute: str
-    short_help: str
-    extra: str = ""
+    module: str  # to import
+    attribute: str  # the command in it
+    short_help: str  # for the list of commands, which imports nothing
+    extra: str = ""  # of the distribution, with the dependencies of the module
 
 
 class Group(click.Group):
-    """A program.
-
-    Args:
-        lazy: commands by name that are imported on use.
-    """
+    """A program."""
 
     command_class = Command
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.lazy = dict(lazy or {})
+        self.lazy = dict(lazy or {})  # commands by name that are imported on use
         self.params.append(
             click.Option(
                 ["--version"],

@@ -43,17 +43,11 @@ class Address(NamedTuple):
 
 
 class NamedAddress(NamedTuple):
-    """Address to listen on, and host names to answer to.
+    """Address to listen on, and host names to answer to."""
 
-    Attributes:
-        host: name or address.
-        port: 0 for any.
-        names: accepted Host names, besides addresses, `localhost` and the machine's own name.
-    """
-
-    host: str
-    port: int
-    names: tuple[str, ...] = ()
+    host: str  # name or address
+    port: int  # 0 for any
+    names: tuple[str, ...] = ()  # accepted Host names, besides addresses, `localhost` and the machine's own name
 
 
 class HostPort(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and older ones do

@@ -108,28 +108,22 @@ class Server:
     """Shows one page over HTTP.
 
     Args:
-        page: to serve.
-        limits: of HTTP clients.
         names: of this server; requests for other names are refused, so that a page of another site cannot read this one through a browser.
 
     Attributes:
-        refused: connections beyond the limit.
-        misdirected: requests for other host names.
-        cut: connections closed for taking too long.
         connections: open connections.
-        streaming: handlers of live pages, which have no time limit.
     """
 
     def __init__(self, page: MetricsPage, limits: WebLimits, names: Sequence[str] = ()) -> None:
-        self.refused = 0
-        self.misdirected = 0
+        self.refused = 0  # connections beyond the limit
+        self.misdirected = 0  # requests for other host names
         self._names = {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), *names)}
-        self.cut = 0
-        self._page = page
-        self.limits = limits
+        self.cut = 0  # connections closed for taking too long
+        self._page = page  # to serve
+        self.limits = limits  # of HTTP clients
         self.connections: dict[_HttpConnection, None] = {}  # oldest first
         self._streams: set[asyncio.Task[Any]] = set()
-        self.streaming: set[web.RequestHandler] = set()
+        self.streaming: set[web.RequestHandler] = set()  # handlers of live pages, which have no time limit
         self._closing = False
         self._kept: dict[str, tuple[float, bytes]] = {}
         self._server: asyncio.Server | None = None

@@ -132,10 +132,8 @@ class RateLimitedLog:
     """Limits log lines caused by peers: one per kind and interval, with the number of suppressed ones in `left_out`.
 
     Args:
-        logger: writes the lines.
         interval_s: seconds between two lines of one kind.
         lines_max: lines of all kinds in one interval.
-        clock: reads monotonic seconds.
     """
 
     def __init__(
@@ -145,8 +143,8 @@ class RateLimitedLog:
         lines_max: int = LINES_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._logger = logger
-        self._clock = clock
+        self._logger = logger  # writes the lines
+        self._clock = clock  # reads monotonic seconds
         self._rate = LogRate(interval_s, lines_max)
 
     @property

@@ -31,38 +31,23 @@ class Histogram:
 
 @dataclass(slots=True)
 class Family:
-    """A metric.
+    """A metric."""
 
-    Attributes:
-        name: without unit-less suffixes: a counter's `_total` is added.
-        kind: of Prometheus.
-        help: one sentence.
-        labels: their names.
-        samples: the labels' values and the number.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    help: str
-    labels: tuple[str, ...] = ()
-    samples: list[tuple[tuple[str, ...], float | Histogram]] = field(default_factory=list)
+    name: str  # without unit-less suffixes: a counter's `_total` is added
+    kind: Literal["counter", "gauge", "histogram"]  # of Prometheus
+    help: str  # one sentence
+    labels: tuple[str, ...] = ()  # their names
+    samples: list[tuple[tuple[str, ...], float | Histogram]] = field(default_factory=list)  # the labels' values and the number
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the page.
+    """A table of the page."""
 
-    Attributes:
-        title: for its heading.
-        columns: their names.
-        rows: numbers, texts or None.
-        left_out: number of rows left out because there are too many.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[float | str | None]]
-    left_out: int = 0
+    title: str  # for its heading
+    columns: Sequence[str]  # their names
+    rows: Sequence[Sequence[float | str | None]]  # numbers, texts or None
+    left_out: int = 0  # number of rows left out because there are too many
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +65,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """Page of one daemon.
-
-    Attributes:
-        title: of its page.
-        not_ready: why the daemon does not serve now, "" if it does.
-        families: returns the metrics.
-        snapshot: returns the content of the page.
-    """
+    """Page of one daemon."""
 
     title: str
-    not_ready: Callable[[], str]
-    families: Callable[[], Sequence[Family]]
-    snapshot: Callable[[], Snapshot]
+    not_ready: Callable[[], str]  # why the daemon does not serve now, "" if it does
+    families: Callable[[], Sequence[Family]]  # returns the metrics
+    snapshot: Callable[[], Snapshot]  # returns the content of the page
 
 
 def figures_page(
@@ -138,22 +116,12 @@ def figures_page(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebLimits:
-    """Limits of HTTP clients.
+    """Limits of HTTP clients."""
 
-    Attributes:
-        connections_max: open at a time; a browser opens six. A new connection replaces the one that has been silent for longest.
-        streams_max: live pages at a time; more get 503.
-        request_s: from connecting to the end of the answer, except for streams.
-        write_s: how long a live page may not read.
-        refresh_s: between two updates of a live page.
-        line_bytes: of the request line and of each header.
-        keep_s: how long one evaluation of the page is reused for all clients.
-    """
-
-    connections_max: int = 64
-    streams_max: int = 16
-    request_s: float = 10.0
-    write_s: float = 5.0
-    refresh_s: float = 1.0
-    line_bytes: int = 4096
-    keep_s: float = 0.2
+    connections_max: int = 64  # open at a time; a browser opens six. A new connection replaces the one that has been silent for longest.
+    streams_max: int = 16  # live pages at a time; more get 503
+    request_s: float = 10.0  # from connecting to the end of the answer, except for streams
+    write_s: float = 5.0  # how long a live page may not read
+    refresh_s: float = 1.0  # between two updates of a live page
+    line_bytes: int = 4096  # of the request line and of each header
+    keep_s: float = 0.2  # how long one evaluation of the page is reused for all clients

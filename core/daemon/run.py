@@ -78,17 +78,11 @@ _LISTEN_FIXES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """Values of the options every daemon has.
+    """Values of the options every daemon has."""
 
-    Attributes:
-        drain_s: seconds between the first signal and giving up on open work.
-        uvloop: None uses it where it is installed.
-        context: of the command, to read its sources again.
-    """
-
-    drain_s: float
-    uvloop: bool | None
-    context: Context
+    drain_s: float  # seconds between the first signal and giving up on open work
+    uvloop: bool | None  # none uses it where it is installed
+    context: Context  # of the command, to read its sources again
 
 
 def log_options(level: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

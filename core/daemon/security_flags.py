@@ -102,13 +102,9 @@ class SecurityFiles:
     """Security of a command, and its files.
 
     Args:
-        values: of the flags, by parameter name.
         listens: the command binds endpoints.
         connects: the command connects.
         required: it certainly does; otherwise missing values are reported when an endpoint needs them.
-
-    Attributes:
-        security: of its sockets, or None.
 
     Raises:
         click.UsageError: the flags do not fit together.
@@ -116,7 +112,7 @@ class SecurityFiles:
     """
 
     def __init__(self, values: Mapping[str, Any], *, listens: bool, connects: bool, required: bool = True) -> None:
-        self._values = dict(values)
+        self._values = dict(values)  # of the flags, by parameter name
         self._listens, self._connects, self._required = listens, connects, required
         curve = [name for name, value in values.items() if name.startswith("curve_") and value]
         plain = [name for name, value in values.items() if name.startswith("plain_") and value]
@@ -124,7 +120,7 @@ class SecurityFiles:
             raise click.UsageError(f"CURVE or PLAIN? {_flag(curve[0])} and {_flag(plain[0])} do not go together")
         self._own: bytes | str | None = None  # own key or password; a change needs a restart
         self._users: dict[str, str] | None = None
-        self.security: Secured | None = None
+        self.security: Secured | None = None  # of its sockets, or None
         try:
             if curve:
                 self.security = self._curve()

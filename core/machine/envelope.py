@@ -33,15 +33,10 @@ class Control(Enum):
 
 
 class EnvelopedRequest(NamedTuple):
-    """A request or a reply.
+    """A request or a reply."""
 
-    Attributes:
-        envelope: addresses and the empty frame that ends them; a reply repeats that of its request.
-        body: at least one frame.
-    """
-
-    envelope: Envelope
-    body: list[bytes]
+    envelope: Envelope  # addresses and the empty frame that ends them; a reply repeats that of its request
+    body: list[bytes]  # at least one frame
 
 
 def read_request(frames: Sequence[bytes], malformed: Callable[[str], Exception]) -> EnvelopedRequest:

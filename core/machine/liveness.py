@@ -17,22 +17,16 @@ __all__ = ["Liveness", "WorkerHeartbeats"]
 
 
 class Liveness:
-    """State of one peer's heartbeat.
-
-    Args:
-        interval_s: seconds between two heartbeats, in both directions.
-        liveness: silent intervals after which the peer is dead; 3 to 5 is reasonable.
-        now: time the peer appeared; it counts as heard then.
-    """
+    """State of one peer's heartbeat."""
 
     __slots__ = ("heard_at", "interval_s", "liveness", "send_at")
 
     def __init__(self, interval_s: float, liveness: int, now: float) -> None:
         if not interval_s > 0 or liveness < 1:
             raise ValueError(f"interval of {interval_s} s with liveness {liveness}: both must be positive")
-        self.interval_s = interval_s
-        self.liveness = liveness
-        self.heard_at = now
+        self.interval_s = interval_s  # seconds between two heartbeats, in both directions
+        self.liveness = liveness  # silent intervals after which the peer is dead; 3 to 5 is reasonable
+        self.heard_at = now  # time the peer appeared; it counts as heard then
         self.send_at = now + interval_s
 
     def heard(self, now: float) -> None:
@@ -71,22 +65,17 @@ class WorkerHeartbeats:
     A late call postpones each verdict by one interval: messages sent in the meantime are not read yet.
 
     Args:
-        interval_s: seconds between two heartbeats, in both directions.
         liveness: silent intervals after which a worker is given up.
-        counters: `verdict_postponed` goes up.
         now: when the queue starts.
-
-    Attributes:
-        beat_at: when the next heartbeats are due.
     """
 
     __slots__ = ("_counters", "_interval_s", "_silence_s", "_silences", "_woke_at", "beat_at")
 
     def __init__(self, interval_s: float, liveness: int, counters: Counter[str], now: float) -> None:
-        self.beat_at = now + interval_s
-        self._interval_s = interval_s
+        self.beat_at = now + interval_s  # when the next heartbeats are due
+        self._interval_s = interval_s  # seconds between two heartbeats, in both directions
         self._silence_s = interval_s * liveness
-        self._counters = counters
+        self._counters = counters  # `verdict_postponed` goes up
         self._silences: Deadlines[bytes] = Deadlines()
         self._woke_at = -inf  # time of the last late call
 

@@ -18,29 +18,20 @@ KINDS_MAX: Final = 256  # kinds remembered; some tens of KiB
 
 
 class LogRate:
-    """Decides which lines are written.
-
-    Args:
-        interval_s: seconds, from a line of a kind on, for at most `each_max` lines of that kind.
-        lines_max: lines of all kinds in one interval.
-        each_max: lines of one kind in one interval.
-
-    Attributes:
-        left_out: lines that were not written, of all kinds.
-    """
+    """Decides which lines are written."""
 
     __slots__ = ("_each_max", "_interval_s", "_kinds", "_lines", "_lines_max", "_until", "left_out")
 
     def __init__(self, interval_s: float = INTERVAL_S, lines_max: int = LINES_MAX, each_max: int = 1) -> None:
         if not interval_s > 0 or min(lines_max, each_max) < 1:
             raise ValueError(f"an interval of {interval_s} s with {lines_max} lines, {each_max} of each kind: all must be positive")
-        self._each_max = each_max
-        self._interval_s = interval_s
-        self._lines_max = lines_max
+        self._each_max = each_max  # lines of one kind in one interval
+        self._interval_s = interval_s  # seconds, from a line of a kind on, for at most `each_max` lines of that kind
+        self._lines_max = lines_max  # lines of all kinds in one interval
         self._kinds: dict[Hashable, tuple[float, int, int]] = {}  # kind -> end of its interval, lines in it, lines left out since the last
         self._until = 0.0  # end of the present interval
         self._lines = 0  # written in the present interval
-        self.left_out = 0
+        self.left_out = 0  # lines that were not written, of all kinds
 
     def admit(self, kind: Hashable, now: float) -> int | None:
         """Return how many lines of this kind were left out since the last, None to leave out this one.

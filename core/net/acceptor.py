@@ -24,14 +24,7 @@ RETRY_S: Final = 1.0  # when there are no file descriptors; as asyncio's servers
 
 
 class Acceptor:
-    """A listening socket that accepts one connection per loop iteration, so that a flood does not delay others (W8).
-
-    Args:
-        loop: a selector loop.
-        sock: listens already; the acceptor closes it.
-        factory: makes the protocol of a connection.
-        failed: called when a connection could not be accepted (P5).
-    """
+    """A listening socket that accepts one connection per loop iteration, so that a flood does not delay others (W8)."""
 
     def __init__(
         self,
@@ -40,10 +33,10 @@ class Acceptor:
         factory: Callable[[], asyncio.Protocol],
         failed: Callable[[OSError], None],
     ) -> None:
-        self._loop = loop
-        self._sock = sock
-        self._factory = factory
-        self._failed = failed
+        self._loop = loop  # a selector loop
+        self._sock = sock  # listens already; the acceptor closes it
+        self._factory = factory  # makes the protocol of a connection
+        self._failed = failed  # called when a connection could not be accepted (P5)
         self._supervisor = supervision.current()
         self._retry = self._supervisor.timer("core accept clock", self._listen)
         self._accepting: dict[asyncio.Task[None], None] = {}  # connections without a transport yet, newest last

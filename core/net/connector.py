@@ -50,21 +50,7 @@ class ReconnectDelay:
 
 
 class Connector:
-    """One endpoint of connect().
-
-    Args:
-        owner: the socket.
-        connect: the parsed endpoint.
-        pipe: outlives the connections.
-        options: as they were at connect() (SOCK-07).
-        on_closed: called when a connection is gone.
-        on_gave_up: called when there will be no further attempt (ZMTP-47, RECONNECT_IVL -1).
-
-    Attributes:
-        endpoint: as given.
-        pipe: as given.
-        session: the present connection, if there is one.
-    """
+    """One endpoint of connect()."""
 
     def __init__(
         self,
@@ -76,13 +62,13 @@ class Connector:
         on_gave_up: Callable[[Connector], None],
     ) -> None:
         self.endpoint = connect.endpoint
-        self.pipe = pipe
-        self.session: Session | None = None
+        self.pipe = pipe  # outlives the connections
+        self.session: Session | None = None  # the present connection, if there is one
         self._owner = owner
-        self._connect = connect
-        self._options = options
-        self._on_closed = on_closed
-        self._on_gave_up = on_gave_up
+        self._connect = connect  # the parsed endpoint
+        self._options = options  # as they were at connect() (SOCK-07)
+        self._on_closed = on_closed  # called when a connection is gone
+        self._on_gave_up = on_gave_up  # called when there will be no further attempt (ZMTP-47, RECONNECT_IVL -1)
         self._delay = ReconnectDelay(options.reconnect_ivl / 1000, options.reconnect_ivl_max / 1000, owner.context.random)
         self._task: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[None] | None = None

@@ -41,8 +41,6 @@ class Handshake:
     """See the module.
 
     Args:
-        session: of the connection.
-        connection: of the handshake.
         scheduler: starts timers.
     """
 
@@ -50,7 +48,7 @@ class Handshake:
 
     def __init__(self, session: HandshakingSession, connection: Connection, scheduler: WriteScheduler) -> None:
         self._session = session
-        self._connection = connection
+        self._connection = connection  # of the handshake
         self._waits = False  # for the authenticator, or for key agreements
         self._forget_question: Callable[[], None] | None = None
         limit_ms = session.options.handshake_ivl

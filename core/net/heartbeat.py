@@ -30,19 +30,7 @@ SOON_S: Final = 0.02  # until the next check whether everything of the peer was 
 
 
 class Heartbeat:
-    """Heartbeat timers; the actions are passed in.
-
-    Args:
-        later: starts a timer; the connection ends with a fault in one.
-        interval_s: between PINGs, 0 to send none (ZMTP-55).
-        timeout_s: silence after a PING that ends the connection, 0 for never (ZMTP-56).
-        ping: sends a PING.
-        dead: called with a reason when the peer was silent for too long.
-        alive: sends a sign of life; returns the seconds until the next one, 0 for none.
-
-    Attributes:
-        heard: set by the owner when anything was read (ZMTP-57).
-    """
+    """Heartbeat timers; the actions are passed in."""
 
     __slots__ = (
         "_alive",
@@ -68,13 +56,13 @@ class Heartbeat:
         dead: Callable[[str], None],
         alive: Callable[[], float],
     ) -> None:
-        self.heard = False
-        self._later = later
-        self._interval_s = interval_s
-        self._timeout_s = timeout_s
-        self._ping = ping
-        self._dead = dead
-        self._alive = alive
+        self.heard = False  # set by the owner when anything was read (ZMTP-57)
+        self._later = later  # starts a timer; the connection ends with a fault in one
+        self._interval_s = interval_s  # between PINGs, 0 to send none (ZMTP-55)
+        self._timeout_s = timeout_s  # silence after a PING that ends the connection, 0 for never (ZMTP-56)
+        self._ping = ping  # sends a PING
+        self._dead = dead  # called with a reason when the peer was silent for too long
+        self._alive = alive  # sends a sign of life; returns the seconds until the next one, 0 for none
         self._suspended = False  # nothing is read
         self._ttl_s = 0.0
         self._ping_seen = False

@@ -22,15 +22,11 @@ __all__ = ["InprocNames", "InprocPipe", "InprocSocket"]
 
 
 class InprocSocket(Protocol):
-    """A socket, as its inproc pipes see it.
-
-    Attributes:
-        takes_inproc: a message may be put straight into an inbox that is not empty.
-    """
+    """A socket, as its inproc pipes see it."""
 
     options: Options
     type_name: bytes
-    takes_inproc: bool
+    takes_inproc: bool  # a message may be put straight into an inbox that is not empty
 
     def on_writable(self, pipe: Pipe) -> None: ...  # send what waits: a pipe has capacity again
     def inproc_ready(self, pipe: InprocPipe) -> bool: ...  # attach a connected pipe; returns False to refuse it
@@ -39,21 +35,15 @@ class InprocSocket(Protocol):
 
 
 class InprocPipe(Pipe):
-    """One end of a connection: its own engine, with the other end's inbox as its outbox.
-
-    Attributes:
-        owner: the socket at this end.
-        far: the other end, None while the name is not bound.
-        paired: both ends are ready; messages sent before wait in this end's outbox.
-    """
+    """One end of a connection: its own engine, with the other end's inbox as its outbox."""
 
     __slots__ = ("_prefix", "far", "owner", "paired")
 
     def __init__(self, owner: InprocSocket, endpoint: str, *, connecting: bool = False) -> None:
         super().__init__(connecting=connecting, endpoint=endpoint)
-        self.owner = owner
-        self.far: InprocPipe | None = None
-        self.paired = False
+        self.owner = owner  # the socket at this end
+        self.far: InprocPipe | None = None  # the other end, None while the name is not bound
+        self.paired = False  # both ends are ready; messages sent before wait in this end's outbox
         self.takes_octets = False
         self.engine = self
         self.outbox = deque[Message]()  # until both ends are ready

@@ -118,20 +118,15 @@ class LargeFramePool:
     """The buffers of one loop.
 
     Args:
-        loop: runs the readers.
         supervisor: runs the timer that gives buffers back.
-
-    Attributes:
-        free: unused buffers.
-        readers: each uses one buffer.
     """
 
     __slots__ = ("_clock", "_loop", "free", "readers")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
-        self._loop = loop
-        self.free: list[bytearray] = []
-        self.readers: dict[LargeFrameReader, None] = {}
+        self._loop = loop  # runs the readers
+        self.free: list[bytearray] = []  # unused buffers
+        self.readers: dict[LargeFrameReader, None] = {}  # each uses one buffer
         self._clock = supervisor.timer("core large frames clock", self._clear_up)
 
     @staticmethod
@@ -168,15 +163,7 @@ class LargeFramePool:
 
 
 class LargeFrameReader(asyncio.BufferedProtocol):
-    """Reads for a session while its peer sends large frames.
-
-    Args:
-        pool: takes the buffer back.
-        session: of the frames.
-        transport: of the session.
-        decoder: of the session, in which a frame has begun.
-        buffer: is read into.
-    """
+    """Reads for a session while its peer sends large frames."""
 
     __slots__ = ("_at", "_bytes", "_decoder", "_end", "_heard", "_loop", "_buffer", "_pool", "_session", "_transport", "_view")
 
@@ -189,12 +176,12 @@ class LargeFrameReader(asyncio.BufferedProtocol):
         decoder: Decoder,
         buffer: bytearray,
     ) -> None:
-        self._pool = pool
+        self._pool = pool  # takes the buffer back
         self._loop = loop
         self._session = session
         self._transport = transport
-        self._decoder = decoder
-        self._buffer = buffer
+        self._decoder = decoder  # of the session, in which a frame has begun
+        self._buffer = buffer  # is read into
         self._view = memoryview(buffer)
         self._at = 0  # bytes in the buffer
         self._bytes = 0  # of whole frames, in this loop iteration

@@ -37,27 +37,15 @@ START_AGAIN: Final = Restart(most_s=1.0)
 
 
 class Listener:
-    """One listening socket.
-
-    Args:
-        owner: the socket.
-        listening: made by `core.net.os_sockets`.
-        options: as they were at bind() (SOCK-07).
-        on_closed: called when an accepted connection is gone.
-
-    Attributes:
-        endpoint: resolved, as unbind wants it (TRN-03).
-        options: as given.
-        sessions: accepted connections.
-    """
+    """One listening socket."""
 
     def __init__(self, owner: SocketPort, listening: Listening, options: Options, on_closed: Callable[[Session], None]) -> None:
-        self.endpoint = listening.endpoint
-        self.options = options
-        self.sessions: dict[Session, None] = {}
+        self.endpoint = listening.endpoint  # resolved, as unbind wants it (TRN-03)
+        self.options = options  # as they were at bind() (SOCK-07)
+        self.sessions: dict[Session, None] = {}  # accepted connections
         self._owner = owner
-        self._on_closed = on_closed
-        self._listening = listening
+        self._on_closed = on_closed  # called when an accepted connection is gone
+        self._listening = listening  # made by `core.net.os_sockets`
         self._server: asyncio.AbstractServer | Acceptor | None = None
         self._starting: asyncio.Task[None] | None = None
         self._begun = False  # the loop owns the listening socket and closes it

@@ -49,18 +49,12 @@ _PEER_CREDENTIALS: Final = struct.Struct("3i")  # Linux: pid, uid, gid
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A socket that listens.
-
-    Attributes:
-        endpoint: numeric and resolved, as LAST_ENDPOINT reports it (TRN-03).
-        path: file to leave or remove, "" if there is none.
-        temporary: the file and its directory were made for this socket (`ipc://*`).
-    """
+    """A socket that listens."""
 
     sock: socket.socket
-    endpoint: str
-    path: str = ""
-    temporary: bool = False
+    endpoint: str  # numeric and resolved, as LAST_ENDPOINT reports it (TRN-03)
+    path: str = ""  # file to leave or remove, "" if there is none
+    temporary: bool = False  # the file and its directory were made for this socket (`ipc://*`)
 
 
 def _interface_address(name: str) -> str | None:

@@ -30,41 +30,26 @@ READ_BYTES: Final = 64 * 1024
 
 
 class Muted:
-    """Drops and counts the messages of a connection whose routing id another peer has taken over.
-
-    Args:
-        dropped: called with the number of messages that came.
-    """
+    """Drops and counts the messages of a connection whose routing id another peer has taken over."""
 
     __slots__ = ("_dropped",)
 
     def __init__(self, dropped: Callable[[int], None]) -> None:
-        self._dropped = dropped
+        self._dropped = dropped  # called with the number of messages that came
 
     def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
         self._dropped(len(messages))
 
 
 class ReadAhead:
-    """Messages of one peer that were read beyond its high-water mark, in order.
-
-    Args:
-        sink: takes the messages later.
-        pipe: of the session.
-        scheduler: counts the bytes kept of all peers of the context.
-        octets_max: what may be kept of them.
-        full: called when no more may be read.
-
-    Attributes:
-        sink: as given.
-    """
+    """Messages of one peer that were read beyond its high-water mark, in order."""
 
     def __init__(self, sink: MessageSink, pipe: Pipe, scheduler: WriteScheduler, octets_max: int, full: Callable[[], None]) -> None:
-        self.sink = sink
+        self.sink = sink  # takes the messages later
         self._pipe = pipe
-        self._octets_max = octets_max
-        self._full = full
-        self._scheduler = scheduler
+        self._octets_max = octets_max  # what may be kept of them
+        self._full = full  # called when no more may be read
+        self._scheduler = scheduler  # counts the bytes kept of all peers of the context
         self._batches: deque[tuple[list[Message], int, int]] = deque()
         self._bytes = 0
 

@@ -29,9 +29,6 @@ class Ending:
     of the peer that arrives after the closing. A reset loses everything that the peer's system has not taken yet, and maybe more.
 
     Args:
-        now: reads the time of the loop.
-        later: starts a timer.
-        transport: everything that is to be sent was written to it.
         linger_s: how long bytes may wait for a peer that does not read, None without limit.
     """
 
@@ -45,8 +42,8 @@ class Ending:
         linger_s: float | None,
     ) -> None:
         self._later = later
-        self._now = now
-        self._transport = transport
+        self._now = now  # reads the time of the loop
+        self._transport = transport  # everything that is to be sent was written to it
         self._until = None if linger_s is None else now() + linger_s
         self._timer = later(self._delay_s(), self._check)
 

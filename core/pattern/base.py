@@ -26,59 +26,32 @@ __all__ = ["Counters", "Pattern"]
 
 @dataclass(slots=True, eq=False)
 class Counters:
-    """Counters by reason; nothing is dropped uncounted.
+    """Counters by reason; nothing is dropped uncounted."""
 
-    Attributes:
-        unroutable: sent to an unknown routing id (RTR-05).
-        peer_full: sent to a peer whose queue was full, by a pattern that drops (RTR-05, PSB-01).
-        empty: messages of only a routing id (RTR-04).
-        malformed: received with a broken envelope (REP-04).
-        unexpected: received when the pattern expects none (REQ-04, ZMTP-70).
-        unsubscribed: received by a SUB without a matching subscription (ZMTP-69).
-        beyond_peer: messages beyond the limits their peer has announced, dropped in a batch or by a pattern that drops.
-        stale: received replies discarded by a new request (REQ-06).
-        requester_gone: replies to a requester that left (REP-03).
-        displaced: messages of peers whose routing id was taken over by another peer (RTR-08).
-        duplicate_id: peers disconnected because their routing id was in use (RTR-07).
-        extra_peer: peers disconnected because a PAIR has one already (PAIR-02).
-        undelivered: messages still queued when their peer left or the socket closed (SOCK-03, SOCK-15).
-        protocol_errors: connections closed because of the peer; of these, because of a limit:
-        cut_frame_bytes: a frame longer than `maxmsgsize` (or `max_message_bytes`).
-        cut_message_bytes: a message longer than `max_message_bytes`.
-        cut_message_parts: a message of more frames than `max_parts`.
-        cut_command_bytes: a command longer than any valid one.
-        cut_partial_bytes: incomplete messages of all peers beyond `max_partial_bytes`.
-        cut_progress: an incomplete message without progress, see `frame_ivl`.
-        handshakes_failed: connections that ended before they were ready.
-        handshakes_deferred: steps of handshakes that had to wait, see `max_key_agreements` (C3).
-        refused_connections: not accepted because of a limit.
-        commands_ignored: unknown or malformed commands of the traffic (ZMTP-32).
-    """
-
-    beyond_peer: int = 0
-    commands_ignored: int = 0
-    cut_command_bytes: int = 0
-    cut_frame_bytes: int = 0
-    cut_message_bytes: int = 0
-    cut_message_parts: int = 0
-    cut_partial_bytes: int = 0
-    cut_progress: int = 0
-    displaced: int = 0
-    duplicate_id: int = 0
-    empty: int = 0
-    extra_peer: int = 0
-    handshakes_deferred: int = 0
-    handshakes_failed: int = 0
-    malformed: int = 0
-    peer_full: int = 0
-    protocol_errors: int = 0
-    refused_connections: int = 0
-    requester_gone: int = 0
-    stale: int = 0
-    undelivered: int = 0
-    unexpected: int = 0
-    unroutable: int = 0
-    unsubscribed: int = 0
+    beyond_peer: int = 0  # messages beyond the limits their peer has announced, dropped in a batch or by a pattern that drops
+    commands_ignored: int = 0  # unknown or malformed commands of the traffic (ZMTP-32)
+    cut_command_bytes: int = 0  # a command longer than any valid one
+    cut_frame_bytes: int = 0  # a frame longer than `maxmsgsize` (or `max_message_bytes`)
+    cut_message_bytes: int = 0  # a message longer than `max_message_bytes`
+    cut_message_parts: int = 0  # a message of more frames than `max_parts`
+    cut_partial_bytes: int = 0  # incomplete messages of all peers beyond `max_partial_bytes`
+    cut_progress: int = 0  # an incomplete message without progress, see `frame_ivl`
+    displaced: int = 0  # messages of peers whose routing id was taken over by another peer (RTR-08)
+    duplicate_id: int = 0  # peers disconnected because their routing id was in use (RTR-07)
+    empty: int = 0  # messages of only a routing id (RTR-04)
+    extra_peer: int = 0  # peers disconnected because a PAIR has one already (PAIR-02)
+    handshakes_deferred: int = 0  # steps of handshakes that had to wait, see `max_key_agreements` (C3)
+    handshakes_failed: int = 0  # connections that ended before they were ready
+    malformed: int = 0  # received with a broken envelope (REP-04)
+    peer_full: int = 0  # sent to a peer whose queue was full, by a pattern that drops (RTR-05, PSB-01)
+    protocol_errors: int = 0  # connections closed because of the peer; the `cut_…` are those beyond a limit
+    refused_connections: int = 0  # not accepted because of a limit
+    requester_gone: int = 0  # replies to a requester that left (REP-03)
+    stale: int = 0  # received replies discarded by a new request (REQ-06)
+    undelivered: int = 0  # messages still queued when their peer left or the socket closed (SOCK-03, SOCK-15)
+    unexpected: int = 0  # received when the pattern expects none (REQ-04, ZMTP-70)
+    unroutable: int = 0  # sent to an unknown routing id (RTR-05)
+    unsubscribed: int = 0  # received by a SUB without a matching subscription (ZMTP-69)
 
     def count_limit(self, kind: str) -> None:
         """Count a peer that was disconnected because of a limit, see `LimitExceeded.kind`."""
@@ -94,19 +67,14 @@ class Pattern:
     """Base of the patterns: receives are fair-queued, sends are not possible.
 
     Attributes:
-        type_name: Socket-Type of the handshake.
-        announces_identity: READY carries Identity (ZMTP-38).
-        plain: received messages reach the application unchanged, so that a receiver can take them directly.
-        keeps_connecting: the pipe of a connect() can be sent to before its first handshake (SOCK-02).
-        one_per_endpoint: a second connect() to the same endpoint has no effect (SOCK-11).
         on_state_change: called by REQ and REP when a send makes `recv` possible or the other way round.
     """
 
-    type_name: ClassVar[bytes] = b""
-    announces_identity: ClassVar[bool] = False
-    plain: ClassVar[bool] = True
-    keeps_connecting: ClassVar[bool] = False
-    one_per_endpoint: ClassVar[bool] = False
+    type_name: ClassVar[bytes] = b""  # Socket-Type of the handshake
+    announces_identity: ClassVar[bool] = False  # READY carries Identity (ZMTP-38)
+    plain: ClassVar[bool] = True  # received messages reach the application unchanged, so that a receiver can take them directly
+    keeps_connecting: ClassVar[bool] = False  # the pipe of a connect() can be sent to before its first handshake (SOCK-02)
+    one_per_endpoint: ClassVar[bool] = False  # a second connect() to the same endpoint has no effect (SOCK-11)
 
     def __init__(self, options: Options, counters: Counters) -> None:
         self.options = options

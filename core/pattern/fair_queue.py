@@ -15,16 +15,12 @@ __all__ = ["FairQueue"]
 
 
 class FairQueue:
-    """Pipes with messages in their inbox, in the order of receives.
-
-    Attributes:
-        active: pipes with a non-empty inbox; the head is next.
-    """
+    """Pipes with messages in their inbox, in the order of receives."""
 
     __slots__ = ("active",)
 
     def __init__(self) -> None:
-        self.active: deque[Pipe] = deque()
+        self.active: deque[Pipe] = deque()  # pipes with a non-empty inbox; the head is next
 
     def push(self, pipe: Pipe, messages: Sequence[Message]) -> None:
         inbox = pipe.inbox

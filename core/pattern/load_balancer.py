@@ -12,18 +12,13 @@ __all__ = ["LoadBalancer"]
 
 
 class LoadBalancer:
-    """Pipes with capacity, in round-robin order.
-
-    Attributes:
-        pipes: candidates; a full pipe is removed until `add` brings it back.
-        last: the pipe of the latest message.
-    """
+    """Pipes with capacity, in round-robin order."""
 
     __slots__ = ("_next", "last", "pipes")
 
     def __init__(self) -> None:
-        self.pipes: list[Pipe] = []
-        self.last: Pipe | None = None
+        self.pipes: list[Pipe] = []  # candidates; a full pipe is removed until `add` brings it back
+        self.last: Pipe | None = None  # the pipe of the latest message
         self._next = 0
 
     def add(self, pipe: Pipe) -> None:

@@ -104,27 +104,7 @@ DETACHED: Final[Engine] = Detached()
 
 
 class Pipe:
-    """Queues of one peer.
-
-    Attributes:
-        routing_id: name of the peer for ROUTER; b"" where it has none.
-        identity: announced by the peer.
-        inbox: messages received and not yet taken by the application.
-        outbox: encoded messages to be written, one item per message (inproc: the other end's inbox).
-        in_parts: an item of the outbox is a list of the pieces of a large message.
-        limit: messages at which the outbox is full; 0 while it has too many bytes.
-        connected: the handshake with the present peer is complete.
-        connecting: made by connect(); outlives its connections.
-        throttled: the inbox was full and the engine stopped reading.
-        unread_bytes: bytes received since the inbox was last empty.
-        waiting_for_capacity: a send found the outbox full; the socket is to be called when it has capacity.
-        takes_octets: encoded messages can be put into the outbox (not with inproc).
-        listed: in the list of the load balancer.
-        local_name: routing id given by CONNECT_ROUTING_ID (RTR-10).
-        endpoint: as given or accepted on, for events.
-        metadata: of the peer's handshake.
-        limits: announced by the peer, None for none; kept between connections.
-    """
+    """Queues of one peer."""
 
     __slots__ = (
         "_heavy",
@@ -153,24 +133,24 @@ class Pipe:
     )
 
     def __init__(self, *, connecting: bool = False, endpoint: str = "") -> None:
-        self.routing_id = b""
-        self.identity = b""
-        self.local_name = b""
-        self.endpoint = endpoint
-        self.metadata: dict[bytes, bytes] = {}
-        self.limits: PeerLimits | None = None
+        self.routing_id = b""  # name of the peer for ROUTER; b"" where it has none
+        self.identity = b""  # announced by the peer
+        self.local_name = b""  # routing id given by CONNECT_ROUTING_ID (RTR-10)
+        self.endpoint = endpoint  # as given or accepted on, for events
+        self.metadata: dict[bytes, bytes] = {}  # of the peer's handshake
+        self.limits: PeerLimits | None = None  # announced by the peer, None for none; kept between connections
         self.engine: Engine = DETACHED
-        self.inbox: deque[Message] = deque()
-        self.in_parts = False
-        self.outbox: list[Any] | deque[Any] = []
-        self.connected = False
-        self.connecting = connecting
-        self.takes_octets = True
-        self.waiting_for_capacity = False
-        self.throttled = False
-        self.listed = False
-        self.unread_bytes = 0
-        self.limit = UNLIMITED
+        self.inbox: deque[Message] = deque()  # messages received and not yet taken by the application
+        self.in_parts = False  # an item of the outbox is a list of the pieces of a large message
+        self.outbox: list[Any] | deque[Any] = []  # encoded messages to be written, one item per message (inproc: the other end's inbox)
+        self.connected = False  # the handshake with the present peer is complete
+        self.connecting = connecting  # made by connect(); outlives its connections
+        self.takes_octets = True  # encoded messages can be put into the outbox (not with inproc)
+        self.waiting_for_capacity = False  # a send found the outbox full; the socket is to be called when it has capacity
+        self.throttled = False  # the inbox was full and the engine stopped reading
+        self.listed = False  # in the list of the load balancer
+        self.unread_bytes = 0  # bytes received since the inbox was last empty
+        self.limit = UNLIMITED  # messages at which the outbox is full; 0 while it has too many bytes
         self.rcvhwm = UNLIMITED
         self.rcvhwm_bytes = UNLIMITED
         self._sndhwm = UNLIMITED

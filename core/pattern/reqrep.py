@@ -30,18 +30,14 @@ class Dealer(Balanced):
 
 
 class Router(Pattern):
-    """Messages carry their peer's routing id as first frame, both ways (RTR-01).
-
-    Attributes:
-        routes: routing id → pipe, of peers that can be sent to.
-    """
+    """Messages carry their peer's routing id as first frame, both ways (RTR-01)."""
 
     type_name: ClassVar[bytes] = b"ROUTER"
     announces_identity: ClassVar[bool] = True
 
     def __init__(self, options: Options, counters: Counters, first_id: int) -> None:
         super().__init__(options, counters)
-        self.routes: dict[bytes, Pipe] = {}
+        self.routes: dict[bytes, Pipe] = {}  # routing id → pipe, of peers that can be sent to
         self.route = self.routes.get  # type: ignore[method-assign, assignment]  # one call less on the hot path
         self._next_id = first_id & 0xFFFFFFFF
 

@@ -57,15 +57,11 @@ _FEW_TOPICS = 16
 
 
 class SubscriptionLimit(RemoteProtocolError):
-    """A peer has too many subscriptions.
-
-    Attributes:
-        limit: in bytes.
-    """
+    """A peer has too many subscriptions."""
 
     def __init__(self, reason: str, limit: int) -> None:
         super().__init__(reason, code=ProtocolErrorCode.ZMTP_UNSPECIFIED)
-        self.limit = limit
+        self.limit = limit  # in bytes
 
 
 def parse_subscription(frame: bytes) -> tuple[bool, bytes] | None:
@@ -216,20 +212,15 @@ class PublisherSubscriptions(Generic[P]):
 
     Attributes:
         subscription_octets_max: cost limit of all topics of a peer; a topic costs `TOPIC_OVERHEAD_OCTETS` more than its bytes.
-        topic_octets_max: bytes of one topic.
-        report_all_subscribes: XPUB_VERBOSE and XPUB_VERBOSER: report every holder of a topic, not only the first (PSB-05).
-        report_all_cancels: XPUB_VERBOSER: report every cancel, not only that of the last holder.
-        manual: XPUB_MANUAL: requests of peers are reported and kept, and applied only by `grant` and `revoke` (PSB-11).
-        inverted: INVERT_MATCHING: `match` returns the pipes without a matching topic (PSB-13).
     """
 
     def __init__(self, *, subscription_octets_max: int = SUBSCRIPTION_OCTETS_MAX, topic_octets_max: int = TOPIC_OCTETS_MAX) -> None:
         self.subscription_octets_max = subscription_octets_max
-        self.topic_octets_max = topic_octets_max
-        self.report_all_subscribes = False
-        self.report_all_cancels = False
-        self.manual = False
-        self.inverted = False
+        self.topic_octets_max = topic_octets_max  # bytes of one topic
+        self.report_all_subscribes = False  # XPUB_VERBOSE and XPUB_VERBOSER: report every holder of a topic, not only the first (PSB-05)
+        self.report_all_cancels = False  # XPUB_VERBOSER: report every cancel, not only that of the last holder
+        self.manual = False  # XPUB_MANUAL: requests of peers are reported and kept, and applied only by `grant` and `revoke` (PSB-11)
+        self.inverted = False  # INVERT_MATCHING: `match` returns the pipes without a matching topic (PSB-13)
         self._pipes: dict[P, None] = {}  # attached, oldest first
         self._applied: _Subscriptions[P] = _Subscriptions()
         self._asked: _Subscriptions[P] = _Subscriptions()  # used in manual mode only

@@ -18,17 +18,12 @@ __all__ = ["HandlerNotFound", "echo", "handler_option", "import_handler", "impor
 
 
 class HandlerNotFound(Exception):
-    """No function has this name.
-
-    Args:
-        name: as given.
-        reason: one lower-case clause.
-    """
+    """No function has this name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
         self.name = name
-        self.reason = reason
+        self.reason = reason  # one lower-case clause
 
 
 def handler_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -28,13 +28,12 @@ class LoopThread:
 
     Args:
         name: of the thread.
-        closed: makes the error for work that is submitted too late.
         last: makes a coroutine that fails open work; run when a fault ends the loop before `end`, because callers wait for
             answers that only the loop could give.
     """
 
     def __init__(self, name: str, closed: Callable[[], Exception], last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
-        self._closed_error = closed
+        self._closed_error = closed  # makes the error for work that is submitted too late
         self._last = last
         self._pid = os.getpid()
         self._ended = False

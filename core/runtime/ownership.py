@@ -25,13 +25,7 @@ BURST: Final = 64  # sends after which the rest of the iteration is not checked;
 
 
 class Owned:
-    """The calls by which a socket receives from its pattern and sends to it, guarded.
-
-    Args:
-        take: returns the next message, None when there is none.
-        put: sends a message; returns False when it has to wait.
-        waiting: not empty while there are messages.
-    """
+    """The calls by which a socket receives from its pattern and sends to it, guarded."""
 
     if not TYPE_CHECKING:  # see `SocketBase`
         __slots__ = ("_ended", "_loop", "_put", "_put_now", "_puts", "_take", "_take_now", "_thread", "_unguarded", "_waiting")
@@ -42,9 +36,9 @@ class Owned:
         self._thread = 0  # of that loop; 0 before the first use, and after the end
         self._puts = 0  # sends since the guard was set
         self._unguarded = False
-        self._waiting = waiting
-        self._take_now = take
-        self._put_now = put
+        self._waiting = waiting  # not empty while there are messages
+        self._take_now = take  # returns the next message, None when there is none
+        self._put_now = put  # sends a message; returns False when it has to wait
         self._take: Callable[[], Message | None] = self._take_guarded
         self._put: Callable[[Message], bool] = self._put_guarded
 

@@ -47,19 +47,12 @@ REASON_CHARACTERS_MAX: Final = 200  # of an error's text on the readiness page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Delays before a restart after a fault.
+    """Delays before a restart after a fault."""
 
-    Attributes:
-        first_s: before the first restart; short, because most faults do not repeat.
-        most_s: the delay doubles up to this; long enough that a permanent fault costs nothing.
-        jitter: random part of the delay, so that many processes do not restart together.
-        steady_s: after running for so long without a fault it counts as healthy, and the next delay is the first one again.
-    """
-
-    first_s: float = 0.1
-    most_s: float = 30.0
-    jitter: float = 0.25
-    steady_s: float = 1.0
+    first_s: float = 0.1  # before the first restart; short, because most faults do not repeat
+    most_s: float = 30.0  # the delay doubles up to this; long enough that a permanent fault costs nothing
+    jitter: float = 0.25  # random part of the delay, so that many processes do not restart together
+    steady_s: float = 1.0  # after running for so long without a fault it counts as healthy, and the next delay is the first one again
 
     def delay_s(self, faults: int) -> float:
         """Return the delay after so many faults in a row, 1 for the first."""
@@ -84,14 +77,10 @@ class _Record:
 
 
 class Supervisor:
-    """Starts tasks, threads and timers, and reports their faults; may be used from any thread.
-
-    Args:
-        probe: for tests; called with the name before each run, and what it raises is a fault of that run.
-    """
+    """Starts tasks, threads and timers, and reports their faults; may be used from any thread."""
 
     def __init__(self, probe: Callable[[str], None] | None = None) -> None:
-        self._probe = probe
+        self._probe = probe  # for tests; called with the name before each run, and what it raises is a fault of that run
         self._records: dict[str, _Record] = {}
         self._rate = LogRate(LOG_EVERY_S, NAMES_MAX)
         self._lock = threading.Lock()
@@ -366,9 +355,6 @@ class Timer:
     """A timer of one owner.
 
     A call that fails is made again after a back-off, unless it has set the timer itself. Made by `Supervisor.timer`.
-
-    Attributes:
-        when: the loop time it is set to, None if it is not set.
     """
 
     __slots__ = ("_call", "_faults", "_handle", "_record", "_restart", "_supervisor", "when")
@@ -380,7 +366,7 @@ class Timer:
         self._restart = restart
         self._faults = 0  # in a row
         self._handle: asyncio.TimerHandle | None = None
-        self.when: float | None = None
+        self.when: float | None = None  # the loop time it is set to, None if it is not set
 
     def at(self, when: float) -> None:
         """Set the timer to a time of the loop; replaces the time it was set to."""

@@ -45,17 +45,7 @@ class Writer(Protocol):
 
 
 class WriteScheduler:
-    """Writes, timers and shared counts of the connections on one loop.
-
-    Attributes:
-        batching: nesting depth of the batch receivers that run now.
-        dirty: connections to which they have sent.
-        ahead: bytes read beyond high-water marks, see `core.net.read_ahead`.
-        partial: bytes of incomplete messages, on all connections.
-        large_frames: buffers that large frames are read into.
-        supervisor: starts the timers of connections.
-        thread: of the loop; connections are used on no other.
-    """
+    """Writes, timers and shared counts of the connections on one loop."""
 
     __slots__ = (
         "_loop",
@@ -73,16 +63,16 @@ class WriteScheduler:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop
-        self.supervisor = supervisor
-        self.thread = get_ident()
+        self.supervisor = supervisor  # starts the timers of connections
+        self.thread = get_ident()  # of the loop; connections are used on no other
         self._written: list[Writer] = []
         self._scheduled = False
         self._unguarded: list[Guarded] = []
-        self.batching = 0
-        self.dirty: list[Writer] = []
-        self.ahead = 0
-        self.partial = 0
-        self.large_frames = LargeFramePool(loop, supervisor)
+        self.batching = 0  # nesting depth of the batch receivers that run now
+        self.dirty: list[Writer] = []  # connections to which they have sent
+        self.ahead = 0  # bytes read beyond high-water marks, see `core.net.read_ahead`
+        self.partial = 0  # bytes of incomplete messages, on all connections
+        self.large_frames = LargeFramePool(loop, supervisor)  # buffers that large frames are read into
 
     def write_later(self, writer: Writer) -> None:
         self._written.append(writer)

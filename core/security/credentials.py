@@ -32,13 +32,9 @@ __all__ = ["Curve", "Plain", "Secured", "context_for", "only_one"]
 
 
 class Secured(Credentials, Protocol):
-    """Security of the sockets of a context.
+    """Security of the sockets of a context."""
 
-    Attributes:
-        authenticator: checks peers that connect to us, None if none may.
-    """
-
-    authenticator: Authenticator | None
+    authenticator: Authenticator | None  # checks peers that connect to us, None if none may
 
 
 def _octets(key: bytes | str, option: str) -> bytes:

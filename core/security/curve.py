@@ -92,8 +92,6 @@ class CurveClient(CurveMechanism):
 
     Args:
         metadata: own properties, encoded.
-        secret_key: c, 32 bytes.
-        server_key: S, 32 bytes.
         random_bytes: source of random bytes.
         metadata_bytes_max: limit of the peer's metadata.
         public_key: C; checked against `secret_key` where it is given.
@@ -118,8 +116,8 @@ class CurveClient(CurveMechanism):
         self._public = crypto_scalarmult_base(secret_key)
         if public_key and not compare_digest(public_key, self._public):
             raise LocalProtocolError("CURVE public key does not belong to the secret key")
-        self._secret = secret_key
-        self._server_key = server_key
+        self._secret = secret_key  # c, 32 bytes
+        self._server_key = server_key  # S, 32 bytes
         self._transient_public = b""
         self._transient_secret = b""
         self._hello_key = b""  # shared by C' and S
@@ -177,14 +175,8 @@ class CurveServer(CurveMechanism):
 
     Args:
         metadata: own properties, encoded.
-        secret_key: s, 32 bytes.
-        cookie_keys: the socket's, rotated by the shell.
         random_bytes: source of random bytes.
-        zap: request about the peer, completed with its key; None accepts every key (CURVE-15).
         metadata_bytes_max: limit of the peer's metadata.
-
-    Attributes:
-        client_key: C, 32 bytes, once the client has proved that it owns it.
 
     Raises:
         LocalProtocolError: the key is not 32 bytes long.
@@ -202,12 +194,12 @@ class CurveServer(CurveMechanism):
     ) -> None:
         super().__init__(metadata, metadata_bytes_max, random_bytes, as_server=True)
         check_key("secret key", secret_key)
-        self.client_key = b""
-        self._secret = secret_key
-        self._cookie_keys = cookie_keys
+        self.client_key = b""  # C, 32 bytes, once the client has proved that it owns it
+        self._secret = secret_key  # s, 32 bytes
+        self._cookie_keys = cookie_keys  # the socket's, rotated by the shell
         self._cookie_half = b""
         self._cookie_generation = 0
-        self._zap = zap
+        self._zap = zap  # request about the peer, completed with its key; None accepts every key (CURVE-15)
         self._expected = _HELLO
 
     def start(self) -> list[bytes]:

@@ -78,17 +78,15 @@ class CookieKeys:
     when a handshake goes on.
 
     Args:
-        random_bytes: source of random bytes.
-        now: monotonic seconds.
         lifetime_s: maximum age of a cookie that opens.
     """
 
     __slots__ = ("_random_bytes", "_period_s", "_since", "_generation", "_current", "_previous")
 
     def __init__(self, random_bytes: RandomBytes, now: float, *, lifetime_s: float = COOKIE_LIFETIME_S) -> None:
-        self._random_bytes = random_bytes
+        self._random_bytes = random_bytes  # source of random bytes
         self._period_s = lifetime_s / 2
-        self._since = now
+        self._since = now  # monotonic seconds
         self._generation = 0
         self._current = random_bytes(KEY_BYTES)
         self._previous = b""

@@ -12,18 +12,13 @@ ADDRESSES_MAX: Final = 4096  # some 400 KiB
 
 
 class GuessLimit:
-    """Counts wrong passwords by address.
-
-    Args:
-        guesses_max: wrong passwords an address may try in a window.
-        window_s: seconds; a window begins with its first wrong password.
-    """
+    """Counts wrong passwords by address."""
 
     __slots__ = ("_guesses_max", "_window_s", "_wrong")
 
     def __init__(self, guesses_max: int = GUESSES_MAX, window_s: float = WINDOW_S) -> None:
-        self._guesses_max = guesses_max
-        self._window_s = window_s
+        self._guesses_max = guesses_max  # wrong passwords an address may try in a window
+        self._window_s = window_s  # seconds; a window begins with its first wrong password
         self._wrong: dict[str, tuple[float, int]] = {}  # address -> end of its window, wrong passwords in it; oldest window first
 
     def may_try(self, address: str, now: float) -> bool:

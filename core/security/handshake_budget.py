@@ -36,27 +36,19 @@ class _Address(Generic[Who]):
 
 
 class HandshakeBudget(Generic[Who]):
-    """See the module.
-
-    Args:
-        work_per_s: key agreements a second in all, 0 for no limit.
-        work_per_s_by_address: and for each address.
-
-    Attributes:
-        waiting: steps that wait.
-    """
+    """See the module."""
 
     __slots__ = ("_addresses", "_deferred", "_later", "_line", "_paid_at", "_per_s", "_per_s_by_address", "_round", "waiting")
 
     def __init__(self, work_per_s: int, work_per_s_by_address: int) -> None:
-        self._per_s = work_per_s
-        self._per_s_by_address = work_per_s_by_address
+        self._per_s = work_per_s  # key agreements a second in all, 0 for no limit
+        self._per_s_by_address = work_per_s_by_address  # and for each address
         self._paid_at = 0.0
         self._round = 0
         self._addresses: dict[str, _Address[Who]] = {}
         self._line: deque[str] = deque()  # addresses to be served, next first
         self._later: list[tuple[float, str]] = []  # heap: when to check an address again that has spent its share
-        self.waiting = 0
+        self.waiting = 0  # steps that wait
         self._deferred = 0
 
     @property

@@ -34,20 +34,13 @@ _TOO_OPEN: Final = stat.S_IRWXO | stat.S_IWGRP
 
 
 class KeyFileError(Exception):
-    """A key file cannot be used.
-
-    Attributes:
-        path: of the file.
-        line: where in it, 0 for all of it.
-        reason: one clause.
-        advice: how to fix it.
-    """
+    """A key file cannot be used."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str, advice: str, line: int = 0) -> None:
         self.path = os.fspath(path)
-        self.line = line
-        self.reason = reason
-        self.advice = advice
+        self.line = line  # where in it, 0 for all of it
+        self.reason = reason  # one clause
+        self.advice = advice  # how to fix it
         super().__init__(self.path, reason)
 
     def __str__(self) -> str:

@@ -56,18 +56,13 @@ def unprotected(options: Options, endpoint: str) -> str:
 
 
 class Security:
-    """Makes the mechanisms of one socket, and keeps the cookie keys of its CURVE handshakes.
-
-    Args:
-        type_name: Socket-Type of the metadata.
-        announces_identity: the metadata has an Identity, empty if unset (ZMTP-38).
-    """
+    """Makes the mechanisms of one socket, and keeps the cookie keys of its CURVE handshakes."""
 
     __slots__ = ("_announces_identity", "_cookie_keys", "_cookie_clock", "_type_name")
 
     def __init__(self, type_name: bytes, announces_identity: bool) -> None:
-        self._type_name = type_name
-        self._announces_identity = announces_identity
+        self._type_name = type_name  # socket-Type of the metadata
+        self._announces_identity = announces_identity  # the metadata has an Identity, empty if unset (ZMTP-38)
         self._cookie_keys: CookieKeys | None = None
         self._cookie_clock = supervision.current().timer("core cookie clock", self._expire_cookies)
 

@@ -35,11 +35,7 @@ SCRATCH_BYTES: Final = 512  # kept per connection and direction; larger frames g
 class SharedKey:
     """Seals and opens with one key.
 
-    Args:
-        key: 32 bytes, of `crypto_box_beforenm`.
-
     Attributes:
-        key: as given.
         seal_into: (scratch, message, bytes of it, nonce, key) -> not 0 when it failed; the scratch then holds the box.
         open_into: (scratch, box, bytes of it, nonce, key) -> not 0 when it does not open; the scratch then holds the message.
         pointer: (bytes) -> their address, for `box`: opens a part of them without a copy.
@@ -53,7 +49,7 @@ class SharedKey:
 
         new: Any = ffi.new
         whole: Any = ffi.buffer
-        self.key = key
+        self.key = key  # 32 bytes, of `crypto_box_beforenm`
         self.seal_into: Callable[[Any, bytes, int, bytes, bytes], int] = lib.crypto_box_easy_afternm
         self.open_into: Callable[[Any, Any, int, bytes, bytes], int] = lib.crypto_box_open_easy_afternm
         self._new = new

@@ -57,10 +57,8 @@ class PlainClient(Mechanism):
     """Client: sends its credentials.
 
     Args:
-        metadata: own properties, encoded.
         username: 0 to 255 bytes.
         password: 0 to 255 bytes.
-        metadata_bytes_max: limit of the peer's metadata.
 
     Raises:
         LocalProtocolError: a credential is longer than the wire allows (PLAIN-10).
@@ -73,8 +71,8 @@ class PlainClient(Mechanism):
         for what, value in (("user name", username), ("password", password)):
             if len(value) > _CREDENTIAL_OCTETS_MAX:
                 raise LocalProtocolError(f"{what} of {len(value)} bytes, at most {_CREDENTIAL_OCTETS_MAX} fit")
-        self._metadata = metadata
-        self._metadata_bytes_max = metadata_bytes_max
+        self._metadata = metadata  # own properties, encoded
+        self._metadata_bytes_max = metadata_bytes_max  # limit of the peer's metadata
         self._hello = b"".join((bytes((len(username),)), username, bytes((len(password),)), password))
         self._expected: bytes | None = None
 
@@ -100,21 +98,15 @@ class PlainClient(Mechanism):
 
 
 class PlainServer(Mechanism):
-    """Server: has the credentials checked.
-
-    Args:
-        metadata: own properties, encoded.
-        zap: what is known of the peer; mechanism and credentials are filled in.
-        metadata_bytes_max: limit of the peer's metadata.
-    """
+    """Server: has the credentials checked."""
 
     name: ClassVar[bytes] = b"PLAIN"
 
     def __init__(self, metadata: bytes, *, zap: ZapRequest, metadata_bytes_max: int) -> None:
         super().__init__(as_server=True)
-        self._metadata = metadata
-        self._metadata_bytes_max = metadata_bytes_max
-        self._zap = zap
+        self._metadata = metadata  # own properties, encoded
+        self._metadata_bytes_max = metadata_bytes_max  # limit of the peer's metadata
+        self._zap = zap  # what is known of the peer; mechanism and credentials are filled in
         self._zap_properties: dict[bytes, bytes] = {}
         self._expected: bytes | None = _HELLO
 

@@ -51,22 +51,13 @@ class Revoking(Protocol):
 
 
 class Authentication:
-    """Answers the authentication questions of one context.
-
-    Args:
-        new_socket: makes a socket of the context.
-        inproc: names of the context.
-        supervisor: starts the questions.
-
-    Attributes:
-        judge: the in-process authenticator, or None.
-    """
+    """Answers the authentication questions of one context."""
 
     def __init__(self, new_socket: Callable[..., InnerSocket], inproc: InprocNames, supervisor: Supervisor) -> None:
-        self.judge: Judge | None = None
-        self._new_socket = new_socket
-        self._inproc = inproc
-        self._supervisor = supervisor
+        self.judge: Judge | None = None  # the in-process authenticator, or None
+        self._new_socket = new_socket  # makes a socket of the context
+        self._inproc = inproc  # names of the context
+        self._supervisor = supervisor  # starts the questions
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._accepted: dict[object, _AcceptedPeer] = {}  # peers accepted by an authenticator that can revoke

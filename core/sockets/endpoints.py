@@ -42,23 +42,17 @@ class EndpointsSocket(SocketPort, InprocSocket, Protocol):
 
 
 class Endpoints:
-    """Listeners and connectors of a socket.
-
-    Attributes:
-        last: for LAST_ENDPOINT (TRN-03).
-        deferred: starts when the loop runs.
-        sessions: connections with a transport, ready or not.
-    """
+    """Listeners and connectors of a socket."""
 
     def __init__(self, owner: EndpointsSocket) -> None:
-        self.last = ""
-        self.sessions: dict[SessionPort, None] = {}
+        self.last = ""  # for LAST_ENDPOINT (TRN-03)
+        self.sessions: dict[SessionPort, None] = {}  # connections with a transport, ready or not
         self._owner = owner
         self._listeners: dict[str, Listener] = {}
         self._connectors: dict[str, list[Connector]] = {}
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
-        self.deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []
+        self.deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []  # starts when the loop runs
         self._leaving: dict[Connector, float | None] = {}  # disconnected or closed, with messages left to send -> until when
         self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that still runs
         self._empty: asyncio.Future[None] | None = None

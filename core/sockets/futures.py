@@ -226,15 +226,11 @@ class PendingBatch(PendingShape):
 
 
 class PendingSend(asyncio.Future[None]):
-    """A pending send; if it is cancelled in time, nothing is queued (SOCK-13).
-
-    Attributes:
-        messages: left to send.
-    """
+    """A pending send; if it is cancelled in time, nothing is queued (SOCK-13)."""
 
     def __init__(self, messages: list[Message], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        self.messages = messages
+        self.messages = messages  # left to send
 
 
 Awaitable = Ready[T] | asyncio.Future[T]

@@ -62,19 +62,14 @@ class MonitorEvent:
 
 
 class Monitors:
-    """Monitors of one socket.
-
-    Attributes:
-        pair: the monitor in libzmq's form, at most one.
-        reader: the socket at its other end, if `get_monitor_socket` made one.
-    """
+    """Monitors of one socket."""
 
     __slots__ = ("_sinks", "pair", "reader")
 
     def __init__(self) -> None:
         self._sinks: list[tuple[int, Callable[[MonitorEvent], None]]] = []
-        self.pair: MonitorPair | None = None
-        self.reader: InnerSocket | None = None
+        self.pair: MonitorPair | None = None  # the monitor in libzmq's form, at most one
+        self.reader: InnerSocket | None = None  # the socket at its other end, if `get_monitor_socket` made one
 
     def add(self, sink: Callable[[MonitorEvent], None], events: int) -> None:
         self._sinks.append((events, sink))
@@ -150,13 +145,10 @@ class MonitorPair:
     """Monitor in libzmq's form: each event is `[event and value][endpoint]` on a PAIR bound to an inproc name (MON-02).
 
     If the reader is slow, the newest events are dropped and counted; the watched socket never waits.
-
-    Attributes:
-        missed: events dropped because the queue was full.
     """
 
     def __init__(self, context: SocketFactory, address: str) -> None:
-        self.missed = 0
+        self.missed = 0  # events dropped because the queue was full
         self._pair = context.socket(c.PAIR, linger=0, sndhwm=EVENTS_MAX)
         try:
             self._pair.bind(address)

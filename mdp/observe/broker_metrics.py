@@ -41,15 +41,7 @@ _SHOWN = range(4 * STEPS, 24 * STEPS, STEPS)
 
 
 class BrokerMetrics:
-    """Metrics page of one broker.
-
-    Args:
-        broker: to show.
-        recorder: from `Broker.watch`.
-        clock: returns monotonic seconds.
-        log: event log; None: no log.
-        more: further figures, of a pair or of lending peers.
-    """
+    """Metrics page of one broker."""
 
     def __init__(
         self,
@@ -59,11 +51,11 @@ class BrokerMetrics:
         log: EventLogWriter | None = None,
         more: Callable[[], Mapping[str, float | str | None]] = dict,
     ) -> None:
-        self._broker = broker
-        self._recorder = recorder
-        self._clock = clock
-        self._log = log
-        self._more = more
+        self._broker = broker  # to show
+        self._recorder = recorder  # from `Broker.watch`
+        self._clock = clock  # returns monotonic seconds
+        self._log = log  # event log; None: no log
+        self._more = more  # further figures, of a pair or of lending peers
         self._marks = [self._mark(), self._mark()]  # one to two windows old; the newer replaces the older
 
     def page(self, title: str) -> MetricsPage:

@@ -61,24 +61,17 @@ class EndReason(Enum):
 
 
 class SearchTimes:
-    """Waits of a search.
-
-    Args:
-        reconnect_s: first wait after silence or DISCONNECT, 2.5 s in the guide (MDP-20).
-        reconnect_max_s: cap of the waits.
-        lost_s: first wait after a lost connection: long enough to spread many clients (fault B10), too short to be noticed.
-        join_s: how long one of several brokers may take before the next is tried.
-    """
+    """Waits of a search."""
 
     __slots__ = ("join_s", "lost_s", "reconnect_max_s", "reconnect_s")
 
     def __init__(self, reconnect_s: float = 2.5, reconnect_max_s: float = 32.0, lost_s: float = 0.1, join_s: float = 1.0) -> None:
         if not (0 < lost_s and 0 < reconnect_s <= reconnect_max_s and join_s > 0):
             raise ValueError(f"waits must be positive: {lost_s=} {reconnect_s=} {reconnect_max_s=} {join_s=}")
-        self.reconnect_s = reconnect_s
-        self.reconnect_max_s = reconnect_max_s
-        self.lost_s = lost_s
-        self.join_s = join_s
+        self.reconnect_s = reconnect_s  # first wait after silence or DISCONNECT, 2.5 s in the guide (MDP-20)
+        self.reconnect_max_s = reconnect_max_s  # cap of the waits
+        self.lost_s = lost_s  # first wait after a lost connection: long enough to spread many clients (fault B10), too short to be noticed
+        self.join_s = join_s  # how long one of several brokers may take before the next is tried
 
 
 def chosen_dialect(name: str) -> Dialect | None:
@@ -98,17 +91,7 @@ def chosen_dialect(name: str) -> Dialect | None:
 class BrokerSearch:
     """The search for one of several brokers.
 
-    Args:
-        brokers: endpoints in order of preference, at least one.
-        dialect: to use; None to ask the broker each time.
-        times: waits.
-        chance: returns random numbers of 0 up to 1, for jitter.
-
     Attributes:
-        state: of the search.
-        dialect: of the present connection, once it is known.
-        failures: connections that ended since the last `confirmed`.
-        ever_up: whether any broker was ever reached.
         ballot: highest ballot of a pair of brokers at any connection, `NO_BALLOT` for brokers that are not one of a pair.
     """
 
@@ -134,10 +117,10 @@ class BrokerSearch:
     def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: SearchTimes, chance: Callable[[], float]) -> None:
         if not brokers:
             raise ValueError("there must be one broker at least")
-        self._brokers = [*brokers]
-        self._fixed = dialect
-        self._times = times
-        self._chance = chance
+        self._brokers = [*brokers]  # endpoints in order of preference, at least one
+        self._fixed = dialect  # to use; None to ask the broker each time
+        self._times = times  # waits
+        self._chance = chance  # returns random numbers of 0 up to 1, for jitter
         self._index = 0
         self._first = 0  # first broker of the present round
         self._joined_at = -inf
@@ -146,10 +129,10 @@ class BrokerSearch:
         self._due = inf
         self._actions: list[Action] = []
         self.ballot: Ballot = NO_BALLOT
-        self.state = SearchState.IDLE
-        self.dialect: Dialect = dialect or V03
-        self.failures = 0
-        self.ever_up = False
+        self.state = SearchState.IDLE  # of the search
+        self.dialect: Dialect = dialect or V03  # of the present connection, once it is known
+        self.failures = 0  # connections that ended since the last `confirmed`
+        self.ever_up = False  # whether any broker was ever reached
 
     @property
     def endpoint(self) -> str:

@@ -51,14 +51,8 @@ class Connection:
         context: makes the socket.
         endpoint: of the broker.
         options: socket options (CURVE keys and so on).
-        on_joined: called when the connection is up; it may send.
         on_batch: called with `[[frame, …], …]`.
-        on_lost: called once when a connection that was up is lost; then call `close`.
-        on_refused: called for each failed attempt to connect.
         express: see `core.Socket.set_receiver`.
-
-    Attributes:
-        trouble: why the last attempt to connect failed, for people; empty when unknown.
 
     Raises:
         core.ZMQError: the endpoint or an option is not valid.
@@ -76,10 +70,10 @@ class Connection:
         on_refused: Callable[[], None] | None = None,
         express: Express | None = None,
     ) -> None:
-        self.trouble = ""
-        self._on_refused = on_refused
-        self._on_joined = on_joined
-        self._on_lost = on_lost
+        self.trouble = ""  # why the last attempt to connect failed, for people; empty when unknown
+        self._on_refused = on_refused  # called for each failed attempt to connect
+        self._on_joined = on_joined  # called when the connection is up; it may send
+        self._on_lost = on_lost  # called once when a connection that was up is lost; then call `close`
         # No high-water marks: messages in flight are limited by the client's window and the worker's credit.
         self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **options})
         self._socket.on_event(self._note_trouble, _TROUBLES)
@@ -132,14 +126,11 @@ class Probe:
         context: makes the socket.
         endpoint: of the broker.
         options: socket options.
-        on_reached: called with whether the broker accepted the connection or dropped it.
         on_dialect: called once, in its own loop iteration, with the dialect: 0.3, or 0.1 for any other answer and for silence of a broker
             that has not announced its limits; and with the ballot of a broker of a pair, else `NO_BALLOT`.
         on_refused: called instead, likewise, when a broker of a pair does not serve, or one that knows the question is silent for long:
             with the seconds after which to retry, and the reason.
         on_unreachable: called for each failed attempt to connect, and each time a broker that knows the question is silent for `PROBE_S`.
-        seen: highest ballot of any connection so far.
-        votes: we are a client: our request for service counts as a vote at the passive broker of a pair (BST-10).
     """
 
     def __init__(
@@ -155,14 +146,14 @@ class Probe:
         seen: Ballot,
         votes: bool,
     ) -> None:
-        self._seen = seen
-        self._may_vote = votes
+        self._seen = seen  # highest ballot of any connection so far
+        self._may_vote = votes  # we are a client: our request for service counts as a vote at the passive broker of a pair (BST-10)
         self._on_refused = on_refused
         self._on_unreachable = on_unreachable
         self._silences = 0
         self._due = 0.0  # when the answer was due
         self._loop = asyncio.get_running_loop()
-        self._on_reached = on_reached
+        self._on_reached = on_reached  # called with whether the broker accepted the connection or dropped it
         self._on_dialect = on_dialect
         self._timer: asyncio.TimerHandle | None = None
         self._supervisor = supervision.current()

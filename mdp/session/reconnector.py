@@ -39,15 +39,7 @@ class Reconnector:
     """Connects to the broker that its search chooses, on the running loop.
 
     Args:
-        search: chooses the broker.
-        context: makes the sockets.
-        socket_options: of the sockets.
-        on_open: called to connect to `search.endpoint` in `search.dialect`.
-        on_close: called to close what was opened; returns the connections it closed.
-        on_change: called when the search's deadline may have changed.
         ending_max: connections that may be closing at the same time.
-        name: of the client or worker, for the log; empty for no log.
-        votes: we are a client; see `Probe`.
     """
 
     def __init__(
@@ -63,19 +55,19 @@ class Reconnector:
         votes: bool = False,
         name: str = "",
     ) -> None:
-        self._name = name
+        self._name = name  # of the client or worker, for the log; empty for no log
         self._log = logging.getLogger("mdp.client" if votes else "mdp.worker")
         self._lines = RateLimitedLog(self._log, LOG_INTERVAL_S)
         self._away_since: float | None = None
         self._up = self._was_up = False
-        self._votes = votes
+        self._votes = votes  # we are a client; see `Probe`
         self._refusal = ""  # why the broker that accepted the last probe does not serve
-        self.search = search
-        self.context = context
-        self.socket_options = socket_options
-        self._on_open = on_open
-        self._on_close = on_close
-        self._on_change = on_change
+        self.search = search  # chooses the broker
+        self.context = context  # makes the sockets
+        self.socket_options = socket_options  # of the sockets
+        self._on_open = on_open  # called to connect to `search.endpoint` in `search.dialect`
+        self._on_close = on_close  # called to close what was opened; returns the connections it closed
+        self._on_change = on_change  # called when the search's deadline may have changed
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
         self._probe: Probe | None = None

@@ -34,21 +34,13 @@ INT_MAX: Final = 2**64 - 1
 
 
 class TypeMismatch(ValueError):
-    """A value does not match its schema.
-
-    Args:
-        wanted: title of the schema.
-        found: description of the value.
-
-    Attributes:
-        path: place in the value, outermost first.
-    """
+    """A value does not match its schema."""
 
     def __init__(self, wanted: str, found: str) -> None:
         super().__init__(wanted, found)
-        self.wanted = wanted
-        self.found = found
-        self.path: list[str] = []
+        self.wanted = wanted  # title of the schema
+        self.found = found  # description of the value
+        self.path: list[str] = []  # place in the value, outermost first
 
     def within(self, step: object) -> TypeMismatch:
         """Add the step from a larger value to this one."""
@@ -61,17 +53,11 @@ class TypeMismatch(ValueError):
 
 
 class Schema(NamedTuple):
-    """The schema of one annotation.
+    """The schema of one annotation."""
 
-    Attributes:
-        title: for errors.
-        pack: converts a value to types of msgpack; raises TypeMismatch.
-        unpack: converts it back; raises TypeMismatch.
-    """
-
-    title: str
-    pack: Callable[[Any], Any]
-    unpack: Callable[[Any], Any]
+    title: str  # for errors
+    pack: Callable[[Any], Any]  # converts a value to types of msgpack; raises TypeMismatch
+    unpack: Callable[[Any], Any]  # converts it back; raises TypeMismatch
 
 
 def _found(value: object) -> str:
