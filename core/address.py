@@ -138,14 +138,9 @@ Connect = TcpConnect | IpcConnect | InprocConnect | NameConnect
 
 
 def parse_bind(endpoint: str, *, ipv6: bool = False) -> Bind:
-    """Parse an endpoint to listen on.
+    """Parse an endpoint to listen on; without `ipv6`, the option, an IPv6 literal is ENODEV.
 
-    Args:
-        endpoint: `scheme://address`.
-        ipv6: value of the IPV6 option; without it an IPv6 literal is ENODEV.
-
-    Raises:
-        InvalidEndpoint: errno EINVAL, ENODEV, ENAMETOOLONG, EPROTONOSUPPORT or ENOCOMPATPROTO as TRN-01, 02, 05, 10 say.
+    Raises InvalidEndpoint with EINVAL, ENODEV, ENAMETOOLONG, EPROTONOSUPPORT or ENOCOMPATPROTO as TRN-01, 02, 05, 10 say.
     """
     scheme, address = _split_scheme(endpoint)
     if scheme == "tcp":
@@ -162,8 +157,7 @@ def parse_bind(endpoint: str, *, ipv6: bool = False) -> Bind:
 def parse_connect(endpoint: str) -> Connect:
     """Parse an endpoint to connect to.
 
-    Raises:
-        InvalidEndpoint: errno EINVAL, ENAMETOOLONG, EPROTONOSUPPORT or ENOCOMPATPROTO as TRN-01, 04, 05, 10 say.
+    Raises InvalidEndpoint with EINVAL, ENAMETOOLONG, EPROTONOSUPPORT or ENOCOMPATPROTO as TRN-01, 04, 05, 10 say.
     """
     scheme, address = _split_scheme(endpoint)
     if scheme == "tcp":

@@ -13,12 +13,7 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package.
-
-    Args:
-        package: its name.
-        homes: name offered -> its module.
-    """
+    """Return the `__getattr__` of a package, from the names it offers and their modules."""
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -34,11 +34,7 @@ DAEMONS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def is_daemon(words: Sequence[str]) -> bool:
-    """Return whether a command line starts one of our daemons.
-
-    Args:
-        words: of the process, interpreter first: `sys.orig_argv`.
-    """
+    """Return whether a command line (`sys.orig_argv`, interpreter first) starts one of our daemons."""
     for number, word in enumerate(words[1:], 1):
         rest = words[number + 1 :]
         if word == "-m" and rest:

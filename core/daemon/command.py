@@ -197,11 +197,7 @@ class Group(click.Group):
 
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Name the extra of the distribution if an import in the block fails.
-
-    Raises:
-        BadConfig: it is not installed.
-    """
+    """Name the extra of the distribution (`BadConfig`) if an import in the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -209,11 +205,7 @@ def needs_extra(extra: str) -> Iterator[None]:
 
 
 def reread(ctx: Context) -> dict[str, Any]:
-    """Read file and environment again; returns the parameters whose value has changed.
-
-    Raises:
-        click.ClickException: a new value is invalid.
-    """
+    """Read file and environment again; returns the parameters that have changed, raises click.ClickException for an invalid value."""
     fresh = ctx.command.make_context(ctx.info_name, list(ctx.given_args), parent=ctx.parent)
     return {name: value for name, value in fresh.params.items() if value != ctx.params.get(name)}
 

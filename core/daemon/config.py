@@ -31,15 +31,7 @@ _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
 
 
 def read_toml(path: str, advice: str) -> tuple[str, dict[str, Any]]:
-    """Return a file's text and its TOML content.
-
-    Args:
-        path: of the file.
-        advice: what to do when it cannot be read.
-
-    Raises:
-        BadConfig: it cannot be read, is too large or is not TOML.
-    """
+    """Return a file's text and TOML content; raises BadConfig, with the advice if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             octets = file.read(CONFIG_BYTES_MAX + 1)
@@ -63,26 +55,16 @@ def read_toml(path: str, advice: str) -> tuple[str, dict[str, Any]]:
 
 
 class ConfigFile:
-    """One file, parsed.
-
-    Raises:
-        BadConfig: it cannot be read, is too large or is not TOML.
-    """
+    """One file, parsed. Raises BadConfig if it cannot be read, is too large or is not TOML."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._text, self._tables = read_toml(path, "check the path given to --config")
 
     def table(self, name: str, commands: Iterable[str], keys: Iterable[str]) -> dict[str, Any]:
-        """Return the values of a command's table, `-` in keys as `_`.
+        """Return the values of a command's table, `-` in keys as `_`; raises BadConfig for a table of no command or an unknown key.
 
-        Args:
-            name: of the command's table, with dots if the command is in a group.
-            commands: tables of all commands of the program and its groups.
-            keys: of the command.
-
-        Raises:
-            BadConfig: a table of no command, or an unknown key.
+        `name` has dots if the command is in a group; `commands` are the tables of all commands of the program and its groups.
         """
         known_tables, known = sorted(commands), sorted(keys)
         tables, above = self._tables, ""

@@ -88,18 +88,10 @@ def http_option(function: Callable[..., Any]) -> Callable[..., Any]:
 async def serve_page(
     address: NamedAddress | tuple[str, int] | None, page: MetricsPage, limits: WebLimits | None = None
 ) -> AsyncIterator[int]:
-    """Serve a page within the block; yields the port, 0 without an HTTP page.
+    """Serve a page within the block; yields the port, 0 without an address.
 
     The page includes the current supervisor's state: faults of tasks, threads and timers, and whether they make the daemon not ready.
-
-    Args:
-        address: host and port, 0 for any; None to serve nothing.
-        page: to serve.
-        limits: of HTTP clients.
-
-    Raises:
-        BadConfig: the extra `web` is not installed.
-        Unreachable: the address cannot be listened on.
+    Raises BadConfig if the extra `web` is not installed, Unreachable if the address cannot be listened on.
     """
     if address is None:
         yield 0

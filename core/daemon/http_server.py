@@ -105,14 +105,7 @@ class _HttpConnection(asyncio.Protocol):
 
 
 class Server:
-    """Shows one page over HTTP.
-
-    Args:
-        names: of this server; requests for other names are refused, so that a page of another site cannot read this one through a browser.
-
-    Attributes:
-        connections: open connections.
-    """
+    """Shows one page over HTTP."""
 
     def __init__(self, page: MetricsPage, limits: WebLimits, names: Sequence[str] = ()) -> None:
         self.refused = 0  # connections beyond the limit
@@ -149,11 +142,7 @@ class Server:
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port.
-
-        Raises:
-            OSError: the address cannot be listened on.
-        """
+        """Listen; returns the port, raises OSError if that is not possible."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, host, port)

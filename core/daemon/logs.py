@@ -129,12 +129,7 @@ class RateLimit(logging.Filter):
 
 
 class RateLimitedLog:
-    """Limits log lines caused by peers: one per kind and interval, with the number of suppressed ones in `left_out`.
-
-    Args:
-        interval_s: seconds between two lines of one kind.
-        lines_max: lines of all kinds in one interval.
-    """
+    """Limits log lines caused by peers: one per kind and interval, with the number of suppressed ones in `left_out`."""
 
     def __init__(
         self,
@@ -152,14 +147,7 @@ class RateLimitedLog:
         return self._rate.left_out
 
     def warning(self, kind: Hashable, message: str, *args: object, **fields: object) -> bool:
-        """Write a warning, unless one of its kind was written recently; returns whether it was written.
-
-        Args:
-            kind: subject of the line, for the limit.
-            message: as for `logging`.
-            *args: of the message.
-            **fields: for `extra`.
-        """
+        """Write a warning with these fields, unless one of its kind was written recently; returns whether it was written."""
         left_out = self._rate.admit(kind, self._clock())
         if left_out is None:
             return False

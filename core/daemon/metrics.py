@@ -83,12 +83,7 @@ def figures_page(
 ) -> MetricsPage:
     """Return the page of a daemon whose state is a flat mapping: numbers become gauges, texts labels of `<prefix>_<name>_state`.
 
-    Args:
-        title: of the page.
-        prefix: of the names of the metrics.
-        figures: returns the mapping; nested mappings are flattened, values other than numbers, texts and None are left out.
-        not_ready: see `MetricsPage`.
-        tables: of the page.
+    Nested mappings are flattened; values other than numbers, texts and None are left out.
     """
 
     def plain() -> dict[str, float | str | None]:

@@ -38,14 +38,7 @@ def attribute_texts(cls: type) -> dict[str, str]:
 def field_options(
     cls: type, *, skip: Collection[str] = (), zero: Collection[str] = (), choices: dict[str, list[str]] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each field of a dataclass.
-
-    Args:
-        cls: the dataclass; numbers are positive unless named in `zero`.
-        skip: fields without an option.
-        zero: fields that may be 0.
-        choices: texts with a fixed set of values.
-    """
+    """Add an option for each field of a dataclass but those in `skip`; numbers are positive, or also 0 for fields in `zero`."""
     texts = attribute_texts(cls)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

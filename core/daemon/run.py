@@ -177,9 +177,8 @@ class Daemon:
     def on_reload(self, prepare: Callable[[], Callable[[], Sequence[str]]]) -> None:
         """Read a file again on SIGHUP.
 
-        Args:
-            prepare: reads the file, or raises a `click.ClickException` if it is invalid. Returns a function that applies it and returns
-                the names of options that need a restart. Nothing is applied unless everything is valid.
+        `prepare` reads it, or raises a `click.ClickException`, and returns a function that applies it and returns the names of options that
+        need a restart. Nothing is applied unless everything is valid.
         """
         self._files.append(prepare)
 
@@ -307,15 +306,9 @@ def run_daemon(
 ) -> None:
     """Run a daemon to its orderly end.
 
-    Args:
-        body: starts the service, calls `ready`, awaits `until_stopped`, and drains before it returns.
-        settings: from `daemon_options`.
-        reload: called on SIGHUP with the parameters that changed; returns the names of those it applied.
-
-    Raises:
-        Unreachable: an endpoint could not be listened on.
-        BadConfig: uvloop is required and not installed.
-        RequestFailed: there was no memory for the event loop itself.
+    `body` starts the service, calls `ready`, awaits `until_stopped`, and drains before it returns. `reload` is called on SIGHUP with the
+    parameters that changed, and returns the names of those it applied. Raises Unreachable if an endpoint could not be listened on,
+    BadConfig without a required uvloop, RequestFailed without memory for the event loop itself.
     """
 
     async def main() -> None:

@@ -58,12 +58,9 @@ NAMES: Final = frozenset(
 def security_options(
     *, listens: bool = False, connects: bool = False, required: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the flags; the decorated function gets `security`.
+    """Add the flags of a command that binds (`listens`) or connects; the decorated function gets `security`.
 
-    Args:
-        listens: the command binds endpoints.
-        connects: the command connects.
-        required: it certainly does both, so that incomplete security is refused at the start.
+    With `required` it certainly does both, so that incomplete security is refused at the start.
     """
     flags = [SECRET]
     flags += [SERVER_KEY] if connects else []
@@ -99,16 +96,9 @@ def security_files(context: click.Context) -> SecurityFiles | None:
 
 
 class SecurityFiles:
-    """Security of a command, and its files.
+    """Security of a command, and its files; see `security_options`.
 
-    Args:
-        listens: the command binds endpoints.
-        connects: the command connects.
-        required: it certainly does; otherwise missing values are reported when an endpoint needs them.
-
-    Raises:
-        click.UsageError: the flags do not fit together.
-        BadConfig: a file cannot be used.
+    Raises click.UsageError if the flags do not fit together, BadConfig if a file cannot be used.
     """
 
     def __init__(self, values: Mapping[str, Any], *, listens: bool, connects: bool, required: bool = True) -> None:
@@ -165,14 +155,7 @@ class SecurityFiles:
         return Plain(user=user, password=own or "", users=self._users)
 
     def prepare(self) -> Callable[[], list[str]]:
-        """Read the files again.
-
-        Returns:
-            A function that applies what was read and returns the flags whose files need a restart.
-
-        Raises:
-            BadConfig: a file cannot be used now; nothing was changed.
-        """
+        """Read the files again, see `Daemon.on_reload`; raises BadConfig if one cannot be used."""
         fresh = SecurityFiles(self._values, listens=self._listens, connects=self._connects, required=self._required)
 
         def apply() -> list[str]:

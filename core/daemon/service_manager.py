@@ -22,11 +22,7 @@ _MICROSECONDS = 1_000_000
 
 
 class ServiceManager:
-    """Connection to the service manager.
-
-    Args:
-        environment: of the process; NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are read.
-    """
+    """Connection to the service manager named in the environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")

@@ -25,11 +25,7 @@ __all__ = ["json_frame", "json_option", "read_frames", "write_frames", "write_js
 
 
 def read_frames(arguments: Sequence[str]) -> list[bytes]:
-    """Return one frame per argument; `-`, at most once, is standard input.
-
-    Raises:
-        click.UsageError: `-` twice, or more input than a message may have.
-    """
+    """Return one frame per argument; `-`, at most once, is standard input. Raises click.UsageError, also for too much input."""
     if list(arguments).count("-") > 1:
         raise click.UsageError("'-' reads standard input to its end and can be given once")
     return [_standard_input() if argument == "-" else os.fsencode(argument) for argument in arguments]

@@ -60,20 +60,10 @@ def unpack(
     max_str_len: int = -1,
     containers_max: int = CONTAINERS_MAX,
 ) -> Any:
-    """Return the only value in the bytes.
+    """Return the only value in a peer's bytes; -1 means no limit.
 
-    Args:
-        octets: of a peer.
-        strict_map_key: refuse keys that are neither text nor bytes.
-        extensions: accept extension types; no protocol here has one.
-        max_map_len: entries of one map; -1 for no limit, here and below.
-        max_array_len: elements of one array.
-        max_str_len: bytes of one text.
-        containers_max: arrays and maps in the value, itself among them.
-
-    Raises:
-        BadMsgpack: not msgpack, not exactly one value, a false claim of elements, an extension type, text that is not UTF-8, an
-            unusable key, nesting deeper than DEPTH_MAX, or beyond a limit.
+    Raises BadMsgpack for anything but exactly one value: a false claim of elements, an extension type unless `extensions`, text that is not
+    UTF-8, an unusable key (`strict_map_key`: neither text nor bytes), nesting deeper than DEPTH_MAX, or beyond a limit.
     """
     # Hot path: once per request with options, so arguments are passed by name and not as a map.
     size = len(octets)

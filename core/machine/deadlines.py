@@ -31,8 +31,8 @@ def earliest(*deadlines: float | None) -> float | None:
 class Deadlines(Generic[K]):
     """One deadline per key.
 
-    Setting a later deadline, the common case (a peer was heard again), writes one dictionary entry: the heap keeps the old
-        entry until it comes up.
+    Setting a later deadline, the common case (a peer was heard again), writes one dictionary entry: the heap keeps the old entry until it
+    comes up.
     """
 
     __slots__ = ("_at", "_heap", "_queued", "_serial")

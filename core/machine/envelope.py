@@ -40,15 +40,7 @@ class EnvelopedRequest(NamedTuple):
 
 
 def read_request(frames: Sequence[bytes], malformed: Callable[[str], Exception]) -> EnvelopedRequest:
-    """Split `[address…][""][body…]`.
-
-    Args:
-        frames: as received; the routing id is an address.
-        malformed: makes the error from its reason, one lower-case clause.
-
-    Raises:
-        Exception: made by `malformed`: no address, no empty frame, or no body.
-    """
+    """Split `[address…][""][body…]`, as received: the routing id is an address. Raises what `malformed` makes of the reason."""
     try:
         end = frames.index(b"") + 1
     except ValueError:
@@ -63,13 +55,7 @@ def read_request(frames: Sequence[bytes], malformed: Callable[[str], Exception])
 def read_worker(frames: Sequence[bytes], malformed: Callable[[str], Exception], *, req: bool) -> Control | EnvelopedRequest:
     """Parse a worker's message, without its routing id and without the empty frame of a REQ worker.
 
-    Args:
-        frames: the rest.
-        malformed: makes the error from its reason.
-        req: whether it is a REQ worker, which may send READY as a word and has no heartbeat.
-
-    Raises:
-        Exception: made by `malformed`: neither a request, a reply nor a control message.
+    A REQ worker may send READY as a word and has no heartbeat. Raises what `malformed` makes of the reason.
     """
     if len(frames) != 1:
         return read_request(frames, malformed)

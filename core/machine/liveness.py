@@ -44,10 +44,7 @@ class Liveness:
         return now >= self.expires_at()
 
     def take_heartbeat(self, now: float) -> bool:
-        """Return True once per interval, when the caller must send a heartbeat.
-
-        After a pause one is due, not one for each missed interval.
-        """
+        """Return True once per interval, when a heartbeat is due; after a pause once, not for each missed interval."""
         if now < self.send_at:
             return False
         self.send_at += self.interval_s
@@ -63,10 +60,6 @@ class WorkerHeartbeats:
     """Heartbeats of a queue's workers: when to send them, and which workers were silent for too long.
 
     A late call postpones each verdict by one interval: messages sent in the meantime are not read yet.
-
-    Args:
-        liveness: silent intervals after which a worker is given up.
-        now: when the queue starts.
     """
 
     __slots__ = ("_counters", "_interval_s", "_silence_s", "_silences", "_woke_at", "beat_at")

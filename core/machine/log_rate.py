@@ -34,12 +34,7 @@ class LogRate:
         self.left_out = 0  # lines that were not written, of all kinds
 
     def admit(self, kind: Hashable, now: float) -> int | None:
-        """Return how many lines of this kind were left out since the last, None to leave out this one.
-
-        Args:
-            kind: subject of the line.
-            now: monotonic seconds.
-        """
+        """Return how many lines of this kind were left out since the last, None to leave out this one."""
         until, lines, left_out = self._kinds.get(kind, (now, 0, 0))
         if now >= self._until:
             self._until, self._lines = now + self._interval_s, 0

@@ -41,11 +41,7 @@ class LruQueue(Generic[W]):
         self._waiting.move_to_end(worker)
 
     def take(self) -> W:
-        """Remove and return the longest idle worker.
-
-        Raises:
-            KeyError: no worker is idle; check `len()` first.
-        """
+        """Remove and return the longest idle worker; raises KeyError without one."""
         worker, _ = self._waiting.popitem(last=False)
         return worker
 

@@ -38,11 +38,7 @@ class HandshakingSession(Protocol):
 
 
 class Handshake:
-    """See the module.
-
-    Args:
-        scheduler: starts timers.
-    """
+    """See the module."""
 
     __slots__ = ("_connection", "_forget_question", "_session", "_timer", "_waits")
 

@@ -187,11 +187,7 @@ class InprocNames:
         self._waiting: dict[str, list[InprocPipe]] = {}
 
     def bind(self, name: str, endpoint: str, owner: InprocSocket) -> None:
-        """Bind a name, and connect the pipes that wait for it.
-
-        Raises:
-            AddressInUse: the name is bound.
-        """
+        """Bind a name (raises AddressInUse), and connect the pipes that wait for it."""
         if name in self._bound:
             raise AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
         self._bound[name] = owner

@@ -115,11 +115,7 @@ class FrameReading(asyncio.Protocol):
 
 
 class LargeFramePool:
-    """The buffers of one loop.
-
-    Args:
-        supervisor: runs the timer that gives buffers back.
-    """
+    """The buffers of one loop."""
 
     __slots__ = ("_clock", "_loop", "free", "readers")
 

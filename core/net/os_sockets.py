@@ -97,12 +97,7 @@ def _system_error(error: OSError, endpoint: str) -> EndpointError:
 
 
 def listen_tcp(bind: TcpBind, options: Options) -> Listening:
-    """Bind and listen.
-
-    Raises:
-        AddressInUse: EADDRINUSE (TRN-06).
-        EndpointError: no such interface or host (ENODEV), or another error of the system.
-    """
+    """Bind and listen; raises AddressInUse (TRN-06), ENODEV without such an interface or host, or another EndpointError."""
     family, host = _bind_host(bind, bool(options.ipv6))
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -153,8 +148,7 @@ def _is_served(path: str) -> bool:
 def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
     """Lock a directory, so that no other process of this library takes the path between the check and the bind.
 
-    Raises:
-        EndpointError: the directory does not exist, or another process has locked it for `FOLDER_WAIT_S`.
+    Raises EndpointError if it does not exist, or another process has locked it for `FOLDER_WAIT_S`.
     """
     try:
         import fcntl
@@ -181,13 +175,7 @@ def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
 
 
 def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> Listening:
-    """Bind a Unix socket and listen; see `listen_tcp`.
-
-    Args:
-        bind: where.
-        options: of the socket.
-        exclusive: refuse a path on which another process listens; the default, like libzmq, takes it over.
-    """
+    """Bind a Unix socket and listen; with `exclusive`, not to a path on which another process listens, which libzmq takes over."""
     endpoint, address, path = bind.endpoint, bind.address, ""
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, f"{endpoint}: this system has no ipc", endpoint=endpoint)
@@ -300,8 +288,8 @@ def descriptor(transport: asyncio.Transport | None) -> int:
 def peer_has_ended(transport: asyncio.Transport) -> bool:
     """Return whether the peer has ended its stream, even with bytes unread; False if the system cannot tell.
 
-    A write to a peer that has closed resets the connection and loses its unread bytes. So a connection that is not being read is
-        checked before each write.
+    A write to a peer that has closed resets the connection and loses its unread bytes. So a connection that is not being read is checked
+    before each write.
     """
     sock = transport.get_extra_info("socket")
     if sock is None or not hasattr(select, "POLLRDHUP"):

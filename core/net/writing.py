@@ -27,9 +27,7 @@ class Ending:
 
     The transport is kept and goes on reading until then: closing a connection with unread bytes resets it, and so does a heartbeat
     of the peer that arrives after the closing. A reset loses everything that the peer's system has not taken yet, and maybe more.
-
-    Args:
-        linger_s: how long bytes may wait for a peer that does not read, None without limit.
+    Bytes wait for a peer that does not read for `linger_s`, None without limit.
     """
 
     __slots__ = ("_later", "_now", "_timer", "_transport", "_until")

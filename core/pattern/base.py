@@ -179,11 +179,6 @@ class SendOnly(Pattern):
     """Base of the patterns without a receiving direction (SOCK-12)."""
 
     def recv(self) -> Message | None:
-        """Refuse.
-
-        Raises:
-            OperationNotSupported: always (ENOTSUP).
-        """
         raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not receive")
 
     def recv_many(self) -> list[Message]:

@@ -104,11 +104,7 @@ class Router(Pattern):
         return None if pipe is None or pipe.limits is None else pipe.limits.judge(frames, 1)
 
     def send(self, frames: Message) -> bool:
-        """Route `[routing id][frame…]`; drops, or with MANDATORY raises or waits (RTR-04..06).
-
-        Raises:
-            HostUnreachable: MANDATORY, and the id is unknown.
-        """
+        """Route `[routing id][frame…]`; drops, or with MANDATORY raises HostUnreachable for an unknown id, or waits (RTR-04..06)."""
         pipe = self.routes.get(frames[0])
         if pipe is None:
             if self.options.router_mandatory:
@@ -198,8 +194,7 @@ class Req(Balanced):
     def send(self, frames: Message) -> bool:
         """Send a request; earlier received messages are discarded (REQ-06).
 
-        Raises:
-            BadState: the reply to the last request has not been taken, and REQ_RELAXED is off (REQ-02, REQ-09).
+        Raises BadState: the reply to the last request has not been taken, and REQ_RELAXED is off (REQ-02, REQ-09).
         """
         if self._waiting and not self.options.req_relaxed:
             raise BadState(msg="a REQ socket awaits the reply to its last request")
@@ -244,12 +239,7 @@ class Req(Balanced):
         return bodies
 
     def recv(self) -> Message | None:
-        """Take the reply.
-
-        Raises:
-            BadState: no request was sent (REQ-02).
-            MessageTooLarge: the request was dropped, because it exceeds the limits that its peer has announced since.
-        """
+        """Take the reply; raises BadState without a request (REQ-02), MessageTooLarge if it was dropped for limits announced since."""
         if self._dropped is not None:
             error, self._dropped, self._waiting = self._dropped, None, False
             raise error
@@ -304,11 +294,7 @@ class Rep(Pattern):
         return sound
 
     def recv(self) -> Message | None:
-        """Take the body of the next request and keep its envelope.
-
-        Raises:
-            BadState: the last request has not been answered (REP-02).
-        """
+        """Take the body of the next request and keep its envelope; raises BadState if the last one has not been answered (REP-02)."""
         if self._envelope is not None:
             raise BadState(msg="a REP socket has to answer before it receives")
         taken = self.inbound.pop_from()
@@ -335,11 +321,7 @@ class Rep(Pattern):
         return pipe.limits.judge([*self._envelope, *frames])
 
     def send(self, frames: Message) -> bool:
-        """Send the reply; never waits (REP-02, REP-03).
-
-        Raises:
-            BadState: there is no request to answer.
-        """
+        """Send the reply; never waits, raises BadState if there is no request to answer (REP-02, REP-03)."""
         if self._envelope is None:
             raise BadState(msg="a REP socket has to receive before it answers")
         pipe, envelope = self._requester, self._envelope

@@ -248,10 +248,7 @@ class PublisherSubscriptions(Generic[P]):
         """Apply one subscription or cancellation of a peer; returns the report, if there is one.
 
         A cancellation of a topic that the peer does not have is reported too and changes nothing (PSB-07). Input of a peer that was
-        detached has no effect.
-
-        Raises:
-            SubscriptionLimit: the peer has too many; the caller disconnects and detaches it.
+        detached has no effect. Raises SubscriptionLimit: the peer has too many; the caller disconnects and detaches it.
         """
         if pipe not in self._pipes:
             return None
@@ -321,10 +318,7 @@ class SubscriberTopics:
             self._list()
 
     def unsubscribe(self, topic: bytes) -> bool:
-        """Count one subscription less; returns whether to send a cancellation.
-
-        A cancellation is sent when the count reaches zero, and not for a topic that was never subscribed (PSB-09).
-        """
+        """Count one subscription less; returns whether to send a cancellation: the count reached zero, and not from zero (PSB-09)."""
         count = self._counts.get(topic)
         if count is None:
             return False

@@ -17,13 +17,7 @@ LINGER_MS: Final = 200  # time for answers to leave when the daemon closes
 
 
 class ControlSocket(ABC):
-    """ROUTER that answers operators; subclasses set their attributes before they call `__init__`.
-
-    Args:
-        context: for the socket.
-        endpoint: to bind.
-        options: of the socket.
-    """
+    """ROUTER that answers operators; subclasses set their attributes before they call `__init__`."""
 
     def __init__(self, context: Context, endpoint: str, **options: Any) -> None:
         self._socket = context.socket(ROUTER, linger=LINGER_MS, **options)

@@ -56,11 +56,7 @@ def _import_or_blame(name: str) -> Callable[..., Any]:
 
 
 def import_handler(name: str) -> Callable[..., Any]:
-    """Return the function named by `package.module:function`; `function` may contain dots.
-
-    Raises:
-        HandlerNotFound: no such module, no such name in it, or not callable.
-    """
+    """Return the function named by `package.module:function`, which may contain dots; raises HandlerNotFound."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         raise HandlerNotFound(name, "is not package.module:function")
@@ -77,15 +73,7 @@ def import_handler(name: str) -> Callable[..., Any]:
 
 
 def import_named(name: str, module_name: str) -> ModuleType:
-    """Import a module.
-
-    Args:
-        name: as given, for the error.
-        module_name: its module part.
-
-    Raises:
-        HandlerNotFound: there is no such module. Errors of an existing module are raised unchanged.
-    """
+    """Import a module; raises HandlerNotFound, which shows `name`, if there is none, and errors of an existing module unchanged."""
     if not module_name or module_name.startswith("."):
         raise HandlerNotFound(name, "needs the full name of a module, a relative one has nothing to start from")
     # Like `python -m`: the working directory is searched too.

@@ -42,11 +42,7 @@ def leave(tasks: Collection[asyncio.Task[Any]]) -> None:
 async def end_leftovers(limit_s: float) -> list[str]:
     """End the other tasks of the running loop and its pool of threads, within a time limit.
 
-    Args:
-        limit_s: how long they may take.
-
-    Returns:
-        Names of what did not end in time; its tasks are abandoned.
+    Returns the names of what did not end in time; its tasks are abandoned.
     """
     loop = asyncio.get_running_loop()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}

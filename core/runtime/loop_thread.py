@@ -26,10 +26,8 @@ T = TypeVar("T")
 class LoopThread:
     """A running loop and its thread, until `end`.
 
-    Args:
-        name: of the thread.
-        last: makes a coroutine that fails open work; run when a fault ends the loop before `end`, because callers wait for
-            answers that only the loop could give.
+    `last` makes a coroutine that fails open work; it is run when a fault ends the loop before `end`, because callers wait for answers that
+    only the loop could give.
     """
 
     def __init__(self, name: str, closed: Callable[[], Exception], last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
@@ -45,9 +43,7 @@ class LoopThread:
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop; any thread can wait for the future, cancelling it cancels the coroutine.
 
-        Raises:
-            Exception: from `closed`, if the loop has ended.
-            RuntimeError: the thread belongs to the process this one was forked from.
+        Raises what `closed` makes if the loop has ended, RuntimeError in a process forked from the thread's.
         """
         try:
             with self._lock:

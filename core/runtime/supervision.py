@@ -162,13 +162,7 @@ class Supervisor:
     ) -> threading.Thread:
         """Start a thread. A fault that ends it stays in `troubles`, because its work is no longer done.
 
-        Args:
-            name: of the thread, and for log, status and metrics.
-            work: runs in the thread.
-            restart: when to run it again after a fault.
-            failed: called with each fault, in the thread.
-            pause: waits before a restart; an owner that may end meanwhile passes the `wait` of its event.
-            daemon: see `threading.Thread`.
+        `failed` is called in the thread. `pause` waits before a restart; an owner that may end meanwhile passes the `wait` of its event.
         """
         record = self._record(name)
         run = partial(copy_context().run, self._run_thread, record, work, restart, failed, pause)

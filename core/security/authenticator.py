@@ -65,11 +65,7 @@ def curve_public(secret: bytes | str) -> bytes:
 
 
 def _key(key: bytes | str) -> bytes:
-    """Return the 32 bytes of a key given raw or as Z85 text.
-
-    Raises:
-        InvalidOption: neither.
-    """
+    """Return the 32 bytes of a key given raw or as Z85 text; raises InvalidOption."""
     if isinstance(key, bytes) and len(key) == KEY_BYTES:
         return key
     if len(key) == _KEY_CHARACTERS:

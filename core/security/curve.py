@@ -90,14 +90,7 @@ def _check_length(body: bytes, low: int, high: int, code: Code) -> None:
 class CurveClient(CurveMechanism):
     """Client: knows the server's public key.
 
-    Args:
-        metadata: own properties, encoded.
-        random_bytes: source of random bytes.
-        metadata_bytes_max: limit of the peer's metadata.
-        public_key: C; checked against `secret_key` where it is given.
-
-    Raises:
-        LocalProtocolError: a key is not 32 bytes long, the pair does not belong together, or the server's is of low order.
+    Raises LocalProtocolError: a key is not 32 bytes long, the pair does not belong together, or the server's is of low order.
     """
 
     def __init__(
@@ -171,16 +164,7 @@ class CurveClient(CurveMechanism):
 
 
 class CurveServer(CurveMechanism):
-    """Server: its public key is known to the clients.
-
-    Args:
-        metadata: own properties, encoded.
-        random_bytes: source of random bytes.
-        metadata_bytes_max: limit of the peer's metadata.
-
-    Raises:
-        LocalProtocolError: the key is not 32 bytes long.
-    """
+    """Server: its public key is known to the clients. Raises LocalProtocolError: the key is not 32 bytes long."""
 
     def __init__(
         self,
@@ -224,11 +208,7 @@ class CurveServer(CurveMechanism):
         return []
 
     def authenticated(self, reply: ZapReply) -> list[bytes]:
-        """Take the authenticator's reply; returns READY.
-
-        Raises:
-            AuthenticationRefused: any status but 200.
-        """
+        """Take the authenticator's reply; returns READY, raises AuthenticationRefused for any status but 200."""
         if self.zap_request is None:
             raise LocalProtocolError("no authentication was asked for")
         self.peer_metadata |= self.apply_verdict(reply)

@@ -33,11 +33,7 @@ _ANY_SECRET: Final = bytes(31) + b"\x01"
 
 
 def public_key(secret: bytes) -> bytes:
-    """Return the public key that belongs to a secret one, both 32 bytes.
-
-    Raises:
-        LocalProtocolError: the secret is not 32 bytes long.
-    """
+    """Return the public key that belongs to a secret one, both 32 bytes; raises LocalProtocolError for another length."""
     check_key("secret key", secret)
     return crypto_scalarmult_base(secret)
 
@@ -76,9 +72,6 @@ class CookieKeys:
 
     A half seals cookies for half of the lifetime and opens them for as long again. Call `rotate` when a connection is accepted and
     when a handshake goes on.
-
-    Args:
-        lifetime_s: maximum age of a cookie that opens.
     """
 
     __slots__ = ("_random_bytes", "_period_s", "_since", "_generation", "_current", "_previous")

@@ -89,8 +89,7 @@ class CurveMechanism(Mechanism):
     def open(self, body: bytes) -> tuple[int, bytes]:
         """Return (flags, frame) of a MESSAGE body.
 
-        Raises:
-            RemoteProtocolError: not a MESSAGE, too short, its nonce not greater than the last, or forged (CURVE-04, CURVE-13).
+        Raises RemoteProtocolError: not a MESSAGE, too short, its nonce not greater than the last, or forged (CURVE-04, CURVE-13).
         """
         if len(body) < _MESSAGE_BYTES or not body.startswith(_MESSAGE):
             raise RemoteProtocolError(f"{len(body)} bytes that are no MESSAGE", code=Code.ZMTP_MALFORMED_COMMAND_MESSAGE)

@@ -57,14 +57,7 @@ class HandshakeBudget(Generic[Who]):
         return len(self._addresses)
 
     def ask(self, who: Who, address: str, work: int, now: float) -> None:
-        """Queue a step.
-
-        Args:
-            who: owner of the step; one step at a time.
-            address: that it counts for; "" for none.
-            work: key agreements.
-            now: monotonic seconds.
-        """
+        """Queue the only step of its owner: so many key agreements, counted for an address ("" for none)."""
         known = self._addresses.get(address)
         if known is None:
             known = self._addresses[address] = _Address(now)

@@ -81,20 +81,12 @@ def _one_line(path: str | Path, text: str, what: str) -> str:
 
 
 def read_secret_key(path: str | Path) -> bytes:
-    """Return the 32 bytes of a secret CURVE key.
-
-    Raises:
-        KeyFileError: no such file, others may read it, or it contains no key.
-    """
+    """Return the 32 bytes of a secret CURVE key; raises KeyFileError, also if others may read it."""
     return _key(path, _one_line(path, _read(path, secret=True), "secret key").strip())
 
 
 def read_key(path: str | Path) -> bytes:
-    """Return the 32 bytes of a public CURVE key.
-
-    Raises:
-        KeyFileError: no such file, or it contains no key.
-    """
+    """Return the 32 bytes of a public CURVE key; raises KeyFileError."""
     return _key(path, _one_line(path, _read(path, secret=False), "public key").strip())
 
 
@@ -106,12 +98,9 @@ def _key(path: str | Path, text: str) -> bytes:
 
 
 def check_authorized_keys(path: str | Path) -> None:
-    """Refuse an authorized-keys file with a malformed line, before it is used.
+    """Refuse an authorized-keys file before it is used; raises KeyFileError with the first malformed line.
 
     Its permissions must not let others write, because a line lets a client in; reading is allowed, because the keys are public.
-
-    Raises:
-        KeyFileError: with the first such line.
     """
     text = _read(path, secret=False)
     status = os.stat(path)
@@ -127,11 +116,7 @@ def check_authorized_keys(path: str | Path) -> None:
 
 
 def read_users(path: str | Path) -> dict[str, str]:
-    """Return PLAIN users and their passwords.
-
-    Raises:
-        KeyFileError: no such file, others may read it, or a malformed line.
-    """
+    """Return PLAIN users and their passwords; raises KeyFileError, also if others may read it."""
     users: dict[str, str] = {}
     for number, line in enumerate(_read(path, secret=True).splitlines(), 1):
         text = line.strip()
@@ -155,11 +140,7 @@ def _check_credential(path: str | Path, text: str, line: int) -> None:
 
 
 def read_password(path: str | Path) -> str:
-    """Return the password in a file.
-
-    Raises:
-        KeyFileError: no such file, others may read it, or not one line.
-    """
+    """Return the only line of a file; raises KeyFileError, also if others may read it."""
     password = _one_line(path, _read(path, secret=True), "password")
     _check_credential(path, password, 1)
     return password

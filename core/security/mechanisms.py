@@ -37,12 +37,7 @@ class Credentials(Protocol):
 
 
 def unprotected(options: Options, endpoint: str) -> str:
-    """Return a warning if other machines can reach a bound endpoint that does not authenticate or encrypt, else "".
-
-    Args:
-        options: of the bound endpoint.
-        endpoint: numeric, as LAST_ENDPOINT reports it.
-    """
+    """Return a warning if other machines can reach a bound endpoint (numeric) that does not authenticate or encrypt, else ""."""
     if not endpoint.startswith("tcp://"):
         return ""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]").partition("%")[0]
@@ -67,11 +62,7 @@ class Security:
         self._cookie_clock = supervision.current().timer("core cookie clock", self._expire_cookies)
 
     def check(self, options: Options) -> None:
-        """Refuse options with which no handshake could succeed, before an endpoint is made.
-
-        Raises:
-            InvalidOption: EINVAL, with the missing or wrong option.
-        """
+        """Refuse options (InvalidOption) with which no handshake could succeed, before an endpoint is made."""
         if options.mechanism != SecurityMechanism.CURVE:
             return
         if lacking := too_old():
@@ -88,12 +79,7 @@ class Security:
             raise InvalidOption(msg="curve_serverkey is a point of low order", option="curve_serverkey")
 
     def mechanism(self, options: Options, peer_address: str) -> Mechanism:
-        """Return our side of the handshake of a new connection.
-
-        Args:
-            options: of the endpoint.
-            peer_address: for the authenticator: numeric, or `:uid:gid:pid`.
-        """
+        """Return our side of the handshake of a new connection; `peer_address` is numeric, or `:uid:gid:pid`."""
         limit = options.max_metadata_bytes
         metadata = self._metadata(options)
         if options.mechanism == SecurityMechanism.PLAIN:

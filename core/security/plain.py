@@ -54,15 +54,7 @@ def _expect(body: bytes, expected: bytes | None) -> bytes:
 
 
 class PlainClient(Mechanism):
-    """Client: sends its credentials.
-
-    Args:
-        username: 0 to 255 bytes.
-        password: 0 to 255 bytes.
-
-    Raises:
-        LocalProtocolError: a credential is longer than the wire allows (PLAIN-10).
-    """
+    """Client: sends its credentials. Raises LocalProtocolError if one is longer than the wire allows (PLAIN-10)."""
 
     name: ClassVar[bytes] = b"PLAIN"
 
@@ -128,11 +120,7 @@ class PlainServer(Mechanism):
         return [command(_READY, self._metadata)]
 
     def authenticated(self, reply: ZapReply) -> list[bytes]:
-        """Take the authenticator's reply; returns WELCOME.
-
-        Raises:
-            AuthenticationRefused: any status but 200.
-        """
+        """Take the authenticator's reply; returns WELCOME, raises AuthenticationRefused for any status but 200."""
         if self.zap_request is None:
             raise LocalProtocolError("no authentication was asked for")
         self._zap_properties = self.apply_verdict(reply)

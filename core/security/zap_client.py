@@ -70,16 +70,10 @@ class Authentication:
         answer: Callable[[Verdict], None],
         revoke: Callable[[str], None],
     ) -> Callable[[], None]:
-        """Have a peer authenticated.
+        """Have a peer authenticated; returns a function to call when the connection is gone, answered or not.
 
-        Args:
-            request: what is known of it.
-            enforce_domain: ZAP_ENFORCE_DOMAIN of the socket that asks.
-            answer: called once with the verdict or an error; at once if there is no authenticator or handler.
-            revoke: called with a reason if the verdict is revoked later.
-
-        Returns:
-            A function to call when the connection is gone, answered or not.
+        `answer` is called once with the verdict or an error, at once if there is no authenticator or handler; `revoke` with a reason if
+        the verdict is revoked later. `enforce_domain` is ZAP_ENFORCE_DOMAIN of the socket that asks.
         """
         if self.judge is not None:
             return self._ask_judge(self.judge, request, answer, revoke)

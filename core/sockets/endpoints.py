@@ -111,11 +111,7 @@ class Endpoints:
         return self.last
 
     def unbind(self, endpoint: str) -> None:
-        """Stop listening; connections stay (TRN-07).
-
-        Raises:
-            EndpointNotFound: not bound to exactly this (ENOENT).
-        """
+        """Stop listening; connections stay (TRN-07). Raises EndpointNotFound: not bound to exactly this (ENOENT)."""
         name = endpoint.removeprefix("inproc://")
         if endpoint.startswith("inproc://") and name in self._inproc_bound:
             self._inproc_bound.remove(name)
@@ -156,8 +152,7 @@ class Endpoints:
     def disconnect(self, endpoint: str) -> None:
         """Disconnect from an endpoint; queued messages are sent within LINGER (TRN-08).
 
-        Raises:
-            EndpointNotFound: not connected to exactly this (ENOENT).
+        Raises EndpointNotFound: not connected to exactly this (ENOENT).
         """
         for pipe in self._inproc_pipes:
             if pipe.endpoint == endpoint:

@@ -114,7 +114,7 @@ class PendingReceive(asyncio.Future[Any]):
     """A pending receive.
 
     Cancelling it returns a delivered message whose result was not taken: a cancelled receive loses nothing (SOCK-13). Once `result` has
-        returned the message, by an await or by a call, a cancel changes nothing: no message is received twice.
+    returned the message, by an await or by a call, a cancel changes nothing: no message is received twice.
     """
 
     # Set by `deliver` only, because most pending receives last for microseconds.
@@ -126,11 +126,7 @@ class PendingReceive(asyncio.Future[Any]):
         self.set_result(message)
 
     def result(self) -> Any:
-        """Return the message, which now belongs to the caller.
-
-        Raises:
-            asyncio.CancelledError: it was cancelled, and the message was put back.
-        """
+        """Return the message, which now belongs to the caller; raises CancelledError if it was cancelled and the message put back."""
         if getattr(self, "_returned", False):
             raise asyncio.CancelledError
         message = super().result()

@@ -233,12 +233,7 @@ class Sending(Owned):
 
 
 def _refuse_bad(messages: Sequence[Message]) -> None:
-    """Raise an error for a malformed message.
-
-    Raises:
-        ZMQError: EINVAL, a message without any frame.
-        TypeError: a frame is not bytes-like.
-    """
+    """Raise ZMQError (EINVAL) for a message without any frame, TypeError for a frame that is not bytes-like."""
     for message in messages:
         if not message:
             raise ZMQError(EINVAL, "a message has at least one frame")

@@ -51,12 +51,9 @@ def poll_one(socket: Pollable, timeout_ms: float | None, flags: int) -> Awaitabl
 
 
 async def wait_for(sockets: Collection[Pollable], found: Callable[[], T], timeout_ms: float | None) -> T:
-    """Return the first true result of `found`, or its last result when the time is over.
+    """Return the first true result of `found`, or its last result when the time is over (None or negative: no limit).
 
-    Args:
-        sockets: their events cause a new call of `found`.
-        found: returns events.
-        timeout_ms: None or negative for no limit.
+    Events of the sockets cause a new call of `found`.
     """
     loop = asyncio.get_running_loop()
     deadline = None if timeout_ms is None or timeout_ms < 0 else loop.time() + timeout_ms / 1000

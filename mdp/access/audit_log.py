@@ -31,26 +31,12 @@ class AuditLog:
         return self._rate.untold(None)
 
     def refused(self, refusal: Refusal, now: float) -> None:
-        """Log a refusal.
-
-        Args:
-            refusal: peer, user, verb and service.
-            now: monotonic seconds.
-        """
         self._write(
             "refused by the rules", now, peer=refusal.peer.hex(), user=refusal.user, verb=refusal.verb, service=printable(refusal.service)
         )
 
     def ballot_named(self, peer: bytes, user: str | None, named: str, ours: str, now: float) -> None:
-        """Log that a client of a paired broker named a higher ballot than ours, which has no effect by itself.
-
-        Args:
-            peer: its routing id.
-            user: its name, None if it was not authenticated.
-            named: the ballot.
-            ours: the ballot we serve under.
-            now: monotonic seconds.
-        """
+        """Log that a client of a paired broker named a higher ballot than ours, which has no effect by itself."""
         self._write("a ballot named by a client is not believed", now, peer=peer.hex(), user=user, named=named, ours=ours)
 
     def _write(self, what: str, now: float, **fields: object) -> None:

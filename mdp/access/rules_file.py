@@ -20,11 +20,7 @@ _TABLE = re.compile(r"\s*\[\[\s*[\"']?allow[\"']?\s*\]\]")
 
 
 def load_rules(path: str) -> Rules:
-    """Read a rules file.
-
-    Raises:
-        BadConfig: it is not valid.
-    """
+    """Read a rules file; raises BadConfig if it is not valid."""
     text, content = read_toml(path, "check the path given to --rules")
     try:
         return Rules(content)

@@ -75,11 +75,7 @@ class SearchTimes:
 
 
 def chosen_dialect(name: str) -> Dialect | None:
-    """Return the dialect of this name, None for "auto".
-
-    Raises:
-        ValueError: there is no such dialect.
-    """
+    """Return the dialect of this name, None for "auto"; raises ValueError if there is none."""
     if name == "auto":
         return None
     for dialect in DIALECTS:
@@ -89,11 +85,7 @@ def chosen_dialect(name: str) -> Dialect | None:
 
 
 class BrokerSearch:
-    """The search for one of several brokers.
-
-    Attributes:
-        ballot: highest ballot of a pair of brokers at any connection, `NO_BALLOT` for brokers that are not one of a pair.
-    """
+    """The search for one of several brokers."""
 
     __slots__ = (
         "_brokers",

@@ -45,18 +45,7 @@ _TROUBLES = (
 
 
 class Connection:
-    """A connection that is being opened, is up, or is closed.
-
-    Args:
-        context: makes the socket.
-        endpoint: of the broker.
-        options: socket options (CURVE keys and so on).
-        on_batch: called with `[[frame, …], …]`.
-        express: see `core.Socket.set_receiver`.
-
-    Raises:
-        core.ZMQError: the endpoint or an option is not valid.
-    """
+    """A connection that is being opened, is up, or is closed. Raises core.ZMQError: the endpoint or an option is not valid."""
 
     def __init__(
         self,
@@ -123,9 +112,6 @@ class Probe:
     """Asks a broker for its dialect, on a separate connection, so that READY stays a worker's first message.
 
     Args:
-        context: makes the socket.
-        endpoint: of the broker.
-        options: socket options.
         on_dialect: called once, in its own loop iteration, with the dialect: 0.3, or 0.1 for any other answer and for silence of a broker
             that has not announced its limits; and with the ballot of a broker of a pair, else `NO_BALLOT`.
         on_refused: called instead, likewise, when a broker of a pair does not serve, or one that knows the question is silent for long:

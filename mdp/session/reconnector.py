@@ -36,11 +36,7 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
 
 
 class Reconnector:
-    """Connects to the broker that its search chooses, on the running loop.
-
-    Args:
-        ending_max: connections that may be closing at the same time.
-    """
+    """Connects to the broker that its search chooses, on the running loop."""
 
     def __init__(
         self,

@@ -49,20 +49,12 @@ BAD_RESULT: Final = BadResult.default_code
 
 
 def pack_call(positional: Sequence[Any], named: Mapping[str, Any]) -> bytes:
-    """Return the body frame of a call.
-
-    Raises:
-        TypeError: an argument is of a type that cannot be sent.
-    """
+    """Return the body frame of a call; raises TypeError for an argument of a type that cannot be sent."""
     return _packed([[*positional], {**named}])
 
 
 def unpack_result(body: Sequence[bytes], schema: Schema, service: str | bytes) -> Any:
-    """Return the value in a reply.
-
-    Raises:
-        BadResult: it is not msgpack, or not of this schema.
-    """
+    """Return the value in a reply; raises BadResult if it is not msgpack, or not of this schema."""
     try:
         return schema.unpack(_unpacked(body))
     except (TypeMismatch, RecursionError) as error:
@@ -79,11 +71,7 @@ def _packed(value: Any) -> bytes:
 
 
 def _unpacked(body: Sequence[bytes]) -> Any:
-    """Return the value in the only frame of a body.
-
-    Raises:
-        TypeMismatch: it has more or less than one frame, or the frame is not msgpack.
-    """
+    """Return the value in the only frame of a body; raises TypeMismatch if that is not what it has."""
     if len(body) != 1:
         raise TypeMismatch("one frame", f"a body of {len(body)}")
     try:
@@ -100,13 +88,9 @@ def _says(error: TypeMismatch | RecursionError) -> str:
 
 
 class Signature:
-    """The schemas of a function's arguments and result.
+    """The schemas of a function's arguments and result; a parameter annotated `mdp.Request` gets the request and is not an argument.
 
-    Args:
-        function: with an annotation for each parameter; one annotated `mdp.Request` gets the request and is not an argument.
-
-    Raises:
-        TypeError: an annotation is missing, or of a type that cannot be sent.
+    Raises TypeError: an annotation is missing, or of a type that cannot be sent.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -136,11 +120,7 @@ class Signature:
         self._result = schemas.of(result)
 
     def unpack_arguments(self, request: Request) -> dict[str, Any]:
-        """Return the arguments by name.
-
-        Raises:
-            TypeMismatch: they are not those of the function.
-        """
+        """Return the arguments by name; raises TypeMismatch if they are not those of the function."""
         call = _unpacked(request.body)
         if type(call) is not list or len(call) != 2 or type(call[0]) is not list or type(call[1]) is not dict:
             raise TypeMismatch("[[positional…], {name: argument}]", "something else")
@@ -161,11 +141,7 @@ class Signature:
         return bound
 
     def pack_result(self, value: Any) -> bytes:
-        """Return the body frame of a reply.
-
-        Raises:
-            HandlerError: with the code BAD_RESULT.
-        """
+        """Return the body frame of a reply; raises HandlerError with the code BAD_RESULT."""
         try:
             return _packed(self._result.pack(value))
         except (TypeMismatch, RecursionError) as error:
@@ -174,11 +150,7 @@ class Signature:
             raise HandlerError(code=BAD_RESULT, text=f"{self._name}: {error}") from None
 
     def arguments_of(self, request: Request) -> dict[str, Any]:
-        """Return the arguments by name.
-
-        Raises:
-            HandlerError: with the code BAD_ARGUMENTS.
-        """
+        """Return the arguments by name; raises HandlerError with the code BAD_ARGUMENTS."""
         try:
             return self.unpack_arguments(request)
         except (TypeMismatch, RecursionError) as error:
@@ -188,12 +160,7 @@ class Signature:
 def typed_handler(function: Callable[..., Any], name: str) -> Callable[[Request], Any]:
     """Return a handler of the same kind (coroutine function, asynchronous generator or plain) that calls a typed function.
 
-    Args:
-        function: with annotations.
-        name: of the handler, for the log.
-
-    Raises:
-        TypeError: an annotation is missing, or of a type that cannot be sent.
+    `name` is for the log. Raises TypeError: an annotation is missing, or of a type that cannot be sent.
     """
     signature = Signature(function)
     if inspect.isasyncgenfunction(function):

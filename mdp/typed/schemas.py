@@ -134,9 +134,7 @@ _SEQUENCES: Final[dict[Any, type]] = {list: list, set: set, frozenset: frozenset
 def pack_by_type(value: Any) -> Any:
     """Convert a value to types of msgpack by its own type: for arguments, whose annotations the caller does not have.
 
-    Raises:
-        TypeError: values of this type cannot be sent.
-        TypeMismatch: a part of it does not match its annotation.
+    Raises TypeError: values of this type cannot be sent; TypeMismatch: a part of it does not match its annotation.
     """
     if isinstance(value, set | frozenset):
         return [*value]
@@ -157,11 +155,7 @@ class SchemaRegistry:
         self._made: dict[Any, Schema] = {}
 
     def of(self, annotation: Any) -> Schema:
-        """Return the schema of an annotation.
-
-        Raises:
-            TypeError: values of this type cannot be sent.
-        """
+        """Return the schema of an annotation; raises TypeError if values of this type cannot be sent."""
         if annotation in _FIXED:
             return _FIXED[annotation]
         origin, inner = get_origin(annotation), get_args(annotation)
