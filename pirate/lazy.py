@@ -20,14 +20,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from core.machine.backoff import backoff_s
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = ["Close", "Effect", "Finished", "GaveUp", "LazyPirate", "LazyLimits", "Open", "Policy", "Send"]
 
 Policy = Literal["ordered", "round-robin"]
-# 2 ** 16 times any pause exceeds its maximum; the exponent need not grow further.
-DOUBLINGS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +222,8 @@ class LazyPirate:
         return min(turn, key=lambda server: (request.tried[server.endpoint], server.suspect_until > now))
 
     def _suspect(self, server: Server, now: float) -> None:
-        pause_s = self._limits.suspect_s * 2 ** min(server.failures, DOUBLINGS_MAX)
+        server.suspect_until = now + backoff_s(self._limits.suspect_s, self._limits.suspect_max_s, server.failures)
         server.failures += 1
-        server.suspect_until = now + min(pause_s, self._limits.suspect_max_s)
 
     def _abandon(self, request: LazyRequest) -> list[Effect]:
         """Close the socket of an unanswered attempt; a relaxed client relies on its request id."""

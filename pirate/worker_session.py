@@ -23,6 +23,7 @@ from enum import Enum, auto
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from core.machine.backoff import backoff_s
 from core.machine.deadlines import earliest
 from core.machine.envelope import HEARTBEAT, READY, Control
 from core.machine.liveness import Liveness
@@ -121,7 +122,7 @@ class WorkerSession:
         self._chance = chance
         self._head = [b""] if limits.simple else []  # a REQ socket removes it; the codec expects it
         self._envelope: Envelope | None = None
-        self._wait_s = limits.wait_min_s
+        self._waits = 0  # since the queue was last heard
         self._open_at: float | None = None
         self._queue_number = 0
         self._woke_at = -inf  # when a tick was last late
@@ -152,7 +153,7 @@ class WorkerSession:
         """Take a message of the queue, on a REQ socket without the delimiter."""
         if self.state in (SessionState.WAITING, SessionState.OPENING):
             return []
-        self._wait_s = self._limits.wait_min_s
+        self._waits = 0
         if self._queue is not None:
             self._queue.heard(now)
         try:
@@ -245,8 +246,8 @@ class WorkerSession:
 
     def _close(self, now: float) -> list[Effect]:
         """End the session; the next one begins after a pause, which doubles (PPP-05)."""
-        wait_s = self._wait_s * (1 + self._limits.jitter * self._chance())
-        self._wait_s = min(2 * self._wait_s, self._limits.wait_max_s)
+        wait_s = backoff_s(self._limits.wait_min_s, self._limits.wait_max_s, self._waits) * (1 + self._limits.jitter * self._chance())
+        self._waits += 1
         self._open_at = now + wait_s
         self._queue_number += 1
         self.state = SessionState.WAITING

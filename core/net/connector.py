@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from core.address import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
 from core.constants import Event
 from core.errors import EINPROGRESS, EndpointError
+from core.machine.backoff import backoff_s
 from core.net.os_sockets import descriptor, open_ipc, open_tcp, tune
 from core.net.session import Session
 
@@ -29,24 +30,23 @@ class ReconnectDelay:
     each with jitter, and a maximum below IVL makes every delay the maximum (OPT-03, OPT-04).
     """
 
-    __slots__ = ("_interval_s", "_next_s", "_maximum_s", "_random")
+    __slots__ = ("_attempts", "_interval_s", "_maximum_s", "_random")
 
     def __init__(self, interval_s: float, maximum_s: float, random: Callable[[], float]) -> None:
         self._interval_s = interval_s
         self._maximum_s = maximum_s
         self._random = random
-        self._next_s = interval_s
+        self._attempts = 0  # since the last connection
 
     def reset(self) -> None:
-        self._next_s = self._interval_s
+        """Start again from the shortest delay, after a connection."""
+        self._attempts = 0
 
     def next_s(self) -> float:
         if not self._maximum_s:
             return self._interval_s * (1 + self._random())
-        delay = min(self._next_s, self._maximum_s)
-        self._next_s = min(2 * delay, self._maximum_s)
-        # Jitter downwards keeps the maximum, and still spreads many clients that reconnect at once.
-        return delay * (1 - 0.25 * self._random())
+        self._attempts += 1
+        return backoff_s(self._interval_s, self._maximum_s, self._attempts - 1, 0.25, 1 - self._random())
 
 
 class Connector:

@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from core.daemon.metrics import Family
+from core.machine.backoff import backoff_s
 from core.machine.log_rate import LogRate
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class Restart:
 
     def delay_s(self, faults: int) -> float:
         """Return the delay after so many faults in a row, 1 for the first."""
-        delay = min(self.most_s, self.first_s * 2.0 ** min(faults - 1, 32))
-        return delay * (1 - self.jitter * random.random())
+        return backoff_s(self.first_s, self.most_s, faults - 1, self.jitter, random.random())
 
 
 RESTART: Final = Restart()

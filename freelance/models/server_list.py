@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
+from core.machine.backoff import backoff_s
 from core.machine.deadlines import Deadlines, earliest
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Health", "ServerList", "Server"]
 
-# 2 ** 16 times any pause exceeds its maximum; the exponent need not grow further.
-DOUBLINGS_MAX = 16
 # A tick may be late by this part of the ping interval and still judge silence. A PONG takes up to three iterations of a busy loop.
 LATE = 1 / 8
 
@@ -203,4 +202,4 @@ class ServerList:
         return earliest(self._pings.deadline(), self._silences.deadline())
 
     def _pause(self, server: Server) -> float:
-        return min(self._health.suspect_max_s, self._health.suspect_s * 2.0 ** min(server.failures - 1, DOUBLINGS_MAX))
+        return backoff_s(self._health.suspect_s, self._health.suspect_max_s, server.failures - 1)

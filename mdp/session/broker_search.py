@@ -23,6 +23,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from bstar.machine.ballot import NO_BALLOT
+from core.machine.backoff import backoff_s
 from mdp.wire.commands import DIALECTS, V03
 
 if TYPE_CHECKING:
@@ -236,11 +237,10 @@ class BrokerSearch:
             self._wait(self._times.lost_s if self.ballot != NO_BALLOT else self._times.reconnect_s, now)
 
     def _wait(self, first_s: float, now: float) -> None:
-        doublings = min(32, (self.failures - 1) // len(self._brokers))
-        ceiling_s = min(self._times.reconnect_max_s, first_s * 2.0**doublings)
+        doublings = (self.failures - 1) // len(self._brokers)
         self.state = SearchState.WAITING
         # Half of the wait is random, so that clients that lost their connections together do not return together.
-        self._due = now + ceiling_s * (0.5 + 0.5 * self._chance())
+        self._due = now + backoff_s(first_s, self._times.reconnect_max_s, doublings, 0.5, self._chance())
 
     def _try(self, now: float) -> None:
         if self._fixed is not None:

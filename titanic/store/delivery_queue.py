@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from core.machine.backoff import backoff_s
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -160,8 +162,8 @@ class DeliveryQueue:
             queue.ready.appendleft(uuid)
             self._miss(queue, now)
         else:
-            most = min(self.options.retry_max_s, self.options.retry_s * 2.0 ** min(attempts - 1, 30))
-            heapq.heappush(self._later, (now + most * (0.5 + self._chance() / 2), uuid))
+            wait_s = backoff_s(self.options.retry_s, self.options.retry_max_s, attempts - 1, 0.5, self._chance())
+            heapq.heappush(self._later, (now + wait_s, uuid))
         self._leave_flight(service)
 
     def _miss(self, queue: _Queue, now: float) -> None:
@@ -169,9 +171,8 @@ class DeliveryQueue:
         if not queue.known and queue.probe_at > now:
             return  # already noted for another request of its window
         queue.known = False
-        most = min(self.options.probe_max_s, self.options.probe_s * 2.0 ** min(queue.misses, 30))
+        queue.probe_at = now + backoff_s(self.options.probe_s, self.options.probe_max_s, queue.misses, 0.5, self._chance())
         queue.misses += 1
-        queue.probe_at = now + most * (0.5 + self._chance() / 2)
 
     def probed(self, service: bytes, available: bool, now: float) -> None:
         """Note the answer of a probe; a failed one counts as not available."""

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, cast
 
+from core.machine.backoff import backoff_s
 from core.runtime import supervision
 from mdp.client.client import Outcome
 from mdp.errors import Busy, HandlerError, RequestError
@@ -209,7 +210,7 @@ class Exchange:
 
     async def _back_off(self) -> None:
         """Wait, then put refused rows before the unsent ones."""
-        await asyncio.sleep(min(BUSY_FIRST_WAIT_S * 2**self._refusals, _BUSY_WAIT_MAX_S))
+        await asyncio.sleep(backoff_s(BUSY_FIRST_WAIT_S, _BUSY_WAIT_MAX_S, self._refusals))
         self._refusals += 1
         self._unsent.extendleft((chunk, iter(numbers)) for chunk, numbers in reversed(self._refused.items()))
         self._refused = {}
