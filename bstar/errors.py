@@ -19,6 +19,8 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
+from core.errors import MalformedMessage as MalformedPeerMessage
+
 __all__ = [
     "BinaryStarError",
     "ClientClosed",
@@ -151,13 +153,5 @@ class StoreLocked(BinaryStarError):
         self.pid = pid
 
 
-class MalformedMessage(BinaryStarError):
-    """Bytes from a peer are not a message of this protocol.
-
-    Args:
-        reason: one lower-case clause, without raw bytes of the peer.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class MalformedMessage(BinaryStarError, MalformedPeerMessage):
+    """Bytes from a peer are not a message of this protocol."""

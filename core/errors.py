@@ -34,61 +34,14 @@ from typing import ClassVar, Self
 
 from core.constants import ProtocolErrorCode
 
-__all__ = [
-    "EADDRINUSE",
-    "EADDRNOTAVAIL",
-    "EAFNOSUPPORT",
-    "EAGAIN",
-    "ECONNABORTED",
-    "ECONNREFUSED",
-    "ECONNRESET",
-    "EFAULT",
-    "EFSM",
-    "EHOSTUNREACH",
-    "EINPROGRESS",
-    "EINVAL",
-    "EMSGSIZE",
-    "EMTHREAD",
-    "ENAMETOOLONG",
-    "ENETDOWN",
-    "ENETRESET",
-    "ENETUNREACH",
-    "ENOBUFS",
-    "ENOCOMPATPROTO",
-    "ENODEV",
-    "ENOENT",
-    "ENOTCONN",
-    "ENOTSOCK",
-    "ENOTSUP",
-    "EPROTONOSUPPORT",
-    "ETERM",
-    "ETIMEDOUT",
-    "HAUSNUMERO",
-    "AddressInUse",
-    "Again",
-    "AuthenticationRefused",
-    "BadState",
-    "ContextTerminated",
-    "EndpointError",
-    "EndpointNotFound",
-    "HandshakeError",
-    "HostUnreachable",
-    "InvalidEndpoint",
-    "InvalidOption",
-    "LimitExceeded",
-    "LocalProtocolError",
-    "MechanismMismatch",
-    "MessageTooLarge",
-    "OperationNotSupported",
-    "ProtocolError",
-    "RemoteProtocolError",
-    "SocketClosed",
-    "WrongOwner",
-    "ZMQBaseError",
-    "ZMQBindError",
-    "ZMQError",
-    "strerror",
-]
+__all__ = ["EADDRINUSE", "EADDRNOTAVAIL", "EAFNOSUPPORT", "EAGAIN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EFAULT", "EFSM"]
+__all__ += ["EHOSTUNREACH", "EINPROGRESS", "EINVAL", "EMSGSIZE", "EMTHREAD", "ENAMETOOLONG", "ENETDOWN", "ENETRESET", "ENETUNREACH"]
+__all__ += ["ENOBUFS", "ENOCOMPATPROTO", "ENODEV", "ENOENT", "ENOTCONN", "ENOTSOCK", "ENOTSUP", "EPROTONOSUPPORT", "ETERM", "ETIMEDOUT"]
+__all__ += ["HAUSNUMERO"]
+__all__ += ["AddressInUse", "Again", "AuthenticationRefused", "BadState", "ContextTerminated", "EndpointError", "EndpointNotFound"]
+__all__ += ["HandshakeError", "HostUnreachable", "InvalidEndpoint", "InvalidOption", "LimitExceeded", "LocalProtocolError"]
+__all__ += ["MechanismMismatch", "MessageTooLarge", "OperationNotSupported", "ProtocolError", "RemoteProtocolError", "SocketClosed"]
+__all__ += ["WrongOwner", "ZMQBaseError", "ZMQBindError", "ZMQError", "strerror"]
 
 # ZeroMQ's own numbers start here; the base is arbitrary and never changes.
 HAUSNUMERO = 156384712
@@ -397,11 +350,7 @@ class AuthenticationRefused(HandshakeError):
 
 
 class MalformedMessage(Exception):  # not in __all__: each package above sockets has its own, which is also an error of the package
-    """A message from a peer is not valid in its protocol.
-
-    Args:
-        reason: one lower-case clause, without the peer's bytes.
-    """
+    """A message from a peer is not valid in its protocol; `reason` is one lower-case clause, without the peer's bytes."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

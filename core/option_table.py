@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from core import constants as c
 from core.errors import InvalidOption
@@ -61,58 +61,28 @@ class OptionRow:
     libzmq_default: OptionValue | None = None  # libzmq's default where ours differs
 
 
-def _number(
-    number: int,
-    default: int,
-    low: int,
-    high: int = INT32_MAX,
-    *,
-    unit: str,
-    why: str,
-    acts: Acts = Acts.BEFORE_ENDPOINTS,
-    libzmq_default: int | None = None,
-) -> OptionRow:
+def _named(number: int, kind: Kind, default: OptionValue, low: int, high: int, **more: Any) -> OptionRow:
     name = c.SocketOption(number).name.lower()
-    return OptionRow(
-        name=name,
-        number=int(number),
-        kind=Kind.INT,
-        default=default,
-        low=low,
-        high=high,
-        unit=unit,
-        acts=acts,
-        why=why,
-        libzmq_default=libzmq_default,
-    )
+    return OptionRow(name=name, number=int(number), kind=kind, default=default, low=low, high=high, **more)
+
+
+def _number(number: int, default: int, low: int, high: int = INT32_MAX, *, unit: str, why: str, **more: Any) -> OptionRow:
+    return _named(number, Kind.INT, default, low, high, unit=unit, why=why, **more)
 
 
 def _switch(number: int, why: str, acts: Acts = Acts.BEFORE_ENDPOINTS) -> OptionRow:
-    name = c.SocketOption(number).name.lower()
-    return OptionRow(name=name, number=int(number), kind=Kind.BOOL, default=0, low=0, high=1, acts=acts, why=why)
+    return _named(number, Kind.BOOL, 0, 0, 1, why=why, acts=acts)
 
 
 def _octets(number: int, low: int, high: int, why: str, *, kind: Kind = Kind.BYTES, acts: Acts = Acts.BEFORE_ENDPOINTS) -> OptionRow:
-    name = c.SocketOption(number).name.lower()
-    return OptionRow(
-        name=name,
-        number=int(number),
-        kind=kind,
-        default=b"",
-        low=low,
-        high=high,
-        unit="bytes",
-        acts=acts,
-        why=why,
-    )
+    return _named(number, kind, b"", low, high, unit="bytes", why=why, acts=acts)
 
 
-def _limit(
-    name: str, default: int, low: int, *, unit: str, why: str, high: int = INT64_MAX, acts: Acts = Acts.BEFORE_ENDPOINTS
-) -> OptionRow:
-    return OptionRow(name=name, number=None, kind=Kind.INT, default=default, low=low, high=high, unit=unit, acts=acts, why=why)
+def _limit(name: str, default: int, low: int, high: int = INT64_MAX, *, unit: str, why: str, **more: Any) -> OptionRow:
+    return OptionRow(name=name, number=None, kind=Kind.INT, default=default, low=low, high=high, unit=unit, why=why, **more)
 
 
+# fmt: off  # a long row is two lines: what the option is, and why
 _QUEUES = (
     _number(c.SNDHWM, 1000, 0, unit="messages per peer, 0 = no limit", why="SOCK-05", acts=Acts.ALWAYS),
     _number(c.RCVHWM, 1000, 0, unit="messages per peer, 0 = no limit", why="SOCK-05", acts=Acts.ALWAYS),
@@ -123,9 +93,9 @@ _QUEUES = (
         5000,
         -1,
         unit="ms, -1 = no limit",
-        why="SOCK-15; without limit an absent peer keeps a program from exiting",
         acts=Acts.ALWAYS,
         libzmq_default=-1,
+        why="SOCK-15; without limit an absent peer keeps a program from exiting",
     ),
     _switch(c.IMMEDIATE, "OPT-01"),
     _switch(c.CONFLATE, "OPT-02"),
@@ -139,8 +109,8 @@ _CONNECTIONS = (
         5000,
         0,
         unit="ms, 0 = no limit",
-        why="ZMTP-11; a silent peer occupies a pending handshake for at most this long",
         libzmq_default=30000,
+        why="ZMTP-11; a silent peer occupies a pending handshake for at most this long",
     ),
     _number(c.HEARTBEAT_IVL, 0, 0, unit="ms, 0 = off", why="1.6"),
     _number(c.HEARTBEAT_TTL, 0, 0, 6_553_599, unit="ms, sent to the peer in tenths of a second", why="1.6"),
@@ -221,7 +191,7 @@ _LIMITS = (
         "tell_limits",
         -1,
         -1,
-        high=1,
+        1,
         unit="1 = announce to every peer, 0 = to none, -1 = where a limit is not the default",
         why="a peer that knows `max_parts`, `max_message_bytes` and `maxmsgsize` refuses messages that would end the connection",
     ),
@@ -230,17 +200,10 @@ _LIMITS = (
         64 * MIB,
         0,
         unit="bytes per peer, 0 = no limit",
+        acts=Acts.ALWAYS,
         why="1,000 messages of 16 MiB are 16 GiB: count bytes too; one message always fits an empty queue",
-        acts=Acts.ALWAYS,
     ),
-    _limit(
-        "rcvhwm_bytes",
-        64 * MIB,
-        0,
-        unit="bytes per peer, 0 = no limit",
-        why="as sndhwm_bytes",
-        acts=Acts.ALWAYS,
-    ),
+    _limit("rcvhwm_bytes", 64 * MIB, 0, unit="bytes per peer, 0 = no limit", why="as sndhwm_bytes", acts=Acts.ALWAYS),
     _limit(
         "max_metadata_bytes",
         8 * KIB,
@@ -259,7 +222,7 @@ _LIMITS = (
         "oldest_zmtp",
         1,
         1,
-        high=3,
+        3,
         unit="oldest major version of ZMTP a peer may speak",
         why="ZMTP-13, 14: 1 and 2 need NULL without a ZAP domain; with 3 the greeting is one write and saves a round trip",
     ),
@@ -270,13 +233,7 @@ _LIMITS = (
         unit="ms for each KiB of a message that has begun, 0 = no limit",
         why="W7: a peer that sends a frame slowly occupies memory and a connection; the slowest real link brings a KiB in 30 s",
     ),
-    _limit(
-        "max_pending_handshakes",
-        1024,
-        1,
-        unit="unfinished handshakes per listener",
-        why="ZMTP-75: 1,024 x 64 KiB is 64 MiB at most",
-    ),
+    _limit("max_pending_handshakes", 1024, 1, unit="unfinished handshakes per listener", why="ZMTP-75: 1,024 x 64 KiB is 64 MiB at most"),
     _limit(
         "max_pending_handshakes_per_ip",
         64,
@@ -310,10 +267,11 @@ _LIMITS = (
         16 * MIB,
         1,
         unit="bytes of topics per subscriber",
-        why="PSB-15: topics stay as long as the connection",
         acts=Acts.ALWAYS,
+        why="PSB-15: topics stay as long as the connection",
     ),
 )
+# fmt: on
 
 TABLE: Final[tuple[OptionRow, ...]] = (*_QUEUES, *_CONNECTIONS, *_PATTERNS, *_SECURITY, *_LIMITS)
 

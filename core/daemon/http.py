@@ -32,22 +32,15 @@ __all__ = ["HTTP", "WebLimits", "http_option", "serve_page"]
 log = logging.getLogger(__name__)
 
 
-class Address(NamedTuple):
-    """Address to listen on; its text has the form of the command line."""
+class NamedAddress(NamedTuple):
+    """Address to listen on, in text as on the command line, and host names to answer to."""
 
     host: str
-    port: int
+    port: int  # 0 for any
+    names: tuple[str, ...] = ()  # accepted Host names, besides addresses, `localhost` and the machine's own name
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class NamedAddress(NamedTuple):
-    """Address to listen on, and host names to answer to."""
-
-    host: str  # name or address
-    port: int  # 0 for any
-    names: tuple[str, ...] = ()  # accepted Host names, besides addresses, `localhost` and the machine's own name
 
 
 class HostPort(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and older ones do
@@ -55,14 +48,14 @@ class HostPort(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 
     name = "HOST:PORT"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        if isinstance(value, Address):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NamedAddress:
+        if isinstance(value, NamedAddress):
             return value
         host, colon, port = str(value).rpartition(":")
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
         if not colon or not host or not port.isdigit() or int(port) > 65535 or (":" in host and not str(value).startswith("[")):
             return self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9090 or [::1]:9090", param, ctx)
-        return Address(host, int(port))
+        return NamedAddress(host, int(port))
 
 
 HTTP = HostPort()
@@ -72,8 +65,8 @@ def http_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --http and --http-name; the function gets `http`, a `NamedAddress` or None."""
 
     @functools.wraps(function)
-    def command(*args: Any, http: Address | None, http_names: tuple[str, ...], **kwargs: Any) -> Any:
-        return function(*args, http=None if http is None else NamedAddress(http.host, http.port, http_names), **kwargs)
+    def command(*args: Any, http: NamedAddress | None, http_names: tuple[str, ...], **kwargs: Any) -> Any:
+        return function(*args, http=None if http is None else http._replace(names=http_names), **kwargs)
 
     named = click.option(
         "--http-name",

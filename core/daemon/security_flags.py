@@ -21,7 +21,8 @@ from core.address import parse_connect
 from core.daemon.exit_codes import BadConfig
 from core.errors import InvalidEndpoint
 from core.security.credentials import Curve, Plain
-from core.security.key_files import KeyFileError, check_authorized_keys, parse_key, read_key, read_password, read_secret_key, read_users
+from core.security.curve_keys import parse_key
+from core.security.key_files import KeyFileError, check_authorized_keys, read_key, read_password, read_secret_key, read_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,26 +34,28 @@ __all__ = ["NAMES", "SecurityFiles", "security_files", "security_options"]
 _META: Final = "core.daemon.security_flags"
 _FILE: Final = click.Path(dir_okay=False)
 
-SECRET: Final = click.option("--curve-secret", type=_FILE, help="CURVE: file with the own secret key, readable by its owner only.")
-SERVER_KEY: Final = click.option(
-    "--curve-server-key",
-    "curve_server_keys",
-    multiple=True,
-    metavar="[ENDPOINT=]KEY",
-    help="CURVE: public key of the server to connect to, or a file with it; for one endpoint if named. May be repeated.",
-)
-AUTHORIZED: Final = click.option(
-    "--curve-authorized", type=_FILE, help="CURVE: file of the clients that may connect, one per line: public key, name."
-)
-ANY_KEY: Final = click.option("--curve-any-key", is_flag=True, help="CURVE: accept every client that knows the public key.")
-USER: Final = click.option("--plain-user", metavar="NAME", help="PLAIN: own name at the servers to connect to.")
-PASSWORD: Final = click.option("--plain-password", type=_FILE, help="PLAIN: file with the own password, readable by its owner only.")
-USERS: Final = click.option("--plain-users", type=_FILE, help="PLAIN: file of the clients that may connect, one per line: name, password.")
-
-
-NAMES: Final = frozenset(
-    ("curve_secret", "curve_server_keys", "curve_authorized", "curve_any_key", "plain_user", "plain_password", "plain_users")
-)
+_FLAGS: Final = {
+    "curve_secret": click.option("--curve-secret", type=_FILE, help="CURVE: file with the own secret key, readable by its owner only."),
+    "curve_server_keys": click.option(
+        "--curve-server-key",
+        "curve_server_keys",
+        multiple=True,
+        metavar="[ENDPOINT=]KEY",
+        help="CURVE: public key of the server to connect to, or a file with it; for one endpoint if named. May be repeated.",
+    ),
+    "curve_authorized": click.option(
+        "--curve-authorized", type=_FILE, help="CURVE: file of the clients that may connect, one per line: public key, name."
+    ),
+    "curve_any_key": click.option("--curve-any-key", is_flag=True, help="CURVE: accept every client that knows the public key."),
+    "plain_user": click.option("--plain-user", metavar="NAME", help="PLAIN: own name at the servers to connect to."),
+    "plain_password": click.option("--plain-password", type=_FILE, help="PLAIN: file with the own password, readable by its owner only."),
+    "plain_users": click.option(
+        "--plain-users", type=_FILE, help="PLAIN: file of the clients that may connect, one per line: name, password."
+    ),
+}
+NAMES: Final = frozenset(_FLAGS)
+_OF_LISTENING: Final = frozenset(("curve_authorized", "curve_any_key", "plain_users"))
+_OF_CONNECTING: Final = frozenset(("curve_server_keys", "plain_user", "plain_password"))
 
 
 def security_options(
@@ -62,12 +65,7 @@ def security_options(
 
     With `required` it certainly does both, so that incomplete security is refused at the start.
     """
-    flags = [SECRET]
-    flags += [SERVER_KEY] if connects else []
-    flags += [AUTHORIZED, ANY_KEY] if listens else []
-    flags += [USER, PASSWORD] if connects else []
-    flags += [USERS] if listens else []
-    names = [_name_of(flag) for flag in flags]
+    names = [name for name in _FLAGS if (listens or name not in _OF_LISTENING) and (connects or name not in _OF_CONNECTING)]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -76,18 +74,11 @@ def security_options(
             click.get_current_context().meta[_META] = files
             return function(*args, security=files.security, **kwargs)
 
-        for flag in reversed(flags):
-            command = flag(command)
+        for name in reversed(names):
+            command = _FLAGS[name](command)
         return command
 
     return decorate
-
-
-def _name_of(flag: Callable[[Callable[..., Any]], Callable[..., Any]]) -> str:
-    def nothing() -> None: ...
-
-    (option,) = flag(nothing).__click_params__  # type: ignore[attr-defined]  # where click keeps options until there is a command
-    return str(option.name)
 
 
 def security_files(context: click.Context) -> SecurityFiles | None:
@@ -119,31 +110,22 @@ class SecurityFiles:
         except KeyFileError as error:
             raise BadConfig(str(error)) from None
 
-    def _value(self, name: str) -> Any:
-        return self._values.get(name)
-
     def _curve(self) -> Curve:
-        secret, authorized, any_key = (self._value(name) for name in ("curve_secret", "curve_authorized", "curve_any_key"))
+        secret, authorized, any_key = (self._values.get(name) for name in ("curve_secret", "curve_authorized", "curve_any_key"))
         if self._listens and (authorized or any_key) and not secret:
             raise click.UsageError("a CURVE server needs a key: give --curve-secret FILE; zmtp keygen --secret-file FILE makes one")
         if self._listens and self._required and not (authorized or any_key):
             raise click.UsageError("a CURVE server needs its clients: give --curve-authorized FILE, or --curve-any-key")
-        if self._connects and self._required and not self._value("curve_server_keys"):
+        if self._connects and self._required and not self._values.get("curve_server_keys"):
             raise click.UsageError("a CURVE client needs its server: give --curve-server-key KEY, the public key of the server")
         if authorized:
             check_authorized_keys(authorized)
         self._own = own = read_secret_key(secret) if secret else None
-        key, keys = _server_keys(self._value("curve_server_keys") or ())
-        return Curve(
-            secret_key=own,
-            server_key=key,
-            server_keys=keys,
-            authorized_keys=authorized,
-            any_key=bool(any_key),
-        )
+        key, keys = _server_keys(self._values.get("curve_server_keys") or ())
+        return Curve(secret_key=own, server_key=key, server_keys=keys, authorized_keys=authorized, any_key=bool(any_key))
 
     def _plain(self) -> Plain:
-        user, password, users = (self._value(name) for name in ("plain_user", "plain_password", "plain_users"))
+        user, password, users = (self._values.get(name) for name in ("plain_user", "plain_password", "plain_users"))
         if (user is None) != (password is None):
             raise click.UsageError("PLAIN needs both --plain-user NAME and --plain-password FILE")
         if self._connects and self._required and user is None:
@@ -163,7 +145,7 @@ class SecurityFiles:
                 self.security.authenticator.set_passwords(fresh._users)
             if fresh._own == self._own:
                 return []
-            return [name for name in ("curve_secret", "plain_password") if self._value(name)]
+            return [name for name in ("curve_secret", "plain_password") if self._values.get(name)]
 
         return apply
 

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from core.errors import EADDRINUSE, AddressInUse
-from core.pattern.pipe import DETACHED, UNLIMITED, Pipe
+from core.pattern.pipe import DETACHED, UNLIMITED, Detached, Pipe
 from core.zmtp.decoder import Encoded, Message, octets_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,11 @@ class InprocSocket(Protocol):
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None: ...  # take a message from the other end
 
 
-class InprocPipe(Pipe):
-    """One end of a connection: its own engine, with the other end's inbox as its outbox."""
+class InprocPipe(Pipe, Detached):
+    """One end of a connection: its own engine, with the other end's inbox as its outbox.
+
+    There is no transport, and messages are handed over when they are written; `flush` makes the sender wait.
+    """
 
     __slots__ = ("_prefix", "far", "owner", "paired")
 
@@ -94,9 +97,6 @@ class InprocPipe(Pipe):
         for message in messages:
             self.write(message)
 
-    def write_out(self) -> None:
-        """Do nothing: messages are handed over when they are written."""
-
     def flush(self) -> bool:
         """Whether the other end has capacity; if not, its reader calls `resume` later."""
         if len(self.outbox) < self.limit:
@@ -104,21 +104,6 @@ class InprocPipe(Pipe):
         if self.far is not None:
             self.far.throttled = True
         return False
-
-    def unwritten(self) -> int:
-        """Return 0: there is no transport."""
-        return 0
-
-    def try_write(self, piece: bytes) -> bool:
-        """Return False; never called, because inproc messages are not encoded."""
-        return False
-
-    def try_write_parts(self, parts: list[bytes]) -> bool:
-        """Return False; never called."""
-        return False
-
-    def throttle(self) -> None:
-        """Do nothing: `flush` makes the sender wait."""
 
     def resume(self) -> None:
         """Let the sender go on: the inbox was emptied."""

@@ -99,22 +99,33 @@ def _system_error(error: OSError, endpoint: str) -> EndpointError:
 def listen_tcp(bind: TcpBind, options: Options) -> Listening:
     """Bind and listen; raises AddressInUse (TRN-06), ENODEV without such an interface or host, or another EndpointError."""
     family, host = _bind_host(bind, bool(options.ipv6))
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
+    with _new_socket(family, bind.endpoint) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if bind.kind is HostKind.ANY else 1)
         if options.bindtodevice:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bindtodevice)
-        _size_buffers(sock, options)
-        sock.bind((host, bind.port))
-        sock.listen(options.backlog)
-    except OSError as error:
-        sock.close()
-        raise _system_error(error, bind.endpoint) from error
-    sock.setblocking(False)
+        _listen_on(sock, (host, bind.port), options)
     name = sock.getsockname()
     return Listening(sock, tcp_endpoint(str(name[0]), int(name[1])))
+
+
+@contextmanager
+def _new_socket(family: socket.AddressFamily, endpoint: str) -> Iterator[socket.socket]:
+    """Make a socket; what fails in the block is raised as an `EndpointError`, and closes it."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        yield sock
+    except OSError as error:
+        sock.close()
+        raise _system_error(error, endpoint) from error
+
+
+def _listen_on(sock: socket.socket, address: tuple[str, int] | str, options: Options) -> None:
+    _size_buffers(sock, options)
+    sock.bind(address)
+    sock.listen(options.backlog)
+    sock.setblocking(False)
 
 
 def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
@@ -193,15 +204,8 @@ def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> List
 
 
 def _bound_ipc(address: str, endpoint: str, options: Options) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _size_buffers(sock, options)
-        sock.bind(address)
-        sock.listen(options.backlog)
-    except OSError as error:
-        sock.close()
-        raise _system_error(error, endpoint) from error
-    sock.setblocking(False)
+    with _new_socket(socket.AF_UNIX, endpoint) as sock:
+        _listen_on(sock, address, options)
     return sock
 
 

@@ -64,11 +64,7 @@ class Counters:
 
 
 class Pattern:
-    """Base of the patterns: receives are fair-queued, sends are not possible.
-
-    Attributes:
-        on_state_change: called by REQ and REP when a send makes `recv` possible or the other way round.
-    """
+    """Base of the patterns: receives are fair-queued, sends are not possible."""
 
     type_name: ClassVar[bytes] = b""  # Socket-Type of the handshake
     announces_identity: ClassVar[bool] = False  # READY carries Identity (ZMTP-38)
@@ -80,6 +76,7 @@ class Pattern:
         self.options = options
         self.counters = counters
         self.inbound = FairQueue()
+        # Called by REQ and REP when a send makes `recv` possible or the other way round.
         self.on_state_change: Callable[[], object] = lambda: None
         if type(self).recv is Pattern.recv:
             self.recv = self.inbound.pop  # type: ignore[method-assign]  # hot path: one call less
@@ -182,7 +179,6 @@ class SendOnly(Pattern):
         raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not receive")
 
     def recv_many(self) -> list[Message]:
-        """Refuse; see `recv`."""
         raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not receive")
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:

@@ -29,75 +29,42 @@ LARGE: Final = 2 * 1024  # bytes from which on a copy costs more than a second b
 class Engine(Protocol):
     """Moves the bytes of a pipe."""
 
-    def try_write(self, piece: bytes) -> bool:
-        """Take a message while the outbox is empty; returns False to have it put into the outbox."""
-
-    def try_write_parts(self, parts: list[bytes]) -> bool:
-        """As `try_write`, for a large message in pieces."""
-
-    def write_out(self) -> None:
-        """Write the outbox now or at the end of the loop iteration."""
-
-    def flush(self) -> bool:
-        """Write what the transport takes now; returns whether the outbox has capacity again."""
-
-    def unwritten(self) -> int:
-        """Return how many bytes wait in the transport."""
-
-    def throttle(self) -> None:
-        """Stop reading: the inbox is full."""
-
-    def resume(self) -> None:
-        """Read on: the inbox is empty after it was full."""
-
-    def subscribe(self, topic: bytes, subscribe: bool) -> None:
-        """Send a subscription to the publisher."""
-
-    def mute(self, dropped: Callable[[int], None]) -> None:
-        """Drop and count further messages: another peer has taken over the routing id."""
-
-    def abort_with(self, reason: str) -> None:
-        """Close the connection because of the peer."""
+    # Take a message while the outbox is empty; False: put it into the outbox. The second takes a large message in pieces.
+    def try_write(self, piece: bytes) -> bool: ...
+    def try_write_parts(self, parts: list[bytes]) -> bool: ...
+    def write_out(self) -> None: ...  # write the outbox now or at the end of the loop iteration
+    def flush(self) -> bool: ...  # write what the transport takes now; returns whether the outbox has capacity again
+    def unwritten(self) -> int: ...  # how many bytes wait in the transport
+    def throttle(self) -> None: ...  # stop reading: the inbox is full
+    def resume(self) -> None: ...  # read on: the inbox is empty after it was full
+    def subscribe(self, topic: bytes, subscribe: bool) -> None: ...  # send a subscription to the publisher
+    def mute(self, dropped: Callable[[int], None]) -> None: ...  # drop and count what comes: another peer has taken over the routing id
+    def abort_with(self, reason: str) -> None: ...  # close the connection because of the peer
 
 
 class Detached:
-    """Engine without a connection: everything waits."""
+    """Engine without a connection: everything waits, and subscriptions are sent on a new connection."""
 
     __slots__ = ()
 
     def try_write(self, piece: bytes) -> bool:
-        """Return False."""
         return False
 
     def try_write_parts(self, parts: list[bytes]) -> bool:
-        """Return False."""
         return False
 
-    def write_out(self) -> None:
-        """Do nothing."""
-
     def flush(self) -> bool:
-        """Return False."""
         return False
 
     def unwritten(self) -> int:
-        """Return 0."""
         return 0
 
-    def throttle(self) -> None:
-        """Nothing is read."""
-
-    def resume(self) -> None:
-        """Nothing is read."""
-
-    def subscribe(self, topic: bytes, subscribe: bool) -> None:
-        """Do nothing: all subscriptions are sent on a new connection."""
-
-    def mute(self, dropped: Callable[[int], None]) -> None:
-        """Do nothing."""
-
-    def abort_with(self, reason: str) -> None:
-        """Do nothing."""
+    def write_out(self) -> None: ...
+    def throttle(self) -> None: ...
+    def resume(self) -> None: ...
+    def subscribe(self, topic: bytes, subscribe: bool) -> None: ...
+    def mute(self, dropped: Callable[[int], None]) -> None: ...
+    def abort_with(self, reason: str) -> None: ...
 
 
 DETACHED: Final[Engine] = Detached()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
-from core.errors import OperationNotSupported
-from core.pattern.base import Counters, Pattern
+from core.pattern.base import Counters, Pattern, SendOnly
 from core.pattern.distributor import distribute, has_room
 from core.pattern.pipe import Detached, Pipe
 from core.pattern.subscriptions import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
@@ -158,11 +157,12 @@ class XPub(Pattern):
         return True
 
 
-class Pub(XPub):
+class Pub(SendOnly, XPub):
     """A publisher that does not report subscriptions (PSB-04)."""
 
     type_name: ClassVar[bytes] = b"PUB"
     one_per_endpoint: ClassVar[bool] = True
+    deliver = XPub.deliver
 
     def _report(self, pipe: Pipe, reports: list[bytes]) -> None: ...  # drop the reports
 
@@ -170,18 +170,6 @@ class Pub(XPub):
         """Return nothing: subscriptions are not reported, other messages are counted and dropped (ZMTP-70)."""
         self.counters.unexpected += sum(parse_subscription(message[0]) is None for message in messages)
         return []
-
-    def recv(self) -> Message | None:
-        """Refuse.
-
-        Raises:
-            OperationNotSupported: always (SOCK-12).
-        """
-        raise OperationNotSupported(msg="a PUB socket does not receive")
-
-    def recv_many(self) -> list[Message]:
-        """Refuse; see `recv`."""
-        raise OperationNotSupported(msg="a PUB socket does not receive")
 
 
 class XSub(Pattern):
@@ -290,13 +278,5 @@ class Sub(XSub):
             self.inbound.pop()
         return bool(active)
 
-    def send(self, frames: Message) -> bool:
-        """Refuse.
-
-        Raises:
-            OperationNotSupported: always (SOCK-12).
-        """
-        raise OperationNotSupported(msg="a SUB socket does not send")
-
-    def writable(self) -> bool:
-        return False
+    send = Pattern.send
+    writable = Pattern.writable

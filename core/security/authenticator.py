@@ -24,7 +24,7 @@ from core.daemon.logs import RateLimitedLog
 from core.errors import InvalidOption, RemoteProtocolError
 from core.runtime import supervision
 from core.runtime.supervision import ONCE
-from core.security.curve_keys import KEY_BYTES, key_pair
+from core.security.curve_keys import KEY_BYTES, KEY_CHARACTERS, key_pair, parse_key
 from core.security.curve_keys import public_key as raw_public_key
 from core.security.guess_limit import GUESSES_MAX, WINDOW_S, GuessLimit
 from core.zmtp import z85
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from core.net.socket_port import SocketFactory
     from core.zmtp.decoder import Message
 
-__all__ = ["Authenticator", "ZapHandler", "curve_keypair", "curve_public", "parse_authorized_keys"]
+__all__ = ["Authenticator", "ZapHandler", "curve_keypair", "curve_public", "key_octets", "parse_authorized_keys"]
 
-_KEY_CHARACTERS: Final = 40
 # A changed file is read when it has not changed for so long: an editor may empty it first and then fill it.
 _QUIET_S: Final = 0.05
 _READS_MAX: Final = 20  # a file that keeps changing for a second is taken as it is
@@ -61,19 +60,15 @@ def curve_keypair() -> tuple[bytes, bytes]:
 
 def curve_public(secret: bytes | str) -> bytes:
     """Return the public key, 40 Z85 characters, of a secret one, 40 Z85 characters or 32 bytes."""
-    return z85.encode(raw_public_key(_key(secret)))
+    return z85.encode(raw_public_key(key_octets(secret)))
 
 
-def _key(key: bytes | str) -> bytes:
+def key_octets(key: bytes | str, option: str = "key") -> bytes:
     """Return the 32 bytes of a key given raw or as Z85 text; raises InvalidOption."""
-    if isinstance(key, bytes) and len(key) == KEY_BYTES:
-        return key
-    if len(key) == _KEY_CHARACTERS:
-        try:
-            return z85.decode(key)
-        except z85.Z85Error as error:
-            raise InvalidOption(msg=f"not a CURVE key: {error}", option="key") from None
-    raise InvalidOption(msg=f"a CURVE key is {KEY_BYTES} bytes or {_KEY_CHARACTERS} characters", option="key")
+    octets = parse_key(key)
+    if octets is None:
+        raise InvalidOption(msg=f"{option} is no CURVE key: {KEY_BYTES} bytes or {KEY_CHARACTERS} Z85 characters", option=option)
+    return octets
 
 
 def parse_authorized_keys(text: str) -> tuple[dict[bytes, str], list[int]]:
@@ -87,7 +82,7 @@ def parse_authorized_keys(text: str) -> tuple[dict[bytes, str], list[int]]:
         word, _, name = line.strip().partition(" ")
         try:
             # Z85 contains "#": a word that is exactly a key is a key, even if it begins with "#".
-            keys[_key(word)] = name.strip() or word
+            keys[key_octets(word)] = name.strip() or word
         except InvalidOption:
             if word and not word.startswith("#"):
                 wrong.append(number)
@@ -223,7 +218,7 @@ class Authenticator:
         self._allow = _Addresses(allow)
         self._deny = _Addresses(deny)
         self._passwords = {user.encode(): password.encode() for user, password in (passwords or {}).items()}
-        self._keys = {_key(key): name for key, name in (keys or {}).items()}
+        self._keys = {key_octets(key): name for key, name in (keys or {}).items()}
         self._file = None if authorized_keys is None else _KeyFile(authorized_keys)
         self._any_key = any_key
         self._generation = 0
@@ -245,12 +240,12 @@ class Authenticator:
 
     def authorize(self, key: bytes | str, name: str = "") -> None:
         """Accept a CURVE client from now on."""
-        octets = _key(key)
+        octets = key_octets(key)
         self._keys[octets] = name or z85.encode(octets).decode()
 
     def revoke(self, key: bytes | str) -> None:
         """Remove a key that was given by `keys` or `authorize`, and disconnect its peers."""
-        self._keys.pop(_key(key), None)
+        self._keys.pop(key_octets(key), None)
         self._generation += 1
 
     async def generation(self) -> int:

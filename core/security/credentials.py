@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from core.constants import SecurityMechanism
 from core.errors import InvalidOption
-from core.security.authenticator import Authenticator
-from core.security.curve_keys import KEY_BYTES, key_pair, public_key
-from core.security.key_files import parse_key
+from core.security.authenticator import Authenticator, key_octets
+from core.security.curve_keys import key_pair, public_key
 from core.security.mechanisms import Credentials
 from core.sockets.context import Context
 from core.zmtp import z85
@@ -35,15 +34,6 @@ class Secured(Credentials, Protocol):
     """Security of the sockets of a context."""
 
     authenticator: Authenticator | None  # checks peers that connect to us, None if none may
-
-
-def _octets(key: bytes | str, option: str) -> bytes:
-    if isinstance(key, bytes) and len(key) == KEY_BYTES:
-        return key
-    octets = parse_key(key if isinstance(key, str) else key.decode("ascii", "replace"))
-    if octets is None:
-        raise InvalidOption(msg=f"{option} is no CURVE key: {KEY_BYTES} bytes or 40 Z85 characters", option=option)
-    return octets
 
 
 class Curve:
@@ -82,10 +72,10 @@ class Curve:
         deny: Iterable[str] = (),
     ) -> None:
         self._lasting = secret_key is not None
-        self._secret_key = key_pair(os.urandom)[1] if secret_key is None else _octets(secret_key, "secret_key")
+        self._secret_key = key_pair(os.urandom)[1] if secret_key is None else key_octets(secret_key, "secret_key")
         self.public_key = public_key(self._secret_key)
-        self._server_key = None if server_key is None else _octets(server_key, "server_key")
-        self._server_keys = {endpoint: _octets(key, "server_keys") for endpoint, key in (server_keys or {}).items()}
+        self._server_key = None if server_key is None else key_octets(server_key, "server_key")
+        self._server_keys = {endpoint: key_octets(key, "server_keys") for endpoint, key in (server_keys or {}).items()}
         judged = authorized_keys is not None or keys is not None or any_key
         self.authenticator = (
             Authenticator(allow=allow, deny=deny, keys=keys, authorized_keys=authorized_keys, any_key=any_key) if judged else None

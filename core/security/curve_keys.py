@@ -8,25 +8,18 @@ from typing import TYPE_CHECKING, Final
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, LocalProtocolError
 from core.security.nacl import BoxError, crypto_box_beforenm, crypto_scalarmult_base
+from core.zmtp import z85
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     RandomBytes = Callable[[int], bytes]
 
-__all__ = [
-    "COOKIE_LIFETIME_S",
-    "COOKIE_NONCE",
-    "KEY_BYTES",
-    "CookieKeys",
-    "check_key",
-    "is_low_order",
-    "key_pair",
-    "public_key",
-    "shared_key",
-]
+__all__ = ["COOKIE_LIFETIME_S", "COOKIE_NONCE", "KEY_BYTES", "KEY_CHARACTERS", "CookieKeys", "check_key", "is_low_order", "key_pair"]
+__all__ += ["parse_key", "public_key", "shared_key"]
 
 KEY_BYTES: Final = 32
+KEY_CHARACTERS: Final = 40  # the same key in Z85
 COOKIE_LIFETIME_S: Final = 60.0  # CURVE-07
 COOKIE_NONCE: Final = b"COOKIE--"
 _ANY_SECRET: Final = bytes(31) + b"\x01"
@@ -36,6 +29,16 @@ def public_key(secret: bytes) -> bytes:
     """Return the public key that belongs to a secret one, both 32 bytes; raises LocalProtocolError for another length."""
     check_key("secret key", secret)
     return crypto_scalarmult_base(secret)
+
+
+def parse_key(key: bytes | str) -> bytes | None:
+    """Return the 32 bytes of a key given raw or as 40 Z85 characters, None for anything else."""
+    if isinstance(key, bytes) and len(key) == KEY_BYTES:
+        return key
+    try:
+        return z85.decode(key) if len(key) == KEY_CHARACTERS else None
+    except z85.Z85Error:
+        return None
 
 
 def key_pair(random_bytes: RandomBytes) -> tuple[bytes, bytes]:

@@ -16,19 +16,18 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from core.security.authenticator import parse_authorized_keys
-from core.security.curve_keys import is_low_order
+from core.security.curve_keys import is_low_order, parse_key
 from core.zmtp import z85
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["KeyFileError", "check_authorized_keys", "parse_key", "read_key", "read_password", "read_secret_key", "read_users"]
+__all__ = ["KeyFileError", "check_authorized_keys", "read_key", "read_password", "read_secret_key", "read_users"]
 
 # A hundred thousand keys; a gigabyte given by mistake must not be read into memory.
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
 # What PLAIN can carry (RFC 24): one byte of length before each.
 CREDENTIAL_BYTES_MAX: Final = 255
-KEY_CHARACTERS: Final = 40
 # No access for others, no writing by the group. The group may read: systemd's credentials and a service's own group need it.
 _TOO_OPEN: Final = stat.S_IRWXO | stat.S_IWGRP
 
@@ -144,13 +143,3 @@ def read_password(path: str | Path) -> str:
     password = _one_line(path, _read(path, secret=True), "password")
     _check_credential(path, password, 1)
     return password
-
-
-def parse_key(text: str) -> bytes | None:
-    """Return the 32 bytes of a key given as 40 Z85 characters, None for any other text."""
-    if len(text) != KEY_CHARACTERS:
-        return None
-    try:
-        return z85.decode(text)
-    except z85.Z85Error:
-        return None

@@ -9,6 +9,7 @@ PyNaCl is imported when the first box is made: a program without CURVE saves its
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -33,34 +34,27 @@ SCRATCH_BYTES: Final = 512  # kept per connection and direction; larger frames g
 
 
 class SharedKey:
-    """Seals and opens with one key.
+    """Seals and opens with one key."""
 
-    Attributes:
-        seal_into: (scratch, message, bytes of it, nonce, key) -> not 0 when it failed; the scratch then holds the box.
-        open_into: (scratch, box, bytes of it, nonce, key) -> not 0 when it does not open; the scratch then holds the message.
-        pointer: (bytes) -> their address, for `box`: opens a part of them without a copy.
-    """
-
-    __slots__ = ("_buffer", "_new", "key", "open_into", "pointer", "seal_into")
+    __slots__ = ("_ffi", "key", "open_into", "pointer", "seal_into")
 
     def __init__(self, key: bytes) -> None:
         import nacl.bindings  # noqa: F401  # initialises libsodium
         from nacl._sodium import ffi, lib  # type: ignore[import-not-found]  # a compiled module without stubs
 
-        new: Any = ffi.new
-        whole: Any = ffi.buffer
+        self._ffi: Any = ffi
         self.key = key  # 32 bytes, of `crypto_box_beforenm`
+        # (scratch, message, bytes of it, nonce, key) -> not 0 when it failed; the scratch then holds the box
         self.seal_into: Callable[[Any, bytes, int, bytes, bytes], int] = lib.crypto_box_easy_afternm
+        # (scratch, box, bytes of it, nonce, key) -> not 0 when it does not open; the scratch then holds the message
         self.open_into: Callable[[Any, Any, int, bytes, bytes], int] = lib.crypto_box_open_easy_afternm
-        self._new = new
-        self._buffer = whole
-        from_buffer: Any = ffi.from_buffer
-        self.pointer: Callable[[bytes], Any] = lambda octets: from_buffer("unsigned char[]", octets)
+        # (bytes) -> their address, for `box`: opens a part of them without a copy
+        self.pointer: Callable[[bytes], Any] = partial(self._ffi.from_buffer, "unsigned char[]")
 
     def scratch(self, octets: int = SCRATCH_BYTES) -> tuple[Any, Any]:
         """Return a buffer of so many bytes: (for `seal_into` and `open_into`, to slice `bytes` from)."""
-        made = self._new("unsigned char[]", octets)
-        return made, self._buffer(made)
+        made = self._ffi.new("unsigned char[]", octets)
+        return made, self._ffi.buffer(made)
 
 
 def too_old() -> str:
@@ -87,43 +81,10 @@ def _checked(name: str, *arguments: bytes) -> bytes:
     return made
 
 
-def crypto_box_beforenm(public: bytes, secret: bytes) -> bytes:
-    """Return the shared key.
-
-    Raises:
-        BoxError: the public key is of low order.
-    """
-    return _checked("crypto_box_beforenm", public, secret)
-
-
-def crypto_box_afternm(message: bytes, nonce: bytes, key: bytes) -> bytes:
-    """Seal with a shared key."""
-    return _checked("crypto_box_afternm", message, nonce, key)
-
-
-def crypto_box_open_afternm(box: bytes, nonce: bytes, key: bytes) -> bytes:
-    """Open with a shared key.
-
-    Raises:
-        BoxError: forged, or not for this key and nonce.
-    """
-    return _checked("crypto_box_open_afternm", box, nonce, key)
-
-
-def crypto_scalarmult_base(secret: bytes) -> bytes:
-    """Return the public key of a secret one."""
-    return _checked("crypto_scalarmult_base", secret)
-
-
-def crypto_secretbox(message: bytes, nonce: bytes, key: bytes) -> bytes:
-    """Seal with a secret key."""
-    return _checked("crypto_secretbox", message, nonce, key)
-
-
-def crypto_secretbox_open(box: bytes, nonce: bytes, key: bytes) -> bytes:
-    """Open with a secret key.
-
-    Raises:
-        BoxError: forged, or not for this key and nonce.
-    """
-    return _checked("crypto_secretbox_open", box, nonce, key)
+# As `nacl.bindings` has them; a box that is forged or for another key, and a public key of low order, raise BoxError.
+crypto_box_beforenm = partial(_checked, "crypto_box_beforenm")  # (public, secret) -> shared key
+crypto_box_afternm = partial(_checked, "crypto_box_afternm")  # (message, nonce, shared key) -> box
+crypto_box_open_afternm = partial(_checked, "crypto_box_open_afternm")  # (box, nonce, shared key) -> message
+crypto_scalarmult_base = partial(_checked, "crypto_scalarmult_base")  # (secret) -> public key
+crypto_secretbox = partial(_checked, "crypto_secretbox")  # (message, nonce, key) -> box
+crypto_secretbox_open = partial(_checked, "crypto_secretbox_open")  # (box, nonce, key) -> message

@@ -238,8 +238,8 @@ def test_addresses_are_checked(text: str) -> None:
 
 
 def test_addresses() -> None:
-    assert HTTP.convert("[::1]:80", None, None) == ("::1", 80)
-    assert HTTP.convert("0.0.0.0:9090", None, None) == ("0.0.0.0", 9090)
+    assert HTTP.convert("[::1]:80", None, None) == NamedAddress("::1", 80)
+    assert HTTP.convert("0.0.0.0:9090", None, None) == NamedAddress("0.0.0.0", 9090)
 
 
 def test_a_missing_extra_is_one_clear_line() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.security.authenticator import curve_keypair
-from core.security.key_files import KeyFileError, check_authorized_keys, parse_key, read_key, read_password, read_secret_key, read_users
+from core.security.curve_keys import parse_key
+from core.security.key_files import KeyFileError, check_authorized_keys, read_key, read_password, read_secret_key, read_users
 from core.zmtp import z85
 
 if TYPE_CHECKING:
