@@ -13,7 +13,7 @@ from bstar.machine.ballot import COUNTER_MAX, Ballot, Record, RecordRole
 from bstar.net.ballot_file import BallotFile, read_ballot_file
 from bstar.pair_options import pair_errors
 from core.daemon.exit_codes import DiskFailed
-from core.daemon.terminal import write_json
+from core.daemon.terminal import json_option, write_json
 
 if TYPE_CHECKING:
     from bstar.machine.ballot_slots import Contents
@@ -30,7 +30,7 @@ def ballot() -> None:
 
 @ballot.command()
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 def show(path: str, as_json: bool) -> None:
     """Show the contents of a ballot file; its owner may be running."""
     with pair_errors():
@@ -49,7 +49,6 @@ def show(path: str, as_json: bool) -> None:
     "--counter",
     type=click.IntRange(0, COUNTER_MAX),
     default=0,
-    show_default=True,
     help="First counter: at least the highest that either server, the witness or a client knows.",
 )
 @click.option("--yes", is_flag=True, help="Confirm that both servers and the witness are stopped.")

@@ -20,13 +20,13 @@ from bstar.machine.wire import RequestKind
 from bstar.pair import Pair
 from bstar.pair_options import HEARTBEAT, KEY_HELP, key_from, pair_errors
 from bstar.witness import Witness
-from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
 from core.rpc.handlers import handler_option
 from core.runtime.event_loop import run as run_loop
 
@@ -58,7 +58,7 @@ main.add_command(ballot)
 @click.option("--remote", type=CONNECT, required=True, help="Endpoint on which the peer publishes its state.")
 @click.option("--frontend", type=BIND, required=True, help="Endpoint for clients.")
 @click.option("--witness", type=CONNECT, help="Endpoint of the witness; without one the pair is fenced.")
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="The same on both servers and the witness.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, help="The same on both servers and the witness.")
 @click.option("--store", metavar="FILE", help="Ballot file, kept over restarts; one for each server.")
 @click.option("--pair-key-file", type=click.Path(dir_okay=False), help=KEY_HELP)
 @click.option("--control", type=BIND, help="Endpoint for status and switchover; for operators only.")
@@ -107,7 +107,7 @@ def _echo(request: Request) -> list[bytes]:
 
 @main.command()
 @click.option("--bind", "binds", type=BIND, required=True, multiple=True, help="Endpoint for the two servers of a pair; one for each pair.")
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="That of the pair, the longest of several.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, help="That of the pair, the longest of several.")
 @click.option(
     "--store",
     "stores",
@@ -217,8 +217,8 @@ def _word(value: object) -> str:
 @click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint on which a server, or a stock member, publishes its state.")
 @click.option("--control", "controls", type=CONNECT, multiple=True, help="Control endpoint of a server, for a detailed status.")
 @click.option("--witness", "witnesses", type=CONNECT, multiple=True, help="Endpoint of the witness.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Seconds to wait.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--timeout", type=SECONDS, default=5.0, help="Seconds to wait.")
+@json_option()
 @security_options(connects=True)
 @loop_option
 @log_options("warning")
@@ -255,8 +255,8 @@ def status(
 
 @main.command()
 @click.option("--control", type=CONNECT, required=True, help="Control endpoint of the active server.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds to wait.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait.")
+@json_option()
 @security_options(connects=True)
 @loop_option
 @log_options("warning")
@@ -268,11 +268,11 @@ def switchover(control: str, timeout: float, as_json: bool, security: Secured | 
 @main.command()
 @click.option("--primary", type=CONNECT, required=True, help="Endpoint of the primary for clients.")
 @click.option("--backup", type=CONNECT, required=True, help="Endpoint of the backup for clients.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Seconds for one server.")
-@click.option("--settle", type=click.FloatRange(min=0), default=2.0, show_default=True, help="Seconds before a silent one is asked again.")
-@click.option("--patience", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds for the whole.")
+@click.option("--timeout", type=SECONDS, default=1.0, help="Seconds for one server.")
+@click.option("--settle", type=click.FloatRange(min=0), default=2.0, help="Seconds before a silent one is asked again.")
+@click.option("--patience", type=SECONDS, default=30.0, help="Seconds for the whole.")
 @click.option("--stock", is_flag=True, help="The servers are stock members.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 @click.argument("body", nargs=-1, required=True)
 @security_options(connects=True)
 @loop_option

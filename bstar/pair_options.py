@@ -13,6 +13,7 @@ from bstar.machine.fsm import State
 from bstar.machine.member_values import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
 from core.daemon.command import BIND, CONNECT
 from core.daemon.exit_codes import BadConfig, DiskFailed, RequestFailed
+from core.daemon.option_fields import options
 from core.security.key_files import KeyFileError, read_secret_key
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ HEARTBEAT: Final = click.IntRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
 
 KEY_HELP: Final = "File with the pair's key, the same on both servers and the witness; zmtp keygen makes one."
 
-_OPTIONS: Final = (
+pair_options = options(
     click.option("--bstar", type=click.Choice(["primary", "backup"]), help="Run as one of a Binary Star pair; see docs/bstar.md."),
     click.option("--bstar-local", type=BIND, help="Endpoint to publish our state on."),
     click.option("--bstar-remote", type=CONNECT, help="Endpoint the other one publishes its state on."),
@@ -35,7 +36,6 @@ _OPTIONS: Final = (
         "--bstar-heartbeat-ms",
         type=HEARTBEAT,
         default=1000,
-        show_default=True,
         help="The same on all three; fail-over takes two.",
     ),
     click.option("--bstar-store", metavar="FILE", help="Ballot file, so that a restart does not forget; one for each of the two."),
@@ -57,21 +57,14 @@ def key_from(path: str | None) -> bytes | None:
         raise BadConfig(str(error)) from None
 
 
-def pair_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a pair; the function gets them as `bstar` and `bstar_…`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
-def pair_of(options: dict[str, Any]) -> Callable[..., Pair] | None:
-    """Remove the options of the pair from `options` and return a function that creates the pair, None to run alone.
+def pair_of(values: dict[str, Any]) -> Callable[..., Pair] | None:
+    """Remove the options of the pair from `values` and return a function that creates the pair, None to run alone.
 
     Raises:
         click.UsageError: incomplete options.
     """
-    role = options.pop("bstar")
-    mine = {name: options.pop(name) for name in [*options] if name.startswith("bstar_")}
+    role = values.pop("bstar")
+    mine = {name: values.pop(name) for name in [*values] if name.startswith("bstar_")}
     context = click.get_current_context()
     if role is None:
         given = [name for name in mine if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT]

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +14,10 @@ from core import constants, errors
 from core.daemon.command import BIND, CONNECT, Group
 from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable
 from core.daemon.logs import printable
+from core.daemon.option_fields import options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
 from core.runtime.event_loop import run
 from core.security.curve_keys import key_pair
 from core.sockets.context import Context
@@ -24,8 +25,9 @@ from core.sockets.proxy import proxy
 from core.zmtp import z85
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
+    from core.daemon.option_fields import Decorator
     from core.security.credentials import Secured
     from core.sockets.monitor import MonitorEvent
     from core.sockets.socket import Socket
@@ -51,21 +53,15 @@ def _options(text: tuple[str, ...]) -> dict[str, int | str]:
     return settings
 
 
-def socket_options(kinds: list[str], default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options of a socket and its endpoints."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in (
-            click.option("--option", multiple=True, metavar="NAME=VALUE", help="Any socket option: rcvhwm=10."),
-            click.option("--connect", type=CONNECT, multiple=True, help="Endpoint to connect to; may be repeated."),
-            security_options(listens=True, connects=True, required=False),
-            click.option("--bind", type=BIND, multiple=True, help="Endpoint to listen on; may be repeated."),
-            click.option("--type", "kind", type=click.Choice(kinds), default=default, show_default=True, help="Socket type."),
-        ):
-            function = option(function)
-        return function
-
-    return decorate
+def socket_options(kinds: list[str], default: str) -> Decorator:
+    """Return the options of a socket and its endpoints."""
+    return options(
+        click.option("--type", "kind", type=click.Choice(kinds), default=default, help="Socket type."),
+        click.option("--bind", type=BIND, multiple=True, help="Endpoint to listen on; may be repeated."),
+        security_options(listens=True, connects=True, required=False),
+        click.option("--connect", type=CONNECT, multiple=True, help="Endpoint to connect to; may be repeated."),
+        click.option("--option", multiple=True, metavar="NAME=VALUE", help="Any socket option: rcvhwm=10."),
+    )
 
 
 def check_endpoints(bind: tuple[str, ...], connect: tuple[str, ...]) -> None:
@@ -106,8 +102,8 @@ def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> N
 
 @main.command()
 @socket_options(["push", "dealer", "req", "pub", "pair"], "push")
-@click.option("--timeout", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Seconds to find a peer.")
-@click.option("--json", "as_json", is_flag=True, help="Print the reply (REQ) as JSON.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=5.0, help="Seconds to find a peer.")
+@json_option("Print the reply (REQ) as JSON.")
 @click.argument("frames", nargs=-1, required=True)
 @loop_option
 @log_options("warning")
@@ -164,7 +160,7 @@ def _show(message: list[bytes], as_json: bool) -> None:
 @click.option("--topic", "topics", multiple=True, help="SUB: prefix to subscribe to.  [default: everything]")
 @click.option("--count", type=click.IntRange(min=1), help="Messages to receive.  [default: no limit]")
 @click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for each message.  [default: no limit]")
-@click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON list.")
+@json_option("Print each message as a JSON list.")
 @loop_option
 @log_options("warning")
 def recv(
@@ -204,7 +200,7 @@ KINDS = {"queue": ("router", "dealer"), "forwarder": ("xsub", "xpub"), "streamer
 
 
 @main.command("proxy")
-@click.option("--kind", type=click.Choice(list(KINDS)), default="queue", show_default=True, help="Pair of sockets.")
+@click.option("--kind", type=click.Choice(list(KINDS)), default="queue", help="Pair of sockets.")
 @click.option("--frontend", type=BIND, required=True, help="Endpoint of clients (queue), publishers (forwarder) or PUSH (streamer).")
 @click.option("--backend", type=BIND, required=True, help="Endpoint of services (queue), subscribers (forwarder) or PULL (streamer).")
 @click.option("--capture", type=BIND, help="Endpoint of a PUB socket with a copy of every message.")
@@ -232,7 +228,7 @@ def proxy_command(kind: str, frontend: str, backend: str, capture: str | None, s
 
 @main.command()
 @click.option("--secret-file", type=click.Path(dir_okay=False), help="Write the secret key here, readable by its owner only.")
-@click.option("--json", "as_json", is_flag=True, help="Print the keys as JSON.")
+@json_option("Print the keys as JSON.")
 def keygen(secret_file: str | None, as_json: bool) -> None:
     """Make a CURVE key pair, as Z85 text."""
     public, secret = (z85.encode(key).decode() for key in key_pair(os.urandom))
@@ -255,7 +251,7 @@ def keygen(secret_file: str | None, as_json: bool) -> None:
 @main.command()
 @socket_options(TYPES, "dealer")
 @click.option("--count", type=click.IntRange(min=1), help="Events to print.  [default: until SIGTERM or SIGINT]")
-@click.option("--json", "as_json", is_flag=True, help="Print each event as a JSON object.")
+@json_option("Print each event as a JSON object.")
 @daemon_options
 def monitor(
     kind: str,

@@ -41,9 +41,9 @@ main.add_command(names)
 @main.command()
 @click.option("--bind", type=BIND, required=True, help="Endpoint for clients.")
 @click.option("--identity", metavar="ENDPOINT", help="Endpoint that clients connect to.  [default: --bind, with this machine's name for *]")
-@click.option("--model", type=MODEL, default="3", show_default=True, help="Model of the clients.")
+@click.option("--model", type=MODEL, default="3", help="Model of the clients.")
 @handler_option("Function from the body's frames to the reply's.")
-@click.option("--running-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum requests being handled.")
+@click.option("--running-max", type=click.IntRange(min=1), default=1000, help="Maximum requests being handled.")
 @security_options(listens=True)
 @http_option
 @daemon_options
@@ -81,8 +81,8 @@ def _model(text: str) -> Any:
 
 @main.command()
 @click.option("--to", "endpoints", type=CONNECT, multiple=True, required=True, help="Endpoint of a server, most wanted first; repeatable.")
-@click.option("--model", type=MODEL, default="3", show_default=True, help="Model of the servers.")
-@click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for the whole request.")
+@click.option("--model", type=MODEL, default="3", help="Model of the servers.")
+@click.option("--timeout", type=SECONDS, default=3.0, help="Seconds for the whole request.")
 @click.option("--try-timeout", type=SECONDS, help="Seconds for each server.  [default: a third of --timeout]")
 @json_option()
 @click.argument("body", nargs=-1, required=True)

@@ -35,7 +35,13 @@ __all__ = ["main"]
 log = logging.getLogger(__name__)
 
 PEER_HELP: Final = "A peer: NAME, or NAME=CLOUD,STATE with its endpoints; repeatable. SIGHUP adds and removes peers."
-DIRECTORY_HELP: Final = "For the default endpoints, ipc://DIRECTORY/NAME-localfe.ipc and so on.  [default: the working directory]"
+DIRECTORY: Final = click.option(
+    "--directory",
+    default="",
+    show_default=False,
+    metavar="DIRECTORY",
+    help="For the default endpoints, ipc://DIRECTORY/NAME-localfe.ipc and so on.  [default: the working directory]",
+)
 
 Peers = dict[str, tuple[str, str] | None]
 
@@ -82,7 +88,7 @@ def _peers(texts: Sequence[str]) -> Peers:
 @click.option("--cloudfe", type=BIND, help="Endpoint for tasks of peers.")
 @click.option("--statebe", type=BIND, help="Endpoint the state is published on.")
 @click.option("--control", type=BIND, help="Endpoint for `peering status`.")
-@click.option("--directory", default="", metavar="DIRECTORY", help=DIRECTORY_HELP)
+@DIRECTORY
 @field_options(RouterLimits)
 @security_options(listens=True, connects=True)
 @http_option
@@ -142,8 +148,8 @@ def _peer_table(serving: Broker) -> list[Table]:
 @main.command()
 @click.argument("name", required=False)
 @click.option("--control", type=CONNECT, help="Endpoint of the broker's --control, instead of its NAME.")
-@click.option("--directory", default="", metavar="DIRECTORY", help=DIRECTORY_HELP)
-@click.option("--timeout", type=SECONDS, default=5.0, show_default=True, help="Seconds to wait.")
+@DIRECTORY
+@click.option("--timeout", type=SECONDS, default=5.0, help="Seconds to wait.")
 @json_option("Print one JSON object, with all counters.")
 @security_options(connects=True)
 @loop_option
@@ -191,15 +197,15 @@ COLUMNS: Final = ("BROKER", "IDLE", "OPEN", "AT PEERS", "FOR PEERS", "DONE", "LO
 
 
 @main.command(name="simulate")
-@click.option("--clusters", type=click.IntRange(1, 26), default=3, show_default=True, help="Brokers, each with clients and workers.")
-@click.option("--clients", type=click.IntRange(1, 1000), default=10, show_default=True, help="Clients of each cluster.")
-@click.option("--workers", type=click.IntRange(1, 1000), default=5, show_default=True, help="Workers of each cluster.")
-@click.option("--requests", type=click.IntRange(min=1), default=300, show_default=True, help="Tasks in total.")
-@click.option("--burst-max", type=click.IntRange(min=1), default=14, show_default=True, help="Tasks of a client without a pause.")
-@click.option("--pause-max", "pause_max_s", type=click.FloatRange(min=0), default=4.0, show_default=True, help="Seconds between bursts.")
-@click.option("--work-max", "work_max_s", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Seconds for one task.")
-@click.option("--timeout", "timeout_s", type=SECONDS, default=10.0, show_default=True, help="Seconds a client waits for a reply.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all randomness.")
+@click.option("--clusters", type=click.IntRange(1, 26), default=3, help="Brokers, each with clients and workers.")
+@click.option("--clients", type=click.IntRange(1, 1000), default=10, help="Clients of each cluster.")
+@click.option("--workers", type=click.IntRange(1, 1000), default=5, help="Workers of each cluster.")
+@click.option("--requests", type=click.IntRange(min=1), default=300, help="Tasks in total.")
+@click.option("--burst-max", type=click.IntRange(min=1), default=14, help="Tasks of a client without a pause.")
+@click.option("--pause-max", "pause_max_s", type=click.FloatRange(min=0), default=4.0, help="Seconds between bursts.")
+@click.option("--work-max", "work_max_s", type=click.FloatRange(min=0), default=1.0, help="Seconds for one task.")
+@click.option("--timeout", "timeout_s", type=SECONDS, default=10.0, help="Seconds a client waits for a reply.")
+@click.option("--seed", type=int, default=0, help="Seed of all randomness.")
 @json_option("Print one JSON object and no table.")
 @loop_option
 @log_options("warning")

@@ -38,15 +38,15 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--frontend", type=BIND, default="tcp://*:5555", show_default=True, help="Endpoint for clients.")
-@click.option("--backend", type=BIND, default="tcp://*:5556", show_default=True, help="Endpoint for workers.")
+@click.option("--frontend", type=BIND, default="tcp://*:5555", help="Endpoint for clients.")
+@click.option("--backend", type=BIND, default="tcp://*:5556", help="Endpoint for workers.")
 @click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Interval of heartbeats, both ways.")
-@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals until a worker is given up.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, help="Interval of heartbeats, both ways.")
+@click.option("--liveness", type=click.IntRange(min=1), default=3, help="Silent intervals until a worker is given up.")
 @click.option(
     "--ttl", type=click.FloatRange(min=0), help="Seconds a request waits for a worker; 0: for ever.  [default: 7.5; 0 if --simple]"
 )
-@click.option("--waiting-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum waiting requests.")
+@click.option("--waiting-max", type=click.IntRange(min=1), default=1000, help="Maximum waiting requests.")
 @click.option("--guide-compatible", is_flag=True, help="A heartbeat of an unknown worker registers it.")
 @security_options(listens=True)
 @http_option
@@ -67,16 +67,14 @@ def queue(frontend: str, backend: str, simple: bool, http: tuple[str, int] | Non
 
 
 @main.command()
-@click.option(
-    "--queue", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5556"], show_default=True, help="Backend; repeatable."
-)
+@click.option("--queue", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5556"], help="Backend; repeatable.")
 @click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
 @handler_option("Function from the body's frames to the reply's.")
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Interval of heartbeats, the same as the queue's.")
-@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals until the queue is given up.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, help="Interval of heartbeats, the same as the queue's.")
+@click.option("--liveness", type=click.IntRange(min=1), default=3, help="Silent intervals until the queue is given up.")
 @click.option("--heartbeat-busy", is_flag=True, help="Heartbeat while working too; not for the guide's queue.")
-@click.option("--reconnect-ms", type=SECONDS, default=1000, show_default=True, help="First pause before reconnecting; it doubles.")
-@click.option("--reconnect-max-ms", type=SECONDS, default=32_000, show_default=True, help="The longest pause.")
+@click.option("--reconnect-ms", type=SECONDS, default=1000, help="First pause before reconnecting; it doubles.")
+@click.option("--reconnect-max-ms", type=SECONDS, default=32_000, help="The longest pause.")
 @click.option("--simulate-failures", is_flag=True, help="Crash or stall at random. Never for real work.")
 @click.option("--seed", type=int, help="Seed of the simulated failures.  [default: random]")
 @security_options(connects=True)
@@ -115,13 +113,12 @@ def worker(
     type=CONNECT,
     multiple=True,
     default=["tcp://127.0.0.1:5555"],
-    show_default=True,
     help="Queue or server.",
 )
-@click.option("--timeout", type=SECONDS, default=2.5, show_default=True, help="Seconds for each attempt.")
-@click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="In total.")
+@click.option("--timeout", type=SECONDS, default=2.5, help="Seconds for each attempt.")
+@click.option("--attempts", type=click.IntRange(min=1), default=3, help="In total.")
 @click.option("--relaxed", is_flag=True, help="Keep the socket and number the requests; for REP and queues.")
-@click.option("--policy", type=click.Choice(["ordered", "round-robin"]), default="ordered", show_default=True, help="Of several.")
+@click.option("--policy", type=click.Choice(["ordered", "round-robin"]), default="ordered", help="Of several.")
 @click.option("--requests", type=click.IntRange(min=0), help="Instead of BODY: send numbers from 1 to this and check echoes; 0: no end.")
 @json_option("Print one JSON object for each reply.")
 @click.argument("body", nargs=-1)

@@ -171,6 +171,7 @@ class Group(click.Group):
         """Run the program and end the process with the exit code of its result."""
         extra.setdefault("auto_envvar_prefix", (self.name or "").upper() or None)
         extra.setdefault("max_content_width", 120)
+        extra.setdefault("show_default", True)
         extra.setdefault("help_option_names", ["-h", "--help"])
         prog_name = prog_name or self.name
         if not standalone_mode:

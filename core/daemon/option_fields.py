@@ -8,15 +8,19 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
-__all__ = ["field_options", "given"]
+__all__ = ["Decorator", "field_options", "given", "options"]
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _ENTRY = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.MULTILINE)
 _RULE_IDS = re.compile(r" \((?:fault )?[A-Z]{1,4}-?\d+\)")
@@ -35,27 +39,28 @@ def attribute_texts(cls: type) -> dict[str, str]:
     return plain
 
 
+def options(*decorators: Decorator) -> Decorator:
+    """Return a decorator that adds several options, in the order of `--help`."""
+    return lambda function: reduce(lambda decorated, option: option(decorated), reversed(decorators), function)
+
+
 def field_options(
     cls: type, *, skip: Collection[str] = (), zero: Collection[str] = (), choices: dict[str, list[str]] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Decorator:
     """Add an option for each field of a dataclass but those in `skip`; numbers are positive, or also 0 for fields in `zero`."""
     texts = attribute_texts(cls)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for field in reversed([field for field in dataclasses.fields(cls) if field.name not in skip]):
-            kind = str(field.type).removesuffix(" | None")
-            flag = field.name.replace("_", "-")
-            option = click.option(
-                f"--{flag}/--no-{flag}" if kind == "bool" else f"--{flag}",
-                type=_click_type(kind, field.name in zero, (choices or {}).get(field.name)),
-                default=field.default,
-                show_default=field.default is not None,
-                help=texts.get(field.name),
-            )
-            function = option(function)
-        return function
+    def option(field: dataclasses.Field[Any]) -> Decorator:
+        kind = str(field.type).removesuffix(" | None")
+        flag = field.name.replace("_", "-")
+        return click.option(
+            f"--{flag}/--no-{flag}" if kind == "bool" else f"--{flag}",
+            type=_click_type(kind, field.name in zero, (choices or {}).get(field.name)),
+            default=field.default,
+            help=texts.get(field.name),
+        )
 
-    return decorate
+    return options(*(option(field) for field in dataclasses.fields(cls) if field.name not in skip))
 
 
 def given(context: click.Context, cls: type) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from core import errors
 from core.daemon import logs
 from core.daemon.command import Context, reread
 from core.daemon.exit_codes import BadConfig, Interrupted, RequestFailed, Unreachable
+from core.daemon.option_fields import options
 from core.daemon.security_flags import security_files
 from core.daemon.service_manager import ServiceManager
 from core.runtime import supervision
@@ -48,6 +49,8 @@ from core.runtime.leftovers import end_leftovers
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from types import FrameType
+
+    from core.daemon.option_fields import Decorator
 
 __all__ = ["Daemon", "DaemonSettings", "daemon_options", "log_options", "loop_option", "run_daemon", "settle_memory"]
 
@@ -85,7 +88,7 @@ class DaemonSettings:
     context: Context  # of the command, to read its sources again
 
 
-def log_options(level: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def log_options(level: str) -> Decorator:
     """Add --log-format and --log-level with this default; logging is set up before the command runs."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,15 +97,15 @@ def log_options(level: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
             logs.set_up(log_format, log_level)
             return function(*args, **kwargs)
 
-        with_level = click.option("--log-level", type=click.Choice(logs.LEVELS), default=level, show_default=True)
-        with_format = click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-        return with_format(with_level(command))
+        return options(
+            click.option("--log-format", type=click.Choice(["text", "json"]), default="text"),
+            click.option("--log-level", type=click.Choice(logs.LEVELS), default=level),
+        )(command)
 
     return decorate
 
 
-def loop_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--uvloop/--no-uvloop", default=None, help="Event loop.  [default: uvloop where installed]")(function)
+loop_option = click.option("--uvloop/--no-uvloop", default=None, help="Event loop.  [default: uvloop where installed]")
 
 
 def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,14 +117,10 @@ def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
         assert isinstance(context, Context)
         return function(*args, settings=DaemonSettings(drain_s, uvloop, context), **kwargs)
 
-    with_drain = click.option(
-        "--drain-s",
-        type=click.FloatRange(min=0),
-        default=10.0,
-        show_default=True,
-        help="Seconds to finish open work after SIGTERM or SIGINT.",
-    )
-    return with_drain(loop_option(log_options("info")(command)))
+    drain_help = "Seconds to finish open work after SIGTERM or SIGINT."
+    return options(
+        click.option("--drain-s", type=click.FloatRange(min=0), default=10.0, help=drain_help), loop_option, log_options("info")
+    )(command)
 
 
 def settle_memory() -> None:

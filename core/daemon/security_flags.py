@@ -19,6 +19,7 @@ import click
 
 from core.address import parse_connect
 from core.daemon.exit_codes import BadConfig
+from core.daemon.option_fields import options
 from core.errors import InvalidEndpoint
 from core.security.credentials import Curve, Plain
 from core.security.curve_keys import parse_key
@@ -27,6 +28,7 @@ from core.security.key_files import KeyFileError, check_authorized_keys, read_ke
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from core.daemon.option_fields import Decorator
     from core.security.credentials import Secured
 
 __all__ = ["NAMES", "SecurityFiles", "security_files", "security_options"]
@@ -58,9 +60,7 @@ _OF_LISTENING: Final = frozenset(("curve_authorized", "curve_any_key", "plain_us
 _OF_CONNECTING: Final = frozenset(("curve_server_keys", "plain_user", "plain_password"))
 
 
-def security_options(
-    *, listens: bool = False, connects: bool = False, required: bool = True
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def security_options(*, listens: bool = False, connects: bool = False, required: bool = True) -> Decorator:
     """Add the flags of a command that binds (`listens`) or connects; the decorated function gets `security`.
 
     With `required` it certainly does both, so that incomplete security is refused at the start.
@@ -74,9 +74,7 @@ def security_options(
             click.get_current_context().meta[_META] = files
             return function(*args, security=files.security, **kwargs)
 
-        for name in reversed(names):
-            command = _FLAGS[name](command)
-        return command
+        return options(*(_FLAGS[name] for name in names))(command)
 
     return decorate
 

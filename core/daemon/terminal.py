@@ -19,7 +19,9 @@ from core.daemon.logs import printable
 from core.options import row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from core.daemon.option_fields import Decorator
 
 __all__ = ["json_frame", "json_option", "read_frames", "write_frames", "write_json", "write_reply"]
 
@@ -52,7 +54,7 @@ def write_frames(frames: Sequence[bytes]) -> None:
         click.echo(printable(frame.decode("utf-8", "backslashreplace")) if terminal else frame)
 
 
-def json_option(text: str = "Print one JSON object.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def json_option(text: str = "Print one JSON object.") -> Decorator:
     """Return an option --json; the function gets `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 

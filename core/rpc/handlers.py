@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from core.daemon.option_fields import Decorator
+
 __all__ = ["HandlerNotFound", "echo", "handler_option", "import_handler", "import_named"]
 
 
@@ -26,7 +28,7 @@ class HandlerNotFound(Exception):
         self.reason = reason  # one lower-case clause
 
 
-def handler_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def handler_option(text: str) -> Decorator:
     """Add --handler with this help text; the decorated function gets `handler`, the function or None.
 
     The module is imported when the command runs, not for --show-config or a reload.

@@ -14,6 +14,7 @@ from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
+from core.daemon.option_fields import options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
@@ -39,20 +40,14 @@ def names() -> None:
     """Names in place of endpoints."""
 
 
-def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every command that asks name servers."""
-    for option in (
-        log_options("warning"),
-        loop_option,
-        security_options(connects=True),
-        click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for each question."),
-        click.option("--environment", default="production", show_default=True, help="Environment of the names."),
-        click.option("--server", "servers", type=CONNECT, multiple=True, required=True, help="Endpoint of a name server; repeatable."),
-    ):
-        function = option(function)
-    return function
-
-
+_server_options = options(
+    click.option("--server", "servers", type=CONNECT, multiple=True, required=True, help="Endpoint of a name server; repeatable."),
+    click.option("--environment", default="production", help="Environment of the names."),
+    click.option("--timeout", type=SECONDS, default=3.0, help="Seconds for each question."),
+    security_options(connects=True),
+    loop_option,
+    log_options("warning"),
+)
 _BIND = click.option("--bind", "binds", type=BIND, multiple=True, help="Endpoint for servers; repeatable.")
 _CONNECT = click.option("--connect", "connects", type=CONNECT, multiple=True, help="Endpoint for clients; repeatable.")
 _JSON = json_option("Print JSON, one object a line.")
@@ -63,7 +58,7 @@ _JSON = json_option("Print JSON, one object a line.")
 @click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint of another server of the pool; repeatable.")
 @click.option("--identity", metavar="ENDPOINT", help="Endpoint that clients connect to.  [default: --bind, with this machine's name for *]")
 @click.option("--file", metavar="TOML", help="Initial endpoints: a table for each environment, with one for each name.")
-@click.option("--sync-s", type=SECONDS, default=5.0, show_default=True, help="Seconds between comparisons with each peer.")
+@click.option("--sync-s", type=SECONDS, default=5.0, help="Seconds between comparisons with each peer.")
 @security_options(listens=True, connects=True, required=False)
 @http_option
 @daemon_options

@@ -8,6 +8,7 @@ import click
 
 from core.daemon.command import CONNECT, SECONDS
 from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.option_fields import options
 from core.daemon.security_flags import security_options
 from core.errors import LocalProtocolError
 from core.runtime.event_loop import run
@@ -18,33 +19,29 @@ from mdp.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-__all__ = ["BROKER_HELP", "DEFAULT_BROKER", "ask", "client_options"]
+__all__ = ["BROKER", "DEFAULT_BROKER", "ask", "client_options"]
 
 DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
-BROKER_HELP: Final = "Endpoint of the broker; repeated, in order of preference."
+BROKER: Final = click.option(
+    "--broker",
+    "brokers",
+    type=CONNECT,
+    multiple=True,
+    default=[DEFAULT_BROKER],
+    help="Endpoint of the broker; repeated, in order of preference.",
+)
 
 T = TypeVar("T")
 
-
-def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the broker to ask and of time-outs."""
-    for option in (
-        security_options(connects=True),
-        click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
-        click.option(
-            "--timeout",
-            type=SECONDS,
-            default=2.5,
-            show_default=True,
-            help="Seconds to wait for an answer, per attempt.",
-        ),
-        click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=BROKER_HELP),
-    ):
-        function = option(function)
-    return function
+client_options = options(
+    BROKER,
+    click.option("--timeout", type=SECONDS, default=2.5, help="Seconds to wait for an answer, per attempt."),
+    click.option("--attempts", type=click.IntRange(min=1), default=3, help="Times to ask in all."),
+    security_options(connects=True),
+)
 
 
-def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
+def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **settings: Any) -> T:
     """Run a conversation with a broker.
 
     Raises:
@@ -53,7 +50,7 @@ def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str]
     """
 
     async def converse() -> T:
-        async with Client(brokers, **options) as client:
+        async with Client(brokers, **settings) as client:
             return await talk(client)
 
     try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from core.daemon.command import CONNECT
 from core.daemon.exit_codes import BadConfig
+from core.daemon.option_fields import options
 from mdp.broker.broker import Broker
 
 if TYPE_CHECKING:
@@ -15,45 +16,36 @@ if TYPE_CHECKING:
 
 __all__ = ["broker_of", "lending_options"]
 
-_OPTIONS: Final = (
+lending_options = options(
     click.option("--peer", "peers", type=CONNECT, multiple=True, help="A broker to borrow workers from when ours are busy; repeatable."),
     click.option("--peer-name", help="Name of this broker, different from all others.  [default: a new one at each start]"),
     click.option(
         "--peer-state-ms",
         type=click.FloatRange(min=10, max=30_000),
         default=1000,
-        show_default=True,
         help="Interval of asking peers for their capacity; a peer without an answer for three intervals is lost.",
     ),
     click.option(
         "--peer-hops",
         type=click.IntRange(1, 16),
         default=1,
-        show_default=True,
         help="Brokers a request may pass after the first one.",
     ),
 )
 
 
-def lending_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the function gets them as `peers` and `peer_…`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
-def broker_of(options: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
+def broker_of(values: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
     """Remove these options from a command's and return the class or factory of the broker.
 
     Args:
-        options: of the command.
+        values: of the command's options.
         paired: whether the broker is one of a pair.
 
     Raises:
         click.UsageError: the options exclude each other.
     """
-    peers, name = options.pop("peers"), options.pop("peer_name")
-    state_ms, hops = options.pop("peer_state_ms"), options.pop("peer_hops")
+    peers, name = values.pop("peers"), values.pop("peer_name")
+    state_ms, hops = values.pop("peer_state_ms"), values.pop("peer_hops")
     if not peers:
         if name is not None:
             raise click.UsageError("--peer-name needs a --peer")

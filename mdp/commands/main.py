@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bstar.pair_options import pair_errors, pair_of, pair_options
-from core.daemon.command import BIND, CONNECT, Group, Lazy
+from core.daemon.command import BIND, Group, Lazy
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.http import http_option, serve_page
 from core.daemon.option_fields import field_options, given
@@ -22,7 +22,7 @@ from mdp.access.rules_file import load_rules, reloading
 from mdp.broker.limits import BrokerOptions
 from mdp.cluster.paired_broker import PairedBroker
 from mdp.commands.bench import Load, measure, report
-from mdp.commands.client_options import BROKER_HELP, DEFAULT_BROKER, ask, client_options
+from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options
 from mdp.commands.lending_options import broker_of, lending_options
 from mdp.commands.observe_options import observe_options
 from mdp.commands.operator import check, dlq, services, workers
@@ -70,7 +70,7 @@ for verb in (services, workers, check, dlq, top):
 
 
 @main.command()
-@click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], show_default=True, help="May be repeated.")
+@click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], help="May be repeated.")
 @click.option("--rules", type=click.Path(dir_okay=False), help="TOML file with access rules for services; SIGHUP reads it again.")
 @field_options(BrokerOptions, zero=("start_hold_ms",))
 @observe_options
@@ -111,7 +111,7 @@ def _gauges(serving: Broker) -> dict[str, int]:
 
 
 @main.command()
-@click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=BROKER_HELP)
+@BROKER
 @click.option("--service", help="Name of the service; with --app it is the handler's own.")
 @click.option("--handler", metavar="NAME", help=f"{', '.join(BUILT_IN)}, or package.module:function.")
 @click.option("--app", metavar="MODULE", help="Serve every handler of a module that is decorated with mdp.service.")
@@ -246,10 +246,10 @@ def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 
 @main.command()
 @client_options
-@click.option("--service", default="echo", show_default=True, help="Service to ask; any reply counts.")
-@click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True, help="Requests to measure.")
-@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests in flight.")
-@click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, show_default=True, help="Bytes of each body.")
+@click.option("--service", default="echo", help="Service to ask; any reply counts.")
+@click.option("--requests", type=click.IntRange(min=1), default=100_000, help="Requests to measure.")
+@click.option("--window", type=click.IntRange(min=1), default=1000, help="Requests in flight.")
+@click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, help="Bytes of each body.")
 @json_option()
 @loop_option
 @log_options("warning")

@@ -110,7 +110,7 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
 
 @click.command(cls=Command)
 @client_options
-@click.option("--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two views.")
+@click.option("--every", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between two views.")
 @click.option("--once", is_flag=True, help="Print one view and end.")
 @json_option("Print JSON objects, one a line, instead of views.")
 @loop_option

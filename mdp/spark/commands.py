@@ -5,17 +5,17 @@ PySpark is imported when a command runs; its help does not need it.
 
 from __future__ import annotations
 
-import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from core.daemon.command import CONNECT, Command, needs_extra
+from core.daemon.command import SECONDS, Command, needs_extra
 from core.daemon.exit_codes import DiskFailed, RequestFailed
-from core.daemon.terminal import json_option
-from mdp.commands.client_options import BROKER_HELP, DEFAULT_BROKER
+from core.daemon.terminal import json_option, write_json
+from mdp.commands.client_options import BROKER
 from mdp.eventlog.files import segments
 from mdp.spark.dispatch_choices import INPUT_FORMATS, ON_ERROR, WINDOW_MAX
 from mdp.spark.rows.curve_files import CurveFiles
@@ -40,19 +40,12 @@ _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("out/demo"),
-    show_default=True,
     help="Directory for Parquet, map and logs.",
 )
 @click.option("--kill", is_flag=True, help="Kill one worker process in the middle.")
-@click.option(
-    "--service-ms",
-    type=click.FloatRange(0, 10_000),
-    default=5.0,
-    show_default=True,
-    help="Additional milliseconds for each answer.",
-)
-@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=64, show_default=True, help="Requests in flight per partition.")
-@click.option("--master", default="local[2]", show_default=True, help="Spark master.")
+@click.option("--service-ms", type=click.FloatRange(0, 10_000), default=5.0, help="Additional milliseconds for each answer.")
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=64, help="Requests in flight per partition.")
+@click.option("--master", default="local[2]", help="Spark master.")
 def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window: int, master: str) -> None:
     """Send 3,376 airports through Spark and Majordomo: a table and a map of the loneliest."""
     with needs_extra("spark"):
@@ -73,19 +66,13 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 
 
 @click.command(cls=Command)
-@click.option("--broker", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=BROKER_HELP)
+@BROKER
 @click.option("--service", required=True, help="Name of the service.")
 @click.option("--input", "source", required=True, help="File or directory with the rows; with --format titanic the name of a batch.")
 @click.option("--input-option", "input_options", multiple=True, metavar="NAME=VALUE", help="Option of Spark's reader, such as sep=';'.")
 @click.option("--output", type=click.Path(), required=True, help="Directory for the rows with their replies; it must not exist.")
 @click.option("--format", "input_format", type=click.Choice(INPUT_FORMATS), help="Format of the input.  [default: by its suffix]")
-@click.option(
-    "--output-format",
-    type=click.Choice(["parquet", "json", "csv"]),
-    default="parquet",
-    show_default=True,
-    help="Format of the output.",
-)
+@click.option("--output-format", type=click.Choice(["parquet", "json", "csv"]), default="parquet", help="Format of the output.")
 @click.option("--request", multiple=True, metavar="COLUMN", help="Column that becomes a body frame; repeatable.  [default: all]")
 @click.option("--schema", metavar="DDL", help="Columns of the reply, a msgpack map, as in 'km double'.  [default: the reply as text]")
 @click.option("--decode", type=click.Choice(["msgpack", "json", "arrow", "text"]), help="Format of replies.  [default: msgpack]")
@@ -94,21 +81,19 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 @click.option("--curve-server-key", "curve_server_file", metavar="FILE", help="The broker's public CURVE key, on every executor.")
 @click.option("--key", metavar="COLUMN", help="Column with each row's idempotency key.")
 @click.option("--job", metavar="NAME", help="Name of the job in the keys of the requests; the same name repeats them.")
-@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=256, show_default=True, help="Requests in flight per partition.")
-@click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True, help="Seconds to wait for each attempt."
-)
-@click.option("--attempts", type=click.IntRange(1), default=5, show_default=True, help="Maximum times a request is sent.")
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=256, help="Requests in flight per partition.")
+@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for each attempt.")
+@click.option("--attempts", type=click.IntRange(1), default=5, help="Maximum times a request is sent.")
 @click.option(
     "--on-error",
     type=click.Choice(ON_ERROR),
     default="column",
-    show_default=True,
     help="For a row without reply: keep it with the reason; fail the job; leave it out.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--master", default="local[*]", help="Spark master.")
 @json_option("Print the counts as JSON.")
 def dispatch(
+    brokers: tuple[str, ...],
     source: str,
     output: str,
     input_format: str | None,
@@ -139,7 +124,7 @@ def dispatch(
     if bool(curve_secret_file) != bool(curve_server_file):
         raise click.UsageError("--curve-secret and --curve-server-key come together")
     curve = CurveFiles(curve_secret_file, curve_server_file) if curve_secret_file and curve_server_file else None
-    job = FileJob(input=source, input_format=chosen, output=output, input_options=pairs, curve=curve, **options)
+    job = FileJob(broker=brokers, input=source, input_format=chosen, output=output, input_options=pairs, curve=curve, **options)
     click.echo("starting Spark", err=True)
     spark = local_session("mdp dispatch", master, partitions=os.cpu_count() or 1)
     try:
@@ -153,9 +138,7 @@ def dispatch(
     finally:
         spark.stop()
     if as_json:
-        click.echo(
-            json.dumps({"rows": tally.rows, "failed": tally.failed, "sent_again": tally.sent_again, "first_error": tally.first_error})
-        )
+        write_json(asdict(tally))
         return
     click.echo(
         f"{tally.rows:,} rows, {tally.rows - tally.failed:,} answered, {tally.failed:,} failed, {tally.sent_again:,} requests sent again"
@@ -168,7 +151,7 @@ def dispatch(
 @click.argument("events", type=click.Path(exists=True))
 @click.option("--html", "page", type=click.Path(dir_okay=False), required=True, help="HTML file to write.")
 @click.option("--format", "kind", type=click.Choice(["mdp-events", "parquet"]), help="Format of EVENTS.  [default: by its files]")
-@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--master", default="local[*]", help="Spark master.")
 def report(events: str, page: str, kind: str | None, master: str) -> None:
     """Write a page about a broker's event log: latency, utilisation, retries, dead letters, slowest requests."""
     with needs_extra("spark"):

@@ -1,38 +1,34 @@
-"""Command `titanic`: parses arguments, builds options and runs."""
+"""Command `titanic`: mirror daemon and clients; `serve` and the operator's commands are added."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from core.daemon.command import BIND, Group
+from core.daemon.command import BIND, SECONDS, Group
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
+from core.daemon.option_fields import options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.daemon.terminal import json_option, read_frames, write_json, write_reply
+from mdp.commands.client_options import BROKER
 from titanic.commands.client_options import ask
 from titanic.commands.operator import disk_errors, operator
-from titanic.commands.serve import BROKER, serve
+from titanic.commands.serve import serve
 from titanic.errors import Pending
 from titanic.journal.disk import RealDisk
 from titanic.mirror.replica_server import Mirror
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from core.security.credentials import Secured
     from titanic.client import Client
 
-
 __all__ = ["main"]
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-T = TypeVar("T")
+_JSON = json_option("Print JSON.")
 
 
 @click.group(cls=Group, name="titanic")
@@ -61,13 +57,7 @@ def mirror(
         async with copy, serve_page(http, page):
             where = copy.bind(endpoint)
             daemon.ready("titanic mirrors", endpoint=where, store=store, step=copy.replica.mark.step.value)
-            failing = asyncio.ensure_future(copy.until_failed())
-            stopping = asyncio.ensure_future(daemon.until_stopped())
-            await asyncio.wait([failing, stopping], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if failing.done():
-                failing.result()
-            failing.cancel()
+            await daemon.until_stopped_or(copy.until_failed())
 
     with disk_errors():
         run_daemon(body, settings)
@@ -76,46 +66,29 @@ def mirror(
 # ------------------------------------------------------------------------------------------------------------------- clients
 
 
-def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what every client command has: which broker, and how long to wait for the store."""
-    for option in (
-        click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
-            default=2.5,
-            show_default=True,
-            help="Seconds to wait for the store, per attempt.",
-        ),
-        BROKER,
-        security_options(connects=True),
-    ):
-        function = option(function)
-    return loop_option(log_options("warning")(function))
+client_options = options(
+    loop_option,
+    log_options("warning"),
+    security_options(connects=True),
+    BROKER,
+    click.option("--timeout", type=SECONDS, default=2.5, help="Seconds to wait for the store, per attempt."),
+    click.option("--attempts", type=click.IntRange(min=1), default=3, help="Times to ask in all."),
+)
 
 
 @main.command()
 @client_options
 @click.option("--key", help="Idempotency key: submits with the same key and request are one request.")
-@click.option("--delay", type=click.FloatRange(min=0), default=0.0, help="Seconds before it may be given to a worker.")
-@click.option("--ttl", type=click.FloatRange(min=0), default=0.0, help="Seconds after which it expires.")
-@click.option("--give-up-after", type=click.IntRange(min=0), default=0, help="Failed attempts after which it is dead-lettered.")
+@click.option("--delay", type=click.FloatRange(min=0), default=0.0, show_default=False, help="Seconds before it may be given to a worker.")
+@click.option("--ttl", type=click.FloatRange(min=0), default=0.0, show_default=False, help="Seconds after which it expires.")
+@click.option(
+    "--give-up-after", type=click.IntRange(min=0), default=0, show_default=False, help="Failed attempts after which it is dead-lettered."
+)
 @_JSON
 @click.argument("service")
 @click.argument("body", nargs=-1)
 def submit(
-    brokers: tuple[str, ...],
-    timeout: float,
-    attempts: int,
-    security: Secured | None,
-    uvloop: bool | None,
-    key: str | None,
-    delay: float,
-    ttl: float,
-    give_up_after: int,
-    as_json: bool,
-    service: str,
-    body: tuple[str, ...],
+    key: str | None, delay: float, ttl: float, give_up_after: int, as_json: bool, service: str, body: tuple[str, ...], **asking: Any
 ) -> None:
     """Store a request for SERVICE and print its UUID. Each BODY is a frame; '-' is standard input."""
     frames = read_frames(body)
@@ -123,33 +96,18 @@ def submit(
     async def talk(client: Client) -> str:
         return (await client.submit(service, *frames, key=key, delay=delay, ttl=ttl, attempts=give_up_after)).uuid
 
-    uuid = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
+    uuid = ask(talk, **asking)
     if as_json:
         write_json({"uuid": uuid})
     else:
         click.echo(uuid)
 
 
-def _show(uuid: str, frames: list[bytes], as_json: bool) -> None:
-    if as_json:
-        write_json({"uuid": uuid, "frames": [json_frame(frame) for frame in frames]})
-    else:
-        write_frames(frames)
-
-
 @main.command()
 @client_options
 @_JSON
 @click.argument("uuid")
-def fetch(
-    brokers: tuple[str, ...],
-    timeout: float,
-    attempts: int,
-    security: Secured | None,
-    uvloop: bool | None,
-    as_json: bool,
-    uuid: str,
-) -> None:
+def fetch(as_json: bool, uuid: str, **asking: Any) -> None:
     """Print the reply to a request, one frame a line; exit 1 if there is none yet."""
 
     async def talk(client: Client) -> list[bytes]:
@@ -158,7 +116,7 @@ def fetch(
             raise Pending(uuid, 0.0)
         return reply
 
-    _show(uuid, ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security), as_json)
+    write_reply(ask(talk, **asking), as_json, uuid=uuid)
 
 
 @main.command()
@@ -167,46 +125,29 @@ def fetch(
 @click.option("--close", "and_close", is_flag=True, help="Close the request once the reply was printed.")
 @_JSON
 @click.argument("uuid")
-def wait(
-    brokers: tuple[str, ...],
-    timeout: float,
-    attempts: int,
-    security: Secured | None,
-    uvloop: bool | None,
-    for_s: float | None,
-    and_close: bool,
-    as_json: bool,
-    uuid: str,
-) -> None:
+def wait(for_s: float | None, and_close: bool, as_json: bool, uuid: str, **asking: Any) -> None:
     """Wait for the reply to a request, and print it."""
 
     async def talk(client: Client) -> None:
         ticket = client.ticket(uuid)
-        _show(uuid, await ticket.result(for_s), as_json)
+        write_reply(await ticket.result(for_s), as_json, uuid=uuid)
         if and_close:
             sys.stdout.flush()
             await ticket.close()
 
-    ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
+    ask(talk, **asking)
 
 
 @main.command()
 @client_options
 @click.argument("uuid")
-def close(
-    brokers: tuple[str, ...],
-    timeout: float,
-    attempts: int,
-    security: Secured | None,
-    uvloop: bool | None,
-    uuid: str,
-) -> None:
+def close(uuid: str, **asking: Any) -> None:
     """Forget a request and its reply."""
 
     async def talk(client: Client) -> None:
         await client.ticket(uuid).close()
 
-    ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
+    ask(talk, **asking)
 
 
 for _verb in (serve, *operator.commands.values()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,15 +15,22 @@ from core.daemon.command import CONNECT, Group
 from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable
 from core.daemon.run import log_options, loop_option
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import write_json
+from core.daemon.terminal import json_option, write_json
+from titanic.commands.client_options import ask
 from titanic.commands.export import FORMATS, export_rows, write_rows
 from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNew, Wounded
 from titanic.journal.disk import ReadingDisk, RealDisk
 from titanic.journal.inspection import MANIFEST_NAME
-from titanic.journal.ownership import MARK_NAME, Mark, Step
-from titanic.journal.segment_log import LogOptions
+from titanic.journal.ownership import MARK_NAME, Mark, Step, read_mark, write_mark
+from titanic.journal.segment_log import LogOptions, SegmentLog
+from titanic.mirror.replica_directory import lineage_at
+from titanic.mirror.succession import FORCED, LineageKind
+from titanic.store.compaction import checkpoint_of
+from titanic.store.compaction import compact as compact_segments
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
+from titanic.store.repair import check, read_store
+from titanic.store.repair import repair as repair_store
 from titanic.store.status import PAGE_MAX as ROWS_AT_ONCE
 from titanic.store.status import entry_row
 
@@ -40,7 +47,7 @@ __all__ = ["StoreDamaged", "disk_errors", "operator"]
 _STORE: Final = click.option(
     "--store", type=click.Path(exists=True, file_okay=False), required=True, help="Directory of the store; it must not be served."
 )
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_JSON: Final = json_option("Print JSON.")
 
 
 class StoreDamaged(ExitError):
@@ -104,8 +111,6 @@ def _problem_row(problem: Problem) -> dict[str, Any]:
 @log_options("warning")
 def verify(store: str, as_json: bool) -> None:
     """Read every record of a store, without changes; exit 3 if it is damaged, after naming each damaged record."""
-    from titanic.store.repair import check
-
     began = time.monotonic()
     with _held(store, ReadingDisk) as disk:
         problems, records, octets = check(disk)
@@ -126,10 +131,8 @@ def verify(store: str, as_json: bool) -> None:
 @log_options("warning")
 def repair(store: str, accept_loss: bool) -> None:
     """Repair a damaged store, so that it starts and is no longer degraded."""
-    from titanic.store import repair as offline
-
     with _held(store) as disk:
-        problems, _, _ = offline.check(disk)
+        problems, _, _ = check(disk)
         if not problems:
             click.echo("nothing to repair")
             return
@@ -137,17 +140,14 @@ def repair(store: str, accept_loss: bool) -> None:
             for problem in problems:
                 click.echo(str(problem))
             raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store continues without the lost records")
-        for line in offline.repair(disk, os.urandom(16)):
+        for line in repair_store(disk, os.urandom(16)):
             click.echo(line)
     _restart(store, lambda log, index: None)
     click.echo("repaired")
 
 
-def _restart(store: str, work: Callable[[Any, RequestIndex], None]) -> None:
+def _restart(store: str, work: Callable[[SegmentLog, RequestIndex], None]) -> None:
     """Open a store as the daemon does, run `work`, write a checkpoint, and close it."""
-    from titanic.journal.segment_log import SegmentLog
-    from titanic.store.compaction import checkpoint_of
-
     with disk_errors():
         index = RequestIndex(Limits())
         disk = RealDisk(store)
@@ -171,8 +171,6 @@ def promote(store: str, accept_loss: bool) -> None:
 
     Half of a pair gets the right to serve without the other half, whatever data that has.
     """
-    from titanic.journal.ownership import read_mark, write_mark
-
     with _held(store) as disk:
         mark = read_mark(disk)
         if mark is not None and mark.paired:
@@ -188,10 +186,6 @@ def promote(store: str, accept_loss: bool) -> None:
 
 def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
     """Give half of a pair the right to serve alone; return the message for the operator."""
-    from titanic.journal.ownership import write_mark
-    from titanic.mirror.replica_directory import lineage_at
-    from titanic.mirror.succession import FORCED, LineageKind
-
     lineage = lineage_at(disk)
     where = disk.directory
     if lineage.kind is LineageKind.NOTHING:
@@ -214,10 +208,9 @@ def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
 @log_options("warning")
 def compact(store: str) -> None:
     """Free the disk space of closed requests, and write a checkpoint."""
-    from titanic.store import compaction
 
-    def work(log: Any, index: RequestIndex) -> None:
-        dropped, moved = compaction.compact(log, index)
+    def work(log: SegmentLog, index: RequestIndex) -> None:
+        dropped, moved = compact_segments(log, index)
         click.echo(f"{dropped} segments dropped, {moved} records kept")
 
     _restart(store, work)
@@ -258,8 +251,6 @@ def ls(
 
 
 def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
-    from titanic.store.repair import check, read_store
-
     with _held(store, ReadingDisk) as disk:
         problems = check(disk)[0]
         _, index = read_store(disk)
@@ -272,8 +263,6 @@ def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
 def _rows_at(
     brokers: Sequence[str], service: str | None, status: bool, uvloop: bool | None, security: Secured | None
 ) -> Iterator[dict[str, Any]]:
-    from titanic.commands.client_options import ask
-
     async def talk(client: Client) -> list[dict[str, Any]]:
         state = await client.look("status")
         if status:
@@ -301,7 +290,6 @@ def _sorted(index: RequestIndex, service: str | None) -> list[Entry]:
     "form",
     type=click.Choice(FORMATS),
     default="jsonl",
-    show_default=True,
     help="JSON lines with bodies in base64, msgpack, Parquet.",
 )
 @log_options("warning")
@@ -312,12 +300,7 @@ def export(store: str, output: str | None, form: str) -> None:
     with _held(store, ReadingDisk) as disk:
         rows = export_rows(disk, time.time_ns() // 1_000_000)
         try:
-            with Path(output).open("wb") if output else _standard_output() as file:
+            with Path(output).open("wb") if output else nullcontext(sys.stdout.buffer) as file:
                 write_rows(rows, form, file)
         except ImportError as error:
             raise BadConfig(f"{error.name} is not installed; pip install pyarrow, or use another --format") from None
-
-
-@contextmanager
-def _standard_output() -> Iterator[Any]:
-    yield sys.stdout.buffer

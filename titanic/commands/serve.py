@@ -12,9 +12,10 @@ import click
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, CONNECT, Command
 from core.daemon.http import http_option, serve_page
-from core.daemon.option_fields import field_options
+from core.daemon.option_fields import field_options, options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.daemon.security_flags import security_options
+from mdp.commands.client_options import BROKER
 from titanic.access.verbs import OWNERLESS
 from titanic.commands.operator import disk_errors
 from titanic.journal.disk import HeldDisk, RealDisk
@@ -34,23 +35,13 @@ if TYPE_CHECKING:
     from bstar.pair import Pair
     from core.security.credentials import Secured
 
-__all__ = ["BROKER", "serve"]
+__all__ = ["serve"]
 
 log = logging.getLogger("titanic")
 PROGRESS_S: Final = 5.0
 TWO_ALONE: Final = (
     "without --bstar-witness: while the halves cannot reach each other, both may acknowledge requests alone; "
     "when they are connected again, what the half with the lower ballot acknowledged alone is lost. Use a witness, or --mirror-away refuse"
-)
-DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
-BROKER: Final = click.option(
-    "--broker",
-    "brokers",
-    type=CONNECT,
-    multiple=True,
-    default=[DEFAULT_BROKER],
-    show_default=True,
-    help="Endpoint of the broker; repeated, in order of preference.",
 )
 
 
@@ -71,7 +62,7 @@ class Fsync(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return self.fail(f"{value!r} is none of always, never, interval=MS (1 to 3600000)", param, ctx)
 
 
-_MIRROR: Final = (
+_mirror_options = options(
     click.option(
         "--mirror", type=CONNECT, help="Endpoint of a titanic mirror that must have synced every record before it is acknowledged."
     ),
@@ -82,14 +73,12 @@ _MIRROR: Final = (
         "--mirror-away",
         type=click.Choice(["refuse", "go-on"]),
         default="refuse",
-        show_default=True,
         help="While the mirror is away: refuse requests, or acknowledge what is on this disk only.",
     ),
     click.option(
         "--mirror-timeout",
         type=click.FloatRange(min=0.1),
         default=TIMEOUT_S,
-        show_default=True,
         help="Seconds for one sync of the mirror before it counts as away.",
     ),
     click.option(
@@ -101,28 +90,19 @@ _MIRROR: Final = (
 )
 
 
-def _mirror_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_MIRROR):
-        function = option(function)
-    return function
-
-
 @click.command(cls=Command)
 @BROKER
 @click.option("--store", type=click.Path(file_okay=False), help="Directory of the store; created if it does not exist.")
-@click.option("--fsync", type=Fsync(), default="always", show_default=True, help="When a request counts as stored.")
+@click.option("--fsync", type=Fsync(), default="always", help="When a request counts as stored.")
 @click.option("--memory", is_flag=True, help="Store nothing on disk; everything is lost when the process ends.")
 @click.option("--hyphens", is_flag=True, help="Accept UUIDs with hyphens too.")
-@click.option(
-    "--segment-bytes", type=click.IntRange(min=65536), default=LogOptions().segment_bytes, show_default=True, help="Size of a segment."
-)
-@click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, show_default=True, help="Must equal that of the broker.")
-@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals after which a broker is dead.")
+@click.option("--segment-bytes", type=click.IntRange(min=65536), default=LogOptions().segment_bytes, help="Size of a segment.")
+@click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, help="Must equal that of the broker.")
+@click.option("--liveness", type=click.IntRange(min=1), default=3, help="Silent intervals after which a broker is dead.")
 @click.option(
     "--scrub-s",
     type=click.FloatRange(min=0),
     default=JournalOptions().scrub_s,
-    show_default=True,
     help="Seconds after which a segment is read again to find damage early; 0 for never.",
 )
 @_mirror_options
@@ -156,7 +136,7 @@ def serve(
         raise click.UsageError("half of a pair needs --bstar, --mirror and --mirror-bind: each is the mirror of the other")
     log_options = LogOptions(segment_bytes=values.pop("segment_bytes"))
     journal = JournalOptions(log=log_options, fsync=fsync, scrub_s=values.pop("scrub_s"))
-    options = PairedOptions(
+    paired = PairedOptions(
         brokers=brokers,
         mirror=mirror or "",
         mirror_bind=mirror_bind or "",
@@ -171,12 +151,12 @@ def serve(
 
     async def body(daemon: Daemon) -> None:
         log.info(_promise(fsync, memory, mirror, mirror_away))
-        if new_pair is not None and fenced and options.go_on:
+        if new_pair is not None and fenced and paired.go_on:
             log.warning(TWO_ALONE)
         if new_pair is not None and store is not None:
-            await _serve_paired(daemon, new_pair, HeldDisk(store), options, http, settings)
+            await _serve_paired(daemon, new_pair, HeldDisk(store), paired, http, settings)
         else:
-            await _serve_alone(daemon, RealDisk(store) if store is not None else None, options, http, settings)
+            await _serve_alone(daemon, RealDisk(store) if store is not None else None, paired, http, settings)
 
     with disk_errors(), pair_errors():
         run_daemon(body, settings)
