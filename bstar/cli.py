@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
@@ -29,6 +28,7 @@ from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
 from core.rpc.handlers import handler_option
 from core.runtime.event_loop import run as run_loop
+from core.runtime.event_loop import until_one_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -155,7 +155,7 @@ def witness(
             )
             await stack.enter_async_context(serve_page(http, page))
             daemon.ready("witness runs", endpoint=", ".join(one.endpoint for one in ones), pair_key=bool(keys))
-            await daemon.until_stopped_or(_first_end(ones))
+            await daemon.until_stopped_or(until_one_ends(*(one.serve_forever() for one in ones)))
 
     with pair_errors():
         run_daemon(body, settings)
@@ -163,19 +163,6 @@ def witness(
 
 def _sums(counters: list[Counter[str]]) -> Counter[str]:
     return sum(counters, Counter())
-
-
-async def _first_end(witnesses: list[Witness]) -> None:
-    """Wait until one witness fails, and raise its error."""
-    running = [asyncio.ensure_future(one.serve_forever()) for one in witnesses]
-    try:
-        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for ended in done:
-            ended.result()
-    finally:
-        for one in running:
-            one.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------- operators

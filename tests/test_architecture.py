@@ -100,20 +100,17 @@ HANDLER = "a handler of the user: its error is the answer to the request, which 
 # Why -> "file function starter".
 UNSUPERVISED: dict[str, tuple[str, ...]] = {
     AWAITED: (
-        "bstar/cli.py _first_end ensure_future",
         "core/security/zap_client.py _verdict ensure_future",
         "core/security/authenticator.py _answer ensure_future",
         "core/cli.py body ensure_future",
         "core/daemon/run.py serve ensure_future",
-        "core/daemon/run.py until_stopped_or ensure_future",
+        "core/runtime/event_loop.py until_one_ends ensure_future",
         "core/runtime/leftovers.py end_leftovers create_task",
         "core/sockets/waiters.py poll_one ensure_future",
         "freelance/names/resolver.py _beside create_task",
         "mdp/spark/rows/exchange.py _stream_fed create_task",
-        "titanic/commands/main.py body ensure_future",
         "titanic/client.py results ensure_future",
         "titanic/paired_store.py _ask_peer ensure_future",
-        "titanic/paired_store.py _follow ensure_future",
         "titanic/paired_store.py _pause ensure_future",
         "titanic/paired_store.py _watch_service ensure_future",
         "titanic/store/service.py until_failed ensure_future",

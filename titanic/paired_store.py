@@ -26,6 +26,7 @@ from bstar.machine.ballot import NO_BALLOT
 from bstar.net.boot_clock import boot_clock
 from core.daemon.metrics import Family, MetricsPage, Snapshot
 from core.runtime import supervision
+from core.runtime.event_loop import until_one_ends
 from titanic.errors import TitanicError, Wounded
 from titanic.journal.ownership import read_mark, write_mark
 from titanic.mirror.peer_query import ask_peer
@@ -239,16 +240,10 @@ class PairedTitanic:
             mirror.bind(self.options.mirror_bind)
             self.mirror, self.part = mirror, "mirror"
             log.info("mirror of the other half", extra={"holds": mirror.replica.lineage.kind.name.lower()})
-            works = [asyncio.ensure_future(mirror.until_failed()), asyncio.ensure_future(self._until(self.pair.serves))]
             try:
-                await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
-                if works[0].done():
-                    works[0].result()
+                await until_one_ends(mirror.until_failed(), self._until(self.pair.serves))
             finally:
                 self.mirror = None
-                for work in works:
-                    work.cancel()
-                await asyncio.gather(*works, return_exceptions=True)
         self._lease = mirror.lease
 
     # ---- active

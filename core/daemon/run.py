@@ -43,7 +43,7 @@ from core.daemon.option_fields import options
 from core.daemon.security_flags import security_files
 from core.daemon.service_manager import ServiceManager
 from core.runtime import supervision
-from core.runtime.event_loop import run
+from core.runtime.event_loop import run, until_one_ends
 from core.runtime.leftovers import end_leftovers
 
 if TYPE_CHECKING:
@@ -209,16 +209,7 @@ class Daemon:
 
     async def until_stopped_or(self, serving: Coroutine[Any, Any, None]) -> None:
         """Wait for the first signal or the end of `serving`, and raise its error. Cancel-safe; cancels what is left."""
-        stopped, ended = asyncio.ensure_future(self.until_stopped()), asyncio.ensure_future(serving)
-        waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                ended.result()
-        finally:
-            for one in waiting:
-                one.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await until_one_ends(self.until_stopped(), serving)
 
     async def serve(self, body: Callable[[Daemon], Coroutine[Any, Any, None]]) -> None:
         """Run the body under signal handlers until it returns or its drain time is over."""

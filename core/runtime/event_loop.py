@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["has_uvloop", "loop_factory", "run"]
+__all__ = ["has_uvloop", "loop_factory", "run", "until_one_ends"]
 
 T = TypeVar("T")
 
@@ -52,3 +52,16 @@ def run(main: Coroutine[Any, Any, T], *, uvloop: bool | None = None, debug: bool
         raise
     with asyncio.Runner(loop_factory=factory, debug=debug) as runner:
         return runner.run(main)
+
+
+async def until_one_ends(*works: Coroutine[Any, Any, None]) -> None:
+    """Wait until one of several coroutines ends, and raise its error; cancel the others and wait for their end. Cancel-safe."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+    finally:
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -37,3 +37,22 @@ def test_debug_is_passed_on() -> None:
         return asyncio.get_running_loop().get_debug()
 
     assert event_loop.run(debug(), debug=True)
+
+
+async def test_the_first_to_end_ends_the_others() -> None:
+    ended: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("forever")
+
+    async def fails() -> None:
+        raise LookupError
+
+    await event_loop.until_one_ends(forever(), asyncio.sleep(0))
+    assert ended == ["forever"]
+    with pytest.raises(LookupError):
+        await event_loop.until_one_ends(fails(), forever())
+    assert ended == ["forever"] * 2
