@@ -244,27 +244,19 @@ def _host(text: str) -> tuple[str, HostKind] | None:
     if text == "*":
         return text, HostKind.ANY
     if ":" in text:
-        return (text, HostKind.IPV6) if _is_ipv6(text) else None
+        return (text, HostKind.IPV6) if _is(IPv6Address, text) else None
     if bracketed:
         return None
-    if _is_ipv4(text):
+    if _is(IPv4Address, text):
         return text, HostKind.IPV4
     if len(text) <= HOST_NAME_OCTETS_MAX and _HOST_NAME.fullmatch(text):
         return text, HostKind.NAME
     return None
 
 
-def _is_ipv4(text: str) -> bool:
+def _is(kind: type[IPv4Address | IPv6Address], text: str) -> bool:
     try:
-        IPv4Address(text)
-    except AddressValueError:
-        return False
-    return True
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)  # takes a zone: fe80::1%eth0
+        kind(text)  # IPv6Address takes a zone: fe80::1%eth0
     except AddressValueError:
         return False
     return True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,7 +27,7 @@ from core.sockets.proxy import proxy
 from core.zmtp import z85
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from core.daemon.option_fields import Decorator
     from core.security.credentials import Secured
@@ -53,34 +55,55 @@ def _options(text: tuple[str, ...]) -> dict[str, int | str]:
     return settings
 
 
+@dataclass(frozen=True, slots=True)
+class SocketFlags:
+    """Socket of a command, as its flags describe it."""
+
+    kind: str
+    bind: tuple[str, ...]
+    connect: tuple[str, ...]
+    settings: dict[str, int | str]
+    security: Secured | None
+
+
 def socket_options(kinds: list[str], default: str) -> Decorator:
-    """Return the options of a socket and its endpoints."""
-    return options(
-        click.option("--type", "kind", type=click.Choice(kinds), default=default, help="Socket type."),
-        click.option("--bind", type=BIND, multiple=True, help="Endpoint to listen on; may be repeated."),
-        security_options(listens=True, connects=True, required=False),
-        click.option("--connect", type=CONNECT, multiple=True, help="Endpoint to connect to; may be repeated."),
-        click.option("--option", multiple=True, metavar="NAME=VALUE", help="Any socket option: rcvhwm=10."),
-    )
+    """Return the options of a socket and its endpoints; the decorated function gets `flags`."""
 
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(
+            *args: Any,
+            kind: str,
+            bind: tuple[str, ...],
+            connect: tuple[str, ...],
+            option: tuple[str, ...],
+            security: Secured | None,
+            **kwargs: Any,
+        ) -> Any:
+            if not bind and not connect:
+                raise click.UsageError("give --bind or --connect")
+            return function(*args, flags=SocketFlags(kind, bind, connect, _options(option), security), **kwargs)
 
-def check_endpoints(bind: tuple[str, ...], connect: tuple[str, ...]) -> None:
-    """Refuse a socket without endpoints."""
-    if not bind and not connect:
-        raise click.UsageError("give --bind or --connect")
+        return options(
+            click.option("--type", "kind", type=click.Choice(kinds), default=default, help="Socket type."),
+            click.option("--bind", type=BIND, multiple=True, help="Endpoint to listen on; may be repeated."),
+            security_options(listens=True, connects=True, required=False),
+            click.option("--connect", type=CONNECT, multiple=True, help="Endpoint to connect to; may be repeated."),
+            click.option("--option", multiple=True, metavar="NAME=VALUE", help="Any socket option: rcvhwm=10."),
+        )(command)
+
+    return decorate
 
 
 @asynccontextmanager
-async def open_socket(
-    kind: str, bind: tuple[str, ...], connect: tuple[str, ...], settings: dict[str, int | str], security: Secured | None
-) -> AsyncIterator[Socket]:
-    """Make a socket from the options; leaving waits for LINGER."""
-    async with Context(security=security) as context:
+async def open_socket(flags: SocketFlags) -> AsyncIterator[Socket]:
+    """Make a socket with its endpoints; leaving waits for LINGER."""
+    async with Context(security=flags.security) as context:
         try:
-            socket = context.socket(constants.SocketType[kind.upper()], **settings)
+            socket = context.socket(constants.SocketType[flags.kind.upper()], **flags.settings)
         except errors.InvalidOption as error:
             raise click.UsageError(str(error)) from None
-        attach(socket, bind, connect)
+        attach(socket, flags.bind, flags.connect)
         yield socket
 
 
@@ -107,28 +130,18 @@ def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> N
 @click.argument("frames", nargs=-1, required=True)
 @loop_option
 @log_options("warning")
-def send(
-    kind: str,
-    bind: tuple[str, ...],
-    connect: tuple[str, ...],
-    option: tuple[str, ...],
-    timeout: float,
-    as_json: bool,
-    frames: tuple[str, ...],
-    security: Secured | None,
-    uvloop: bool | None,
-) -> None:
+def send(flags: SocketFlags, timeout: float, as_json: bool, frames: tuple[str, ...], uvloop: bool | None) -> None:
     """Send one message of FRAMES; '-' is standard input. REQ prints the reply, PUB waits for a subscriber of the message."""
-    check_endpoints(bind, connect)
     message = read_frames(frames)
+    # PUB does not report subscriptions and would drop the message; on the wire XPUB is the same.
+    is_pub, kind = flags.kind == "pub", "xpub" if flags.kind == "pub" else flags.kind
     # IMMEDIATE: a message counts as sent when there is a peer, not when it waits for a connection.
-    chosen = {"immediate": 1, "linger": int(timeout * 1000), **_options(option)}
+    chosen = replace(flags, kind=kind, settings={"immediate": 1, "linger": int(timeout * 1000), **flags.settings})
 
     async def talk() -> list[bytes] | None:
-        # PUB does not report subscriptions and would drop the message; on the wire XPUB is the same.
-        async with open_socket("xpub" if kind == "pub" else kind, bind, connect, chosen, security) as socket:
+        async with open_socket(chosen) as socket:
             async with asyncio.timeout(timeout):
-                if kind == "pub":
+                if is_pub:
                     await _subscribed(socket, message[0])
                 await socket.send_multipart(message)
                 return await socket.recv_multipart() if kind == "req" else None
@@ -163,24 +176,12 @@ def _show(message: list[bytes], as_json: bool) -> None:
 @json_option("Print each message as a JSON list.")
 @loop_option
 @log_options("warning")
-def recv(
-    kind: str,
-    bind: tuple[str, ...],
-    connect: tuple[str, ...],
-    option: tuple[str, ...],
-    topics: tuple[str, ...],
-    count: int | None,
-    timeout: float | None,
-    as_json: bool,
-    security: Secured | None,
-    uvloop: bool | None,
-) -> None:
+def recv(flags: SocketFlags, topics: tuple[str, ...], count: int | None, timeout: float | None, as_json: bool, uvloop: bool | None) -> None:
     """Print messages as they come, one frame per line."""
-    check_endpoints(bind, connect)
 
     async def listen() -> None:
-        async with open_socket(kind, bind, connect, _options(option), security) as socket:
-            if kind == "sub":
+        async with open_socket(flags) as socket:
+            if flags.kind == "sub":
                 for topic in topics or ("",):
                     socket.subscribe(os.fsencode(topic))
             received = 0
@@ -213,7 +214,7 @@ def proxy_command(kind: str, frontend: str, backend: str, capture: str | None, s
     async def body(daemon: Daemon) -> None:
         async with AsyncExitStack() as stack:
             sides = [
-                await stack.enter_async_context(open_socket(socket_type, (endpoint,), (), {}, security))
+                await stack.enter_async_context(open_socket(SocketFlags(socket_type, (endpoint,), (), {}, security)))
                 for socket_type, endpoint in ((front, frontend), (back, backend), ("pub", capture))
                 if endpoint is not None
             ]
@@ -253,18 +254,8 @@ def keygen(secret_file: str | None, as_json: bool) -> None:
 @click.option("--count", type=click.IntRange(min=1), help="Events to print.  [default: until SIGTERM or SIGINT]")
 @json_option("Print each event as a JSON object.")
 @daemon_options
-def monitor(
-    kind: str,
-    bind: tuple[str, ...],
-    connect: tuple[str, ...],
-    option: tuple[str, ...],
-    count: int | None,
-    as_json: bool,
-    security: Secured | None,
-    settings: DaemonSettings,
-) -> None:
+def monitor(flags: SocketFlags, count: int | None, as_json: bool, settings: DaemonSettings) -> None:
     """Print what happens to the connections of a socket: connects, handshakes, refusals, retries."""
-    check_endpoints(bind, connect)
 
     async def body(daemon: Daemon) -> None:
         left = count
@@ -279,10 +270,10 @@ def monitor(
                 if left == 0:
                     daemon.stop()
 
-        async with open_socket(kind, (), (), _options(option), security) as socket:
+        async with open_socket(replace(flags, bind=(), connect=())) as socket:
             # Before the first endpoint, or the first events would be missed.
             socket.on_event(show)
-            attach(socket, bind, connect)
+            attach(socket, flags.bind, flags.connect)
             await daemon.until_stopped()
 
     run_daemon(body, settings)

@@ -290,15 +290,11 @@ class RemoteProtocolError(ProtocolError):
         offset: position of the fault in the stream or body, if known.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        code: int = ProtocolErrorCode.ZMTP_UNSPECIFIED,
-        offset: int | None = None,
-    ) -> None:
+    default_code: ClassVar[int] = ProtocolErrorCode.ZMTP_UNSPECIFIED
+
+    def __init__(self, reason: str, *, code: int | None = None, offset: int | None = None) -> None:
         super().__init__(reason)
-        self.code = int(code)
+        self.code = int(self.default_code if code is None else code)
         self.offset = offset
 
 
@@ -326,14 +322,7 @@ class HandshakeError(RemoteProtocolError):
 class MechanismMismatch(HandshakeError):
     """The greetings name different mechanisms, or both or neither side acts as server."""
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        code: int = ProtocolErrorCode.ZMTP_MECHANISM_MISMATCH,
-        offset: int | None = None,
-    ) -> None:
-        super().__init__(reason, code=code, offset=offset)
+    default_code = ProtocolErrorCode.ZMTP_MECHANISM_MISMATCH
 
 
 class AuthenticationRefused(HandshakeError):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import core
 from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
+from core.runtime.supervision import cancel_all
 from core.zmtp.decoder import MORE, encode_message, encode_prefix, octets_of, split_frames
 from freelance.errors import MalformedMessage
 from freelance.models.flp import PING, PONG, decode_request
@@ -108,9 +109,7 @@ class Server:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.draining = True
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await cancel_all(self._running)
         socket = self._listening()
         socket.close(linger=LINGER_MS)
         await socket.wait_closed()

@@ -145,9 +145,7 @@ class Broker:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        await supervision.cancel_all(self._readers)
         self._stop()
         for connection in self._closing:
             await connection.wait_closed()

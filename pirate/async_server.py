@@ -115,9 +115,7 @@ class AsyncServer:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._clock.cancel()
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await supervision.cancel_all(self._running)
         self._socket.close(linger=LINGER_MS)
         await self._socket.wait_closed()
         await self._stack.aclose()

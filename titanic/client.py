@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import mdp
+from core.runtime.supervision import cancel_all
 from titanic.errors import (
     BadRequest,
     DeadLettered,
@@ -357,9 +358,7 @@ class Client:
                 for task in done:
                     yield task.result()
         finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            await cancel_all(waiting)
 
     async def _outcome(self, ticket: Ticket, timeout: float | None) -> Outcome:
         try:

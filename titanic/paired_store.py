@@ -171,9 +171,7 @@ class PairedTitanic:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for work in self._works:
-            work.cancel()
-        await asyncio.gather(*self._works, return_exceptions=True)
+        await supervision.cancel_all(self._works)
         if self._context is None:
             await self._mirror_context.aclose()
         self._disk.let_go()
@@ -228,9 +226,7 @@ class PairedTitanic:
             await asyncio.wait([work, ended], return_when=asyncio.FIRST_COMPLETED)
             return work.done() and self._is_active()
         finally:
-            for one in (work, ended):
-                one.cancel()
-            await asyncio.gather(work, ended, return_exceptions=True)
+            await supervision.cancel_all((work, ended))
 
     # ---- passive
 

@@ -86,9 +86,7 @@ class Callbacks:
         for timer in self._timers:
             timer.cancel()
         tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervision.cancel_all(tasks)
 
     async def _enter(self, then: Callable[[], None]) -> None:
         try:

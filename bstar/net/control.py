@@ -5,7 +5,6 @@ Every client that reaches it may order a switchover, so bind it where only opera
 
 from __future__ import annotations
 
-import asyncio
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +16,7 @@ from core.runtime import supervision
 from core.runtime.supervision import ONCE
 
 if TYPE_CHECKING:
+    import asyncio
     from collections import Counter
 
     import core
@@ -64,9 +64,7 @@ class Control(ControlSocket):
 
     async def close(self) -> None:
         """Cancel running orders and close the socket."""
-        for order in self._orders:
-            order.cancel()
-        await asyncio.gather(*self._orders, return_exceptions=True)
+        await supervision.cancel_all(self._orders)
         await super().close()
 
     def _receive(self, batch: list[list[bytes]]) -> None:

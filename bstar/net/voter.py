@@ -16,6 +16,7 @@ from bstar.errors import MalformedMessage, NotActive
 from bstar.machine.ballot import NO_BALLOT
 from bstar.machine.fsm import Verdict
 from bstar.machine.wire import CLIENT_TOPIC, ReplyHeader, ReplyKind, RequestKind, decode_request_header, encode_reply_header
+from core.runtime.supervision import cancel_all
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -166,9 +167,7 @@ class Voter:
         self._held.extend(self._undecided)
         self._undecided.clear()
         self.refuse_held()
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await cancel_all(self._running)
         self.socket.close(linger=200)
         await self.socket.wait_closed()
 

@@ -153,9 +153,7 @@ class Server:
         self._closing = True  # refuse further live pages, which would not be ended
         if self._server is not None:
             self._server.close()
-        for stream in self._streams:
-            stream.cancel()
-        await asyncio.gather(*self._streams, return_exceptions=True)
+        await supervision.cancel_all(self._streams)
         await self._runner.cleanup()
 
     def _accept(self) -> asyncio.Protocol:

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["Liveness", "WorkerHeartbeats"]
 
 
+def _next_beat(at: float, interval_s: float, now: float) -> tuple[bool, float]:
+    """Return whether a heartbeat is due, and when the next one is: after a pause one, not one for each missed interval (HB-03)."""
+    if now < at:
+        return False, at
+    return True, at + interval_s if at + interval_s > now else now + interval_s
+
+
 class Liveness:
     """State of one peer's heartbeat."""
 
@@ -45,12 +52,8 @@ class Liveness:
 
     def take_heartbeat(self, now: float) -> bool:
         """Return True once per interval, when a heartbeat is due; after a pause once, not for each missed interval."""
-        if now < self.send_at:
-            return False
-        self.send_at += self.interval_s
-        if self.send_at <= now:
-            self.send_at = now + self.interval_s
-        return True
+        due, self.send_at = _next_beat(self.send_at, self.interval_s, now)
+        return due
 
     def deadline(self) -> float:
         return min(self.send_at, self.expires_at())
@@ -97,9 +100,5 @@ class WorkerHeartbeats:
 
     def take_beat(self, now: float) -> bool:
         """Return True once per interval, when heartbeats are due; after a pause once, not for each missed interval (HB-03)."""
-        if now < self.beat_at:
-            return False
-        self.beat_at += self._interval_s
-        if self.beat_at <= now:
-            self.beat_at = now + self._interval_s
-        return True
+        due, self.beat_at = _next_beat(self.beat_at, self._interval_s, now)
+        return due

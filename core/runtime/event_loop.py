@@ -9,6 +9,8 @@ import asyncio
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core.runtime.supervision import cancel_all
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -62,6 +64,4 @@ async def until_one_ends(*works: Coroutine[Any, Any, None]) -> None:
         for one in done:
             one.result()
     finally:
-        for one in tasks:
-            one.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)

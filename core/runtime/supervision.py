@@ -30,9 +30,9 @@ from core.machine.backoff import backoff_s
 from core.machine.log_rate import LogRate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
-__all__ = ["ONCE", "RESTART", "Restart", "Supervisor", "Timer", "current", "scope"]
+__all__ = ["ONCE", "RESTART", "Restart", "Supervisor", "Timer", "cancel_all", "current", "scope"]
 
 log = logging.getLogger(__name__)
 
@@ -425,6 +425,14 @@ def current() -> Supervisor:
         found = Supervisor()
         _CURRENT.set(found)
     return found
+
+
+async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait for their end, whatever they raise."""
+    tasks = [*tasks]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager

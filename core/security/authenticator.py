@@ -353,11 +353,7 @@ class ZapHandler:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._socket.close(linger=0)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await supervision.cancel_all(self._tasks)
 
     def _received(self, messages: list[Message]) -> None:
         for message in messages:

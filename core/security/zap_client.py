@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from core.constants import DEALER
 from core.errors import HandshakeError
-from core.runtime.supervision import ONCE
+from core.runtime.supervision import ONCE, cancel_all
 from core.zmtp.zap import STATUS_CODES, ZAP_ENDPOINT, Judge, ZapReply, ZapRequest, verdict_without_handler
 
 if TYPE_CHECKING:
@@ -145,11 +145,7 @@ class Authentication:
 
     async def wait_closed(self) -> None:
         """Cancel open questions; the sockets of the context are closed."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(self._tasks)
 
 
 @dataclass(slots=True)
