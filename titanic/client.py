@@ -39,7 +39,6 @@ from titanic.wire import tsp
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncGenerator, Iterable, Sequence
-    from types import TracebackType
 
 __all__ = ["Client", "Outcome", "Ticket"]
 
@@ -215,8 +214,8 @@ class Client:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._client.__aexit__(*error)
         if self.book is not None:
             self.book.close()
 

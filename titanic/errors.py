@@ -4,25 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = [
-    "BadRequest",
-    "Damaged",
-    "DeadLettered",
-    "Expired",
-    "Forbidden",
-    "JournalError",
-    "KeyConflict",
-    "MirrorAway",
-    "Pending",
-    "StoreFull",
-    "StoreLocked",
-    "TitanicError",
-    "Unavailable",
-    "UnknownRequest",
-    "VersionTooNew",
-    "Wounded",
-]
-
 
 class TitanicError(Exception):
     """Base of everything this package raises on purpose."""

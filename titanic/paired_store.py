@@ -41,7 +41,6 @@ from titanic.wire import tsp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from bstar.pair import Pair
     from core.security.credentials import Secured
@@ -170,7 +169,7 @@ class PairedTitanic:
         ]
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await supervision.cancel_all(self._works)
         if self._context is None:
             await self._mirror_context.aclose()

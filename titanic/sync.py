@@ -11,7 +11,6 @@ from titanic.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
-    from types import TracebackType
 
     from titanic.client import Outcome, Ticket
     from titanic.errors import TitanicError
@@ -70,7 +69,7 @@ class SyncClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -18,21 +18,11 @@ REWRITE_LINES: Final = 1000  # a shorter file is not rewritten
 
 
 class TicketFile:
-    """One file, used by one client at a time.
-
-    Args:
-        path: created if it does not exist.
-
-    Attributes:
-        open: row of each open ticket by UUID, oldest first.
-
-    Raises:
-        OSError: it cannot be read or written.
-    """
+    """One file, used by one client at a time and created if it does not exist. Raises OSError."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.open: dict[str, dict[str, Any]] = {}
+        self.open: dict[str, dict[str, Any]] = {}  # row of each open ticket by UUID, oldest first
         lines = 0
         with suppress(FileNotFoundError), self.path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -67,7 +57,6 @@ class TicketFile:
             self._write(row)
 
     def remove(self, uuid: str) -> None:
-        """Record that a ticket was closed."""
         if self.open.pop(uuid, None) is not None:
             self._write({"closed": uuid})
 
@@ -75,5 +64,4 @@ class TicketFile:
         os.write(self._file, json.dumps(row).encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)

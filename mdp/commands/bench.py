@@ -24,49 +24,29 @@ WARM_UP_REQUESTS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests to measure.
+    """Requests to measure."""
 
-    Attributes:
-        service: name of the service; its replies may be anything.
-        requests: number of measured requests.
-        window: requests in flight.
-        size: bytes of each body.
-    """
-
-    service: str
+    service: str  # name of the service; its replies may be anything
     requests: int
     window: int
-    size: int
+    size: int  # bytes of each body
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Result of a measurement; latencies are None if nothing was answered.
+    """Result of a measurement; latencies are None if nothing was answered."""
 
-    Attributes:
-        dialect: spoken with the broker.
-        replies: requests that were answered.
-        lost: requests without an answer.
-        errors: lost requests by code.
-        elapsed_s: seconds from the first request to the last reply.
-        rate: replies per second.
-        p50_ms: median latency.
-        p99_ms: 99th percentile.
-        p999_ms: 99.9th percentile.
-    """
-
-    dialect: str
+    dialect: str  # spoken with the broker
     replies: int
-    lost: int
-    errors: dict[str, int]
-    elapsed_s: float
+    lost: int  # requests without an answer
+    errors: dict[str, int]  # lost requests by code
+    elapsed_s: float  # seconds from the first request to the last reply
     rate: float
     p50_ms: float | None
     p99_ms: float | None
     p999_ms: float | None
 
     def as_dict(self, load: Load) -> dict[str, Any]:
-        """Return load and figures as one JSON object."""
         return asdict(load) | asdict(self)
 
 
@@ -76,7 +56,6 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 async def measure(client: Client, load: Load) -> Figures:
-    """Send the load to a broker and return the figures."""
     body = bytes(load.size)
     async for _ in client.map(load.service, repeat(body, min(WARM_UP_REQUESTS, load.requests)), window=load.window):
         pass

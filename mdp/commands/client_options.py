@@ -42,12 +42,7 @@ client_options = options(
 
 
 def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **settings: Any) -> T:
-    """Run a conversation with a broker.
-
-    Raises:
-        Unreachable: no broker answered.
-        RequestFailed: the broker or a worker refused the request.
-    """
+    """Run a conversation with a broker; raises Unreachable without an answer, RequestFailed if broker or worker refused."""
 
     async def converse() -> T:
         async with Client(brokers, **settings) as client:

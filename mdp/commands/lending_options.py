@@ -37,12 +37,7 @@ lending_options = options(
 def broker_of(values: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
     """Remove these options from a command's and return the class or factory of the broker.
 
-    Args:
-        values: of the command's options.
-        paired: whether the broker is one of a pair.
-
-    Raises:
-        click.UsageError: the options exclude each other.
+    Raises click.UsageError if they exclude each other, or if the broker is `paired`.
     """
     peers, name = values.pop("peers"), values.pop("peer_name")
     state_ms, hops = values.pop("peer_state_ms"), values.pop("peer_hops")

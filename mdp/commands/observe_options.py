@@ -24,30 +24,18 @@ __all__ = ["Observation", "observe_options"]
 
 
 class Observation:
-    """HTTP page and event log of a broker.
-
-    Args:
-        http: host and port of the HTTP page; None: no page.
-        directory: of the event log; None: no log.
-        options: of the event log.
-    """
+    """HTTP page and event log of a broker."""
 
     def __init__(self, http: tuple[str, int] | None, directory: str | None, options: EventLogOptions) -> None:
-        self.http = http
-        self.directory = directory
+        self.http = http  # host and port of the HTTP page; None: no page
+        self.directory = directory  # of the event log; None: no log
         self.options = options
 
     @asynccontextmanager
     async def observe(self, broker: Broker, more: Callable[[], Mapping[str, float | str | None]] = dict) -> AsyncIterator[None]:
-        """Observe a broker until the block ends.
+        """Observe a broker that is not yet bound until the block ends; `more` are further figures for the page.
 
-        Args:
-            broker: not yet bound, or its first requests are missed.
-            more: further figures for the page.
-
-        Raises:
-            core.exits.DiskFailed: the directory cannot be written.
-            core.exits.ExitError: the HTTP page cannot be served.
+        Raises DiskFailed if the directory cannot be written, ExitError if the page cannot be served.
         """
         if self.http is None and self.directory is None:
             yield

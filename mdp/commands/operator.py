@@ -125,17 +125,7 @@ def dlq(action: str, letter: int | None, as_json: bool, **asking: Any) -> None:
 
 
 async def _question(client: Client, name: str, about: bytes, unknown: str = "") -> list[bytes]:
-    """Return the frames after the code 200 in the broker's answer.
-
-    Args:
-        client: connected or not.
-        name: of the MMI service.
-        about: its argument.
-        unknown: error text for 404.
-
-    Raises:
-        RequestFailed: another code.
-    """
+    """Return the frames after the code 200 in the broker's answer; raises RequestFailed for another code, with `unknown` for 404."""
     code, *data = await client.request(name, about)
     word = code.decode("ascii", "backslashreplace")
     if word == _OK:
@@ -200,11 +190,7 @@ async def _retry(client: Client, letter: int) -> list[bytes]:
 
 
 def _parsed(name: str, data: Sequence[bytes]) -> Any:
-    """Return the JSON in the first frame of an answer.
-
-    Raises:
-        RequestFailed: it is not valid.
-    """
+    """Return the JSON in the first frame of an answer; raises RequestFailed."""
     try:
         return json.loads(data[0]) if data else None
     except (ValueError, RecursionError):
@@ -212,11 +198,7 @@ def _parsed(name: str, data: Sequence[bytes]) -> Any:
 
 
 def _listed(name: str, data: Sequence[bytes]) -> list[Any]:
-    """Return the JSON array in the first frame of an answer.
-
-    Raises:
-        RequestFailed: it is not valid.
-    """
+    """Return the JSON array in the first frame of an answer; raises RequestFailed."""
     items = _parsed(name, data)
     if not isinstance(items, list):
         raise RequestFailed(f"the broker's answer to {name} is not a list")

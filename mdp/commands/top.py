@@ -47,11 +47,7 @@ class View(NamedTuple):
 
 
 async def read_view(client: Client) -> View:
-    """Ask a broker for everything to show.
-
-    Raises:
-        RequestFailed: the broker does not support this.
-    """
+    """Ask a broker for everything to show; raises RequestFailed if it does not support this."""
     answers = []
     for name in ("mmi.stats", "mmi.services", "mmi.workers"):
         reply = await client.request(name, b"")
@@ -73,14 +69,7 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw(view: View, before: View | None, columns: int, lines: int) -> str:
-    """Return a view that fits the terminal, busiest services first.
-
-    Args:
-        view: the current one.
-        before: the previous one, for rates; None for none.
-        columns: of the terminal.
-        lines: of the terminal.
-    """
+    """Return a view that fits the terminal, busiest services first, with rates since the view `before`."""
     seconds = 0.0 if before is None else view.at - before.at
     earlier = {} if before is None else {row.get("name"): row.get("done", 0) for row in before.services}
     head = "  ".join(f"{name} {view.stats.get(name, 0):,}" for name in _COUNTS)

@@ -34,7 +34,6 @@ from mdp.eventlog.format import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from mdp.eventlog.format import Event
 
@@ -77,29 +76,18 @@ def _read_clock() -> Clock:
 
 
 class EventLogWriter:
-    """Writer of the event log in one directory; one writer per directory.
+    """Writer of the event log in one directory, which is created if missing; one writer per directory.
 
-    Args:
-        directory: created if missing.
-        options: limits.
-        clock: reads both clocks; the monotonic one must be that of the events.
-
-    Attributes:
-        dropped: events lost to a full buffer, a failing disk, or the end of the log.
-        written: events handed to the system.
-        trouble: why nothing can be written now, "" if it can.
-
-    Raises:
-        OSError: the directory cannot be created or written.
+    Raises OSError if the directory cannot be created or written.
     """
 
     def __init__(self, directory: str | Path, options: EventLogOptions | None = None, *, clock: Callable[[], Clock] = _read_clock) -> None:
         self.options = options or EventLogOptions()
-        self.dropped = 0
-        self.written = 0
-        self.trouble = ""
+        self.dropped = 0  # events lost to a full buffer, a failing disk, or the end of the log
+        self.written = 0  # events handed to the system
+        self.trouble = ""  # why nothing can be written now
         self._directory = Path(directory)
-        self._clock = clock
+        self._clock = clock  # reads both clocks; the monotonic one must be that of the events
         self._buffer: list[bytes] = []
         self._waiting_bytes = 0
         self._waiting_events = 0
@@ -152,7 +140,7 @@ class EventLogWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # In the thread.
@@ -254,15 +242,9 @@ def segment_number(path: Path) -> int:
 
 
 def read_segment(path: str | Path, on_damage: Callable[[Path, Damage], None] | None = None) -> Iterator[Event]:
-    """Return the events of one segment, up to the first damage.
+    """Return the events of one segment, up to the first damage. Raises NotAnEventLog, OSError.
 
-    Args:
-        path: of the file.
-        on_damage: called for damage; a torn tail is usual after a crash, and while a broker writes.
-
-    Raises:
-        NotAnEventLog: the file is not a segment.
-        OSError: it cannot be read.
+    `on_damage` is called for damage; a torn tail is usual after a crash, and while a broker writes.
     """
     path = Path(path)
     octets = path.read_bytes()

@@ -96,15 +96,10 @@ class NotAnEventLog(ValueError):
 
 
 class Clock(NamedTuple):
-    """Both clocks read at one time, to convert monotonic seconds to wall time.
+    """Both clocks read at one time, to convert monotonic seconds to wall time."""
 
-    Attributes:
-        wall_us: microseconds since 1970, UTC.
-        monotonic_s: seconds since an arbitrary time of the machine that wrote.
-    """
-
-    wall_us: int
-    monotonic_s: float
+    wall_us: int  # microseconds since 1970, UTC
+    monotonic_s: float  # seconds since an arbitrary time of the machine that wrote
 
     def wall(self, monotonic_s: float) -> int:
         """Return the wall time of a monotonic time in microseconds since 1970."""
@@ -112,107 +107,61 @@ class Clock(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Columns of `events` events; each is one value or a sequence of as many. `ids` are 8 bytes each, concatenated.
+    """Columns of `events` events; each is one value or a sequence of as many. `ids` are 8 bytes each, concatenated."""
 
-    Attributes:
-        kind: one of `KINDS`.
-        events: number of events.
-        time: of the event, monotonic seconds.
-        service: its name.
-        worker: routing id of the worker, b"" for none.
-        client: routing id of the client, b"" for none.
-        ids: numbers of the requests: the client's in MDP/0.3, the broker's in 0.1 and 0.2; b"" for none.
-        attempts: workers the request was given to, including the last one.
-        opened: when it was accepted, monotonic seconds; 0.0 for never.
-        given: when it was last given to a worker; 0.0 for never.
-        request_bytes: encoded bytes of the request's options and body.
-        reply_bytes: encoded bytes of the reply's body; 0 without one.
-        code: of MDP/0.3, or why a worker was lost; "" for a reply.
-        text: for people; of an accepted request, the `traceparent` of its client; of DROPPED, the number of events.
-    """
-
-    kind: int
+    kind: int  # one of `KINDS`
     events: int
-    time: float
+    time: float  # of the event, monotonic seconds
     service: bytes | Sequence[bytes] = b""
-    worker: bytes | Sequence[bytes] = b""
-    client: bytes | Sequence[bytes] = b""
-    ids: bytes = b""
-    attempts: int | Sequence[int] = 0
-    opened: float | Sequence[float] = 0.0
-    given: float | Sequence[float] = 0.0
-    request_bytes: int | Sequence[int] = 0
-    reply_bytes: int | Sequence[int] = 0
-    code: str | Sequence[str] = ""
-    text: str | Sequence[str] = ""
+    worker: bytes | Sequence[bytes] = b""  # routing id of the worker, b"" for none
+    client: bytes | Sequence[bytes] = b""  # routing id of the client, b"" for none
+    ids: bytes = b""  # numbers of the requests: the client's in MDP/0.3, the broker's in 0.1 and 0.2; b"" for none
+    attempts: int | Sequence[int] = 0  # workers the request was given to, including the last one
+    opened: float | Sequence[float] = 0.0  # when it was accepted, monotonic seconds; 0.0 for never
+    given: float | Sequence[float] = 0.0  # when it was last given to a worker; 0.0 for never
+    request_bytes: int | Sequence[int] = 0  # encoded bytes of the request's options and body
+    reply_bytes: int | Sequence[int] = 0  # encoded bytes of the reply's body; 0 without one
+    code: str | Sequence[str] = ""  # of MDP/0.3, or why a worker was lost; "" for a reply
+    text: str | Sequence[str] = ""  # for people; of an accepted request, the `traceparent` of its client; of DROPPED, the number of events
 
 
 class Event(NamedTuple):
-    """One event for readers, and a row of the Spark source; `COLUMNS` names the columns.
+    """One event for readers, and a row of the Spark source; `COLUMNS` names the columns."""
 
-    Attributes:
-        time: wall time of the event, microseconds since 1970.
-        kind: "answered", "failed", …
-        service: name.
-        worker: routing id in hex, "" for none.
-        client: routing id in hex, "" for none.
-        request_id: 16 hex digits, "" for none; unique together with `client`.
-        attempts: workers the request was given to.
-        accepted_at: wall time in microseconds, None if it was not accepted.
-        dispatched_at: when it was last given to a worker, None for never.
-        queue_us: microseconds from acceptance to the last worker, None without one.
-        service_us: microseconds from then to the event, None without a worker.
-        request_bytes: encoded bytes of options and body.
-        reply_bytes: encoded bytes of the reply's body.
-        code: of MDP/0.3, or why a worker was lost.
-        text: for people; of an accepted request, its client's `traceparent`, if any.
-    """
-
-    time: int
-    kind: str
+    time: int  # wall time of the event, microseconds since 1970
+    kind: str  # "answered", "failed", …
     service: str
-    worker: str
-    client: str
-    request_id: str
-    attempts: int
-    accepted_at: int | None
-    dispatched_at: int | None
-    queue_us: int | None
-    service_us: int | None
-    request_bytes: int
-    reply_bytes: int
-    code: str
-    text: str
+    worker: str  # routing id in hex, "" for none
+    client: str  # routing id in hex, "" for none
+    request_id: str  # 16 hex digits, "" for none; unique together with `client`
+    attempts: int  # workers the request was given to
+    accepted_at: int | None  # wall time in microseconds, None if it was not accepted
+    dispatched_at: int | None  # when it was last given to a worker, None for never
+    queue_us: int | None  # microseconds from acceptance to the last worker, None without one
+    service_us: int | None  # microseconds from then to the event, None without a worker
+    request_bytes: int  # encoded bytes of options and body
+    reply_bytes: int  # encoded bytes of the reply's body
+    code: str  # of MDP/0.3, or why a worker was lost
+    text: str  # for people; of an accepted request, its client's `traceparent`, if any
 
 
 COLUMNS = Event._fields
 
 
 class Damage(NamedTuple):
-    """Where a segment stops being valid; a torn tail is left by a crash, or by a broker that is writing.
+    """Where a segment stops being valid; a torn tail is left by a crash, or by a broker that is writing."""
 
-    Attributes:
-        offset: of the first byte that is not read.
-        reason: in words.
-        torn: whether the last block is incomplete.
-    """
-
-    offset: int
+    offset: int  # of the first byte that is not read
     reason: str
-    torn: bool
+    torn: bool  # whether the last block is incomplete
 
 
 def encode_header(clock: Clock) -> bytes:
-    """Return the first bytes of a segment."""
     return _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, 0, clock.wall_us, clock.monotonic_s)
 
 
 def decode_header(octets: bytes) -> Clock:
-    """Return the clocks in a segment's header.
-
-    Raises:
-        NotAnEventLog: not a header of this version.
-    """
+    """Return the clocks in a segment's header; raises NotAnEventLog if it is not one of this version."""
     if len(octets) < HEADER_BYTES:
         raise NotAnEventLog(f"{len(octets)} bytes are no header, it has {HEADER_BYTES}")
     magic, version, size, _, wall_us, monotonic_s = _HEADER.unpack_from(octets)
@@ -224,7 +173,6 @@ def decode_header(octets: bytes) -> Clock:
 
 
 def encode_block(block: Block) -> bytes:
-    """Return a block with its length and checksum."""
     body: bytes = msgpack.packb(block)
     return _BLOCK.pack(len(body), crc32(body)) + body
 
@@ -247,21 +195,12 @@ def halves(block: Block) -> tuple[Block, Block]:
 
 
 def decode_segment(octets: bytes) -> Iterator[Block | Damage]:
-    """Return the blocks of a segment in order, then the damage, if any.
-
-    Args:
-        octets: of a whole segment, including its header.
-    """
+    """Return the blocks of a whole segment in order, then the damage, if any."""
     return decode_blocks(memoryview(octets)[HEADER_BYTES:], HEADER_BYTES)
 
 
 def decode_blocks(octets: Octets, at: int) -> Iterator[Block | Damage]:
-    """Return the blocks of a piece of a segment, then the damage, if any.
-
-    Args:
-        octets: the piece; it begins with a block.
-        at: its offset in the segment, for reports of damage.
-    """
+    """Return the blocks of a piece of a segment, which begins with a block at offset `at`, then the damage, if any."""
     for body in _bodies(octets, at):
         if isinstance(body, Damage):
             yield body
@@ -277,10 +216,8 @@ def decode_blocks(octets: Octets, at: int) -> Iterator[Block | Damage]:
 def whole_blocks(octets: Octets, at: int, most: int | None = None) -> tuple[int, Damage | None]:
     """Return where the last whole block of a piece of a segment ends, and the damage, if any.
 
-    Args:
-        octets: the piece; it begins with a block.
-        at: its offset in the segment; the result counts from the segment's start too.
-        most: bytes; blocks that begin later are not read.
+    The piece begins with a block at offset `at` of the segment; the result counts from the segment's start too. Blocks that begin after
+    `most` bytes are not read.
     """
     end = at
     for body in _bodies(octets, at):
@@ -345,7 +282,6 @@ def _decode_body(body: Octets) -> Block | None:
 
 
 def events_of(block: Block, clock: Clock) -> Iterator[Event]:
-    """Return the events of a block."""
     count, kind, at = block.events, KINDS.get(block.kind, str(block.kind)), clock.wall(block.time)
     hexes = block.ids.hex()
     ids: Iterable[str] = [hexes[i : i + 16] for i in range(0, len(hexes), 16)] if hexes else repeat("", count)

@@ -42,19 +42,13 @@ class Run(NamedTuple):
 
 
 class LogRemoved(ValueError):
-    """A segment was removed before it was read: a broker keeps `events_max_bytes` only.
-
-    Args:
-        directory: of the log.
-        wanted: number of the segment.
-        there: number of the oldest later segment; 0 if all segments are older.
-    """
+    """A segment was removed before it was read: a broker keeps `events_max_bytes` only."""
 
     def __init__(self, directory: str, wanted: int, there: int) -> None:
         super().__init__(directory, wanted, there)
         self.directory = directory
         self.wanted = wanted
-        self.there = there
+        self.there = there  # number of the oldest later segment; 0 if all segments are older
 
     def __str__(self) -> str:
         there = f"it continues with {self.there:016x}" if self.there else "all its segments have smaller numbers, so it is another log"
@@ -62,17 +56,10 @@ class LogRemoved(ValueError):
 
 
 def runs(directory: str, at: Place, stop: Place | None = None, most: int | None = None, *, skip_lost: bool = False) -> Iterator[Run]:
-    """Yield the whole blocks of a log from a place, in order.
+    """Yield the whole blocks of a log from a place to `stop`, or to its end, in order.
 
-    Args:
-        directory: of the log.
-        at: where to begin.
-        stop: where to end, None for the end of the log.
-        most: approximate bytes: the last block is whole, and there is at least one.
-        skip_lost: continue at the next segment when segments were removed.
-
-    Raises:
-        LogRemoved: segments were removed.
+    There are about `most` bytes: the last block is whole, and there is at least one. When segments were removed, continue at the next one
+    with `skip_lost`; otherwise raise LogRemoved.
     """
     left = most
     expected = at.segment

@@ -25,20 +25,12 @@ _TEXT_REPLY = "reply string"
 
 @dataclass(frozen=True, slots=True)
 class FileJob:
-    """Input, request and output of the job; names as in `dispatch`.
+    """Input, request and output of the job; names as in `dispatch`."""
 
-    Attributes:
-        input: file or directory; with titanic the name of a batch.
-        input_format: one of `choices.INPUT_FORMATS`.
-        input_options: of Spark's reader, as pairs.
-        output: directory, which must not exist.
-        output_format: csv, json or parquet.
-    """
-
-    input: str
-    input_format: str
-    output: str
-    output_format: str
+    input: str  # file or directory; with titanic the name of a batch
+    input_format: str  # one of `choices.INPUT_FORMATS`
+    output: str  # directory, which must not exist
+    output_format: str  # csv, json or parquet
     broker: tuple[str, ...]
     service: str
     request: tuple[str, ...]
@@ -52,33 +44,21 @@ class FileJob:
     decode: str | None = None
     parts: bool = False
     curve: CurveFiles | None = None
-    input_options: tuple[tuple[str, str], ...] = ()
+    input_options: tuple[tuple[str, str], ...] = ()  # of Spark's reader, as pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of the rows.
-
-    Attributes:
-        rows: rows written.
-        failed: rows without a reply.
-        first_error: reason of the first of them.
-        sent_again: requests sent beyond the first of each row.
-    """
+    """Counts of the rows."""
 
     rows: int
-    failed: int
-    first_error: str | None
-    sent_again: int
+    failed: int  # rows without a reply
+    first_error: str | None  # reason of the first of them
+    sent_again: int  # requests sent beyond the first of each row
 
 
 def run_file_job(spark: SparkSession, job: FileJob, counts: Counts | None = None) -> Tally:
-    """Read, dispatch, write, and count the written rows.
-
-    Raises:
-        ValueError: a named column does not exist.
-        PySparkException: Spark could not read, write or run it.
-    """
+    """Read, dispatch, write, and count the written rows. Raises ValueError if a column does not exist, PySparkException."""
     answered = dispatch(
         _read(spark, job),
         broker=job.broker,

@@ -16,13 +16,9 @@ __all__ = ["local_session"]
 
 
 def local_session(name: str, master: str = "local[*]", *, partitions: int = 4, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark quietly and return its session.
+    """Start Spark quietly and return its session; `settings` take precedence over ours.
 
-    Args:
-        name: of the application.
-        master: where to run.
-        partitions: of a shuffle; Spark's default of 200 is for larger data.
-        settings: further settings of Spark, which take precedence.
+    A shuffle has fewer `partitions` than Spark's default of 200, which is for larger data.
     """
     # Without these Spark looks up the host's name, which often has no address, and starts any `python3` of the path.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

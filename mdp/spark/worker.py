@@ -39,7 +39,6 @@ from mdp.worker.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
-    from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -144,8 +143,8 @@ class SparkWorker:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.__aexit__(*error)
 
     async def serve_forever(self) -> None:
         """Return when `stop` is called."""

@@ -38,42 +38,25 @@ class Verdict(enum.Enum):
 
 
 class Question(NamedTuple):
-    """Question whether a user may do something.
+    """Question whether a user may do something."""
 
-    Attributes:
-        verb: of the broker's rules: `call` or `manage`.
-        user: as named by the broker, in UTF-8.
-        service: that is called or managed.
-    """
-
-    verb: bytes
-    user: bytes
+    verb: bytes  # of the broker's rules: `call` or `manage`
+    user: bytes  # as named by the broker, in UTF-8
     service: bytes
 
 
 class Permissions:
-    """Permissions at one broker.
-
-    Args:
-        client: with a window of `QUESTIONS_MAX`, for questions only, so that none waits behind a delivery.
-        keep_s: how long an answer is cached; a change of the broker's rules takes effect after this time.
-        clock: monotonic seconds.
-
-    Attributes:
-        asked: questions sent to the broker.
-        failed: questions without an answer.
-        reason: why the last question had no answer, "" if it had one.
-    """
+    """Permissions at one broker."""
 
     def __init__(self, client: mdp.Client, keep_s: float, clock: Callable[[], float]) -> None:
-        self.asked = 0
-        self.failed = 0
-        self.reason = ""
+        self.asked = 0  # questions sent to the broker
+        self.failed = 0  # questions without an answer
+        self.reason = ""  # why the last question had no answer, "" if it had one
         self._log = RateLimitedLog(log)
         self._supervisor = supervision.current()
-        self._client = client
-        self._keep_s = keep_s
-        self._clock = clock
+        self._client = client  # with a window of `QUESTIONS_MAX`, for questions only, so that none waits behind a delivery
+        self._keep_s = keep_s  # how long an answer is cached; a change of the broker's rules takes effect after this time
+        self._clock = clock  # monotonic seconds
         self._answers: OrderedDict[Question, tuple[float, Verdict]] = OrderedDict()  # (expires at, verdict)
         self._asking: dict[Question, list[tuple[Callable[[Any, Verdict], None], Any]]] = {}
         self._queue: deque[Question] = deque()  # not sent yet

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OWNERLESS", "Access", "refusal", "user_of"]
 
+# May access requests without an owner; operators, and clients without a user name, always may.
 OWNERLESS: Final = ("operators", "everybody")
 NAMES_MAX: Final = 4096  # cached user names, so that all requests of a user share one object
 WAIT: Final = b"titanic.wait"
@@ -37,15 +38,7 @@ LOOK: Final = b"titanic.look"
 
 
 class Access:
-    """Authorization in front of one store.
-
-    Args:
-        store: opened.
-        batches: of the same store.
-        store_status: of the same store.
-        permissions: of users.
-        ownerless: who may access requests without an owner: "operators" (and clients without a user name), or "everybody".
-    """
+    """Authorization in front of one store; `ownerless` is one of `OWNERLESS`."""
 
     def __init__(self, store: Store, batches: Batches, store_status: StoreStatus, permissions: Permissions, *, ownerless: str) -> None:
         self._store = store
@@ -186,15 +179,12 @@ class Access:
 
 
 def refusal(owner: bytes, service: bytes) -> str:
-    """Return the reason for refusing a request whose user may not call its service."""
     return f"FORBIDDEN: {owner.decode(errors='replace')} may not call {service.decode('ascii', 'replace')}"
 
 
 def user_of(entry: Entry) -> str | None:
-    """Return the user on whose behalf a worker is called, None without an owner."""
     return entry.owner.decode(errors="replace") if entry.owner else None
 
 
 def _unknown(verb: bytes) -> list[bytes]:
-    """Return the answer for an unknown request."""
     return [OK] if verb == tsp.CLOSE else [BAD]

@@ -22,12 +22,7 @@ T = TypeVar("T")
 
 
 def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
-    """Run `talk` with a client.
-
-    Raises:
-        Unreachable: there is no broker.
-        RequestFailed: broker or store refused.
-    """
+    """Run `talk` with a client; raises Unreachable without a broker, RequestFailed if broker or store refused."""
 
     async def converse() -> T:
         async with Client(brokers, **options) as client:

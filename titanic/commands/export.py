@@ -27,13 +27,10 @@ FORMATS: Final = ("jsonl", "msgpack", "parquet")
 
 
 def export_rows(disk: Disk, wall_ms: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for every request that is not closed, oldest first; the caller has locked the store.
+    """Yield a row for every request that is not closed, oldest first; the caller has locked the store. Raises as `read_store`.
 
     `uuid state service age_s attempts key owner`, `request` and `reply` as lists of bytes (None if absent or damaged) and `reason`
     (why there will be no reply).
-
-    Raises:
-        JournalError, OSError: as `read_store`.
     """
     found, index = read_store(disk)
     now_ms = index.resume_clock(wall_ms)
@@ -56,12 +53,7 @@ def export_rows(disk: Disk, wall_ms: int) -> Iterator[dict[str, Any]]:
 
 
 def write_rows(rows: Iterator[dict[str, Any]], form: str, file: IO[bytes]) -> None:
-    """Write rows in one of `FORMATS`.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        OSError: the file.
-    """
+    """Write rows in one of `FORMATS`; raises ImportError without pyarrow, and OSError."""
     if form == "parquet":
         from titanic.spark.parquet import write_parquet
 

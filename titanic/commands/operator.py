@@ -63,7 +63,6 @@ def operator() -> None:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn errors of a store into exit codes."""
     try:
         yield
     except StoreLocked as error:

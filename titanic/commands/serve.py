@@ -51,7 +51,6 @@ class Fsync(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
     name = "always|interval=MS|never"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
-        """Return "always", "never", or the ms."""
         if isinstance(value, int):
             return value
         name, _, number = str(value).partition("=")

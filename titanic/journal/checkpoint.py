@@ -35,7 +35,6 @@ _CHECK: Final = Struct(">I")
 
 
 def item_packer() -> Callable[[Any], bytes]:
-    """Return a function that packs one item."""
     pack: Callable[[Any], bytes] = msgpack.Packer().pack
     return pack
 
@@ -56,17 +55,11 @@ class Checkpoint(NamedTuple):
     items: Sequence[Any]
 
     def encode(self) -> bytes:
-        """Return the whole file."""
         return encode_packed(self.store, self.segment, self.sequence, [*map(item_packer(), self.items)])
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Checkpoint:
-        """Read a whole file.
-
-        Raises:
-            VersionTooNew: written by a newer program.
-            JournalError: damaged.
-        """
+        """Read a whole file; raises VersionTooNew, and JournalError if it is damaged."""
         good = len(data) >= 4 and crc32(memoryview(data)[:-4]) == int.from_bytes(data[-4:], "big")
         check_version(data, MAGIC, path, good)
         if not good:

@@ -37,50 +37,22 @@ READ_BYTES_MAX: Final = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 class Disk(Protocol):
     """One directory. Every method may raise OSError; handles are integers."""
 
-    def lock(self) -> None:
-        """Lock the directory for this process; raises StoreLocked when another process has it."""
-
-    def unlock(self) -> None:
-        """Release the lock."""
-
-    def names(self) -> list[str]:
-        """Return the names of all files, sorted."""
-
-    def create(self, name: str) -> int:
-        """Create an empty file, open for reading and writing; raises FileExistsError."""
-
-    def open(self, name: str) -> int:
-        """Open an existing file for reading and writing."""
-
-    def close(self, handle: int) -> None:
-        """Close a handle."""
-
-    def preallocate(self, handle: int, size: int) -> None:
-        """Allocate `size` bytes, which read as zeros, so that later writes there need no free space."""
-
-    def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
-        """Write all buffers consecutively from `offset` on."""
-
-    def read(self, handle: int, size: int, offset: int) -> bytes:
-        """Read up to `size` bytes; fewer only at the end of the file."""
-
-    def size(self, handle: int) -> int:
-        """Return the size of a file in bytes."""
-
-    def sync(self, handle: int) -> None:
-        """Return when everything written to this file is on the disk."""
-
-    def truncate(self, handle: int, size: int) -> None:
-        """Cut a file off at `size` bytes."""
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing `new`."""
-
-    def unlink(self, name: str) -> None:
-        """Remove a file."""
-
-    def sync_directory(self) -> None:
-        """Return when every create, rename and unlink is on the disk."""
+    def lock(self) -> None: ...  # lock the directory for this process; raises StoreLocked when another process has it
+    def unlock(self) -> None: ...
+    def names(self) -> list[str]: ...  # return the names of all files, sorted
+    def create(self, name: str) -> int: ...  # create an empty file, open for reading and writing; raises FileExistsError
+    def open(self, name: str) -> int: ...  # open an existing file for reading and writing
+    def close(self, handle: int) -> None: ...
+    # Allocate `size` bytes, which read as zeros, so that later writes there need no free space.
+    def preallocate(self, handle: int, size: int) -> None: ...
+    def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None: ...  # write all buffers consecutively from `offset` on
+    def read(self, handle: int, size: int, offset: int) -> bytes: ...  # read up to `size` bytes; fewer only at the end of the file
+    def size(self, handle: int) -> int: ...  # in bytes
+    def sync(self, handle: int) -> None: ...  # return when everything written to this file is on the disk
+    def truncate(self, handle: int, size: int) -> None: ...  # cut a file off at `size` bytes
+    def rename(self, old: str, new: str) -> None: ...  # replaces `new`
+    def unlink(self, name: str) -> None: ...  # a missing file is no error
+    def sync_directory(self) -> None: ...  # return when every create, rename and unlink is on the disk
 
 
 class RealDisk:
@@ -224,7 +196,6 @@ class ReadingDisk(RealDisk):
         self._lock = handle
 
     def unlock(self) -> None:
-        """Release lock and directory."""
         for handle in (self._lock, self._dir):
             if handle is not None and handle >= 0:
                 os.close(handle)

@@ -388,8 +388,7 @@ class Journal:
         await self._reader.forget(numbers)
 
 
-def _no_call(_: SegmentLog) -> None:
-    """Do nothing, between two batches."""
+def _no_call(_: SegmentLog) -> None: ...
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

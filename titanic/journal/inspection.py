@@ -30,41 +30,20 @@ if TYPE_CHECKING:
 
     from titanic.journal.disk import Disk
 
-__all__ = [
-    "FATAL",
-    "MANIFEST_NAME",
-    "Problem",
-    "Inspection",
-    "find_problems",
-    "is_accepted",
-    "read_file",
-    "scan_span",
-    "segment_name",
-    "inspect_store",
-    "unreadable",
-]
-
 MANIFEST_NAME: Final = "manifest"
 FATAL: Final = frozenset({"JOURNAL_SEQ_GAP", "JOURNAL_DUP", "JOURNAL_FOREIGN"})
 _SEGMENT_NAME: Final = re.compile(r"(\d{12})\.seg")
 
 
 class Problem(NamedTuple):
-    """A defect of a store.
+    """A defect of a store."""
 
-    Attributes:
-        code: DAMAGED, TORN, or one of `FATAL`, which prevent a start.
-        path: the file, existing or missing.
-        kind: the kind of `Damage`, or a sentence.
-        first, last: sequences lost, none when first > last; uuid: as read, b"" when unknown.
-    """
-
-    code: str
-    path: str
-    kind: str
+    code: str  # DAMAGED, TORN, or one of `FATAL`, which prevent a start
+    path: str  # the file, existing or missing
+    kind: str  # the kind of `Damage`, or a sentence
     offset: int = 0
     length: int = 0
-    first: int = 0
+    first: int = 0  # first, last: sequences lost, none when first > last; uuid: as read, b"" when unknown
     last: int = -1
     uuid: bytes = b""
 
@@ -80,45 +59,33 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Inspection:
-    """Contents of a store directory.
+    """Contents of a store directory."""
 
-    Attributes:
-        store: the store id, b"" when the directory holds no store yet.
-        spans: the segments by number, in order; only the last one can be open.
-        removable: segments whose removal was not finished, and files that were never finished.
-        problems: defects, fatal or not.
-    """
-
-    store: bytes = b""
-    spans: dict[int, Span] = field(default_factory=dict)
+    store: bytes = b""  # the store id, b"" when the directory holds no store yet
+    spans: dict[int, Span] = field(default_factory=dict)  # the segments by number, in order; only the last one can be open
     accepted: tuple[Accepted, ...] = ()
-    removable: list[str] = field(default_factory=list)
+    removable: list[str] = field(default_factory=list)  # segments whose removal was not finished, and files that were never finished
     problems: list[Problem] = field(default_factory=list)
     manifest: Manifest | None = None
 
     @property
     def fatal(self) -> Problem | None:
-        """The first problem that prevents a start."""
         return next((p for p in self.problems if p.code in FATAL), None)
 
     def is_accepted(self, number: int, damage: Damage) -> bool:
-        """Return whether the operator accepted this damage."""
         return is_accepted(self.accepted, number, damage)
 
 
 def is_accepted(accepted: Iterable[Accepted], number: int, damage: Damage) -> bool:
-    """Return whether damage to a segment lies within accepted ranges."""
     end = damage.offset + damage.length
     return any(one.segment == number and one.offset <= damage.offset and end <= one.offset + one.length for one in accepted)
 
 
 def segment_name(number: int) -> str:
-    """Return the file name of a segment."""
     return f"{number:012d}.seg"
 
 
 def read_file(disk: Disk, name: str, size: int | None = None) -> bytes:
-    """Read a file from its start: all of it, or its first `size` octets."""
     handle = disk.open(name)
     try:
         return disk.read(handle, disk.size(handle) if size is None else size, 0)
@@ -129,10 +96,7 @@ def read_file(disk: Disk, name: str, size: int | None = None) -> bytes:
 def inspect_store(disk: Disk) -> Inspection:
     """Read the manifest and every segment header.
 
-    Raises:
-        VersionTooNew: a file of a newer version; change nothing.
-        JournalError: there are segments, but nothing tells which store they belong to.
-        OSError: the disk.
+    Raises VersionTooNew, OSError, and JournalError if there are segments but nothing tells which store they belong to.
     """
     found = Inspection()
     names = disk.names()
@@ -244,7 +208,6 @@ def _firsts(disk: Disk, numbers: dict[int, SegmentHeader | None], listed: dict[i
 
 
 def scan_span(data: bytes, seed: int, span: Span) -> Iterator[Record | Damage]:
-    """Scan a segment, sealed or open."""
     return _scan_open(data, seed, span.first) if span.last == OPEN else scan_sealed(data, seed, span.first, span.last)
 
 
@@ -271,11 +234,7 @@ def unreadable(record: Record, segment: int, error: ValueError) -> Problem:
 
 
 def find_problems(disk: Disk) -> tuple[Inspection, int, int]:
-    """Read every record of a store: (inspection with all problems, records, bytes). Changes nothing.
-
-    Raises:
-        VersionTooNew, JournalError, OSError: as `inspect_store`.
-    """
+    """Read every record of a store: (inspection with all problems, records, bytes). Changes nothing. Raises as `inspect_store`."""
     found = inspect_store(disk)
     records = octets = 0
     for span in found.spans.values():

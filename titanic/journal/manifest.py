@@ -57,7 +57,6 @@ class Manifest(NamedTuple):
     accepted: tuple[Accepted, ...]
 
     def encode(self) -> bytes:
-        """Return the whole file."""
         head = _HEAD.pack(MAGIC, VERSION, CRC32, 0, self.store, len(self.spans), len(self.accepted))
         pieces = [head, *(_SPAN.pack(*span) for span in self.spans), *(_ACCEPTED.pack(*one) for one in self.accepted)]
         data = b"".join(pieces)
@@ -65,12 +64,7 @@ class Manifest(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Manifest:
-        """Read a whole file.
-
-        Raises:
-            VersionTooNew: written by a newer program.
-            JournalError: damaged.
-        """
+        """Read a whole file; raises VersionTooNew, and JournalError if it is damaged."""
         good = len(data) >= 4 and crc32(data[:-4]) == int.from_bytes(data[-4:], "big")
         check_version(data, MAGIC, path, good)
         if not good:

@@ -36,7 +36,6 @@ class MemoryJournal:
         self._waiting: list[tuple[Token, Location]] = []
 
     def append(self, draft: Draft, token: Token) -> None:
-        """Keep a record; the token is called in the next loop iteration."""
         kind, _, body = draft
         place = (0, self._next, record_size(len(body)))
         self._next += 1
@@ -47,7 +46,6 @@ class MemoryJournal:
         self._waiting.append((token, place))
 
     def after(self, token: Token) -> None:
-        """Call a token when everything appended so far was acknowledged."""
         self._loop.call_soon(token[0], token[1], None, None)
 
     def _acknowledge(self) -> None:
@@ -61,14 +59,11 @@ class MemoryJournal:
         self._supervisor.each("titanic acknowledgement", acknowledge, iter(waiting))
 
     def read(self, place: Location, token: Token) -> None:
-        """Call the token with a record in the next loop iteration."""
         self._loop.call_soon(token[0], token[1], self._bodies.get(place), None)
 
     def forget(self, place: Location) -> None:
-        """Drop a record."""
         self._bodies.pop(place, None)
 
     async def close(self) -> None:
-        """Forget everything."""
         self.failed.cancel()
         self._bodies.clear()

@@ -36,38 +36,24 @@ MARK_NAME: Final = "mirror"
 
 
 class Step(enum.StrEnum):
-    """State of the data of a mirror.
+    """State of the data of a mirror."""
 
-    EMPTY: no data yet. IN_STEP: everything that was acknowledged, as far as it knows. BEHIND: complete but older, the store acknowledged
-    alone. CHANGING: files were being exchanged, so the contents are unknown.
-    """
-
-    EMPTY = "empty"
-    IN_STEP = "in step"
-    BEHIND = "behind"
-    CHANGING = "changing"
+    EMPTY = "empty"  # no data yet
+    IN_STEP = "in step"  # everything that was acknowledged, as far as it knows
+    BEHIND = "behind"  # complete but older: the store acknowledged alone
+    CHANGING = "changing"  # files were being exchanged, so the contents are unknown
 
 
 class Mark(NamedTuple):
-    """The file `mirror` in a mirrored directory.
+    """The file `mirror` in a mirrored directory."""
 
-    Attributes:
-        role: "store", or "mirror".
-        epoch: raised by each promotion; a mirror refuses a store of a lower epoch.
-        step: of a mirror; a store is always IN_STEP with itself.
-        alone: of a store: it acknowledged records its mirror lacks.
-        doubt: of a mirror: its disk failed, so its files may be in memory only and must not be compared.
-        store: the id of the store, b"" before it is known.
-        paired: half of a pair (`titanic.paired_store`): its step does not tell whether the other half acknowledged alone.
-    """
-
-    role: str = "store"
-    epoch: int = 0
-    step: Step = Step.IN_STEP
-    alone: bool = False
-    doubt: bool = False
-    store: bytes = b""
-    paired: bool = False
+    role: str = "store"  # "store", or "mirror"
+    epoch: int = 0  # raised by each promotion; a mirror refuses a store of a lower epoch
+    step: Step = Step.IN_STEP  # of a mirror; a store is always IN_STEP with itself
+    alone: bool = False  # of a store: it acknowledged records its mirror lacks
+    doubt: bool = False  # of a mirror: its disk failed, so its files may be in memory only and must not be compared
+    store: bytes = b""  # the id of the store, b"" before it is known
+    paired: bool = False  # half of a pair (`titanic.paired_store`): its step does not tell whether the other half acknowledged alone
 
     def encode(self) -> bytes:
         """Return the file: one line of JSON."""

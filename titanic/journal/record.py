@@ -36,27 +36,6 @@ from titanic.errors import JournalError, VersionTooNew
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = [
-    "HEADER_BYTES",
-    "RECORD_HEADER_BYTES",
-    "ROOM_BYTES",
-    "VERSION",
-    "Damage",
-    "Draft",
-    "RecordKind",
-    "Location",
-    "Record",
-    "SegmentHeader",
-    "check_version",
-    "decode_one",
-    "encode",
-    "first_sequence",
-    "record_size",
-    "scan",
-    "scan_sealed",
-    "seed_of",
-]
-
 VERSION: Final = 1
 CRC32: Final = 1  # checksum algorithm id: zlib.crc32 needs nothing installed and runs at 1.5 GB/s
 HEADER_BYTES: Final = 64
@@ -105,20 +84,14 @@ class Record(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A damaged byte range of a segment.
-
-    Attributes:
-        kind: "zeroed", "head", "checksum", "length", "duplicate", "missing", "padding" or "cut".
-        first, last: the sequences lost with it; none when first > last; last is -1 when unknown.
-        uuid: the UUID as read, which may be damaged too; b"" when there is none.
-    """
+    """A damaged byte range of a segment."""
 
     offset: int
     length: int
-    kind: str
-    first: int
+    kind: str  # "zeroed", "head", "checksum", "length", "duplicate", "missing", "padding" or "cut"
+    first: int  # first, last: the sequences lost with it; none when first > last; last is -1 when unknown
     last: int
-    uuid: bytes
+    uuid: bytes  # the UUID as read, which may be damaged too; b"" when there is none
 
 
 class SegmentHeader(NamedTuple):
@@ -130,18 +103,12 @@ class SegmentHeader(NamedTuple):
     created_ms: int
 
     def encode(self) -> bytes:
-        """Return the 64 bytes."""
         head = _SEGMENT.pack(SEGMENT_MAGIC, VERSION, CRC32, 0, HEADER_BYTES, self.store, self.number, self.first, self.created_ms, 0)
         return head + _CHECK.pack(crc32(head))
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> SegmentHeader:
-        """Read the header at the start of `data`.
-
-        Raises:
-            VersionTooNew: written by a newer program.
-            JournalError: not a segment header, or a damaged one.
-        """
+        """Read the header at the start of `data`; raises VersionTooNew, and JournalError if it is damaged or something else."""
         if len(data) < HEADER_BYTES:
             raise JournalError(path, f"{len(data)} bytes are too short for a segment header", "DAMAGED")
         head = data[: _SEGMENT.size]
@@ -157,17 +124,9 @@ class SegmentHeader(NamedTuple):
 
 
 def check_version(data: bytes, magic: bytes, path: str, good: bool) -> None:
-    """Check magic, version and checksum algorithm at the start of a file.
+    """Check magic, version and checksum algorithm at the start of a file; a newer version is trusted only if its checksum is `good`.
 
-    Args:
-        data: the file from its first byte.
-        magic: the 8 bytes it must begin with.
-        path: for the error.
-        good: whether the checksum of the header is right; a newer version is trusted only then.
-
-    Raises:
-        VersionTooNew: written by a newer program.
-        JournalError: another kind of file, or an algorithm this version does not have.
+    Raises VersionTooNew, and JournalError for another kind of file or an unknown algorithm.
     """
     if data[:8] != magic:
         raise JournalError(path, "does not begin with the magic of its kind", "DAMAGED")
@@ -184,7 +143,6 @@ def seed_of(store: bytes) -> int:
 
 
 def record_size(body_bytes: int) -> int:
-    """Return the size of a record with such a body, in bytes."""
     return RECORD_HEADER_BYTES + body_bytes + (-body_bytes % 8)
 
 
@@ -206,16 +164,10 @@ def encode(drafts: Iterable[Draft], first: int, durable: int, seed: int) -> list
 
 
 def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | Damage]:
-    """Yield every record from `offset` on, and a `Damage` for every other range.
+    """Yield every record from `offset` on, where sequence `first` is expected, and a `Damage` for every other range.
 
     Zeros from somewhere up to the end are the unused end of a segment, not damage. After damage the scan looks for the
     next mark at a multiple of 8 that begins a good record with a sequence that can come here.
-
-    Args:
-        data: the whole segment.
-        seed: `seed_of` its store.
-        offset: where the first record begins.
-        first: its sequence.
     """
     end = len(data)
     expected = first
@@ -248,7 +200,6 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
 
 
 def decode_one(data: bytes, seed: int) -> Record | None:
-    """Return the record in these bytes, None if they are not one."""
     record = _record_at(data, 0, seed, len(data))
     return record if isinstance(record, Record) else None
 

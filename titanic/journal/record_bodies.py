@@ -22,24 +22,6 @@ from core.errors import RemoteProtocolError
 from core.zmtp.decoder import split_frames
 from titanic.journal.record import RecordKind
 
-__all__ = [
-    "NO_UUID",
-    "OWNER_BYTES_MAX",
-    "Close",
-    "Dead",
-    "Request",
-    "Tick",
-    "check_body",
-    "decode_attempts",
-    "encode_attempts",
-    "encode_close",
-    "encode_reply",
-    "encode_request",
-    "read_request",
-    "reply_frames",
-    "request_frames",
-]
-
 _REQUEST: Final = Struct(">QQQHH")
 _REPLY: Final = Struct(">Q")
 _CLOSE: Final = Struct(">QQQH")
@@ -119,12 +101,10 @@ class Close(NamedTuple):
     owner: bytes = b""
 
     def encode(self) -> bytes:
-        """Return the body."""
         return encode_close(*self)
 
     @classmethod
     def decode(cls, body: bytes) -> Close:
-        """Read the body of a CLOSE; raises ValueError as `Request.decode`."""
         try:
             closed_ms, lowest, highest, key_bytes = _CLOSE.unpack_from(body)
             at = key_end = _CLOSE.size + (key_bytes & ~_OWNED)
@@ -144,12 +124,10 @@ class Dead(NamedTuple):
     reason: str
 
     def encode(self) -> bytes:
-        """Return the body."""
         return _DEAD.pack(self.at_ms, self.attempts) + self.reason.encode(errors="backslashreplace")
 
     @classmethod
     def decode(cls, body: bytes) -> Dead:
-        """Read the body of a DEAD; raises ValueError as `Request.decode`."""
         try:
             at_ms, attempts = _DEAD.unpack_from(body)
         except StructError as error:
@@ -164,12 +142,10 @@ class Tick(NamedTuple):
     wall_ms: int
 
     def encode(self) -> bytes:
-        """Return the body."""
         return _TICK.pack(self.store_ms, self.wall_ms)
 
     @classmethod
     def decode(cls, body: bytes) -> Tick:
-        """Read the body of a TICK; raises ValueError as `Request.decode`."""
         try:
             return cls(*_TICK.unpack(body))
         except StructError as error:
@@ -198,23 +174,19 @@ def encode_reply(answered_ms: int, frames: bytes) -> bytes:
 
 
 def reply_frames(body: bytes) -> bytes:
-    """Return the frames `[body...]` of a REPLY, encoded."""
     return body[REPLY_FRAMES_AT:]
 
 
 def encode_close(closed_ms: int, lowest: int, highest: int, key: bytes, digest: bytes, owner: bytes = b"") -> bytes:
-    """Return the body of a CLOSE; see `Close`."""
     mark, tail = _owned(owner)
     return _CLOSE.pack(closed_ms, lowest, highest, len(key) | mark) + key + tail + digest
 
 
 def encode_attempts(attempts: int) -> bytes:
-    """Return the body of a TICK that counts the attempts of one request."""
     return _ATTEMPTS.pack(attempts)
 
 
 def decode_attempts(body: bytes) -> int:
-    """Read the body of a TICK of one request; raises ValueError as `Request.decode`."""
     try:
         attempts: int = _ATTEMPTS.unpack(body)[0]
     except StructError as error:

@@ -44,15 +44,11 @@ OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
 
 
 class RecordReader:
-    """One reading thread; tokens are called in the loop.
-
-    Attributes:
-        seed: start value of the record checksums, set before the first read.
-    """
+    """One reading thread; tokens are called in the loop."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self.seed = 0
+        self.seed = 0  # start value of the record checksums, set before the first read
         self._pool = ThreadPoolExecutor(1, "titanic-reader")
         self._files: OrderedDict[int, int] = OrderedDict()  # segment -> handle; touched in the reader thread only
         self._wanted: list[tuple[Location, Token]] = []
@@ -60,7 +56,6 @@ class RecordReader:
         self._loop: asyncio.AbstractEventLoop
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Call a function in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     def end(self) -> None:
@@ -125,12 +120,9 @@ class RecordReader:
             self.disk.close(self._files.popitem()[1])
 
     async def close_files(self) -> None:
-        """Close all segments, in the thread."""
         await self.run(self._close_files)
 
     async def read_segment(self, number: int) -> bytes:
-        """Read a whole segment, for compaction; raises OSError."""
-
         def whole() -> bytes:
             handle = self._file(number)
             return self.disk.read(handle, self.disk.size(handle), 0)
@@ -138,8 +130,6 @@ class RecordReader:
         return await self.run(whole)
 
     async def forget(self, numbers: list[int]) -> None:
-        """Close segments that were dropped."""
-
         def forget() -> None:
             for number in numbers:
                 if number in self._files:

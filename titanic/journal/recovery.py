@@ -38,30 +38,18 @@ TORN_FILES_MAX: Final = 16  # enough to see a pattern without filling the disk
 class Consumer(Protocol):
     """Receiver of the contents of a store, in the order of the records."""
 
-    def restore(self, item: Any) -> None:
-        """Take one item of a checkpoint; raises ValueError when it cannot be read."""
-
-    def apply(self, record: Record, segment: int) -> None:
-        """Take one record; raises ValueError when its body cannot be read."""
-
-    def settle(self, segments: set[int]) -> None:
-        """Everything was read; these segments exist."""
+    def restore(self, item: Any) -> None: ...  # take one item of a checkpoint; raises ValueError when it cannot be read
+    def apply(self, record: Record, segment: int) -> None: ...  # take one record; raises ValueError when its body cannot be read
+    def settle(self, segments: set[int]) -> None: ...  # everything was read; these segments exist
 
 
 class Start(NamedTuple):
-    """Input of a recovery.
+    """Input of a recovery."""
 
-    Attributes:
-        store: id for a store that does not exist yet, 16 random bytes.
-        segment_bytes: size of the new segment; more if the carried records need it.
-        created_ms: wall clock for the header of the new segment, for people only.
-        progress: called with (segments read, segments to read) after each segment, or None.
-    """
-
-    store: bytes
-    segment_bytes: int
-    created_ms: int = 0
-    progress: Callable[[int, int], None] | None = None
+    store: bytes  # id for a store that does not exist yet, 16 random bytes
+    segment_bytes: int  # size of the new segment; more if the carried records need it
+    created_ms: int = 0  # wall clock for the header of the new segment, for people only
+    progress: Callable[[int, int], None] | None = None  # called with (segments read, segments to read) after each segment, or None
 
 
 @dataclass(slots=True)
@@ -95,11 +83,7 @@ def replace_file(disk: Disk, name: str, data: bytes) -> None:
 
 
 def prepare_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes], segment_bytes: int) -> int:
-    """Create a segment under its temporary name, complete and synced; return its handle.
-
-    Raises:
-        OSError: there is no such segment, and nothing changed.
-    """
+    """Create a segment under its temporary name, complete and synced; return its handle. After OSError there is no such segment."""
     temporary = segment_name(header.number) + ".tmp"
     disk.unlink(temporary)
     handle = disk.create(temporary)
@@ -117,9 +101,8 @@ def prepare_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes],
 def publish_segment(disk: Disk, header: SegmentHeader, handle: int) -> None:
     """Give a prepared segment its name.
 
-    Raises:
-        OSError: the handle is closed, and it is unknown whether the segment exists. Nothing may be written to the previous segment
-            from now on, since this one may end it; the same number can be created again.
+    After OSError the handle is closed, and it is unknown whether the segment exists. Nothing may be written to the previous segment
+    from then on, since this one may end it; the same number can be created again.
     """
     name = segment_name(header.number)
     try:
@@ -140,10 +123,7 @@ def _try_unlink(disk: Disk, name: str) -> None:
 def recover(disk: Disk, consumer: Consumer, start: Start) -> Recovered:
     """Recover the store in `disk`; the caller holds its lock.
 
-    Raises:
-        VersionTooNew: a newer program wrote it; nothing was changed.
-        JournalError: a fatal problem (`inspection.FATAL`); nothing was changed.
-        OSError: the disk.
+    Raises OSError, and VersionTooNew or JournalError (a fatal problem, see `inspection.FATAL`) with nothing changed.
     """
     found = inspect_store(disk)
     if (fatal := found.fatal) is not None:
@@ -270,20 +250,13 @@ def _write_new(
 
 
 class _End(NamedTuple):
-    """End of the open segment: the last sequence known to be synced, and what follows it.
-
-    Attributes:
-        cut: where to cut.
-        torn: bytes that are no record follow it.
-        lost: the end of the file is missing, with unknown contents.
-        carried: records behind it, perhaps never synced.
-    """
+    """End of the open segment: the last sequence known to be synced, and what follows it."""
 
     durable: int
     cut: int = HEADER_BYTES
-    torn: bool = False
-    lost: bool = False
-    carried: Sequence[Record] = ()
+    torn: bool = False  # bytes that are no record follow it
+    lost: bool = False  # the end of the file is missing, with unknown contents
+    carried: Sequence[Record] = ()  # records behind it, perhaps never synced
 
 
 def _read_open(consumer: Consumer, found: Inspection, done: Recovered, old: Span, data: bytes) -> _End:

@@ -73,30 +73,22 @@ class Placement(NamedTuple):
 
 
 class SegmentLog:
-    """An open store.
-
-    Attributes:
-        number: the open segment.
-        durable: the last sequence known to be synced.
-        full: the disk is full; only essential records are taken.
-        failures: number of files given up after an error.
-        problems, spans: as recovery found them, kept up to date.
-    """
+    """An open store."""
 
     def __init__(self, disk: Disk, options: LogOptions, recovered: Recovered, created_ms: int) -> None:
         self.disk = disk
         self.options = options
         self.store = recovered.store
-        self.problems = recovered.problems
+        self.problems = recovered.problems  # problems, spans: as recovery found them, kept up to date
         self.records = recovered.records
         self.octets = recovered.octets
         self.damaged = recovered.damaged
         self.spans = recovered.spans
-        self.number = max(recovered.spans)
-        self.durable = recovered.next - 1
-        self.full = False
+        self.number = max(recovered.spans)  # the open segment
+        self.durable = recovered.next - 1  # the last sequence known to be synced
+        self.full = False  # the disk is full; only essential records are taken
         self.wounded: str | None = None
-        self.failures = 0
+        self.failures = 0  # number of files given up after an error
         self._accepted: tuple[Accepted, ...] = recovered.accepted
         self._handle = recovered.handle
         self._at = recovered.at
@@ -139,16 +131,12 @@ class SegmentLog:
 
     @property
     def next(self) -> int:
-        """Sequence of the next record."""
         return self._next
 
     def commit(self, drafts: list[Draft], *, sync: bool = True, essential: bool = False) -> Placement:
-        """Write a batch; return when it is synced (with `sync`) or passed to the operating system (without).
+        """Write a batch to one segment; return when it is synced (with `sync`) or passed to the operating system (without).
 
-        Args:
-            drafts: `(kind, UUID, body)` each; all of them go into one segment.
-            sync: fdatasync before returning.
-            essential: closes and replies, which are still taken when the disk is full.
+        Batches of closes and replies are `essential` and still taken when the disk is full.
 
         Raises:
             StoreFull: no disk space; nothing of the batch counts. The same call may succeed later.
@@ -215,9 +203,8 @@ class SegmentLog:
     def sync(self) -> None:
         """Sync everything written.
 
-        Raises:
-            Wounded: the sync failed. Writing continues in a new segment, but what was acknowledged without
-                a sync since the last one may be lost; the sequences are in `problems` of the next start.
+        Raises Wounded if the sync failed. Writing continues in a new segment, but what was acknowledged since the last sync may be
+        lost; the sequences are in `problems` of the next start.
         """
         if self.durable == self._next - 1 or not self._alive:
             return
@@ -270,11 +257,9 @@ class SegmentLog:
         return [number for number in self.spans if number != self.number and number not in self.damaged]
 
     def is_accepted(self, number: int, damage: Damage) -> bool:
-        """Return whether the operator accepted this damage to a segment."""
         return is_accepted(self._accepted, number, damage)
 
     def size_of(self, number: int) -> int:
-        """Return the size of a segment in bytes."""
         handle = self.disk.open(segment_name(number))
         try:
             return self.disk.size(handle)
@@ -284,9 +269,7 @@ class SegmentLog:
     def drop(self, numbers: list[int]) -> None:
         """Remove sealed segments whose live records were all written again.
 
-        Raises:
-            Wounded: what was appended could not be synced; nothing was removed.
-            OSError: the segments are still there, or some of them; dropping them again is safe.
+        Raises Wounded if what was appended could not be synced: nothing was removed. After OSError, dropping them again is safe.
         """
         self.sync()
         if self.durable != self._next - 1:

@@ -30,53 +30,29 @@ TURN_S: Final = 1.0  # maximum time between two checks of a waiting writer
 
 
 class ReplicaLink(Protocol):
-    """Connection to the mirror, used from several threads.
+    """Connection to the mirror, used from several threads."""
 
-    Attributes:
-        live: the mirror is in step: send it every call.
-        ready: `copy_ahead` is done: `join` may be called.
-        ending: the store is being closed: do not wait for a mirror.
-        stale: the mirror has a later epoch: another store was promoted, and this one must stop.
-    """
+    live: bool  # the mirror is in step: send it every call
+    ready: bool  # `copy_ahead` is done: `join` may be called
+    ending: bool  # the store is being closed: do not wait for a mirror
+    stale: bool  # the mirror has a later epoch: another store was promoted, and this one must stop
 
-    live: bool
-    ready: bool
-    ending: bool
-    stale: bool
-
-    def post(self, call: Call, *arguments: bytes) -> int:
-        """Send a call; return its number."""
-
-    def wait(self, number: int) -> bool:
-        """Wait until the mirror has done this call and all before it; return False if the session has ended."""
-
-    def wait_change(self, timeout_s: float) -> None:
-        """Wait until an attribute may have changed."""
-
-    def joined(self, live: bool) -> None:
-        """Report that the mirror is in step, or that this session failed to get there."""
+    def post(self, call: Call, *arguments: bytes) -> int: ...  # send a call; return its number
+    # Wait until the mirror has done this call and all before it; return False if the session has ended.
+    def wait(self, number: int) -> bool: ...
+    def wait_change(self, timeout_s: float) -> None: ...  # wait until an attribute may have changed
+    def joined(self, live: bool) -> None: ...  # report that the mirror is in step, or that this session failed to get there
 
 
 class MirroredDisk:
-    """A `Disk` over another one and a mirror.
-
-    Args:
-        disk: the directory.
-        link: connection to the mirror.
-        go_on: whether to acknowledge without the mirror while it is away.
-        may_go_alone: in a pair: whether the mirror may no longer take over. Called in the writer thread.
-
-    Attributes:
-        attached: calls go to the mirror too; False during recovery, whose result the mirror gets as files.
-        copied_bytes: bytes sent to mirrors that were catching up.
-    """
+    """A `Disk` over another one and a mirror."""
 
     def __init__(self, disk: Disk, link: ReplicaLink, go_on: bool, may_go_alone: Callable[[], bool] | None = None) -> None:
         self.disk = disk
-        self.go_on = go_on
-        self._may_go_alone = may_go_alone
-        self.attached = False
-        self.copied_bytes = 0
+        self.go_on = go_on  # whether to acknowledge without the mirror while it is away
+        self._may_go_alone = may_go_alone  # in a pair: whether the mirror may no longer take over. Called in the writer thread.
+        self.attached = False  # calls go to the mirror too; False during recovery, whose result the mirror gets as files
+        self.copied_bytes = 0  # bytes sent to mirrors that were catching up
         self._link = link
         self._names: dict[int, str] = {}
         self._made: set[int] = set()  # handles the mirror may also have open
@@ -107,11 +83,7 @@ class MirroredDisk:
         return Hello(self._mark.store, self._mark.epoch, alone).encode()
 
     def copy_ahead(self, there: dict[str, tuple[int, ...]]) -> bool:
-        """Send what the mirror lacks, while files change; return False if the session ended.
-
-        Args:
-            there: answer of the mirror to hello.
-        """
+        """Send what the mirror lacks by its answer to hello, while files change; return False if the session ended."""
         self._ahead, self._copies = dict(there), {}
         for name in self._shared_names():
             try:
@@ -125,7 +97,6 @@ class MirroredDisk:
         return [name for name in self.disk.names() if name not in OWN_NAMES]
 
     def _bring(self, name: str) -> bool:
-        """Ensure that the mirror has a file as it is now."""
         there, copied = self._ahead.get(name), self._copies.get(name)
         if there is not None and len(there) == 1 and copied is None and there[0] == self._size_of(name):
             return True
@@ -178,11 +149,7 @@ class MirroredDisk:
     # ---- in step
 
     def _settled(self, number: int) -> None:
-        """Return when a sync is done on the mirror too, or may be acknowledged without it.
-
-        Raises:
-            MirrorAway: the store is being closed.
-        """
+        """Return when a sync is done on the mirror too, or may be acknowledged without it; raises MirrorAway if the store is closed."""
         if not self.attached or (number and self._link.wait(number)):
             return
         while not self.join():
@@ -199,25 +166,21 @@ class MirroredDisk:
         return self._link.post(call, *arguments) if self._link.live else 0
 
     def sync(self, handle: int) -> None:
-        """Sync both, at the same time."""
         number = self._post(Call.SYNC, self._names[handle].encode())
         self.disk.sync(handle)
         self._settled(number)
 
     def sync_directory(self) -> None:
-        """Sync both."""
         number = self._post(Call.SYNC_DIRECTORY)
         self.disk.sync_directory()
         self._settled(number)
 
     def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
-        """Write to both."""
         if self._link.live:
             self._link.post(Call.WRITE, self._names[handle].encode(), b"%d" % offset, b"".join(buffers))
         self.disk.write(handle, buffers, offset)
 
     def create(self, name: str) -> int:
-        """Create in both."""
         handle = self.disk.create(name)
         self._names[handle] = name
         self._made.add(handle)
@@ -235,7 +198,6 @@ class MirroredDisk:
         return handle
 
     def close(self, handle: int) -> None:
-        """Close in both."""
         # Before it is closed: another thread may get the same handle for another file at once.
         name = self._names.pop(handle)
         made = handle in self._made
@@ -245,17 +207,14 @@ class MirroredDisk:
             self._tell(Call.CLOSE, name)
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Allocate in both."""
         self.disk.preallocate(handle, size)
         self._tell(Call.PREALLOCATE, self._names[handle], b"%d" % size)
 
     def truncate(self, handle: int, size: int) -> None:
-        """Truncate both."""
         self.disk.truncate(handle, size)
         self._tell(Call.TRUNCATE, self._names[handle], b"%d" % size)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename in both."""
         self.disk.rename(old, new)
         for handle, name in list(self._names.items()):
             if name == old:
@@ -263,6 +222,5 @@ class MirroredDisk:
         self._tell(Call.RENAME, old, new.encode())
 
     def unlink(self, name: str) -> None:
-        """Remove in both."""
         self.disk.unlink(name)
         self._tell(Call.UNLINK, name)

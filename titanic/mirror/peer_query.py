@@ -21,15 +21,7 @@ _ANSWERS: Final = {answer.value.encode(): answer for answer in Answer}
 async def ask_peer(
     endpoint: str, lineage: Lineage, retry_s: float, *, context: core.Context | None = None, security: Secured | None = None
 ) -> Answer:
-    """Ask until the other half answers. Cancel-safe.
-
-    Args:
-        endpoint: of the mirror of the other half.
-        lineage: ours.
-        retry_s: seconds between two questions.
-        context: for the socket; by default a new one.
-        security: of its own context.
-    """
+    """Ask the other half every `retry_s` seconds until it answers. Cancel-safe."""
     own = core.context_for(context, security)
     try:
         async with own.socket(core.DEALER, linger=0) as socket:

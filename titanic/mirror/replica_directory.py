@@ -35,14 +35,6 @@ if TYPE_CHECKING:
 
     from titanic.journal.disk import Disk
 
-__all__ = [
-    "Refused",
-    "Replica",
-    "describe",
-    "lineage_at",
-    "used_octets",
-]
-
 
 class Refused(Exception):
     """The mirror must not follow this store."""
@@ -85,26 +77,15 @@ def describe(disk: Disk, name: str) -> tuple[int, int, int]:
 
 
 class Replica:
-    """Carries out the calls of a store on one directory, in one thread.
+    """Carries out the calls of a store on one directory, in one thread; raises OSError, and JournalError (MIRROR).
 
-    Args:
-        disk: locked by the caller.
-        take_over: accept a directory that holds a store; its contents are replaced.
-        paired: half of a pair, which is the store at other times: its contents stay until better data is complete.
-
-    Attributes:
-        mark: as on the disk.
-        lineage: of the directory.
-
-    Raises:
-        JournalError: (MIRROR) the directory holds a store; the mark cannot be read.
-        OSError: the disk.
+    With `take_over` it accepts a directory that holds a store; its contents are replaced.
     """
 
     def __init__(self, disk: Disk, take_over: bool = False, paired: bool = False) -> None:
-        self.disk = disk
+        self.disk = disk  # locked by the caller
         self._handles: dict[str, int] = {}
-        self._paired = paired
+        self._paired = paired  # half of a pair, which is the store at other times: its contents stay until better data is complete
         if not paired:
             check_is_of_no_pair(disk)
         mark = read_mark(disk)
@@ -127,10 +108,7 @@ class Replica:
     def do(self, call: bytes, arguments: Sequence[bytes]) -> bytes:
         """Do one call; return the detail of its answer.
 
-        Raises:
-            BadCall: malformed.
-            Refused: a hello of a store this mirror must not follow.
-            OSError: the disk; nothing of this session can be trusted.
+        Raises BadCall, Refused for a hello of a store this mirror must not follow, and OSError: nothing of this session can be trusted.
         """
         try:
             match Call(call), arguments:
@@ -153,7 +131,6 @@ class Replica:
         return b""
 
     def end(self) -> None:
-        """End a session: close its files."""
         for handle in self._handles.values():
             self.disk.close(handle)
         self._handles.clear()

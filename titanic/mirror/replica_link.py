@@ -48,19 +48,12 @@ IN_STEP: Final = "in step"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Additional settings in a pair.
+    """Additional settings in a pair."""
 
-    Attributes:
-        window_s: how long the mirror may take over, and how long the store waits before it acknowledges alone.
-        pulse_s: between two pulses.
-        alone: the mirror may not take over from the beginning.
-        serves: whether this half is active at this moment. Called in the writer thread.
-    """
-
-    window_s: float
-    pulse_s: float
-    alone: bool
-    serves: Callable[[], bool]
+    window_s: float  # how long the mirror may take over, and how long the store waits before it acknowledges alone
+    pulse_s: float  # between two pulses
+    alone: bool  # the mirror may not take over from the beginning
+    serves: Callable[[], bool]  # whether this half is active at this moment. Called in the writer thread.
 
 
 class MirrorLine:

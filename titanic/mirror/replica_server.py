@@ -30,7 +30,6 @@ from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from threading import Thread
-    from types import TracebackType
 
     from core.security.credentials import Secured
     from titanic.journal.disk import Disk
@@ -123,7 +122,7 @@ class Mirror:
         """Wait until the thread ends with an unexpected error, and raise `Wounded`. Cancel-safe."""
         await asyncio.shield(self._failed)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._socket.close(linger=0)
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)

@@ -35,20 +35,6 @@ from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, BadCall, is_epoch
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = [
-    "FORCED",
-    "Answer",
-    "LineageKind",
-    "FailureDetector",
-    "LeaseEstimate",
-    "Lineage",
-    "Role",
-    "judge",
-    "led_mark",
-    "lineage_of",
-    "role_of",
-]
-
 # `titanic promote` raises the epoch by this: more than changes of role can have added on the other machine meanwhile.
 FORCED: Final = 1000
 RATE_MARGIN: Final = 0.02  # maximum difference in rate of two clocks, as for the leases of a witness (BST-31)
@@ -65,17 +51,11 @@ class LineageKind(enum.IntEnum):
 
 
 class Lineage(NamedTuple):
-    """Lineage of the data in a directory.
+    """Lineage of the data in a directory."""
 
-    Attributes:
-        epoch: of its mark; raised whenever the other half takes the lead.
-        kind: completeness.
-        store: id of the store, b"" where there is none.
-    """
-
-    epoch: int = 0
+    epoch: int = 0  # of its mark; raised whenever the other half takes the lead
     kind: LineageKind = LineageKind.NOTHING
-    store: bytes = b""
+    store: bytes = b""  # id of the store, b"" where there is none
 
     @property
     def leads(self) -> bool:
@@ -88,7 +68,6 @@ class Lineage(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Lineage:
-        """Decode it; raises BadCall."""
         match _unpacked(data):
             case [int(epoch), int(kind), bytes(store)] if is_epoch(epoch) and kind in _KINDS and len(store) in (0, 16):
                 return cls(epoch, LineageKind(kind), store)
@@ -121,12 +100,7 @@ class Answer(enum.StrEnum):
 
 
 def lineage_of(mark: Mark | None, store: bytes) -> Lineage:
-    """Return the lineage of a directory.
-
-    Args:
-        mark: of the directory, None if it has none.
-        store: id in its manifest, b"" if it has none.
-    """
+    """Return the lineage of a directory from its mark and the store id in its manifest, None and b"" if it has none."""
     if mark is None or mark.role == "store":
         if not store:
             return Lineage()
@@ -147,22 +121,14 @@ def lineage_of(mark: Mark | None, store: bytes) -> Lineage:
 def role_of(lineage: Lineage, *, go_on: bool, leased: bool) -> Role:
     """Return the first action on becoming active.
 
-    Args:
-        lineage: of this directory.
-        go_on: it may acknowledge alone.
-        leased: it was the mirror until now, and its lease still runs.
+    `go_on`: it may acknowledge alone. `leased`: it was the mirror until now, and its lease still runs.
     """
     alone = lineage.kind is LineageKind.SOLE or (lineage.kind is LineageKind.WHOLE and leased)
     return Role.SERVE if go_on and alone else Role.ASK
 
 
 def judge(mine: Lineage, theirs: Lineage) -> Answer:
-    """Decide, as the passive half, whether the active one may lead; only FOLLOW lets it overwrite our data.
-
-    Args:
-        mine: of the passive half, which is asked.
-        theirs: of the active half, which asks.
-    """
+    """Decide, as the passive half, whether the active one (`theirs`) may lead; only FOLLOW lets it overwrite our data."""
     if mine.kind is LineageKind.NOTHING:
         return Answer.FOLLOW if theirs.leads or theirs.kind is LineageKind.NOTHING else Answer.NEITHER
     if theirs.kind is not LineageKind.NOTHING and (theirs.store != mine.store or theirs.epoch > mine.epoch + EPOCH_JUMP_MAX):
@@ -180,10 +146,7 @@ def _is_above(mine: Lineage, theirs: Lineage) -> bool:
 def led_mark(mark: Mark | None, lineage: Lineage, *, alone: bool) -> Mark:
     """Return the mark to write before a directory is opened as the store; a former mirror begins a new epoch.
 
-    Args:
-        mark: before, None if there was none.
-        lineage: of the directory.
-        alone: it serves without the other half. SOLE stays SOLE until the other half is in step, serving alone or not.
+    `alone`: it serves without the other half. SOLE stays SOLE until the other half is in step, serving alone or not.
     """
     goes_on = lineage.kind is not LineageKind.NOTHING and (mark is None or mark.role == "store")
     epoch = lineage.epoch if goes_on else lineage.epoch + 1
@@ -191,15 +154,10 @@ def led_mark(mark: Mark | None, lineage: Lineage, *, alone: bool) -> Mark:
 
 
 class LeaseEstimate(NamedTuple):
-    """Time until which a mirror may take over by itself.
+    """Time until which a mirror may take over by itself."""
 
-    Attributes:
-        said_at: when the last pulse was answered, None before the first.
-        until: the end of the window; before the second pulse there is none.
-    """
-
-    said_at: float | None = None
-    until: float = -inf
+    said_at: float | None = None  # when the last pulse was answered, None before the first
+    until: float = -inf  # the end of the window; before the second pulse there is none
 
     def pulse(self, window_s: float, now: float) -> Self:
         """Process a pulse that is answered now: the answer to the previous one has arrived."""
@@ -207,24 +165,17 @@ class LeaseEstimate(NamedTuple):
         return self._replace(said_at=now, until=until)
 
     def holds(self, now: float) -> bool:
-        """Return whether the mirror may still take over."""
         return now < self.until
 
 
 class FailureDetector(NamedTuple):
-    """Time from which a store may acknowledge without its mirror.
+    """Time from which a store may acknowledge without its mirror."""
 
-    Attributes:
-        window_s: as sent to the mirror.
-        heard_at: time of the last answer of the mirror; -inf for a store that is alone already, None for one whose mirror must be in step
-            first.
-    """
-
-    window_s: float
+    window_s: float  # as sent to the mirror
+    # Time of the last answer of the mirror; -inf for a store that is alone already, None for one whose mirror must be in step first.
     heard_at: float | None = None
 
     def heard(self, now: float) -> Self:
-        """Process an answer of the mirror."""
         return self._replace(heard_at=now)
 
     def is_over(self, now: float) -> bool:

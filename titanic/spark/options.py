@@ -42,12 +42,7 @@ _BATCH_CHARACTERS_MAX = 100
 
 
 class BadOption(ValueError):
-    """An option of the data source is missing, unknown or out of range.
-
-    Args:
-        name: of the option.
-        reason: what is wrong with it.
-    """
+    """An option of the data source is missing, unknown or out of range."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -60,55 +55,30 @@ class BadOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values of the options.
+    """Values of the options."""
 
-    Attributes:
-        brokers: endpoints, in order of preference; given separated by commas.
-        service: to which rows are sent, or whose replies are read; empty for all.
-        key: column with each row's key.
-        request: columns that become body frames; empty for all.
-        batch: name of the batch.
-        reply: columns of the decoded reply, as DDL; empty for the unchanged frames.
-        decode: decoder, see `mdp.spark.rows.reply_columns`.
-        stage_ttl_s: seconds after which staged rows are dropped without a commit.
-        chunk_rows: rows staged with one request.
-        partition_rows: replies one task reads.
-        batch_rows: maximum replies of one micro-batch, 0 for no limit.
-        window: requests in flight per task.
-        wait_s: seconds a read waits for missing replies.
-        close: a stream forgets requests once their micro-batch is done.
-        start: "earliest" or "latest", for a stream without a checkpoint.
-        timeout_s: seconds for each attempt to reach the store.
-        attempts: number of these attempts.
-        curve: files with keys, None for a broker without CURVE.
-    """
-
-    brokers: tuple[str, ...]
-    service: str
-    key: str
-    request: tuple[str, ...]
+    brokers: tuple[str, ...]  # endpoints, in order of preference; given separated by commas
+    service: str  # to which rows are sent, or whose replies are read; empty for all
+    key: str  # column with each row's key
+    request: tuple[str, ...]  # columns that become body frames; empty for all
     batch: str
-    reply: str
-    decode: str
-    stage_ttl_s: float
-    chunk_rows: int
-    partition_rows: int
-    batch_rows: int
-    window: int
-    wait_s: float
-    close: bool
-    start: str
-    timeout_s: float
-    attempts: int
+    reply: str  # columns of the decoded reply, as DDL; empty for the unchanged frames
+    decode: str  # decoder, see `mdp.spark.rows.reply_columns`
+    stage_ttl_s: float  # seconds after which staged rows are dropped without a commit
+    chunk_rows: int  # rows staged with one request
+    partition_rows: int  # replies one task reads
+    batch_rows: int  # maximum replies of one micro-batch, 0 for no limit
+    window: int  # requests in flight per task
+    wait_s: float  # seconds a read waits for missing replies
+    close: bool  # a stream forgets requests once their micro-batch is done
+    start: str  # "earliest" or "latest", for a stream without a checkpoint
+    timeout_s: float  # seconds for each attempt to reach the store
+    attempts: int  # number of these attempts
     curve: CurveFiles | None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Settings:
-        """Read the options.
-
-        Raises:
-            BadOption: one is missing, unknown or out of range.
-        """
+        """Read the options; raises BadOption if one is missing, unknown or out of range."""
         given = {name.lower(): value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
         unknown = sorted(set(given) - set(DEFAULTS))
         if unknown:

@@ -60,7 +60,6 @@ class _Reading:
         self.names = schema.names
 
     def rows(self, client: SyncClient, uuids: Sequence[bytes], keys: Sequence[bytes]) -> pa.RecordBatch:
-        """Fetch the replies to some requests."""
         settings = self.settings
         answers = fetch_all(client, uuids, settings.window, settings.wait_s)
         columns = reply_columns(answers, self.columns, decoder(settings.decode or ("msgpack" if settings.reply else "raw")))
@@ -97,7 +96,6 @@ class BatchReader(_Reading, DataSourceReader):
     """Reader of a batch, or of all current replies of a service."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ask the store for the number of rows."""
         settings = self.settings
         with settings.client() as client:
             if not settings.batch:
@@ -119,7 +117,6 @@ class BatchReader(_Reading, DataSourceReader):
             time.sleep(_POLL_S)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Fetch the replies of one part."""
         with self.settings.client() as client:
             if isinstance(partition, BatchPart):
                 asked = (b"rows", self.settings.batch.encode(), b"%d" % partition.start, b"%d" % partition.count)
@@ -144,7 +141,6 @@ class StreamReader(_Reading, DataSourceStreamReader):
 
     @property
     def client(self) -> SyncClient:
-        """Connection of this process."""
         if self._client is None:
             self._client = self.settings.client()
         return self._client
@@ -173,7 +169,6 @@ class StreamReader(_Reading, DataSourceStreamReader):
         return _parts(self.client, self.settings, start["ms"], end["ms"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Fetch the replies of one part."""
         if isinstance(partition, EndsPart):
             with self.settings.client() as client:
                 yield self.rows(client, partition.uuids, partition.keys)
@@ -185,7 +180,6 @@ class StreamReader(_Reading, DataSourceStreamReader):
                 close_all(self.client, uuids, self.settings.window)
 
     def stop(self) -> None:
-        """Close the connection of this process."""
         if self._client is not None:
             self._client.close()
             self._client = None

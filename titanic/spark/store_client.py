@@ -32,12 +32,7 @@ _REFUSED = Answer(None, "REFUSED", "the store refused the row: its key was used 
 
 
 class BatchRefused(TitanicError):
-    """The store refused a request about a batch.
-
-    Args:
-        what: the request.
-        reason: of the store, one line.
-    """
+    """The store refused a request about a batch."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what}: {reason}")
@@ -46,11 +41,7 @@ class BatchRefused(TitanicError):
 
 
 def ok_frames(what: str, reply: Sequence[bytes]) -> list[bytes]:
-    """Return the frames after the status `[200]`.
-
-    Raises:
-        BatchRefused: the status is another one.
-    """
+    """Return the frames after the status `[200]`; raises BatchRefused for another status."""
     if parse_status(reply[0]) == 200:
         return list(reply[1:])
     reason = reply[1].decode(errors="replace") if len(reply) > 1 else reply[0].decode(errors="replace")
@@ -60,9 +51,7 @@ def ok_frames(what: str, reply: Sequence[bytes]) -> list[bytes]:
 def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], timeout_s: float = COMMIT_TIMEOUT_S) -> dict[str, int]:
     """Commit what was staged; return the store's summary: rows, refused, again, closed.
 
-    Raises:
-        BatchRefused: staged rows are gone, or the store does not finish.
-        mdp.RequestError: the store cannot be reached.
+    Raises BatchRefused if staged rows are gone or the store does not finish, mdp.RequestError if it cannot be reached.
     """
     packed = msgpack.packb([[name.encode(), count] for name, count in stages])
     give_up_at = time.monotonic() + timeout_s
@@ -130,5 +119,4 @@ def close_all(client: SyncClient, uuids: Iterable[bytes], window: int) -> None:
 
 
 def stage_of(batch: str, partition: int, attempt: int) -> str:
-    """Return the name under which one attempt of a task stages its rows."""
     return f"{batch}/{partition}/{attempt}"

@@ -50,28 +50,16 @@ Rows = list[tuple[bytes, list[bytes]]]
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """Rows staged by one attempt of a task.
-
-    Attributes:
-        batch: name of the batch.
-        stage: name of the stage.
-        chunks: number of its chunks, numbered from 0.
-        rows: number of its rows.
-    """
+    """Rows staged by one attempt of a task."""
 
     batch: str
     stage: str
-    chunks: int
+    chunks: int  # number of its chunks, numbered from 0
     rows: int
 
 
 class _Writer:
-    """Common part of batch and stream writers.
-
-    Args:
-        settings: of the source.
-        schema: of the rows.
-    """
+    """Common part of batch and stream writers."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         columns = schema.names
@@ -87,12 +75,7 @@ class _Writer:
         self.request = settings.request or tuple(columns)
 
     def stage(self, batches: Iterator[pa.RecordBatch], batch: str, partition: int, attempt: int) -> Staged:
-        """Stage the rows of one task.
-
-        Raises:
-            BatchRefused: the store refused a chunk.
-            mdp.RequestError: the store cannot be reached.
-        """
+        """Stage the rows of one task; raises BatchRefused, mdp.RequestError."""
         staged = Staged(batch, stage_of(batch, partition, attempt), 0, 0)
         keys = PartitionKeys(batch, partition)
         ttl_ms = b"%d" % round(self.settings.stage_ttl_s * 1000)
@@ -145,7 +128,6 @@ class _Writer:
             log.warning("batch %s %s: the rows before the job delivers them are not the same each time", batch, reason)
 
     def drop_staged(self, batch: str) -> None:
-        """Drop rows that were staged for a batch and not committed."""
         with self.settings.client() as client:
             ok_frames(f"abort of batch {batch}", client.request(BATCH, b"abort", batch.encode(), wait=True))
 
@@ -158,15 +140,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self.batch = settings.batch or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage one task's rows."""
         return self.stage(iterator, self.batch, *_task())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit all rows of the job."""
         self.commit_staged(messages, replay=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop the rows staged by the job."""
         self.drop_staged(self.batch)
 
 
@@ -174,7 +153,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writer of the micro-batches of a query; each is a batch `<query or option batch>:<number>`."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage one task's rows of one micro-batch."""
         context = TaskContext.get()
         number = context.getLocalProperty(_MICRO_BATCH) if context is not None else None
         query = context.getLocalProperty(_QUERY) if context is not None else None

@@ -77,14 +77,10 @@ class TooManyRows(BadRequest):
 
 
 class Batches:
-    """Service `titanic.batch` of one store.
-
-    Args:
-        store: open when `start` is called.
-    """
+    """Service `titanic.batch` of one store."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store = store  # open when `start` is called
         self._staged: dict[Name, dict[int, Entry]] = {}
         self._commits: dict[Name, Entry] = {}
         self._reserved: set[Name] = set()  # stages reserved by a commit
@@ -454,7 +450,6 @@ async def _answer(call: Callable[[Done], None]) -> list[bytes]:
 
 
 def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
-    """Return the stages of a commit; raises BadRequest as `decode_stages`."""
     return [((owner, name), count) for name, count in decode_stages(octets)]
 
 
@@ -475,5 +470,4 @@ def _fault(done: Done, error: Exception) -> None:
     done([FAILED, f"internal fault: {type(error).__name__}".encode()])
 
 
-def _ignore(_: list[bytes]) -> None:
-    """Ignore the answer."""
+def _ignore(_: list[bytes]) -> None: ...

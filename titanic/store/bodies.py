@@ -28,22 +28,15 @@ CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # the rest is read from the disk
 
 
 class Bodies:
-    """Bodies of one store's records.
-
-    Args:
-        index: knows their places.
-        journal: they are read from.
-        counters: `damaged` is counted here.
-        memory: the journal, when it is one in memory.
-    """
+    """Bodies of one store's records."""
 
     def __init__(
         self, index: RequestIndex, journal: Journal | MemoryJournal, counters: dict[str, int], memory: MemoryJournal | None = None
     ) -> None:
         self._index = index
         self._journal = journal
-        self._counters = counters
-        self._memory = memory
+        self._counters = counters  # `damaged` is counted here
+        self._memory = memory  # the journal, when it is one in memory
         self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
         self._cache_bytes = 0
 
@@ -67,7 +60,6 @@ class Bodies:
             self._memory.forget(place)
 
     def clear(self) -> None:
-        """Empty the cache."""
         self._cache.clear()
         self._cache_bytes = 0
 

@@ -36,12 +36,9 @@ class Move(NamedTuple):
 
 
 def pick_segment(sizes: dict[int, int], index: RequestIndex, merge_below: int) -> int | None:
-    """Return the segment to empty next, or None.
+    """Return the segment to empty next out of the sealed ones, given with their sizes in bytes, or None.
 
-    Args:
-        sizes: bytes of each sealed segment that may be dropped.
-        index: knows the live bytes of each segment.
-        merge_below: merge segments smaller than this when there are many; 0 for never.
+    When there are many smaller than `merge_below`, these are merged; 0 for never.
     """
     if not sizes:
         return None
@@ -63,8 +60,7 @@ def pick_segment(sizes: dict[int, int], index: RequestIndex, merge_below: int) -
 def live_moves(data: bytes, log: SegmentLog, span: Span, index: RequestIndex) -> Iterator[Move | None]:
     """Yield the live records of a segment, and None for others, so that the caller can pause in between.
 
-    Raises:
-        Damaged: the segment has unaccepted damage; it must not be dropped.
+    Raises Damaged: a segment with unaccepted damage must not be dropped.
     """
     for item in scan_span(data, seed_of(log.store), span):
         if isinstance(item, Damage):
@@ -78,8 +74,7 @@ def live_moves(data: bytes, log: SegmentLog, span: Span, index: RequestIndex) ->
 def compact_segment(log: SegmentLog, index: RequestIndex, number: int) -> int:
     """Empty and drop one segment; return the number of records written again.
 
-    Raises:
-        StoreFull, Wounded, OSError: the segment is still there and nothing is lost.
+    After StoreFull, Wounded or OSError the segment is still there and nothing is lost.
     """
     name = segment_name(number)
     try:

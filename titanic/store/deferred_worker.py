@@ -21,17 +21,7 @@ __all__ = ["DeferredWorker"]
 
 
 class DeferredWorker(mdp.Worker):
-    """Receives the requests of one service.
-
-    Args:
-        broker: endpoint, or several in order of preference.
-        service: its name.
-        take: called with the body frames `[body...]` of each request, its user, and a function to call once with the frames of the reply.
-        options: of `mdp.Worker`.
-
-    Attributes:
-        open: number of requests received and not answered.
-    """
+    """Receives the requests of one service."""
 
     def __init__(
         self,
@@ -41,7 +31,8 @@ class DeferredWorker(mdp.Worker):
         **options: Any,
     ) -> None:
         super().__init__(broker, service, handler=_never, inline=True, blocked_s=0, **options)
-        self.open = 0
+        self.open = 0  # requests received and not answered
+        # Called with the body frames `[body...]` of each request, its user, and a function to call once with the frames of the reply.
         self._take = take
         self._taking: mdp.Request | None = None
         self._empty: asyncio.Future[None] | None = None

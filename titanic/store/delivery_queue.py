@@ -80,22 +80,13 @@ class _Queue:
 
 
 class DeliveryQueue:
-    """Decides which requests are sent when; see the module.
-
-    Args:
-        options: limits.
-        chance: returns random numbers from 0 to 1, for jitter.
-
-    Attributes:
-        in_flight: requests that were sent, with their services.
-        waiting: requests that are not in flight.
-    """
+    """Decides which requests are sent when; see the module."""
 
     def __init__(self, options: DispatchOptions, chance: Callable[[], float]) -> None:
         self.options = options
-        self.in_flight: dict[bytes, bytes] = {}
+        self.in_flight: dict[bytes, bytes] = {}  # requests that were sent, with their services
         self.waiting: dict[bytes, bytes] = {}
-        self._chance = chance
+        self._chance = chance  # returns random numbers from 0 to 1, for jitter
         self._queues: dict[bytes, _Queue] = {}
         self._active: deque[bytes] = deque()  # services with ready requests, each once, served round robin
         self._later: list[tuple[float, bytes]] = []
@@ -143,13 +134,10 @@ class DeliveryQueue:
         return True
 
     def failed(self, uuid: bytes, now: float, *, attempts: int, absent: bool) -> None:
-        """Note that an attempt failed; the request will be sent again.
+        """Note that an attempt failed; the request will be sent again. Unknown requests are ignored.
 
-        Args:
-            uuid: of the request; unknown ones are ignored.
-            now: monotonic seconds.
-            attempts: failed attempts so far, for the length of the wait.
-            absent: there was no worker: the request keeps its place, the service is probed.
+        The wait grows with `attempts`, those that failed so far. `absent`: there was no worker, so the request keeps its place and
+        the service is probed.
         """
         service = self.in_flight.pop(uuid, None)
         if service is None:

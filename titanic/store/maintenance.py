@@ -41,14 +41,10 @@ CHECKPOINT_SEGMENTS: Final = 8  # half a gigabyte of records, read in a few seco
 
 
 class Maintenance:
-    """Maintenance task of one store.
-
-    Attributes:
-        dropped, moved, checkpoints, scrubbed, damaged: counters.
-    """
+    """Maintenance task of one store."""
 
     def __init__(self, journal: Journal, index: RequestIndex, now_ms: Callable[[], int]) -> None:
-        self.dropped = 0
+        self.dropped = 0  # dropped, moved, checkpoints, scrubbed, damaged: counters
         self.moved = 0
         self.checkpoints = 0
         self.scrubbed = 0
@@ -63,12 +59,10 @@ class Maintenance:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counters by name."""
         names = ("dropped", "moved", "checkpoints", "scrubbed", "damaged")
         return {name: getattr(self, name) for name in names}
 
     def start(self) -> None:
-        """Start the task."""
         self._task = supervision.current().task("titanic upkeep", self._run)
 
     async def close(self) -> None:

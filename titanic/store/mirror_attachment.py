@@ -16,21 +16,12 @@ __all__ = ["MirrorAttachment"]
 
 
 class MirrorAttachment:
-    """The mirror of one store.
-
-    Args:
-        mirror: connection to the replica.
-        disk: the store's own.
-        go_on: acknowledge without the mirror while it is away.
-
-    Attributes:
-        disk: what the journal writes to, both copies.
-    """
+    """Mirror of one store; the journal writes to `disk`, which is both copies."""
 
     def __init__(self, mirror: MirrorLine, disk: Disk, go_on: bool) -> None:
         self.disk = MirroredDisk(disk, mirror, go_on, mirror.may_go_alone if mirror.terms is not None else None)
-        self._mirror = mirror
-        self._go_on = go_on
+        self._mirror = mirror  # connection to the replica
+        self._go_on = go_on  # acknowledge without the mirror while it is away
         self._in_step = asyncio.Event()
         self._journal: Journal
 
@@ -53,6 +44,5 @@ class MirrorAttachment:
                 self._journal.stalled = f"the mirror is {state}{': ' + reason if reason else ''}"
 
     async def wait(self) -> None:
-        """See `Store.wait_for_mirror`."""
         if not self._go_on or (self._mirror.terms is not None and not self._mirror.terms.alone):
             await self._in_step.wait()

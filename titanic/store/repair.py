@@ -32,13 +32,7 @@ __all__ = ["body_at", "check", "read_store", "repair"]
 
 
 def check(disk: Disk) -> tuple[list[Problem], int, int]:
-    """Read everything: (problems, records, bytes). Changes nothing.
-
-    Raises:
-        VersionTooNew: a newer program wrote it.
-        JournalError: the store id cannot be determined.
-        OSError: the disk.
-    """
+    """Read everything: (problems, records, bytes). Changes nothing. Raises as `inspect_store`."""
     found, records, octets = find_problems(disk)
     if CHECKPOINT_NAME in disk.names():
         try:
@@ -83,11 +77,7 @@ def repair(disk: Disk, fresh: bytes) -> list[str]:
     """Accept every loss, so that the store starts and is no longer degraded; return a list of what was done.
 
     Nothing is deleted: damaged ranges and foreign files are kept under other names. The caller holds the lock. `fresh` is the id of a
-    store that has none.
-
-    Raises:
-        VersionTooNew: a newer program wrote it; nothing was changed.
-        OSError: the disk; repair may be run again.
+    store that has none. Raises OSError (repair may be run again), and VersionTooNew with nothing changed.
     """
     found = inspect_store(disk)
     done = []

@@ -34,7 +34,6 @@ from titanic.wire import tsp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     import core
     from core.daemon.metrics import MetricsPage
@@ -200,7 +199,7 @@ class Service:
         self._workers.append(worker)
         return worker
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._opening.cancel()
         try:
             with suppress(asyncio.CancelledError):

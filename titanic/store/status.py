@@ -48,18 +48,12 @@ def entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
 
 
 class StoreStatus:
-    """Answers `titanic.look`, and fills the metrics page.
-
-    Args:
-        store: open.
-        delivery: of the same service.
-        about: in a pair: further fields of the status.
-    """
+    """Answers `titanic.look`, and fills the metrics page."""
 
     def __init__(self, store: Store, delivery: DeliveryQueue, about: Callable[[], Mapping[str, Any]] = dict) -> None:
-        self._store = store
-        self._dispatcher = delivery
-        self._about = about
+        self._store = store  # open
+        self._dispatcher = delivery  # of the same service
+        self._about = about  # in a pair: further fields of the status
 
     def take(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None], owner: bytes | None = None) -> None:
         """Answer one request to `titanic.look`; with `owner` only for the requests of that user."""

@@ -34,7 +34,6 @@ from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_reques
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from titanic.journal.disk import Disk
     from titanic.journal.group_commit import JournalOptions
@@ -119,7 +118,7 @@ class Store:
         await self.open()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def open(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -477,8 +476,7 @@ COUNTERS: Final = (
 )
 
 
-def _ignore(_: Any) -> None:
-    """Do nothing."""
+def _ignore(_: Any) -> None: ...
 
 
 def _attempt_counted(index: RequestIndex, place: Location | None, error: Unavailable | None) -> None:

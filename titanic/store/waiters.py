@@ -52,15 +52,12 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
             self._set_clock(min(until for waiting in self.values() for until, _ in waiting))
 
     def answer_all(self, uuid: bytes, reply: list[bytes]) -> None:
-        """Answer all clients that wait for a request."""
         for _, done in self.pop(uuid):
             done(reply)
 
     def end(self) -> None:
-        """Answer 300 to all waiting clients."""
         for uuid in list(self):
             self.answer_all(uuid, [PENDING])
 
     def cancel(self) -> None:
-        """Stop the timer."""
         self._clock.cancel()

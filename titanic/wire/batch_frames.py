@@ -13,18 +13,6 @@ from core.machine.bounded_msgpack import BadMsgpack, claimed, unpack
 from titanic.errors import BadRequest
 from titanic.wire.tsp import KEY_BYTES_MAX, SERVICE_BYTES_MAX, parse_request
 
-__all__ = [
-    "CHUNK_ROWS_MAX",
-    "NO_REQUEST",
-    "BadChunk",
-    "BatchChunk",
-    "decode_stages",
-    "encode_rows",
-    "name_of_chunk",
-    "parse_count",
-    "parse_name",
-]
-
 CHUNK_ROWS_MAX: Final = 10_000  # one chunk occupies the event loop for about ten milliseconds at most
 STAGES_MAX: Final = 100_000  # tasks of one job
 NAME_BYTES_MAX: Final = 200  # a key of 255 bytes also holds the marks around it
@@ -36,23 +24,14 @@ class BadChunk(BadRequest):
 
 
 class BatchChunk(NamedTuple):
-    """Rows that are staged together.
+    """Rows that are staged together."""
 
-    Attributes:
-        service: that answers them.
-        rows: (key, [body…]) of each.
-    """
-
-    service: bytes
-    rows: list[tuple[bytes, list[bytes]]]
+    service: bytes  # that answers them
+    rows: list[tuple[bytes, list[bytes]]]  # (key, [body…]) of each
 
     @classmethod
     def decode(cls, service: bytes, octets: bytes) -> BatchChunk:
-        """Decode a chunk.
-
-        Raises:
-            BadRequest: malformed, or requests for the service cannot be stored.
-        """
+        """Decode a chunk; raises BadRequest if it is malformed, or requests for the service cannot be stored."""
         if not 0 < len(service) <= SERVICE_BYTES_MAX:
             raise BadChunk("a chunk needs the name of a service")
         parse_request([service, b""])  # checks the service name as for a single request
@@ -61,7 +40,6 @@ class BatchChunk(NamedTuple):
 
 
 def encode_rows(rows: list[tuple[bytes, list[bytes]]]) -> bytes:
-    """Return the encoded rows of a chunk."""
     return bytes(msgpack.packb(rows))
 
 
@@ -88,11 +66,7 @@ def _unpack(octets: bytes, most: int, each: int) -> list[Any]:
 
 
 def decode_stages(octets: bytes) -> list[tuple[bytes, int]]:
-    """Decode the stages of a commit: (name, number of chunks) of each.
-
-    Raises:
-        BadRequest: malformed.
-    """
+    """Decode the stages of a commit: (name, number of chunks) of each; raises BadRequest."""
     stages = []
     for stage in _unpack(octets, STAGES_MAX, 1):
         if not isinstance(stage, list) or len(stage) != 2 or not isinstance(stage[0], bytes) or type(stage[1]) is not int:

@@ -25,22 +25,6 @@ from titanic.journal.ownership import MARK_NAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "COPIES_MAX",
-    "COPY_SUFFIX",
-    "NO",
-    "OK",
-    "OWN_NAMES",
-    "PIECE_BYTES",
-    "BadCall",
-    "Call",
-    "Hello",
-    "Swap",
-    "check_name",
-    "pack_pair",
-    "unpack_pair",
-]
-
 OK: Final = b"ok"
 NO: Final = b"no"
 # Local files, never mirrored.
@@ -84,30 +68,21 @@ class Call(bytes, enum.Enum):
 
 
 def is_epoch(number: int) -> bool:
-    """Return whether a number can be an epoch."""
     return 0 <= number <= EPOCH_MAX
 
 
 class Hello(NamedTuple):
-    """First message of a session.
+    """First message of a session."""
 
-    Attributes:
-        store: its id.
-        epoch: of its mark.
-        alone: of its mark.
-    """
-
-    store: bytes
-    epoch: int
-    alone: bool
+    store: bytes  # its id
+    epoch: int  # of its mark
+    alone: bool  # of its mark
 
     def encode(self) -> bytes:
-        """Return the argument."""
         return bytes(msgpack.packb(list(self)))
 
     @classmethod
     def decode(cls, data: bytes) -> Hello:
-        """Read the argument; raises BadCall."""
         match _unpack(data):
             case [bytes(store), int(epoch), bool(alone)] if len(store) == 16 and is_epoch(epoch):
                 return cls(store, epoch, alone)
@@ -115,27 +90,18 @@ class Hello(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Files that must be in the directory of the mirror from now on.
+    """Files that must be in the directory of the mirror from now on."""
 
-    Attributes:
-        sizes: every file by name.
-        copied: those that were sent as copies; the others are there already.
-        epoch: for the mark.
-        store: for the mark.
-    """
-
-    sizes: dict[str, int]
-    copied: list[str]
-    epoch: int
-    store: bytes
+    sizes: dict[str, int]  # every file by name
+    copied: list[str]  # those that were sent as copies; the others are there already
+    epoch: int  # for the mark
+    store: bytes  # for the mark
 
     def encode(self) -> bytes:
-        """Return the argument."""
         return bytes(msgpack.packb(list(self)))
 
     @classmethod
     def decode(cls, data: bytes) -> Swap:
-        """Read the argument; raises BadCall."""
         match _unpack(data):
             case [dict(sizes), list(copied), int(epoch), bytes(store)] if len(store) == 16 and is_epoch(epoch):
                 numbers = all(type(size) is int and 0 <= size < SIZE_MAX for size in sizes.values())

@@ -27,29 +27,6 @@ from titanic.errors import BadRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "BAD",
-    "CLOSE",
-    "EXTENSIONS",
-    "EXTENSIONS_KNOWN",
-    "FAILED",
-    "NO_OPTIONS",
-    "OK",
-    "OPTIONS_MARK",
-    "PENDING",
-    "REPLY",
-    "REQUEST",
-    "Options",
-    "Submission",
-    "digest_of",
-    "encode_options",
-    "format_uuid",
-    "is_question",
-    "parse_request",
-    "parse_status",
-    "parse_uuid",
-]
-
 REQUEST: Final = b"titanic.request"
 REPLY: Final = b"titanic.reply"
 CLOSE: Final = b"titanic.close"
@@ -76,19 +53,12 @@ _PRINTABLE: Final = bytes(range(0x20, 0x7F))
 
 
 class Options(NamedTuple):
-    """Options of a stored request.
+    """Options of a stored request."""
 
-    Attributes:
-        key: idempotency key, b"" for none (IDM-01: unique per request, stable over retries and restarts).
-        delay_ms: time from acceptance before it is given to a worker.
-        ttl_ms: time from acceptance after which it expires; 0 for never.
-        attempts: maximum attempts; 0 for the default of the store.
-    """
-
-    key: bytes = b""
-    delay_ms: int = 0
-    ttl_ms: int = 0
-    attempts: int = 0
+    key: bytes = b""  # idempotency key, b"" for none (IDM-01: unique per request, stable over retries and restarts)
+    delay_ms: int = 0  # time from acceptance before it is given to a worker
+    ttl_ms: int = 0  # time from acceptance after which it expires; 0 for never
+    attempts: int = 0  # maximum attempts; 0 for the default of the store
 
 
 class Submission(NamedTuple):
@@ -111,11 +81,9 @@ def is_question(frames: Sequence[bytes]) -> bool:
 
 
 def parse_uuid(frame: bytes, hyphens: bool = False) -> bytes | None:
-    """Return the 16 bytes of a UUID frame, or None if it is malformed (TSP-02, TSP-03).
+    """Return the 16 bytes of a UUID frame of 32 hexadecimal characters, or None if it is malformed (TSP-02, TSP-03).
 
-    Args:
-        frame: 32 hexadecimal characters in either case.
-        hyphens: also accept the 36-character form that the Java example sends (DIS-47).
+    `hyphens` also accepts the form of 36 characters that the Java example sends (DIS-47).
     """
     if hyphens and len(frame) == 36 and frame[8:9] == frame[13:14] == frame[18:19] == frame[23:24] == b"-":
         frame = frame.replace(b"-", b"")
@@ -149,11 +117,9 @@ def encode_options(options: Options) -> list[bytes]:
 
 
 def parse_request(frames: Sequence[bytes], known: dict[bytes, tuple[bytes, bytes]] | None = None) -> Submission:
-    """Check the body of a `titanic.request`.
+    """Check the body `[service][body...]` or `[01 TSP 01][options][service][body...]` of a `titanic.request`.
 
-    Args:
-        frames: `[service][body...]`, or `[01 TSP 01][options][service][body...]`.
-        known: cache of valid names; filled here, and bounded.
+    `known` is a cache of valid names, filled here, and bounded.
 
     Raises:
         BadRequest: fewer than two frames (TSP-07), an invalid or reserved service name (TSP-19), invalid options.

@@ -47,52 +47,31 @@ _STATES_A_LINE = 6
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """Options of the demo.
+    """Options of the demo."""
 
-    Attributes:
-        table: CSV file of the airports.
-        output: directory for Parquet, map and logs.
-        kill: kill one worker in the middle.
-        service_ms: additional milliseconds for each answer.
-        window: requests in flight per partition.
-    """
-
-    table: Path
-    output: Path
+    table: Path  # CSV file of the airports
+    output: Path  # directory for Parquet, map and logs
     kill: bool
-    service_ms: float
+    service_ms: float  # additional milliseconds for each answer
     window: int
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """Worker that was killed.
-
-    Attributes:
-        pid: its process.
-        done: rows answered before, by all workers.
-        in_hand: requests in flight at the workers just before, as the broker reported it.
-    """
+    """Worker that was killed."""
 
     pid: int
-    done: int
-    in_hand: int
+    done: int  # rows answered before, by all workers
+    in_hand: int  # requests in flight at the workers just before, as the broker reported it
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Result of the demo.
-
-    Attributes:
-        rows: the answered rows.
-        seconds: from the start of the Spark job to the last Parquet file.
-        redelivered: requests the broker took from a lost worker and gave to another.
-        killed: the worker that was killed, None if there was none.
-    """
+    """Result of the demo."""
 
     rows: list[Row]
-    seconds: float
-    redelivered: int
+    seconds: float  # from the start of the Spark job to the last Parquet file
+    redelivered: int  # requests the broker took from a lost worker and gave to another
     killed: Killed | None
 
 
@@ -101,10 +80,6 @@ class Killer(threading.Thread):
 
     A worker answers all its requests within milliseconds, so it is paused before the last look: the requests the broker then counts
     are lost with it.
-
-    Args:
-        processes: processes of the demo.
-        rows: of the whole job.
     """
 
     def __init__(self, processes: Processes, rows: int) -> None:
@@ -115,7 +90,6 @@ class Killer(threading.Thread):
         self._given_up = threading.Event()
 
     def run(self) -> None:
-        """Watch the broker's list of workers."""
         with SyncClient(self._processes.broker, timeout=1.0, attempts=3) as client:
             while not self._given_up.wait(_WATCH_EVERY_S):
                 if not self._all_busy(workers_of(client, SERVICE)):
@@ -139,13 +113,7 @@ class Killer(threading.Thread):
 
 
 def run_demo(spark: SparkSession, options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
-    """Run the whole demo.
-
-    Args:
-        spark: session.
-        options: of the demo.
-        say: called with each line of the report.
-    """
+    """Run the whole demo; `say` is called with each line of the report."""
     airports = spark.read.csv(str(options.table), header=True, schema=CSV_SCHEMA)
     count = airports.count()
     say(f"{count:,} airports from {options.table.name}; starting a broker and {WORKERS} worker processes for {SERVICE}")

@@ -15,14 +15,7 @@ _DOTS_PER_INCH = 120
 
 
 def draw_map(path: Path, longitudes: Sequence[float], latitudes: Sequence[float], km: Sequence[float]) -> None:
-    """Write a PNG file.
-
-    Args:
-        path: the file.
-        longitudes: degrees.
-        latitudes: degrees.
-        km: distance of each point's nearest neighbour; the colour, on a logarithmic scale.
-    """
+    """Write a PNG file with points in degrees; their colour is the distance in km, on a logarithmic scale."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure

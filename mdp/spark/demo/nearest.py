@@ -33,9 +33,7 @@ EARTH_RADIUS_KM = 6371.0088
 class Places:
     """Table of places on a sphere, as unit vectors: the nearest place has the largest dot product.
 
-    Args:
-        codes: name of each place.
-        degrees: latitude and longitude of each, in that order.
+    `degrees` are latitude and longitude of each, in that order.
     """
 
     def __init__(self, codes: list[str], degrees: list[tuple[float, float]]) -> None:

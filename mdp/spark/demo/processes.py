@@ -19,7 +19,6 @@ from mdp.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from types import TracebackType
 
 __all__ = ["Processes", "broker_stats", "free_port", "workers_of"]
 
@@ -31,32 +30,18 @@ _POLL_S = 0.05
 
 
 class Processes:
-    """Broker and workers of one service, each a process; leaving the block stops them all.
-
-    Args:
-        service: name of the service.
-        handler: `package.module:function` of the workers.
-        workers: number of processes.
-        concurrency: requests a worker handles at once.
-        environment: of the processes.
-        logs: directory with a log file per process.
-
-    Attributes:
-        broker: endpoint of the broker.
-        broker_process: its process, None before the block.
-        workers: processes of all workers, in the order of their start.
-    """
+    """Broker and workers of one service, each a process; leaving the block stops them all."""
 
     def __init__(self, service: str, handler: str, *, workers: int, concurrency: int, environment: Mapping[str, str], logs: Path) -> None:
         self.broker = f"tcp://127.0.0.1:{free_port()}"
         self.service = service
         self.broker_process: subprocess.Popen[bytes] | None = None
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self._handler = handler
+        self.workers: list[subprocess.Popen[bytes]] = []  # in the order of their start
+        self._handler = handler  # `package.module:function` of the workers
         self._worker_count = workers
-        self._concurrency = concurrency
+        self._concurrency = concurrency  # requests a worker handles at once
         self._environment = dict(environment)
-        self._logs = logs
+        self._logs = logs  # directory with a log file per process
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stack = ExitStack()
 
@@ -71,7 +56,7 @@ class Processes:
             self._stack = starting.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def start_worker(self) -> None:
@@ -154,33 +139,21 @@ class Processes:
 
 
 def workers_of(client: SyncClient, service: str) -> list[dict[str, Any]]:
-    """Return a broker's rows about the workers of a service; none if it does not know the service.
-
-    Raises:
-        RequestError: the broker does not answer.
-    """
+    """Return a broker's rows about the workers of a service; none if it does not know the service. Raises RequestError."""
     code, *described = client.request("mmi.workers", service.encode())
     workers: list[dict[str, Any]] = json.loads(described[0]) if code == b"200" else []
     return workers
 
 
 def broker_stats(client: SyncClient) -> dict[str, int]:
-    """Return a broker's counters.
-
-    Raises:
-        RequestError: the broker does not answer.
-    """
+    """Return a broker's counters; raises RequestError."""
     _, described = client.request("mmi.stats", b"")
     counters: dict[str, int] = json.loads(described)
     return counters
 
 
 def free_port() -> int:
-    """Return a free port of 127.0.0.1.
-
-    Raises:
-        Unreachable: there is none.
-    """
+    """Return a free port of 127.0.0.1; raises Unreachable if there is none."""
     # Below the range of automatic ports: between this check and the broker's bind, or while the broker restarts, no new connection can
     # take it.
     for port in random.sample(range(20_000, 32_000), 1000):

@@ -40,26 +40,18 @@ log = logging.getLogger("mdp.spark")
 
 
 class Wanted(NamedTuple):
-    """Events and columns to read; others cost nothing.
+    """Events and columns to read; others cost nothing."""
 
-    Attributes:
-        columns: names, in the order of the result.
-        kinds: names of kinds, empty for all.
-        since_us: events at this time and later, microseconds since 1970; None for all.
-        until_us: events before this time; None for all.
-    """
-
-    columns: tuple[str, ...] = _NAMES
-    kinds: frozenset[str] = frozenset()
-    since_us: int | None = None
-    until_us: int | None = None
+    columns: tuple[str, ...] = _NAMES  # names, in the order of the result
+    kinds: frozenset[str] = frozenset()  # names of kinds, empty for all
+    since_us: int | None = None  # events at this time and later, microseconds since 1970; None for all
+    until_us: int | None = None  # events before this time; None for all
 
     @classmethod
     def of(cls, options: Mapping[str, str], columns: list[str]) -> Wanted:
         """Read the options `kinds`, `since` and `until` of the data source.
 
-        Raises:
-            ValueError: an option is not valid, or an event has no such column.
+        Raises ValueError if one is not valid, or an event has no such column.
         """
         strange = [name for name in columns if name not in _NAMES]
         if strange:
@@ -91,11 +83,7 @@ def _moment(name: str, text: str) -> int | None:
 
 
 def event_batches(octets: bytes, name: str = "", wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a segment as Arrow batches.
-
-    Raises:
-        NotAnEventLog: the bytes are not a segment.
-    """
+    """Yield the events of a segment as Arrow batches; raises NotAnEventLog."""
     clock = decode_header(octets)
     return piece_batches(memoryview(octets)[HEADER_BYTES:], HEADER_BYTES, clock, name, wanted or Wanted())
 
@@ -129,7 +117,6 @@ class _Columns:
         self._floats: dict[int, Numbers] = {}
 
     def batch(self, names: tuple[str, ...]) -> pa.RecordBatch:
-        """Return the columns of these names."""
         if not names:  # a count needs no column, but a batch without columns has no length
             raise ValueError("at least one column is wanted")
         return pa.RecordBatch.from_arrays([self._column(name) for name in names], names=list(names))
@@ -202,7 +189,6 @@ class _Columns:
 
 
 def _spread(values: pa.Array, lengths: Numbers) -> pa.Array:
-    """Repeat each value the given number of times."""
     if len(values) == lengths.sum():
         return values
     return values.take(pa.array(np.repeat(np.arange(len(values)), lengths)))

@@ -78,19 +78,15 @@ class EventsSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "mdp-events"
 
     def schema(self) -> str:
-        """Return the columns of an event."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> EventsReader:
-        """Return the reader of a log."""
         return EventsReader(self._directory(), Wanted.of(self.options, schema.names))
 
     def streamReader(self, schema: StructType) -> EventsStream:
-        """Return the stream reader of a log."""
         return EventsStream(self._directory(), Wanted.of(self.options, schema.names), self.options)
 
     def _directory(self) -> str:

@@ -42,16 +42,10 @@ class Piece(InputPartition):
 
 
 class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader of a log; an offset is a place in it.
+    """Stream reader of a log; an offset is a place in it. Raises ValueError for an option that is not valid.
 
-    Args:
-        directory: of the log.
-        wanted: events and columns.
-        options: `start` ("earliest", the default, or "latest"), `lost` ("fail", the default, or "skip": when segments were removed
-            before they were read) and `batch_bytes`, maximum bytes of a micro-batch, but at least one block (64 MiB).
-
-    Raises:
-        ValueError: an option is not valid.
+    Options: `start` ("earliest", the default, or "latest"), `lost` ("fail", the default, or "skip": when segments were removed before they
+    were read) and `batch_bytes`, maximum bytes of a micro-batch, but at least one block (64 MiB).
     """
 
     def __init__(self, directory: str, wanted: Wanted, options: Mapping[str, str]) -> None:
@@ -92,7 +86,6 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Piece(str(run.path), run.start, run.end) for run in between]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one piece."""
         if not isinstance(partition, Piece):
             return
         try:
@@ -115,11 +108,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def checked_directory(directory: str) -> str:
-    """Return the name of an existing directory.
-
-    Raises:
-        FileNotFoundError: it does not exist.
-    """
+    """Return the name of a directory; raises FileNotFoundError if it does not exist."""
     if not Path(directory).is_dir():
         raise FileNotFoundError(f"{directory} is not a directory with an event log")
     return directory

@@ -114,11 +114,9 @@ class _Tally(AccumulatorParam[dict[str, int]]):
     """Sum of counts by name."""
 
     def zero(self, value: dict[str, int]) -> dict[str, int]:
-        """Return empty counts."""
         return {}
 
     def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:
-        """Return the sum."""
         for name, count in value2.items():
             value1[name] = value1.get(name, 0) + count
         return value1

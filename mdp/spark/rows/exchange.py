@@ -47,20 +47,13 @@ class RequestClient(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Rows that enter and leave the exchange together.
+    """Rows that enter and leave the exchange together."""
 
-    Attributes:
-        requests: body frames `(body, …)` of each row.
-        keys: idempotency key of each row.
-        answers: one per row, in order; complete when `finished` is.
-        missing: rows without an answer.
-        finished: resolved by the loop when every row has its answer; any thread may wait for it.
-    """
-
-    requests: Sequence[tuple[bytes, ...]]
+    requests: Sequence[tuple[bytes, ...]]  # body frames `(body, …)` of each row
     keys: Sequence[str]
-    answers: list[Answer] = field(init=False)
-    missing: int = field(init=False)
+    answers: list[Answer] = field(init=False)  # one per row, in order; complete when `finished` is
+    missing: int = field(init=False)  # rows without an answer
+    # Resolved by the loop when every row has its answer; any thread may wait for it.
     finished: Future[None] = field(init=False, default_factory=Future)
 
     def __post_init__(self) -> None:
@@ -72,22 +65,14 @@ _NOT_YET = Answer(None, "", None, 0, 0.0)
 
 
 class Exchange:
-    """Sender of the rows of chunks, with at most `window` in flight.
-
-    Args:
-        client: sends the requests.
-        service: name of the service.
-        window: maximum requests in flight.
-        parts: take replies part by part.
-        wait: wait for a service that has no worker at the moment.
-    """
+    """Sender of the rows of chunks, with at most `window` in flight."""
 
     def __init__(self, client: RequestClient, service: str, window: int, *, parts: bool = False, wait: bool = False) -> None:
         self._client = client
         self._service = service
         self._window = window
-        self._parts = parts
-        self._wait = wait
+        self._parts = parts  # take replies part by part
+        self._wait = wait  # wait for a service that has no worker at the moment
         self._fed: list[Chunk] = []  # not finished, a few at most
         self._unsent: deque[tuple[Chunk, Iterator[int]]] = deque()  # with the numbers of the rows to send
         self._refused: dict[Chunk, list[int]] = {}  # rows a full broker refused

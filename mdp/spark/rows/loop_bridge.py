@@ -38,21 +38,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Arguments of a client; partitions with equal ones share it.
+    """Arguments of a client; partitions with equal ones share it."""
 
-    Attributes:
-        broker: endpoint, or several in order of preference.
-        timeout_s: seconds to wait for each attempt.
-        attempts: maximum times a request is sent.
-        options: further keyword arguments of `mdp.Client`, as sorted pairs.
-        curve: files with CURVE keys, read where the client is made.
-    """
-
-    broker: str | tuple[str, ...]
-    timeout_s: float
+    broker: str | tuple[str, ...]  # endpoint, or several in order of preference
+    timeout_s: float  # seconds to wait for each attempt
     attempts: int
-    options: tuple[tuple[str, Any], ...] = ()
-    curve: CurveFiles | None = None
+    options: tuple[tuple[str, Any], ...] = ()  # further keyword arguments of `mdp.Client`, as sorted pairs
+    curve: CurveFiles | None = None  # files with CURVE keys, read where the client is made
 
 
 def _connect(to: Destination) -> AbstractAsyncContextManager[RequestClient]:
@@ -102,14 +94,10 @@ class ExchangeHandle:
 
 
 class Bridge:
-    """Event loop on a daemon thread, with the clients on it.
-
-    Args:
-        connect: makes the client for a destination.
-    """
+    """Event loop on a daemon thread, with the clients on it."""
 
     def __init__(self, connect: Callable[[Destination], AbstractAsyncContextManager[RequestClient]] = _connect) -> None:
-        self._connect = connect
+        self._connect = connect  # makes the client for a destination
         self._loop = loop_factory()()
         # Least recently used first. Used inside the loop only.
         self._clients: dict[Destination, SharedClient] = {}
@@ -121,12 +109,7 @@ class Bridge:
     def exchange(self, to: Destination, service: str, window: int, *, parts: bool = False, wait: bool = False) -> Iterator[ExchangeHandle]:
         """Open an exchange for one partition; leaving the block gives up rows without an answer.
 
-        Args:
-            to: of the client.
-            service: name of the service.
-            window: maximum requests in flight.
-            parts: take replies part by part.
-            wait: wait for a service that has no worker at the moment.
+        Other arguments as for `Exchange`.
         """
         exchange = self._run(self._open(to, service, window, parts, wait))
         try:

@@ -42,23 +42,15 @@ _MICRO_BATCH = "streaming.sql.batchId"
 
 
 class DispatchFailed(Exception):
-    """A row has no reply, with `on_error="fail"`.
-
-    Args:
-        service: name of the service.
-        status: code of the error.
-        error: why, one line.
-        partition: number of the partition.
-        row: number of the row in it, from 0.
-    """
+    """A row has no reply, with `on_error="fail"`."""
 
     def __init__(self, service: str, status: str, error: str | None, partition: int, row: int) -> None:
         super().__init__(service, status, error, partition, row)
         self.service = service
         self.status = status
-        self.error = error
+        self.error = error  # why, one line
         self.partition = partition
-        self.row = row
+        self.row = row  # number of the row in it, from 0
 
     def __str__(self) -> str:
         return f"row {self.row} of partition {self.partition} has no reply from {self.service}: {self.status}: {self.error}"
@@ -66,19 +58,12 @@ class DispatchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Job as the driver sends it to the tasks; see the arguments of `dispatch`.
-
-    Attributes:
-        to: of the client.
-        reply: names of the reply's columns, as the service sends them, with their Arrow types.
-        output_names: names of all columns of the result.
-        parts: each part of a reply is a row.
-    """
+    """Job as the driver sends it to the tasks; see the arguments of `dispatch`."""
 
     to: Destination
     service: str
     request: tuple[str, ...] | Callable[[Row], Sequence[bytes]]
-    reply: tuple[tuple[str, pa.DataType], ...]
+    reply: tuple[tuple[str, pa.DataType], ...]  # names of the reply's columns, as the service sends them, with their Arrow types
     output_names: tuple[str, ...]
     decode: Decode
     key: str | None
@@ -91,11 +76,7 @@ class Plan:
 
 
 def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the batches with their replies, in order.
-
-    Raises:
-        DispatchFailed: a row has no reply, with `on_error="fail"`.
-    """
+    """Yield the rows of the batches with their replies, in order; raises DispatchFailed with `on_error="fail"`."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     keys = PartitionKeys(job_name(plan.job, context), partition)

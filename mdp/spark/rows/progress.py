@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Self, TextIO
 from core.runtime import supervision
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mdp.spark.rows.accumulators import Counts
 
 __all__ = ["Progress", "line_of"]
@@ -45,7 +43,7 @@ class Progress:
             self._thread = supervision.current().thread("mdp progress", self._run)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             self._over.set()
             self._thread.join()

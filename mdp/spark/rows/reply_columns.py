@@ -18,24 +18,6 @@ from pyspark.sql import types
 
 from core.machine.bounded_msgpack import unpack
 
-__all__ = [
-    "BAD_REPLY",
-    "OK",
-    "RAW_REPLY",
-    "Answer",
-    "Decode",
-    "arrow_rows",
-    "arrow_type",
-    "decoder",
-    "decode_arrow",
-    "decode_frames",
-    "decode_json",
-    "decode_map",
-    "decode_text",
-    "part_columns",
-    "reply_columns",
-]
-
 Decode: TypeAlias = Callable[[list[bytes]], Mapping[str, Any] | Sequence[Any]]
 
 OK = "OK"
@@ -64,31 +46,18 @@ _ATOMIC: dict[type[types.DataType], pa.DataType] = {
 
 @dataclass(slots=True)
 class Answer:
-    """Outcome of one row's request.
+    """Outcome of one row's request."""
 
-    Attributes:
-        reply: the reply's body frames `[body…]`, None without a reply.
-        status: `OK`, or the code of the error (`TIMEOUT`, `NO_SERVICE`, …).
-        error: one line for people, None without an error.
-        attempts: number of times the request was sent.
-        latency_ms: from the first attempt to the end.
-        parts: the frames `[body…]` of each part, if replies come in parts; `reply` is None then.
-    """
-
-    reply: list[bytes] | None
-    status: str
-    error: str | None
-    attempts: int
-    latency_ms: float
-    parts: list[list[bytes]] | None = None
+    reply: list[bytes] | None  # the reply's body frames `[body…]`, None without a reply
+    status: str  # `OK`, or the code of the error (`TIMEOUT`, `NO_SERVICE`, …)
+    error: str | None  # one line for people, None without an error
+    attempts: int  # number of times the request was sent
+    latency_ms: float  # from the first attempt to the end
+    parts: list[list[bytes]] | None = None  # the frames `[body…]` of each part, if replies come in parts; `reply` is None then
 
 
 def arrow_type(kind: types.DataType) -> pa.DataType:
-    """Return the Arrow type of a Spark type.
-
-    Raises:
-        TypeError: a reply cannot have this type.
-    """
+    """Return the Arrow type of a Spark type; raises TypeError if a reply cannot have it."""
     if isinstance(kind, types.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.ArrayType):
@@ -104,11 +73,7 @@ def arrow_type(kind: types.DataType) -> pa.DataType:
 
 
 def decode_map(frames: list[bytes]) -> Mapping[str, Any]:
-    """Decode a reply of one frame with a msgpack map, whose keys are column names.
-
-    Raises:
-        ValueError: the reply is something else.
-    """
+    """Decode a reply of one frame with a msgpack map, whose keys are column names; raises ValueError."""
     if len(frames) != 1:
         raise ValueError(f"a msgpack map in one frame is expected, the reply has {len(frames)} frames")
     decoded = unpack(frames[0], extensions=True)
@@ -118,7 +83,6 @@ def decode_map(frames: list[bytes]) -> Mapping[str, Any]:
 
 
 def decode_frames(frames: list[bytes]) -> Sequence[Any]:
-    """Return the frames as one column with a list."""
     return (frames,)
 
 
@@ -128,11 +92,7 @@ def decode_text(frames: list[bytes]) -> Sequence[Any]:
 
 
 def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
-    """Decode a reply of one frame with JSON: an object with the column names as keys, or an array in the schema's order.
-
-    Raises:
-        ValueError: the reply is something else.
-    """
+    """Decode a reply of one frame with JSON: an object by column names, or an array in the schema's order; raises ValueError."""
     if len(frames) != 1:
         raise ValueError(f"JSON in one frame is expected, the reply has {len(frames)} frames")
     decoded = json.loads(frames[0])
@@ -142,11 +102,7 @@ def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
 
 
 def decode_arrow(frames: list[bytes]) -> Mapping[str, Any]:
-    """Decode a reply of one frame with an Arrow stream (IPC) of one row.
-
-    Raises:
-        ValueError: the reply is something else.
-    """
+    """Decode a reply of one frame with an Arrow stream (IPC) of one row; raises ValueError."""
     rows = arrow_rows(frames)
     if len(rows) != 1:
         raise ValueError(f"one row is expected, the reply has {len(rows)}")
@@ -154,11 +110,7 @@ def decode_arrow(frames: list[bytes]) -> Mapping[str, Any]:
 
 
 def arrow_rows(frames: list[bytes]) -> list[Mapping[str, Any]]:
-    """Decode a reply of one frame with an Arrow stream (IPC) and return its rows.
-
-    Raises:
-        ValueError: the reply is something else.
-    """
+    """Decode a reply of one frame with an Arrow stream (IPC) and return its rows; raises ValueError."""
     if len(frames) != 1:
         raise ValueError(f"an Arrow stream in one frame is expected, the reply has {len(frames)} frames")
     try:
@@ -178,11 +130,7 @@ _DECODERS: dict[str, Decode] = {
 
 
 def decoder(name: str) -> Decode:
-    """Return the decoder with a name: msgpack, json, arrow, text, raw.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the decoder with a name; raises ValueError if there is none."""
     found = _DECODERS.get(name)
     if found is None:
         raise ValueError(f"decode is a function or one of {', '.join(_DECODERS)}, not {name!r}")
@@ -224,9 +172,8 @@ def part_columns(
 ) -> tuple[list[pa.Array], list[int], list[int | None]]:
     """Convert replies in parts to the columns `(name, type)`, a row for each part; an Arrow part may have several.
 
-    Returns:
-        The columns; the number of the answer each row belongs to; the number of the row in its reply. A reply that has no part, failed
-        or cannot be read has one row of nulls.
+    Return the columns, the number of the answer each row belongs to, and the number of the row in its reply. A reply that has no part,
+    failed or cannot be read has one row of nulls.
     """
     of: list[int] = []
     numbers: list[int | None] = []

@@ -23,11 +23,8 @@ _DIGEST_BYTES = 16
 class PartitionKeys:
     """Keys of one partition of a job: H(H(job, partition), request), and for the n-th repetition of a request H(that, n).
 
-    Memory is one digest and one number per distinct request of the partition, about 150 bytes; a key column needs none.
-
-    Args:
-        job: name of the job, the same for every attempt at it.
-        partition: number of the partition in the job.
+    The job's name is the same for every attempt at it. Memory is one digest and one number per distinct request of the partition, about
+    150 bytes; a key column needs none.
     """
 
     def __init__(self, job: str, partition: int) -> None:

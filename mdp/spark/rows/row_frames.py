@@ -37,11 +37,7 @@ def column_frames(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[byt
 
 
 def row_frames(batch: pa.RecordBatch, request: Callable[[Row], Sequence[bytes]]) -> list[tuple[bytes, ...]]:
-    """Return the body frames a function makes of each row.
-
-    Raises:
-        TypeError: the function returned something else than one or more bytes objects.
-    """
+    """Return the body frames a function makes of each row; raises TypeError for anything but one or more bytes objects."""
     from pyspark.sql import Row
 
     # A Row class called with values is the fastest way to make many rows of the same columns.

@@ -43,9 +43,7 @@ class RequestIndex(LoadedIndex):
     def accept(self, uuid: bytes, asked: Submission, now_ms: int, owner: bytes = b"") -> tuple[Entry | ClosedKey, bool]:
         """Accept a request: (entry, whether it is new). A repeated key of an owner returns the same entry (IDM-03).
 
-        Raises:
-            KeyConflict: the key came with another request (IDM-05).
-            StoreFull: a limit is reached; `limit` names it.
+        Raises KeyConflict if the key came with another request (IDM-05), StoreFull if a limit is reached.
         """
         options = asked.options
         if options.key:

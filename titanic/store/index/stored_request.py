@@ -42,7 +42,6 @@ Scope: TypeAlias = "bytes | tuple[bytes, bytes]"
 
 
 def scope_of(owner: bytes, key: bytes) -> Scope:
-    """Return the scope of a key of an owner."""
     return (owner, key) if owner else key
 
 

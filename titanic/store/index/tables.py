@@ -33,27 +33,18 @@ TIMERS_SLACK: Final = 1024  # a sweep of the timers is worth its cost only when 
 
 
 class IndexTables:
-    """All requests of a store, in memory.
-
-    Attributes:
-        entries: by UUID.
-        owned: those with an owner, by owner and UUID, so that listing the requests of one user does not scan all.
-        over_share: number of requests refused by `user_share`.
-        live: bytes of live records by segment.
-        clock: the last TICK.
-        latest_ms: the latest time in any record.
-        segments: existing segments.
-    """
+    """All requests of a store, in memory."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, Entry] = {}  # by UUID
+        # Those with an owner, by owner and UUID, so that listing the requests of one user does not scan all.
         self.owned: dict[bytes, Owned] = {}
-        self.over_share = 0
-        self.live: dict[int, int] = {}
-        self.segments: set[int] = set()
-        self.clock = Tick(0, 0)
-        self.latest_ms = 0
+        self.over_share = 0  # number of requests refused by `user_share`
+        self.live: dict[int, int] = {}  # bytes of live records by segment
+        self.segments: set[int] = set()  # existing segments
+        self.clock = Tick(0, 0)  # the last TICK
+        self.latest_ms = 0  # the latest time in any record
         self.bytes_used = 0
         self.services: dict[bytes, int] = {}
         self._keys: dict[Scope, Entry] = {}
@@ -146,7 +137,6 @@ class IndexTables:
 
     @property
     def keys_of_closed(self) -> int:
-        """Number of remembered keys of closed requests."""
         return len(self._closed_keys)
 
     def live_bytes(self, segment: int) -> int:
@@ -159,7 +149,6 @@ class IndexTables:
         return self.live.get(segment, 0) + held
 
     def dropped(self, numbers: Iterable[int]) -> None:
-        """Forget segments that were dropped."""
         for number in numbers:
             self.segments.discard(number)
             self._tombstones.pop(number, None)
