@@ -31,30 +31,8 @@ from core.sockets.socket import Socket
 from core.zmtp.decoder import Encoded
 from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = [
-    "Authenticator",
-    "Context",
-    "Curve",
-    "Encoded",
-    "Frame",
-    "MonitorEvent",
-    "Options",
-    "Plain",
-    "Poller",
-    "Socket",
-    "ZapHandler",
-    "ZapReply",
-    "ZapRequest",
-    "__version__",
-    "asyncio",
-    "context_for",
-    "curve_keypair",
-    "curve_public",
-    "has",
-    "proxy",
-    "run",
-    "zmq_version",
-    "zmq_version_info",
-]
+__all__ = ["Authenticator", "Context", "Curve", "Encoded", "Frame", "MonitorEvent", "Options", "Plain", "Poller", "Socket", "ZapHandler"]
+__all__ += ["ZapReply", "ZapRequest", "__version__", "asyncio", "context_for", "curve_keypair", "curve_public", "has", "proxy", "run"]
+__all__ += ["zmq_version", "zmq_version_info"]
 __all__ += constants.__all__  # a type checker takes what is not named here for private
 __all__ += errors.__all__

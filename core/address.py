@@ -23,22 +23,8 @@ from typing import Final
 
 from core.errors import ENAMETOOLONG, ENOCOMPATPROTO, ENODEV, EPROTONOSUPPORT, InvalidEndpoint
 
-__all__ = [
-    "Bind",
-    "Connect",
-    "HostKind",
-    "InprocBind",
-    "InprocConnect",
-    "IpcBind",
-    "IpcConnect",
-    "NameConnect",
-    "TcpBind",
-    "TcpConnect",
-    "TcpSource",
-    "parse_bind",
-    "parse_connect",
-    "tcp_endpoint",
-]
+__all__ = ["Connect", "HostKind", "InprocBind", "InprocConnect", "IpcBind", "IpcConnect", "NameConnect", "TcpBind", "TcpConnect"]
+__all__ += ["TcpSource", "parse_bind", "parse_connect", "tcp_endpoint"]
 
 IPC_PATH_OCTETS_MAX: Final = 107  # sun_path holds 108 with its NUL
 HOST_NAME_OCTETS_MAX: Final = 253  # RFC 1035, without the root's dot

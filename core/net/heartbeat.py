@@ -33,19 +33,9 @@ class Heartbeat:
     """Heartbeat timers; the actions are passed in."""
 
     __slots__ = (
-        "_alive",
-        "_dead",
-        "_suspended",
-        "_interval_s",
-        "_later",
-        "_ping",
-        "_ping_seen",
-        "_timeout_s",
-        "_timers",
-        "_ttl_s",
-        "_ttl_seen",
+        "_alive", "_dead", "_suspended", "_interval_s", "_later", "_ping", "_ping_seen", "_timeout_s", "_timers", "_ttl_s", "_ttl_seen",
         "heard",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -74,30 +74,10 @@ class Pipe:
     """Queues of one peer."""
 
     __slots__ = (
-        "_heavy",
-        "_sndhwm",
-        "_sndhwm_bytes",
-        "connected",
-        "connecting",
-        "endpoint",
-        "engine",
-        "identity",
-        "in_parts",
-        "inbox",
-        "limit",
-        "limits",
-        "listed",
-        "local_name",
-        "metadata",
-        "outbox",
-        "rcvhwm",
-        "rcvhwm_bytes",
-        "routing_id",
-        "waiting_for_capacity",
-        "takes_octets",
-        "throttled",
-        "unread_bytes",
-    )
+        "_heavy", "_sndhwm", "_sndhwm_bytes", "connected", "connecting", "endpoint", "engine", "identity", "in_parts", "inbox", "limit",
+        "limits", "listed", "local_name", "metadata", "outbox", "rcvhwm", "rcvhwm_bytes", "routing_id", "waiting_for_capacity",
+        "takes_octets", "throttled", "unread_bytes",
+    )  # fmt: skip
 
     def __init__(self, *, connecting: bool = False, endpoint: str = "") -> None:
         self.routing_id = b""  # name of the peer for ROUTER; b"" where it has none

@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
     Peer = Hashable
 
-__all__ = [
-    "SUBSCRIPTION_OCTETS_MAX",
-    "TOPIC_OCTETS_MAX",
-    "TOPIC_OVERHEAD_OCTETS",
-    "PublisherSubscriptions",
-    "SubscriberTopics",
-    "SubscriptionLimit",
-    "parse_subscription",
-]
+__all__ = ["TOPIC_OVERHEAD_OCTETS", "PublisherSubscriptions", "SubscriberTopics", "SubscriptionLimit", "parse_subscription"]
 
 P = TypeVar("P", bound="Peer")
 

@@ -48,18 +48,8 @@ class WriteScheduler:
     """Writes, timers and shared counts of the connections on one loop."""
 
     __slots__ = (
-        "_loop",
-        "_scheduled",
-        "_unguarded",
-        "_written",
-        "ahead",
-        "batching",
-        "dirty",
-        "large_frames",
-        "partial",
-        "supervisor",
-        "thread",
-    )
+        "_loop", "_scheduled", "_unguarded", "_written", "ahead", "batching", "dirty", "large_frames", "partial", "supervisor", "thread",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop

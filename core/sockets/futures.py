@@ -21,19 +21,8 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.zmtp.decoder import Message
 
-__all__ = [
-    "DONE",
-    "Awaitable",
-    "PendingBatch",
-    "PendingFirst",
-    "PendingFirstFrame",
-    "PendingFrames",
-    "PendingReceive",
-    "PendingSend",
-    "PendingShape",
-    "Ready",
-    "expire",
-]
+__all__ = ["DONE", "Awaitable", "PendingBatch", "PendingFirst", "PendingFirstFrame", "PendingFrames", "PendingReceive", "PendingSend"]
+__all__ += ["PendingShape", "Ready", "expire"]
 
 T = TypeVar("T")
 

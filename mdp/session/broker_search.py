@@ -89,23 +89,9 @@ class BrokerSearch:
     """The search for one of several brokers."""
 
     __slots__ = (
-        "_brokers",
-        "_chance",
-        "_due",
-        "_first",
-        "_fixed",
-        "_index",
-        "_joined_at",
-        "_refused_at",
-        "_refused_until",
-        "_actions",
-        "_times",
-        "ballot",
-        "dialect",
-        "ever_up",
-        "failures",
-        "state",
-    )
+        "_brokers", "_chance", "_due", "_first", "_fixed", "_index", "_joined_at", "_refused_at", "_refused_until", "_actions", "_times",
+        "ballot", "dialect", "ever_up", "failures", "state",
+    )  # fmt: skip
 
     def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: SearchTimes, chance: Callable[[], float]) -> None:
         if not brokers:

@@ -30,16 +30,7 @@ from mdp.typed.schemas import SchemaRegistry, TypeMismatch, pack_by_type
 if typing.TYPE_CHECKING:
     from mdp.typed.schemas import Schema
 
-__all__ = [
-    "BAD_ARGUMENTS",
-    "BAD_RESULT",
-    "BadArguments",
-    "BadResult",
-    "Signature",
-    "pack_call",
-    "typed_handler",
-    "unpack_result",
-]
+__all__ = ["BAD_ARGUMENTS", "BAD_RESULT", "BadArguments", "BadResult", "Signature", "pack_call", "typed_handler", "unpack_result"]
 
 BAD_ARGUMENTS: Final = BadArguments.default_code
 BAD_RESULT: Final = BadResult.default_code
