@@ -128,12 +128,7 @@ class Group(click.Group):
         self.lazy = dict(lazy or {})  # commands by name that are imported on use
         self.params.append(
             click.Option(
-                ["--version"],
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                callback=_show_version,
-                help="Print the version, and exit.",
+                ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version, and exit."
             )
         )
 
@@ -305,12 +300,7 @@ def _shape_wanted(option: click.Option) -> str:
 def _has_shape(value: object, wanted: str) -> bool:
     if wanted == "true or false":
         return isinstance(value, bool)
-    shapes: dict[str, type | tuple[type, ...]] = {
-        "a list": list,
-        "an integer": int,
-        "a number": (int, float),
-        "a text in quotes": str,
-    }
+    shapes: dict[str, type | tuple[type, ...]] = {"a list": list, "an integer": int, "a number": (int, float), "a text in quotes": str}
     return isinstance(value, shapes[wanted]) and not isinstance(value, bool)
 
 

@@ -60,10 +60,7 @@ class Handshake:
             self._waits = True
             session.suspend_handshake()
             self._forget_question = session.owner.context.authentication.ask(
-                request,
-                enforce_domain=bool(session.options.zap_enforce_domain),
-                answer=self._answered,
-                revoke=session.abort_with,
+                request, enforce_domain=bool(session.options.zap_enforce_domain), answer=self._answered, revoke=session.abort_with
             )
         elif connection.work and session.queue_key_agreements(connection.work):
             self._waits = True

@@ -239,11 +239,7 @@ class Supervisor:
         return run
 
     def each(
-        self,
-        name: str,
-        work: Callable[[Iterator[T]], object],
-        items: Iterator[T],
-        failed: Callable[[Exception], object] | None = None,
+        self, name: str, work: Callable[[Iterator[T]], object], items: Iterator[T], failed: Callable[[Exception], object] | None = None
     ) -> None:
         """Call `work(items)`, which takes the items one by one; after a fault with one it is called again for the others.
 

@@ -142,9 +142,7 @@ class CurveClient(CurveMechanism):
         self._key = shared_key(server_transient, self._transient_secret)
         vouch_nonce = self._random_bytes(_LONG_NONCE_BYTES)
         vouch = crypto_box_afternm(
-            self._transient_public + self._server_key,
-            _VOUCH_NONCE + vouch_nonce,
-            shared_key(server_transient, self._secret),
+            self._transient_public + self._server_key, _VOUCH_NONCE + vouch_nonce, shared_key(server_transient, self._secret)
         )
         nonce = self._next_nonce()
         box = crypto_box_afternm(b"".join((self._public, vouch_nonce, vouch, self._metadata)), _INITIATE_NONCE + nonce, self._key)

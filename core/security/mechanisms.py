@@ -85,12 +85,7 @@ class Security:
         if options.mechanism == SecurityMechanism.PLAIN:
             if options.as_server:
                 return PlainServer(metadata, zap=self._question(options, peer_address), metadata_bytes_max=limit)
-            return PlainClient(
-                metadata,
-                username=options.plain_username,
-                password=options.plain_password,
-                metadata_bytes_max=limit,
-            )
+            return PlainClient(metadata, username=options.plain_username, password=options.plain_password, metadata_bytes_max=limit)
         if options.mechanism == SecurityMechanism.CURVE:
             return self._curve(options, metadata, peer_address)
         asks = must_ask(b"NULL", options.zap_domain, enforce_domain=bool(options.zap_enforce_domain))

@@ -63,12 +63,7 @@ class Authentication:
         self._accepted: dict[object, _AcceptedPeer] = {}  # peers accepted by an authenticator that can revoke
 
     def ask(
-        self,
-        request: ZapRequest,
-        *,
-        enforce_domain: bool,
-        answer: Callable[[Verdict], None],
-        revoke: Callable[[str], None],
+        self, request: ZapRequest, *, enforce_domain: bool, answer: Callable[[Verdict], None], revoke: Callable[[str], None]
     ) -> Callable[[], None]:
         """Have a peer authenticated; returns a function to call when the connection is gone, answered or not.
 

@@ -145,13 +145,7 @@ class Probe:
         self._supervisor = supervision.current()
         self._answered = False
         self.connection = Connection(
-            context,
-            endpoint,
-            options,
-            on_joined=self._joined,
-            on_batch=self._received,
-            on_lost=self._lost,
-            on_refused=on_unreachable,
+            context, endpoint, options, on_joined=self._joined, on_batch=self._received, on_lost=self._lost, on_refused=on_unreachable
         )
 
     def close(self) -> None:
