@@ -32,6 +32,8 @@ from core.machine.log_rate import LogRate
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
+    Failed = Callable[[Exception], object] | None  # called with a fault
+
 __all__ = ["ONCE", "RESTART", "Restart", "Supervisor", "Timer", "cancel_all", "current", "scope"]
 
 log = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ class Supervisor:
         work: Callable[[], Coroutine[Any, Any, None]],
         *,
         restart: Restart | None = RESTART,
-        failed: Callable[[Exception], object] | None = None,
+        failed: Failed = None,
         raises: bool = False,
         expects: tuple[type[Exception], ...] = (),
         among: set[asyncio.Task[None]] | None = None,
@@ -121,7 +123,7 @@ class Supervisor:
         record: _Record,
         work: Callable[[], Coroutine[Any, Any, None]],
         restart: Restart | None,
-        failed: Callable[[Exception], object] | None,
+        failed: Failed,
         raises: bool,
         expects: tuple[type[Exception], ...],
     ) -> None:
@@ -137,8 +139,7 @@ class Supervisor:
                 except expects:
                     raise
                 except Exception as error:
-                    self._fault(record, error)
-                    self._answer(record, failed, error)
+                    self._fault(record, error, failed)
                     if raises:
                         raise
                     if restart is None:
@@ -156,9 +157,8 @@ class Supervisor:
         work: Callable[[], None],
         *,
         restart: Restart | None = ONCE,
-        failed: Callable[[Exception], object] | None = None,
+        failed: Failed = None,
         pause: Callable[[float], object] = time.sleep,
-        daemon: bool = True,
     ) -> threading.Thread:
         """Start a thread. A fault that ends it stays in `troubles`, because its work is no longer done.
 
@@ -166,17 +166,12 @@ class Supervisor:
         """
         record = self._record(name)
         run = partial(copy_context().run, self._run_thread, record, work, restart, failed, pause)
-        thread = threading.Thread(target=run, name=name, daemon=daemon)
+        thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         return thread
 
     def _run_thread(
-        self,
-        record: _Record,
-        work: Callable[[], None],
-        restart: Restart | None,
-        failed: Callable[[Exception], object] | None,
-        pause: Callable[[float], object],
+        self, record: _Record, work: Callable[[], None], restart: Restart | None, failed: Failed, pause: Callable[[float], object]
     ) -> None:
         this, faults = object(), 0
         while True:
@@ -186,9 +181,8 @@ class Supervisor:
                     self._probe(record.name)
                 work()
             except Exception as error:
-                self._fault(record, error)
                 record.unwell[this] = (_reason(error), float("inf"))
-                self._answer(record, failed, error)
+                self._fault(record, error, failed)
                 if restart is None:
                     return
                 faults = faults + 1 if time.monotonic() - began < restart.steady_s else 1
@@ -202,26 +196,18 @@ class Supervisor:
         """Return a timer that is not set yet and may be moved."""
         return Timer(self, self._record(name), call, restart)
 
-    def later(
-        self, name: str, delay_s: float, call: Callable[..., object], *arguments: Any, failed: Callable[[Exception], object] | None = None
-    ) -> asyncio.TimerHandle:
+    def later(self, name: str, delay_s: float, call: Callable[..., object], *arguments: Any, failed: Failed = None) -> asyncio.TimerHandle:
         """Call something once, after a time: for one connection or one call. A fault is passed to `failed`."""
-        return asyncio.get_running_loop().call_later(delay_s, self._once, self._record(name), call, arguments, failed)
+        return asyncio.get_running_loop().call_later(delay_s, partial(self.call, name, call, *arguments, failed=failed))
 
-    def call(self, name: str, call: Callable[..., object], *arguments: Any, failed: Callable[[Exception], object] | None = None) -> None:
+    def call(self, name: str, call: Callable[..., object], *arguments: Any, failed: Failed = None) -> None:
         """Call something now, for callbacks of the loop or of a signal; a fault is passed to `failed` and not raised."""
-        self._once(self._record(name), call, arguments, failed)
-
-    def _once(
-        self, record: _Record, call: Callable[..., object], arguments: tuple[Any, ...], failed: Callable[[Exception], object] | None
-    ) -> None:
         try:
             if self._probe is not None:
-                self._probe(record.name)
+                self._probe(name)
             call(*arguments)
         except Exception as error:
-            self._fault(record, error)
-            self._answer(record, failed, error)
+            self._fault(self._record(name), error, failed)
 
     def guarded(self, name: str, call: Callable[P, object], failed: Callable[Concatenate[Exception, P], object]) -> Callable[P, None]:
         """Return a wrapper of `call` for frequent use; a fault is passed to `failed(error, *arguments)` and not raised."""
@@ -233,14 +219,11 @@ class Supervisor:
                     self._probe(name)
                 call(*arguments, **named)
             except Exception as error:
-                self._fault(record, error)
-                self._answer(record, lambda error: failed(error, *arguments, **named), error)
+                self._fault(record, error, lambda error: failed(error, *arguments, **named))
 
         return run
 
-    def each(
-        self, name: str, work: Callable[[Iterator[T]], object], items: Iterator[T], failed: Callable[[Exception], object] | None = None
-    ) -> None:
+    def each(self, name: str, work: Callable[[Iterator[T]], object], items: Iterator[T], failed: Failed = None) -> None:
         """Call `work(items)`, which takes the items one by one; after a fault with one it is called again for the others.
 
         The loop is in `work`, so that the guard costs nothing per item; `failed` is called with each fault.
@@ -252,9 +235,7 @@ class Supervisor:
                 work(items)
                 return
             except Exception as error:
-                record = self._record(name)
-                self._fault(record, error)
-                self._answer(record, failed, error)
+                self._fault(self._record(name), error, failed)
 
     # ---- faults
 
@@ -268,19 +249,16 @@ class Supervisor:
         with self._lock:
             record.faults += 1
 
-    def _fault(self, record: _Record, error: Exception) -> None:
+    def _fault(self, record: _Record, error: Exception, failed: Failed = None) -> None:
+        """Count and log a fault, and call the owner; an error in that call is one more fault."""
         now = time.monotonic()
         with self._lock:
             record.faults += 1
             left_out = self._rate.admit(record.name, now)
-            if left_out is None:
-                return
-        # Without memory a traceback cannot be made either (P4).
-        trace = None if isinstance(error, MemoryError) else (type(error), error, error.__traceback__)
-        log.error("%s: %s", record.name, _reason(error), exc_info=trace, extra={"supervised": record.name, "left_out": left_out})
-
-    def _answer(self, record: _Record, failed: Callable[[Exception], object] | None, error: Exception) -> None:
-        """Call the owner; an error in that call is one more fault."""
+        if left_out is not None:
+            # Without memory a traceback cannot be made either (P4).
+            trace = None if isinstance(error, MemoryError) else (type(error), error, error.__traceback__)
+            log.error("%s: %s", record.name, _reason(error), exc_info=trace, extra={"supervised": record.name, "left_out": left_out})
         if failed is not None:
             try:
                 failed(error)

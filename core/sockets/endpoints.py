@@ -237,11 +237,7 @@ class Endpoints:
         if connector not in self._leaving:
             return
         del self._leaving[connector]
-        self._owner.counters.undelivered += connector.pipe.discard_outbox()
-        connector.stop()
-        if connector.session is not None:
-            connector.session.close(0)
-        self._retire(connector)
+        self._leave(connector, 0)
         self._check_empty()
 
     def session_ready(self, session: SessionPort) -> None:
