@@ -83,7 +83,6 @@ class IpcBind:
 
     @property
     def abstract(self) -> bool:
-        """Whether there is no file behind the name."""
         return self.address.startswith("\0")
 
 

@@ -84,7 +84,7 @@ class DaemonSettings:
     """Values of the options every daemon has."""
 
     drain_s: float  # seconds between the first signal and giving up on open work
-    uvloop: bool | None  # none uses it where it is installed
+    uvloop: bool | None  # None uses it where it is installed
     context: Context  # of the command, to read its sources again
 
 

@@ -24,7 +24,6 @@ STALE_ENTRIES_MIN: Final = 64
 
 
 def earliest(*deadlines: float | None) -> float | None:
-    """Return the earliest deadline; None means never."""
     return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
 

@@ -33,7 +33,7 @@ class Liveness:
             raise ValueError(f"interval of {interval_s} s with liveness {liveness}: both must be positive")
         self.interval_s = interval_s  # seconds between two heartbeats, in both directions
         self.liveness = liveness  # silent intervals after which the peer is dead; 3 to 5 is reasonable
-        self.heard_at = now  # time the peer appeared; it counts as heard then
+        self.heard_at = now  # a new peer counts as heard
         self.send_at = now + interval_s
 
     def heard(self, now: float) -> None:

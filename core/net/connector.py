@@ -39,7 +39,6 @@ class ReconnectDelay:
         self._attempts = 0  # since the last connection
 
     def reset(self) -> None:
-        """Start again from the shortest delay, after a connection."""
         self._attempts = 0
 
     def next_s(self) -> float:

@@ -190,7 +190,6 @@ class KeptAlive(FrameReading):
             raise
 
     def _drop_ahead(self) -> None:
-        """Stop reading ahead, and drop what is left of it."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.drop()

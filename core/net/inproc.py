@@ -106,7 +106,6 @@ class InprocPipe(Pipe, Detached):
         return False
 
     def resume(self) -> None:
-        """Let the sender go on: the inbox was emptied."""
         self.throttled = False
         if self.far is not None:
             self.far.owner.on_writable(self.far)
@@ -123,7 +122,6 @@ class InprocPipe(Pipe, Detached):
         self.abort_with("its routing id was taken over")
 
     def abort_with(self, reason: str) -> None:
-        """End the connection at both ends."""
         far, self.far = self.far, None
         self.owner.inproc_gone(self)
         if far is not None:
@@ -137,7 +135,6 @@ class InprocPipe(Pipe, Detached):
 
 
 def _owned(message: Message) -> Message:
-    """Return the message as immutable `bytes`."""
     owned: Message = []
     for frame in message:
         if type(frame) is Encoded:
@@ -192,7 +189,6 @@ class InprocNames:
             _join(pipe, owner)
 
     def forget(self, pipe: InprocPipe) -> None:
-        """Drop a pipe that may wait for its name."""
         for name, waiting in list(self._waiting.items()):
             if pipe in waiting:
                 waiting.remove(pipe)

@@ -186,11 +186,9 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     @property
     def between(self) -> bool:
-        """Whether no frame is in the buffer."""
         return not self._end
 
     def begin(self) -> None:
-        """Copy the bytes of the frame that has begun."""
         self._end = self._decoder.begun_frame
         at = 0
         for chunk in self._decoder.lend():
@@ -237,7 +235,6 @@ class LargeFrameReader(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def leave(self) -> None:
-        """Let the session read again."""
         self._pool.left(self, self._buffer)
         switch(self._transport, self._session)
 

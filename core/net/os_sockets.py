@@ -306,7 +306,6 @@ def unread(transport: asyncio.Transport) -> int:
 
 
 def _queued(transport: asyncio.Transport, request: int) -> int:
-    """Return the length of a queue of the system, 0 without a socket."""
     import fcntl
 
     sock = transport.get_extra_info("socket")

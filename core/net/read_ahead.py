@@ -54,7 +54,6 @@ class ReadAhead:
         self._bytes = 0
 
     def has_room(self) -> bool:
-        """Whether more may be kept, of this peer and of all peers."""
         pipe = self._pipe
         return self._bytes < min(AHEAD_BYTES_MAX, pipe.rcvhwm_bytes - pipe.unread_bytes) and self._scheduler.ahead < self._octets_max
 

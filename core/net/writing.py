@@ -54,7 +54,6 @@ class Ending:
             self._transport.abort()
 
     def cancel(self) -> None:
-        """Stop checking: the transport is gone."""
         self._timer.cancel()
 
     def _delay_s(self) -> float:
@@ -90,7 +89,6 @@ class Writing(KeptAlive):
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Write what was queued in the pipe."""
         self._paused = False
         self.write_out()
 
@@ -159,7 +157,6 @@ class Writing(KeptAlive):
         return True
 
     def unwritten(self) -> int:
-        """Return how many bytes the transport has taken and not handed to the system yet."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def _new_ending(self, transport: asyncio.Transport, linger_s: float | None) -> Ending:

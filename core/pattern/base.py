@@ -59,7 +59,6 @@ class Counters:
         setattr(self, name, getattr(self, name) + 1)
 
     def as_dict(self) -> dict[str, int]:
-        """Return name → count, with zeros."""
         return {name: getattr(self, name) for name in Counters.__slots__}
 
 
@@ -140,7 +139,6 @@ class Pattern:
         return None
 
     def limits(self) -> PeerLimits | None:
-        """Return the lowest announced limits of all peers."""
         lowest: PeerLimits | None = None
         for pipe in self.pipes:
             if pipe.limits is not None:
@@ -152,11 +150,9 @@ class Pattern:
         return None
 
     def recv(self) -> Message | None:
-        """Take the next message, None when there is none."""
         return self.inbound.pop()
 
     def recv_many(self) -> list[Message]:
-        """Take all queued messages."""
         return self.inbound.pop_many()
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
@@ -164,11 +160,9 @@ class Pattern:
         self.inbound.put_back(pipe, message)
 
     def readable(self) -> bool:
-        """Whether `recv` would return a message."""
         return bool(self.inbound.active)
 
     def writable(self) -> bool:
-        """Whether `send` would not have to wait."""
         return False
 
 

@@ -17,7 +17,6 @@ __all__ = ["distribute", "has_room"]
 
 
 def has_room(pipe: Pipe) -> bool:
-    """Whether the pipe has capacity for one more message."""
     return len(pipe.outbox) < pipe.limit or pipe.engine.flush()
 
 

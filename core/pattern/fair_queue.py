@@ -29,7 +29,6 @@ class FairQueue:
         inbox.extend(messages)
 
     def pop(self) -> Message | None:
-        """Take the next message, None if there is none."""
         active = self.active
         if not active:
             return None

@@ -222,7 +222,6 @@ class Pipe:
         return parts
 
     def take_outbox(self) -> bytes:
-        """Empty the outbox; returns its bytes."""
         if self.in_parts:
             return b"".join(self.take_parts())
         outbox = self.outbox

@@ -112,7 +112,6 @@ class XPub(Pattern):
         return []
 
     def _visible(self, messages: list[Message]) -> list[Message]:
-        """Return the received messages that are for the application."""
         return messages
 
     def recv(self) -> Message | None:
@@ -254,11 +253,9 @@ class Sub(XSub):
         return wanted
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
-        """Drop messages without a matching subscription."""
         return self._wanted(messages)
 
     def recv(self) -> Message | None:
-        """Take the next message that still matches."""
         while (message := self.inbound.pop()) is not None:
             if not self._stale or self._wanted([message]):
                 return message

@@ -110,7 +110,6 @@ class _Subscriptions(Generic[P]):
         self._apart: dict[P, TopicMap[bool]] = {}
 
     def topics(self, pipe: P) -> dict[bytes, None]:
-        """Return the topics of a pipe, oldest first."""
         return self._by_pipe.get(pipe, {})
 
     def cost(self, pipe: P) -> int:
@@ -273,7 +272,6 @@ class PublisherSubscriptions(Generic[P]):
         return tuple(pipe for pipe in self._pipes if pipe not in excluded)
 
     def topics(self, pipe: P) -> list[bytes]:
-        """Return the applied topics of a peer, oldest first."""
         return list(self._applied.topics(pipe))
 
     def _check_room(self, wanted: _Subscriptions[P], pipe: P, topic: bytes) -> None:
@@ -323,7 +321,6 @@ class SubscriberTopics:
         return True
 
     def matches(self, first_frame: bytes) -> bool:
-        """Return whether a message with this first frame is subscribed to (ZMTP-69)."""
         if self._few is not None:
             return first_frame.startswith(self._few)
         return self._many.covers(first_frame)

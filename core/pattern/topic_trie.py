@@ -72,7 +72,6 @@ class _Trie(Generic[V]):
         self._nodes[topic] = node
 
     def drop(self, topic: bytes) -> None:
-        """Remove a stored topic and the nodes that are no longer needed."""
         del self._nodes[topic]
         path = [self._root]
         offset = 0
@@ -179,7 +178,6 @@ class TopicMap(Generic[V]):
             table[topic] = value
 
     def drop(self, topic: bytes) -> None:
-        """Remove a topic, if it is stored."""
         length = len(topic)
         table = self._table_of_length.get(length)
         if not topic:

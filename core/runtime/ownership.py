@@ -87,7 +87,6 @@ class Owned:
         self._take = self._take_now = self._put = self._put_now = self._refuse
 
     def guard(self) -> None:
-        """Set the guard again, at the end of a loop iteration."""
         self._puts = 0
         if self._unguarded:
             self._unguarded = False

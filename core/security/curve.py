@@ -185,8 +185,7 @@ class CurveServer(CurveMechanism):
         self._expected = _HELLO
 
     def start(self) -> list[bytes]:
-        """Return nothing: the client speaks first."""
-        return []
+        return []  # the client speaks first
 
     def work(self, body: bytes) -> int:
         """See `Mechanism`; an unexpected command or a wrong size is refused without computing."""

@@ -42,7 +42,6 @@ def parse_key(key: bytes | str) -> bytes | None:
 
 
 def key_pair(random_bytes: RandomBytes) -> tuple[bytes, bytes]:
-    """Make a new pair (public, secret), 32 bytes each."""
     secret = random_bytes(KEY_BYTES)
     return public_key(secret), secret
 

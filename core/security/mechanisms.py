@@ -56,7 +56,7 @@ class Security:
     __slots__ = ("_announces_identity", "_cookie_keys", "_cookie_clock", "_type_name")
 
     def __init__(self, type_name: bytes, announces_identity: bool) -> None:
-        self._type_name = type_name  # socket-Type of the metadata
+        self._type_name = type_name  # Socket-Type of the metadata
         self._announces_identity = announces_identity  # the metadata has an Identity, empty if unset (ZMTP-38)
         self._cookie_keys: CookieKeys | None = None
         self._cookie_clock = supervision.current().timer("core cookie clock", self._expire_cookies)
@@ -99,7 +99,6 @@ class Security:
         return encode_metadata([*properties, *limit_properties(options)])
 
     def _question(self, options: Options, peer_address: str) -> ZapRequest:
-        """Return what is known of a peer before its handshake."""
         address = peer_address.encode("ascii", "backslashreplace")
         return ZapRequest(domain=options.zap_domain, address=address)
 

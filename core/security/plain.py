@@ -103,8 +103,7 @@ class PlainServer(Mechanism):
         self._expected: bytes | None = _HELLO
 
     def start(self) -> list[bytes]:
-        """Return nothing: the client speaks first."""
-        return []
+        return []  # the client speaks first
 
     def receive(self, body: bytes) -> list[bytes]:
         """Take HELLO, which sets `zap_request`, then INITIATE."""

@@ -183,7 +183,6 @@ class PendingFrames(PendingShape):
     __slots__ = ()
 
     def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
-        """Deliver the frames with the properties of their message."""
         super().deliver(socket, framed(message, {} if pipe is None else pipe.metadata), pipe, rest)
 
 

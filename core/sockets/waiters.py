@@ -38,7 +38,6 @@ def events_of(socket: Pollable, flags: int = PollEvent.POLLIN | PollEvent.POLLOU
 
 
 def poll_one(socket: Pollable, timeout_ms: float | None, flags: int) -> Awaitable[int]:
-    """Wait for events of one socket; see `Socket.poll`."""
     events = events_of(socket, flags)
     if events or timeout_ms == 0:
         return Ready(events)

@@ -71,7 +71,6 @@ class Connection:
 
     @property
     def limits(self) -> PeerLimits | None:
-        """Limits the broker has announced, None if it has not."""
         return self._socket.peer_limits()
 
     def send(self, messages: Sequence[Message | bytes]) -> Awaitable[None]:

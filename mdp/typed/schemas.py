@@ -43,7 +43,6 @@ class TypeMismatch(ValueError):
         self.path: list[str] = []  # place in the value, outermost first
 
     def within(self, step: object) -> TypeMismatch:
-        """Add the step from a larger value to this one."""
         self.path.insert(0, str(step))
         return self
 
