@@ -69,12 +69,12 @@ class Connector:
         self._on_closed = on_closed  # called when a connection is gone
         self._on_gave_up = on_gave_up  # called when there will be no further attempt (ZMTP-47, RECONNECT_IVL -1)
         self._delay = ReconnectDelay(options.reconnect_ivl / 1000, options.reconnect_ivl_max / 1000, owner.context.random)
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None  # None before `start`
         self._lost: asyncio.Future[None] | None = None
         self._stopped = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._task = self._owner.context.supervisor.task("core connector", partial(self._run, loop))
+        self.task = self._owner.context.supervisor.task("core connector", partial(self._run, loop))
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
@@ -142,12 +142,8 @@ class Connector:
     def stop(self) -> None:
         """Make no further attempt; the owner closes a session that is open."""
         self._stopped = True
-        if self._task is not None and self.session is None:
-            self._task.cancel()
-
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        return self._task
+        if self.task is not None and self.session is None:
+            self.task.cancel()
 
 
 class ConnectedSession(Session):

@@ -76,13 +76,13 @@ class CookieKeys:
     when a handshake goes on.
     """
 
-    __slots__ = ("_random_bytes", "_period_s", "_since", "_generation", "_current", "_previous")
+    __slots__ = ("_random_bytes", "_period_s", "_since", "generation", "_current", "_previous")
 
     def __init__(self, random_bytes: RandomBytes, now: float, *, lifetime_s: float = COOKIE_LIFETIME_S) -> None:
-        self._random_bytes = random_bytes  # source of random bytes
+        self._random_bytes = random_bytes
         self._period_s = lifetime_s / 2
         self._since = now  # monotonic seconds
-        self._generation = 0
+        self.generation = 0  # number of the current half
         self._current = random_bytes(KEY_BYTES)
         self._previous = b""
 
@@ -94,12 +94,8 @@ class CookieKeys:
         # After a long pause the current half is too old even as the previous one.
         self._previous = self._current if age_s < 2 * self._period_s else b""
         self._current = self._random_bytes(KEY_BYTES)
-        self._generation += 1
+        self.generation += 1
         self._since = now
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     def fresh_key(self, half: bytes) -> bytes:
         """Return the key made of a connection's half and the current half."""
@@ -107,8 +103,8 @@ class CookieKeys:
 
     def cookie_key(self, generation: int, half: bytes) -> bytes | None:
         """Return the key made of a connection's half and the half of that generation, None if that has expired."""
-        if generation == self._generation:
+        if generation == self.generation:
             return self.fresh_key(half)
-        if generation != self._generation - 1 or not self._previous:
+        if generation != self.generation - 1 or not self._previous:
             return None
         return blake2b(half, key=self._previous, digest_size=KEY_BYTES, person=COOKIE_NONCE).digest()
