@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from bstar.net.voter import Request
-    from core.daemon.metrics import MetricsPage
     from core.security.credentials import Secured
 
 __all__ = ["main"]
@@ -87,7 +86,9 @@ def run(
     options["pair_key"] = key_from(pair_key_file)
 
     async def body(daemon: Daemon) -> None:
-        async with Pair(role, **options) as pair, serve_page(http, _page_of(pair)):
+        pair = Pair(role, **options)
+        page = figures_page("bstar run", "bstar", pair.status, not_ready=lambda: pair.trouble)
+        async with pair, serve_page(http, page):
             endpoint = pair.voter(frontend, handler=answer)
             daemon.ready("server runs", role=role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
             await daemon.until_stopped_or(pair.serve_forever())
@@ -95,10 +96,6 @@ def run(
 
     with pair_errors():
         run_daemon(body, settings)
-
-
-def _page_of(pair: Pair) -> MetricsPage:
-    return figures_page("bstar run", "bstar", pair.status, not_ready=lambda: pair.trouble)
 
 
 def _echo(request: Request) -> list[bytes]:

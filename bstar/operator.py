@@ -36,16 +36,7 @@ __all__ = ["ask_all", "look", "look_in_words", "look_at_witness", "order", "word
 
 
 async def look(peer: str, timeout_s: float, security: Secured | None = None) -> StateMessage:
-    """Return the next state message of a server, stock members included.
-
-    Args:
-        peer: endpoint on which the server publishes its state.
-        timeout_s: seconds to wait for it.
-        security: `core.Curve` or `core.Plain`, as the server has it.
-
-    Raises:
-        TimeoutError: no message arrived.
-    """
+    """Return the next state message of a server, stock members included; raises TimeoutError."""
     async with core.Context(security=security) as context, context.socket(core.SUB, linger=0) as socket, asyncio.timeout(timeout_s):
         for topic in (STATE_TOPIC, *DIGITS):
             socket.setsockopt(core.SUBSCRIBE, topic)
@@ -58,7 +49,6 @@ async def look(peer: str, timeout_s: float, security: Secured | None = None) -> 
 
 
 async def look_in_words(peer: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
-    """Return what `look` finds, as `words`."""
     return words(await look(peer, timeout_s, security))
 
 
@@ -79,7 +69,6 @@ async def ask_all(asked: dict[str, Coroutine[Any, Any, dict[str, Any]]]) -> dict
 
 
 def words(message: StateMessage) -> dict[str, Any]:
-    """Return a state message in words."""
     status: dict[str, Any] = {"state": message.state.name.lower()}
     if message.role is None:
         return status | {"guard": "none", "safe": False, "serving": message.state.name == "ACTIVE"}
@@ -99,19 +88,7 @@ def words(message: StateMessage) -> dict[str, Any]:
 
 
 async def order(control: str, kind: RequestKind, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
-    """Send an order to the control socket of a server and return its answer.
-
-    Args:
-        control: its endpoint.
-        kind: STATUS or SWITCHOVER.
-        timeout_s: seconds to wait for the answer; a switchover first waits for handlers.
-        security: `core.Curve` or `core.Plain`, as the server has it.
-
-    Raises:
-        TimeoutError: no answer.
-        NotActive: the order could not be carried out.
-        MalformedMessage: the answer is not of this protocol.
-    """
+    """Send an order to the control socket of a server and return its answer."""
     header = RequestHeader(kind, secrets.randbits(64), 1)
     async with core.Context(security=security) as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
         socket.connect(control)
@@ -130,12 +107,7 @@ async def order(control: str, kind: RequestKind, timeout_s: float, security: Sec
 
 
 async def look_at_witness(witness: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
-    """Return the holder of the lease.
-
-    Raises:
-        TimeoutError: no answer.
-        MalformedMessage: the answer is not of a witness.
-    """
+    """Return the holder of the lease."""
     async with core.Context(security=security) as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
         socket.connect(witness)
         await socket.send(encode_question(Question(QuestionKind.LOOK, secrets.randbits(64))))

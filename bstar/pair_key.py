@@ -14,12 +14,9 @@ __all__ = ["trust_of_server", "trust_of_witness"]
 
 
 def trust_of_server(given: bytes | None, security: Secured | None, endpoint: str) -> Trust:
-    """Return the trust of a server in its peer or the witness.
+    """Return the trust of a server in its peer or the witness at an endpoint.
 
-    Args:
-        given: the pair key, or None.
-        security: of the server.
-        endpoint: of the peer or witness. If the CURVE key expected there is our own, both sides have the secret.
+    If the CURVE key expected there is our own, both sides have the secret.
     """
     if given is not None:
         return Trust(PairKey(given), required=True)

@@ -46,11 +46,7 @@ pair_options = options(
 
 
 def key_from(path: str | None) -> bytes | None:
-    """Return the pair key in a file, None without a file.
-
-    Raises:
-        BadConfig: the file is malformed, or readable by others.
-    """
+    """Return the pair key in a file, None without a file; raises BadConfig for a malformed file, or one that others can read."""
     try:
         return None if path is None else read_secret_key(path)
     except KeyFileError as error:
@@ -58,11 +54,7 @@ def key_from(path: str | None) -> bytes | None:
 
 
 def pair_of(values: dict[str, Any]) -> Callable[..., Pair] | None:
-    """Remove the options of the pair from `values` and return a function that creates the pair, None to run alone.
-
-    Raises:
-        click.UsageError: incomplete options.
-    """
+    """Remove the options of the pair from `values` and return a function that creates the pair, None to run alone."""
     role = values.pop("bstar")
     mine = {name: values.pop(name) for name in [*values] if name.startswith("bstar_")}
     context = click.get_current_context()

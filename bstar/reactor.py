@@ -42,16 +42,7 @@ ANNOUNCEMENTS_KEPT: Final = 64
 
 
 class Reactor:
-    """Base of `Pair`, which creates the sockets.
-
-    Args:
-        role: PRIMARY or BACKUP.
-        heartbeat_ms: between two state messages.
-        compatible: digits only.
-        writer: of the ballot file.
-        counters: events by name.
-        clock: monotonic seconds.
-    """
+    """Base of `Pair`, which creates the sockets; it is the pair's `VotePolicy`."""
 
     _ended: asyncio.Future[None]
     _troubles: Troubles
@@ -101,12 +92,10 @@ class Reactor:
     # --- VotePolicy ------------------------------------------------------------------------------------------------------------
 
     def serves(self) -> bool:
-        """See `VotePolicy`."""
         machine = self._machine
         return machine is not None and not self._ended.done() and not self._callbacks.entering and machine.may_answer(self._clock())
 
     def verdict(self, seen: Ballot) -> Verdict:
-        """See `VotePolicy`."""
         machine, now = self._machine, self._clock()
         if self._ended.done() or machine is None:
             return Verdict.REJECT
@@ -121,7 +110,6 @@ class Reactor:
         return Verdict.HOLD if verdict is Verdict.ACCEPT and self._callbacks.entering else verdict
 
     def vouches(self, seen: Ballot) -> bool:
-        """See `VotePolicy`."""
         return self.serves() and seen > self.ballot() and self._client_claims.vouched(seen, self._clock())
 
     def _ask_about(self, seen: Ballot, now: float) -> None:
@@ -133,11 +121,9 @@ class Reactor:
             self._carry_out(self.machine.question(now))
 
     def ballot(self) -> Ballot:
-        """See `VotePolicy`."""
         return self._machine.ballot if self._machine is not None else NO_BALLOT
 
     def refusal(self) -> NotActive:
-        """See `VotePolicy`."""
         machine = self._machine
         if machine is None or self._ended.done():
             return NotActive("stopping", retry_s=self._heartbeat_ms / 1000)
@@ -145,14 +131,12 @@ class Reactor:
         return NotActive(active=self._active_name(), retry_s=retry_s)
 
     def known(self) -> Ballot:
-        """See `VotePolicy`."""
         machine = self._machine
         if machine is None or not machine.member.counter:
             return NO_BALLOT
         return Ballot(machine.member.counter, machine.settings.node)
 
     def active_role(self) -> State | None:
-        """See `VotePolicy`."""
         machine = self._machine
         if machine is None:
             return None

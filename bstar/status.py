@@ -15,35 +15,20 @@ __all__ = ["PairSnapshot", "metrics", "status"]
 
 
 class PairSnapshot(NamedTuple):
-    """State of a pair at one moment.
+    """State of a pair at one moment."""
 
-    Attributes:
-        machine: with its member and settings.
-        now: monotonic seconds.
-        serving: whether an answer may leave.
-        guard: `witness`, `fenced` or `none` (BST-37).
-        heard_at: time of the last message of the peer, None for none.
-        witness_at: when the newest answered question to the witness was sent, None for none.
-        peer_heartbeat_ms: heartbeat of the peer if it differs from ours, else 0.
-        held: requests that wait for a claim.
-        running: requests with handlers.
-        counters: of the pair.
-        changes: latest changes of state, oldest first.
-        trouble: why this server cannot serve, "" for nothing.
-    """
-
-    machine: Machine
-    now: float
-    serving: bool
-    guard: str
-    heard_at: float | None
-    witness_at: float | None
-    peer_heartbeat_ms: int
-    held: int
-    running: int
+    machine: Machine  # with its member and settings
+    now: float  # monotonic seconds
+    serving: bool  # whether an answer may leave
+    guard: str  # `witness`, `fenced` or `none` (BST-37)
+    heard_at: float | None  # time of the last message of the peer, None for none
+    witness_at: float | None  # when the newest answered question to the witness was sent, None for none
+    peer_heartbeat_ms: int  # heartbeat of the peer if it differs from ours, else 0
+    held: int  # requests that wait for a claim
+    running: int  # requests with handlers
     counters: Mapping[str, int]
-    changes: Sequence[dict[str, Any]]
-    trouble: str
+    changes: Sequence[dict[str, Any]]  # latest changes of state, oldest first
+    trouble: str  # why this server cannot serve, "" for nothing
 
 
 def status(pair: PairSnapshot) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import core
 from bstar.errors import MalformedMessage
@@ -28,12 +27,12 @@ from bstar.net.ballot_writer import BallotWriter
 from bstar.net.boot_clock import boot_clock
 from bstar.pair_key import trust_of_witness
 from core.daemon.logs import RateLimitedLog
+from core.rpc.service import Service
 from core.runtime import supervision
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Coroutine, Mapping
-    from types import TracebackType
 
     from bstar.machine.ballot import Answer
     from bstar.machine.wire import Question
@@ -55,7 +54,7 @@ class PendingQuestion(NamedTuple):
     signed: bool
 
 
-class Witness:
+class Witness(Service):
     """Witness of one pair.
 
     Args:
@@ -91,6 +90,7 @@ class Witness:
         socket_options: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
+        super().__init__(context, security, socket_options)
         self.counters: Counter[str] = Counter()
         self.book = LeaseTable()
         self._endpoint = endpoint
@@ -98,44 +98,23 @@ class Witness:
         self._writer = BallotWriter(store, Record(RecordRole.WITNESS, 0, 1, 0), counters=self.counters, clock=clock)
         self._trust = trust_of_witness(pair_key, security)
         self._log = RateLimitedLog(log)
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._options = dict(socket_options or {})
         self._clock = clock
-        self._stack = AsyncExitStack()
-        self._socket: core.Socket | None = None
         self._waiting: deque[PendingQuestion] = deque()
         self._saving: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        try:
-            if self._own_context:
-                await self._stack.enter_async_context(self._context)
-            record = await self._writer.open()
-            # Leases granted before the restart have ended by then.
-            now = self._clock()
-            self.book = LeaseTable(highest=Ballot(record.counter, record.node), closed_until=now + self._lease_s)
-            self._ceiling = Ceiling(record.counter, WITNESS_JUMP_MAX, now)
-            self._socket = self._context.socket(core.ROUTER, linger=0, **self._options)
-            self._socket.bind(self._endpoint)
-            self._socket.set_receiver(self._receive)
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._stop()
-
-    async def serve_forever(self) -> None:
-        """Run until the task is cancelled. A file that cannot be written is reported in `trouble` only."""
-        await asyncio.shield(self._ended)
+    async def _start(self) -> None:
+        record = await self._writer.open()
+        # Leases granted before the restart have ended by then.
+        now = self._clock()
+        self.book = LeaseTable(highest=Ballot(record.counter, record.node), closed_until=now + self._lease_s)
+        self._ceiling = Ceiling(record.counter, WITNESS_JUMP_MAX, now)
+        self._socket = self._bound(core.ROUTER, self._endpoint, linger_ms=0, **self._options)
+        self._socket.set_receiver(self._receive)
 
     @property
     def endpoint(self) -> str:
         """Bound endpoint, with its port."""
-        if self._socket is None:
+        if not self._sockets:
             raise RuntimeError("the witness runs within its block")
         return self._socket.last_endpoint
 
@@ -145,16 +124,9 @@ class Witness:
         return f"the ballot file cannot be written: {self._writer.trouble}" if self._writer.trouble else ""
 
     async def _stop(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            await self._socket.wait_closed()
         if self._saving is not None:
-            self._saving.cancel()
-            await asyncio.gather(self._saving, return_exceptions=True)
-        await self._stack.aclose()
+            await supervision.cancel_all([self._saving])
         self._writer.close()
-        if self._ended.done():
-            self._ended.exception()
 
     def _receive(self, batch: list[list[bytes]]) -> None:
         for frames in batch:
@@ -253,7 +225,6 @@ class Witness:
         self._send(pending, kind, answer.ballot, answer.wait_s)
 
     def _send(self, pending: PendingQuestion, kind: WitnessAnswerKind, holder: Ballot, wait_s: float) -> None:
-        assert self._socket is not None
         answer = WitnessAnswer(kind, pending.question.nonce, holder, self.book.highest, max(0, int(wait_s * 1000)))
         key = self._trust.key if pending.signed else None
         self._socket.send_multipart([*pending.envelope, encode_answer(answer, key)])

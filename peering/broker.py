@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.machine.deadlines import TIMER_S_MIN
+from core.rpc.service import Service
 from core.runtime import supervision
 from core.zmtp.limits import less_by
 from peering.control import Control
@@ -29,7 +28,6 @@ from peering.wire import Endpoints
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping
-    from types import TracebackType
 
     from core.security.credentials import Secured
     from peering.task_router import Effect
@@ -64,7 +62,7 @@ def cloud_endpoints(name: str, directory: str = "") -> Endpoints:
     return Endpoints(endpoint_of(name, "cloud", directory), endpoint_of(name, "state", directory))
 
 
-class Broker:
+class Broker(Service):
     """Broker that serves its clients with its workers, and with those of its peers when its own are busy.
 
     Args:
@@ -103,6 +101,7 @@ class Broker:
         socket_options: Mapping[str, Any] | None = None,
         **limits: Any,
     ) -> None:
+        super().__init__(context, security, socket_options, clock="peering clock", tick=self._tick)
         self.name = name
         self._limits = RouterLimits(**limits)
         self._machine = TaskRouter(name.encode(), self._limits, first_number=secrets.randbits(63))
@@ -113,55 +112,34 @@ class Broker:
         for peer in self._first_peers:
             if peer == name:
                 raise DuplicateName(name.encode(), "this broker", "the list of its peers")
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._options = dict(socket_options or {})
-        self._stack = AsyncExitStack()
+        self._readers: list[asyncio.Task[None]] = []
         self._connections: dict[bytes, PeerConnection] = {}
         self._closing: list[PeerConnection] = []
-        self._clock = supervision.current().timer("peering clock", self._tick)
         self._next_side = Side.LOCAL  # side to read next when both have tasks
         self._state_to_publish: list[bytes] | None = None  # state to publish at the end of this event-loop iteration
         self._publishing: asyncio.Handle | None = None
         self._logged: set[tuple[bytes, str]] = set()
 
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
+    async def _start(self) -> None:
         self._finished = asyncio.Event()
         self._wanted = {side: asyncio.Event() for side in Side}
-        if self._own_context:
-            await self._stack.enter_async_context(self._context)
-        try:
-            self._bind_all()
-            for peer, endpoints in self._first_peers.items():
-                self.add_peer(peer, endpoints)
-        except BaseException:
-            self._stop()
-            await self._stack.aclose()
-            raise
+        self._bind_all()
+        for peer, endpoints in self._first_peers.items():
+            self.add_peer(peer, endpoints)
         self._readers = [supervision.current().task("peering frontend", partial(self._read, side)) for side in Side]
         self._apply(self._machine.tick(self._loop.time()))
-        return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def _stop(self) -> None:
         await supervision.cancel_all(self._readers)
-        self._stop()
-        for connection in self._closing:
+        if self._publishing is not None:
+            self._publishing.cancel()
+        for connection in self._connections.values():
+            connection.close()
+        for connection in [*self._closing, *self._connections.values()]:
             await connection.wait_closed()
-        # No more events: the end of a connection would need sockets that are closed.
-        for socket in (self._localbe, self._localfe, self._cloudfe):
-            socket.set_receiver(None)
-        await self._control.close()
-        self._localbe.close(linger=0)
-        self._localfe.close(linger=LINGER_MS)
-        self._cloudfe.close(linger=LINGER_MS)
-        self._statebe.close(linger=LINGER_MS)
-        for socket in (self._localbe, self._localfe, self._cloudfe, self._statebe):
-            await socket.wait_closed()
-        await self._stack.aclose()
-        if not self._ended.done():
-            self._ended.set_result(None)
+        self._connections.clear()
+        for socket, _ in self._sockets:
+            socket.set_receiver(None)  # no more events: the end of a connection would need sockets that are closed
 
     # --- what a program calls -------------------------------------------------------------------------------------------------
 
@@ -269,10 +247,6 @@ class Broker:
             "counters": dict(sorted(machine.counters.items())),
         }
 
-    async def serve_forever(self) -> None:
-        """Wait for the end of the block; tasks are forwarded with or without this call."""
-        await asyncio.shield(self._ended)
-
     async def drain(self, timeout_s: float) -> bool:
         """Read no more tasks and wait for outstanding replies; return whether all came in time."""
         self._apply(self._machine.drain(self._loop.time()))
@@ -290,30 +264,20 @@ class Broker:
         probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
         # A task has its sender's address in front, and an empty frame for a REQ worker; a lent one has the borrower's address and
         # possibly one more. So our clients are told at once what is too large, and no task is read that cannot be given to any worker.
-        self._localfe = self._bound(core.ROUTER, "localfe", router_mandatory=1, **less_by(5))
+        self._localfe = self._at("localfe", core.ROUTER, router_mandatory=1, **less_by(5))
         # A worker or peer that reconnects with its name takes it over from a connection that may be dead.
-        self._localbe = self._bound(core.ROUTER, "localbe", router_mandatory=1, router_handover=1)
-        cloud = {"identity": self.name.encode(), "router_mandatory": 1, "router_handover": 1, **less_by(2)}
-        self._cloudfe = self._bound(core.ROUTER, "cloud", **cloud, **probe)
-        self._statebe = self._bound(core.PUB, "state")
+        self._localbe = self._at("localbe", core.ROUTER, linger_ms=0, router_mandatory=1, router_handover=1)
+        cloud: dict[str, Any] = {"identity": self.name.encode(), "router_mandatory": 1, "router_handover": 1, **less_by(2)}
+        self._cloudfe = self._at("cloud", core.ROUTER, **cloud, **probe)
+        self._statebe = self._at("state", core.PUB)
         self._control = Control(self._context, self._binds["control"], self.status)
+        self._stack.push_async_callback(self._control.close)
         self._localfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.LOCAL, name, joined))
         self._cloudfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.CLOUD, name, joined))
         self._localbe.set_receiver(self._receive_from_worker, on_peer=self._worker_changed)
 
-    def _bound(self, kind: int, flow: str, **options: Any) -> core.Socket:
-        socket = self._stack.enter_context(self._context.socket(kind, **{"tell_limits": 1, **options, **self._options}))
-        socket.bind(self._binds[flow])
-        return socket
-
-    def _stop(self) -> None:
-        self._clock.cancel()
-        if self._publishing is not None:
-            self._publishing.cancel()
-        for connection in self._connections.values():
-            connection.close()
-        self._closing += self._connections.values()
-        self._connections.clear()
+    def _at(self, flow: str, kind: int, *, linger_ms: int = LINGER_MS, **options: Any) -> core.Socket:
+        return self._bound(kind, self._binds[flow], linger_ms=linger_ms, **{"tell_limits": 1, **options, **self._options})
 
     async def _read(self, side: Side) -> None:
         """Read a frontend while its tasks are wanted, alternating with the other one so that neither starves (PEER-14)."""
@@ -384,7 +348,7 @@ class Broker:
                 wanted.clear()
         if self._machine.draining and not self._machine.open:
             self._finished.set()
-        self._set_timer(now)
+        self._wake_at(self._machine.deadline(now))
 
     def _sent(self, socket: core.Socket, frames: list[bytes]) -> bool:
         try:
@@ -437,13 +401,6 @@ class Broker:
             self._logged.clear()
         self._logged.add(key)
         log.warning("%s", complaint.reason, extra={"about": complaint.about})
-
-    def _set_timer(self, now: float) -> None:
-        """Set the timer to the earliest deadline. An early timer costs less than setting one each time."""
-        at = self._machine.deadline(now)
-        due = self._clock.when
-        if due is None or due > at:
-            self._clock.at(max(at, now + TIMER_S_MIN))
 
     def _tick(self) -> None:
         self._apply(self._machine.tick(self._loop.time()))

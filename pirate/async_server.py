@@ -11,19 +11,18 @@ async with pirate.AsyncServer("tcp://*:5570", answer, ttl=2.0) as server:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.runtime import supervision
+from core.rpc.running_handlers import RunningHandlers
+from core.rpc.service import Service
 from pirate.client_sessions import ClientSessions
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping
-    from types import TracebackType
 
     from core.security.credentials import Secured
 
@@ -54,7 +53,7 @@ class Conversation:
         self._server.send(self.client, frames)
 
 
-class AsyncServer:
+class AsyncServer(Service):
     """Server of DEALER clients.
 
     Args:
@@ -83,43 +82,22 @@ class AsyncServer:
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(context, security, socket_options, clock="pirate server clock", tick=self._tick)
         if not ttl > 0 or running_max < 1 or clients_max < 1:
             raise ValueError("ttl, running_max and clients_max are above zero")
         self.counters: Counter[str] = Counter()
         self._bind = bind
         self._handler = handler
-        self._running_max = running_max
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._options = dict(socket_options or {})
-        self._stack = AsyncExitStack()
+        self._running = RunningHandlers(running_max)
         self._sessions: ClientSessions[Conversation] = ClientSessions(self._begin, ttl, clients_max)
-        self._running: set[asyncio.Task[None]] = set()
-        self._clock = supervision.current().timer("pirate server clock", self._tick)
 
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        if self._own_context:
-            await self._stack.enter_async_context(self._context)
-        self._socket = self._stack.enter_context(
-            self._context.socket(core.ROUTER, **{"tell_limits": 1, **self._options, "router_mandatory": 1})
-        )
-        try:
-            self._socket.bind(self._bind)
-        except core.ZMQError:
-            await self._stack.aclose()
-            raise
+    async def _start(self) -> None:
+        options = {"tell_limits": 1, **self._options, "router_mandatory": 1}
+        self._socket = self._bound(core.ROUTER, self._bind, linger_ms=LINGER_MS, **options)
         self._socket.set_receiver(self._receive, on_peer=self._peer_changed)
-        return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._clock.cancel()
-        await supervision.cancel_all(self._running)
-        self._socket.close(linger=LINGER_MS)
-        await self._socket.wait_closed()
-        await self._stack.aclose()
-        self._ended.set()
+    async def _stop(self) -> None:
+        await self._running.cancel()
 
     @property
     def endpoint(self) -> str:
@@ -130,10 +108,6 @@ class AsyncServer:
     def clients(self) -> int:
         """Number of clients with a state."""
         return len(self._sessions)
-
-    async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are answered with or without this call."""
-        await self._ended.wait()
 
     def send(self, client: bytes, frames: tuple[bytes, ...]) -> None:
         """Send a client a message (see `Conversation.reply`)."""
@@ -152,21 +126,15 @@ class AsyncServer:
         now = self._loop.time()
         for client, *body in batch:
             conversation = self._sessions.heard(client, now)
-            if len(self._running) >= self._running_max:
+            if self._running.full:
                 self.counters["running_overflow"] += 1
                 continue
             self.counters["request"] += 1
-            task = self._loop.create_task(self._handle(conversation, body))
-            self._running.add(task)
-            task.add_done_callback(self._handled)
-        self._set_timer()
-
-    async def _handle(self, conversation: Conversation, body: list[bytes]) -> None:
-        await self._handler(conversation, body)
+            self._running.start(self._handler, conversation, body, ended=self._handled)
+        self._wake_at(self._sessions.deadline())
 
     def _handled(self, task: asyncio.Task[None]) -> None:
         """Record the end of a handler; its error is not the server's."""
-        self._running.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.counters["handler_failed"] += 1
@@ -176,11 +144,6 @@ class AsyncServer:
         if not joined and not self._socket.peer_metadata(client):  # else another client has the id by now
             self._sessions.gone(client)
 
-    def _set_timer(self) -> None:
-        at = self._sessions.deadline()
-        if at is not None and self._clock.when is None:
-            self._clock.at(at)
-
     def _tick(self) -> None:
         self.counters["client_silent"] += len(self._sessions.tick(self._loop.time()))
-        self._set_timer()
+        self._wake_at(self._sessions.deadline())

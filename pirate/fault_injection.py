@@ -6,10 +6,10 @@ After the first few requests each one may crash the worker (without a message) o
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from core.rpc.running_handlers import call
 from pirate.errors import SimulatedCrash
 
 if TYPE_CHECKING:
@@ -54,5 +54,4 @@ class Mishaps:
             if self._random.randrange(self._one_in) == 0:
                 log.info("simulating CPU overload")
                 await asyncio.sleep(self._overload_s)
-        reply = self._handler(body)
-        return await reply if inspect.isawaitable(reply) else reply
+        return await call(self._handler, body)

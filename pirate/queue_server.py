@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.machine.worker_table import WorkerState
+from core.rpc.service import Service
 from core.runtime import supervision
 from core.zmtp.limits import less_by
 from pirate.lru_queue import Complaint, QueueLimits, ToClient, ToWorker, WorkerQueue
@@ -24,7 +24,6 @@ from pirate.ppp import checked_heartbeat_s
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping
-    from types import TracebackType
 
     from core.security.credentials import Secured
     from pirate.lru_queue import Effect
@@ -37,7 +36,7 @@ LINGER_MS: Final = 1000  # time for written replies to leave when the queue clos
 TTL_S: Final = 7.5  # a Lazy Pirate with default options has given up by then: 3 attempts of 2.5 s
 
 
-class Queue:
+class Queue(Service):
     """Queue that gives each request to the longest idle worker.
 
     Args:
@@ -73,6 +72,7 @@ class Queue:
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(context, security, socket_options, clock="pirate queue clock", tick=self._tick)
         if liveness < 1 or waiting_max < 1 or (ttl is not None and ttl < 0):
             raise ValueError("liveness and waiting_max are above zero, ttl is not below")
         if ttl is None and not simple:
@@ -86,47 +86,25 @@ class Queue:
             waiting_max=waiting_max,
         )
         self._binds = (frontend, backend)
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._options = dict(socket_options or {})
-        self._stack = AsyncExitStack()
-        self._clock = supervision.current().timer("pirate queue clock", self._tick)
-        self._wakes_at = 0.0
+        self._reader: asyncio.Task[None] | None = None
         self._logged: set[bytes] = set()  # peers with a logged complaint; bounded by the connections
 
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
+    async def _start(self) -> None:
         self._machine = WorkerQueue(self._limits, self._loop.time())
         self._wanted = asyncio.Event()
         self._drained = asyncio.Event()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        if self._own_context:
-            await self._stack.enter_async_context(self._context)
-        try:
-            # A message to a worker has the client's address in front and, for a REQ socket, an empty frame.
-            self._frontend = self._stack.enter_context(self._router(self._binds[0], **less_by(2)))
-            # A worker that restarts with its id takes it over.
-            self._backend = self._stack.enter_context(self._router(self._binds[1], router_handover=1))
-        except core.ZMQError:
-            await self._stack.aclose()
-            raise
+        # A message to a worker has the client's address in front and, for a REQ socket, an empty frame.
+        self._frontend = self._router(self._binds[0], linger_ms=LINGER_MS, **less_by(2))
+        # A worker that restarts with its id takes it over.
+        self._backend = self._router(self._binds[1], linger_ms=0, router_handover=1)
         self._frontend.set_receiver(None, on_peer=self._client_changed)
         self._backend.set_receiver(self._receive, on_peer=self._worker_changed)
         self._reader = supervision.current().task("pirate queue frontend", self._read_frontend)
         self._apply([])
-        return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        self._clock.cancel()
-        self._backend.close(linger=0)
-        self._frontend.close(linger=LINGER_MS)
-        await self._backend.wait_closed()
-        await self._frontend.wait_closed()
-        await self._stack.aclose()
-        if not self._ended.done():
-            self._ended.set_result(None)
+    async def _stop(self) -> None:
+        if self._reader is not None:
+            await supervision.cancel_all([self._reader])
 
     @property
     def frontend(self) -> str:
@@ -158,10 +136,6 @@ class Queue:
         """Requests in the queue that wait for a worker; without `ttl` they wait in the socket, uncounted."""
         return self._machine.waiting
 
-    async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are forwarded with or without this call."""
-        await asyncio.shield(self._ended)
-
     async def drain(self, timeout_s: float) -> bool:
         """Read no more requests and wait for outstanding replies; return whether all came in time."""
         self._machine.draining = True
@@ -175,15 +149,9 @@ class Queue:
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _router(self, bind: str, **options: int) -> core.Socket:
+    def _router(self, bind: str, *, linger_ms: int, **options: int) -> core.Socket:
         # MANDATORY: an undeliverable message raises instead of being dropped silently (BEY-14).
-        router = self._context.socket(core.ROUTER, **{"tell_limits": 1, **options, **self._options, "router_mandatory": 1})
-        try:
-            router.bind(bind)
-        except core.ZMQError:
-            router.close(linger=0)
-            raise
-        return router
+        return self._bound(core.ROUTER, bind, linger_ms=linger_ms, **{"tell_limits": 1, **options, **self._options, "router_mandatory": 1})
 
     async def _read_frontend(self) -> None:
         while True:
@@ -231,7 +199,7 @@ class Queue:
             self._wanted.clear()
         if machine.draining and not machine.unfinished:
             self._drained.set()
-        self._set_timer()
+        self._wake_at(machine.deadline())
 
     def _to_worker(self, frames: list[bytes]) -> None:
         try:
@@ -256,14 +224,6 @@ class Queue:
         if peer not in self._logged:
             self._logged.add(peer)
             log.warning("malformed message dropped", extra={"peer": peer, "reason": reason})
-
-    def _set_timer(self) -> None:
-        """Set the timer to the earliest deadline. An early timer costs less than setting one each time."""
-        at = self._machine.deadline()
-        if at is None or (self._clock.when is not None and self._wakes_at <= at):
-            return
-        self._wakes_at = at
-        self._clock.at(at)
 
     def _tick(self) -> None:
         self._apply(self._machine.tick(self._loop.time()))

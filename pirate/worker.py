@@ -9,14 +9,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.runtime import supervision
+from core.rpc.running_handlers import call, reply_frames
+from core.rpc.service import Service
+from core.runtime.supervision import cancel_all
 from pirate.errors import SimulatedCrash
 from pirate.ppp import checked_heartbeat_s
 from pirate.worker_session import CancelHandler, Close, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
@@ -24,7 +24,6 @@ from pirate.worker_session import CancelHandler, Close, Open, Send, SessionLimit
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from core.security.credentials import Secured
     from pirate.worker_session import Effect
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 LINGER_MS: Final = 1000  # time for a written reply to leave when the worker closes
 
 
-class Worker:
+class Worker(Service):
     """Worker of a queue, with one request at a time.
 
     Args:
@@ -74,6 +73,7 @@ class Worker:
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(context, security, socket_options, clock="pirate worker clock", tick=self._tick)
         self._endpoints = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
         if not self._endpoints:
             raise ValueError("there is no endpoint")
@@ -90,40 +90,22 @@ class Worker:
         )
         self._handler = handler
         self._simple = simple
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._options = dict(socket_options or {})
         self._session = WorkerSession(limits, random.random)
-        self._stack = AsyncExitStack()
         self._socket: core.Socket | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._clock = supervision.current().timer("pirate worker clock", self._tick)
-        self._wakes_at = 0.0
         self._stopping = False
 
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        if self._own_context:
-            await self._stack.enter_async_context(self._context)
+    async def _start(self) -> None:
         self._apply(self._session.start(self._loop.time()))
-        return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def _stop(self) -> None:
         self._stopping = True
-        self._clock.cancel()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_all([self._task])
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.close(linger=LINGER_MS)
             await socket.wait_closed()
-        await self._stack.aclose()
-        if not self._ended.done():
-            self._ended.set_result(None)
-        elif not self._ended.cancelled():
-            self._ended.exception()  # serve_forever need not be awaited
 
     @property
     def counters(self) -> Counter[str]:
@@ -134,14 +116,6 @@ class Worker:
     def state(self) -> SessionState:
         """State of the session with the queue."""
         return self._session.state
-
-    async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are answered with or without this call.
-
-        Raises:
-            SimulatedCrash: the handler simulated a crash.
-        """
-        await asyncio.shield(self._ended)
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no further request and wait for the current one; return whether it was answered in time.
@@ -169,7 +143,8 @@ class Worker:
                 case CancelHandler():
                     if self._task is not None:
                         self._task.cancel()
-        self._set_timer()
+        if not self._stopping:
+            self._wake_at(self._session.deadline())
 
     def _connect(self, endpoint: str) -> None:
         if self._stopping:
@@ -222,12 +197,7 @@ class Worker:
         self._task.add_done_callback(self._handled)
 
     async def _handle(self, body: list[bytes]) -> list[bytes]:
-        reply = self._handler(body)
-        if inspect.isawaitable(reply):
-            reply = await reply
-        if reply is None:
-            return []
-        return [reply] if isinstance(reply, bytes) else list(reply)
+        return reply_frames(await call(self._handler, body))
 
     def _handled(self, task: asyncio.Task[list[bytes]]) -> None:
         """Record the end of a handler. Its error is not the worker's, and the protocol cannot report it."""
@@ -246,14 +216,6 @@ class Worker:
             self._apply(self._session.failed(now))
         else:
             self._apply(self._session.finished(task.result(), now))
-
-    def _set_timer(self) -> None:
-        """Set the timer to the earliest deadline. An early timer costs less than setting one each time."""
-        at = self._session.deadline()
-        if self._stopping or at is None or (self._clock.when is not None and self._wakes_at <= at):
-            return
-        self._wakes_at = at
-        self._clock.at(at)
 
     def _tick(self) -> None:
         self._apply(self._session.tick(self._loop.time()))

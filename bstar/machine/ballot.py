@@ -18,25 +18,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-__all__ = [
-    "CLAIMS_PER_S_MAX",
-    "CLIENT_JUMP_MAX",
-    "COUNTER_MAX",
-    "LEASE_MARGIN",
-    "MEMBER_JUMP_MAX",
-    "NO_BALLOT",
-    "WITNESS_JUMP_MAX",
-    "Answer",
-    "Ballot",
-    "Ceiling",
-    "HighestBallot",
-    "LeaseTable",
-    "RecordRole",
-    "Record",
-    "lease_expiry",
-    "next_counter",
-]
-
 # A counter that grows every millisecond takes 8,900 years to get here; higher ones are errors or lies.
 COUNTER_MAX: Final = (1 << 48) - 1
 
@@ -68,7 +49,6 @@ NO_BALLOT: Final = Ballot(0, 0)
 
 
 def next_counter(*known: int) -> int:
-    """Return the counter of a new ballot: one above all known ones."""
     return max(known) + 1
 
 
@@ -77,42 +57,29 @@ class Ceiling(NamedTuple):
 
     Without it one message with the maximum counter would use up all ballots. It rises with time, so that many messages reach no further
     than one: 2^48 takes 8,900 years.
-
-    Attributes:
-        base: counter known at the start.
-        jump: step allowed at once.
-        since: time of the start, monotonic seconds.
     """
 
-    base: int
-    jump: int
-    since: float
+    base: int  # counter known at the start
+    jump: int  # step allowed at once
+    since: float  # time of the start, monotonic seconds
 
     def at(self, now: float) -> int:
-        """Return the highest plausible counter."""
         return min(COUNTER_MAX, self.base + self.jump + int(max(0.0, now - self.since) * CLAIMS_PER_S_MAX))
 
 
 class HighestBallot:
-    """Filter of a client against replies of a deposed master.
-
-    Attributes:
-        seen: highest ballot of an accepted reply; sent along with each request.
-        dropped: replies refused because their ballot was lower.
-    """
+    """Filter of a client against replies of a deposed master."""
 
     __slots__ = ("dropped", "seen")
 
     def __init__(self) -> None:
-        self.seen = NO_BALLOT
-        self.dropped = 0
+        self.seen = NO_BALLOT  # highest ballot of an accepted reply; sent along with each request
+        self.dropped = 0  # replies refused because their ballot was lower
 
     def accept(self, ballot: Ballot, *, vouched: bool = False) -> bool:
         """Return whether to accept a reply under this ballot, and remember the ballot if so.
 
-        Args:
-            ballot: of the reply.
-            vouched: its server knows what we have seen, and has confirmed since that no server is active under it.
+        A lower ballot is accepted if it is `vouched`: its server has confirmed that no server is active under the one we have seen.
         """
         if ballot < self.seen and not vouched:
             self.dropped += 1
@@ -144,29 +111,17 @@ class Record(NamedTuple):
 
 
 def lease_expiry(asked_at: float, lease_s: float) -> float:
-    """Return until when the holder may rely on a lease, by its own clock.
-
-    Args:
-        asked_at: when the question was sent, not when the answer arrived.
-        lease_s: seconds the witness granted.
-    """
+    """Return until when the holder may rely on a lease, by its own clock, from when the question was sent (not when the answer arrived)."""
     return asked_at + lease_s * (1.0 - LEASE_MARGIN)
 
 
 class Answer(NamedTuple):
-    """Answer of the witness.
+    """Answer of the witness."""
 
-    Attributes:
-        granted: the server has the lease for `wait_s` from now.
-        ballot: the holder's, after this answer.
-        highest: highest ballot ever granted; a lower one must be replaced by a new one.
-        wait_s: granted: length of the lease; refused: seconds after which another question may succeed.
-    """
-
-    granted: bool
-    ballot: Ballot
-    highest: Ballot
-    wait_s: float
+    granted: bool  # the server has the lease for `wait_s` from now
+    ballot: Ballot  # the holder's, after this answer
+    highest: Ballot  # highest ballot ever granted; a lower one must be replaced by a new one
+    wait_s: float  # granted: length of the lease; refused: seconds after which another question may succeed
 
 
 class LeaseTable(NamedTuple):
@@ -183,14 +138,7 @@ class LeaseTable(NamedTuple):
     closed_until: float = 0.0
 
     def ask(self, ballot: Ballot, *, holding: bool, lease_s: float, now: float) -> tuple[LeaseTable, Answer]:
-        """Answer a server that asks for the lease or its renewal.
-
-        Args:
-            ballot: under which it wants to serve.
-            holding: it had an unexpired lease for this ballot when it asked.
-            lease_s: length it asks for.
-            now: monotonic seconds.
-        """
+        """Answer a server that asks for the lease; `holding`: it had an unexpired lease for this ballot when it asked."""
         free = now >= self.until
         if ballot < self.highest:
             wait_s = 0.0  # waiting does not help: a higher ballot does

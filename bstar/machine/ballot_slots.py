@@ -42,38 +42,23 @@ _SEQUENCE_MAX: Final = (1 << 64) - 1
 
 
 class Contents(NamedTuple):
-    """Decoded ballot file.
+    """Decoded ballot file."""
 
-    Attributes:
-        record: the newest valid one.
-        sequence: of its write, 0 in a file of version 1.
-        first: slot to write next: a damaged or older one, if any.
-        whole: number of valid slots; 0 for a file of version 1.
-    """
-
-    record: Record
-    sequence: int
-    first: int
-    whole: int
+    record: Record  # the newest valid one
+    sequence: int  # of its write, 0 in a file of version 1
+    first: int  # slot to write next: a damaged or older one, if any
+    whole: int  # number of valid slots; 0 for a file of version 1
 
 
 def encode_slot(record: Record, sequence: int) -> bytes:
-    """Return one encoded slot."""
     head = _SLOT.pack(_MAGIC, _VERSION, record.owner, record.node, record.incarnation, record.counter, sequence)
     return (head + _CHECK.pack(zlib.crc32(head))).ljust(SLOT_OCTETS, b"\0")
 
 
 def decode_file(octets: bytes, owner: RecordRole) -> Contents:
-    """Decode a ballot file, or refuse it.
+    """Decode a ballot file, or refuse it with StoreDamaged.
 
     There is no repair beyond the second slot: a counter guessed too low means a ballot used twice.
-
-    Args:
-        octets: the whole file.
-        owner: that opens it.
-
-    Raises:
-        StoreDamaged: wrong length, magic, version, owner or checksums, or a number out of range.
     """
     if len(octets) == _RECORD_1.size + _CHECK.size:
         return Contents(_record_1(octets, owner), 0, 0, 0)
@@ -107,7 +92,6 @@ def _record_1(octets: bytes, owner: RecordRole) -> Record:
 
 
 def _checked(magic: bytes, version: int, wanted: int, kind: int, record: Record) -> Record:
-    """Validate a record whose checksum is right."""
     if magic != _MAGIC:
         raise StoreDamaged("not a ballot file")
     if version != wanted:

@@ -28,11 +28,7 @@ VALID_HEARTBEATS: Final = 8
 
 
 class ClientClaims:
-    """Higher ballots that clients have named while this server is active.
-
-    Args:
-        heartbeat_s: of the pair; minimum time between two questions.
-    """
+    """Higher ballots that clients have named while this server is active."""
 
     __slots__ = ("_asked_at", "_cleared_at", "_heartbeat_s", "_named", "_sequence")
 
@@ -56,7 +52,6 @@ class ClientClaims:
         return True
 
     def asked(self, sequence: int) -> None:
-        """Note which state message was the question."""
         self._sequence = sequence
 
     def peer_heard(self, sequence: int, *, serves: bool) -> None:
@@ -74,7 +69,6 @@ class ClientClaims:
         return at is not None and at <= self._cleared_at and now < at + VALID_HEARTBEATS * self._heartbeat_s
 
     def forget(self) -> None:
-        """Forget everything, at the start of a new term."""
         self._named.clear()
         self._asked_at = self._cleared_at = float("-inf")
         self._sequence = None

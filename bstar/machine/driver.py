@@ -17,19 +17,13 @@ __all__ = ["Machine"]
 
 
 class Machine:
-    """A `Member` with its settings.
-
-    Attributes:
-        settings: of this server.
-        member: present value.
-        stale: number of outdated state messages that were dropped.
-    """
+    """A `Member` with its settings."""
 
     __slots__ = ("_started", "member", "settings", "stale")
 
     def __init__(self, settings: Settings, counter: int, now: float) -> None:
         self.settings = settings
-        self.stale = 0
+        self.stale = 0  # number of outdated state messages that were dropped
         outcome = member.start(settings, counter, now)
         self.member = outcome.member
         self._started = outcome.effects
@@ -40,34 +34,27 @@ class Machine:
         return effects
 
     def receive(self, message: StateMessage, now: float, acked_at: float | None = None) -> tuple[ShellEffect, ...]:
-        """Process a state message of the peer; see `member.receive`."""
         outcome = member.receive(self.settings, self.member, message, now, acked_at)
         self.stale += outcome.stale
         return self._keep(outcome)
 
     def request(self, seen: Ballot, now: float) -> tuple[Verdict, tuple[ShellEffect, ...]]:
-        """Decide about a client request."""
         outcome = member.request(self.settings, self.member, seen, now)
         return outcome.verdict or Verdict.REJECT, self._keep(outcome)
 
     def persisted(self, counter: int, now: float) -> tuple[ShellEffect, ...]:
-        """Note that a counter is on disk."""
         return self._keep(member.persisted(self.settings, self.member, counter, now))
 
     def unwritten(self, counter: int, now: float) -> tuple[ShellEffect, ...]:
-        """Note that a counter could not be written."""
         return self._keep(member.unwritten(self.settings, self.member, counter, now))
 
     def question(self, now: float) -> tuple[ShellEffect, ...]:
-        """Ask peer and witness about a higher ballot."""
         return self._keep(member.question(self.settings, self.member, now))
 
     def granted(self, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> tuple[ShellEffect, ...]:
-        """Process a grant for a question sent at `asked_at`."""
         return self._keep(member.granted(self.settings, self.member, ballot, asked_at, lease_s, now))
 
     def refused(self, ballot: Ballot, highest: Ballot, wait_s: float, now: float) -> tuple[ShellEffect, ...]:
-        """Process a refusal of the witness."""
         return self._keep(member.refused(self.settings, self.member, ballot, highest, wait_s, now))
 
     def switchover(self, now: float) -> tuple[bool, tuple[ShellEffect, ...]]:
@@ -76,15 +63,12 @@ class Machine:
         return outcome.verdict is Verdict.ACCEPT, self._keep(outcome)
 
     def tick(self, now: float) -> tuple[ShellEffect, ...]:
-        """Do what is due at `now`."""
         return self._keep(member.tick(self.settings, self.member, now))
 
     def deadline(self) -> float:
-        """Return when to call `tick` next."""
         return member_values.deadline(self.settings, self.member)
 
     def may_answer(self, now: float) -> bool:
-        """Return whether an answer may leave now."""
         return member_values.may_answer(self.settings, self.member, now)
 
     @property

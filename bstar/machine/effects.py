@@ -9,18 +9,6 @@ if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
     from bstar.machine.fsm import Fault
 
-__all__ = [
-    "Announce",
-    "Ask",
-    "BecameActive",
-    "BecamePassive",
-    "ClaimDropped",
-    "Halt",
-    "Persist",
-    "Release",
-    "ShellEffect",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Announce:

@@ -42,15 +42,10 @@ __all__ = ["granted", "receive", "persisted", "question", "refused", "request", 
 
 
 def start(settings: Settings, counter: int, now: float) -> Outcome:
-    """Start a server.
+    """Start a server with the counter of the record on disk.
 
     The peer counts as alive at the start, so that no server is active before it has listened for two heartbeats (BST-02). A lease of an
     earlier process of this server is released.
-
-    Args:
-        settings: of this server.
-        counter: of the record on disk.
-        now: monotonic seconds.
     """
     member = Member(
         settings.role,
@@ -70,14 +65,8 @@ def receive(settings: Settings, member: Member, message: StateMessage, now: floa
     An outdated message is dropped and does not count as a sign of life: it is from before a crash, or of an old connection. A digit is
     dropped while the peer sends ballot messages, since it publishes both.
 
-    A passive peer that has received our announcement does not claim for one lease, so its message counts as a lease (BST-39).
-
-    Args:
-        settings: of this server.
-        member: value before.
-        message: as decoded.
-        now: monotonic seconds.
-        acked_at: when we sent the announcement the peer acknowledges, active under the present ballot; None without one.
+    A passive peer that has received our announcement does not claim for one lease, so its message counts as a lease (BST-39): `acked_at` is
+    when we sent the announcement it acknowledges, active under the present ballot.
     """
     member, effects = _wake(settings, member, now)
     if settings.ballots and message.node:
@@ -109,15 +98,9 @@ def receive(settings: Settings, member: Member, message: StateMessage, now: floa
 def request(settings: Settings, member: Member, seen: Ballot, now: float) -> Outcome:
     """Decide about a client request: it is accepted, rejected, or held until the claim it began is decided.
 
-    The ballot a client has seen is no proof. A ballot higher than ours deposes us only if the peer or the witness has confirmed its counter
+    The ballot a client has `seen` is no proof. One higher than ours deposes us only if the peer or the witness has confirmed its counter
     (BST-45); otherwise the request is rejected, and `question` finds out. If the request begins a claim, the new ballot is above what the
     client has seen, so that it accepts the reply.
-
-    Args:
-        settings: of this server.
-        member: value before.
-        seen: highest ballot of a reply, as the client says; `NO_BALLOT` for a stock client.
-        now: monotonic seconds.
     """
     member, effects = _wake(settings, member, now)
     floor = 0
@@ -170,18 +153,10 @@ def unwritten(settings: Settings, member: Member, counter: int, now: float) -> O
 
 
 def granted(settings: Settings, member: Member, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> Outcome:
-    """Process a granted or renewed lease.
+    """Process a granted or renewed lease; the question was sent at `asked_at`.
 
     A lease for an outdated ballot is released. The clock is checked first: a renewal that arrives after the lease ended finds a server that
     has stepped down, and does not make it active again (BST-29).
-
-    Args:
-        settings: of this server.
-        member: value before.
-        ballot: which was granted.
-        asked_at: when the question was sent.
-        lease_s: seconds granted.
-        now: monotonic seconds.
     """
     member, effects = _wake(settings, member, now)
     until = lease_expiry(asked_at, min(lease_s, settings.lease_s))

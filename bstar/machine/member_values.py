@@ -12,26 +12,6 @@ from bstar.machine.wire import Flag, StateMessage
 if TYPE_CHECKING:
     from bstar.machine.effects import ShellEffect
 
-__all__ = [
-    "ASKS_PER_HEARTBEAT",
-    "EXPIRY_HEARTBEATS",
-    "HEARTBEAT_MS_MAX",
-    "HEARTBEAT_MS_MIN",
-    "NO_PEER",
-    "REASK_PER_HEARTBEAT",
-    "Claim",
-    "Member",
-    "Outcome",
-    "Peer",
-    "Settings",
-    "asks_witness",
-    "deadline",
-    "describe",
-    "digit",
-    "may_answer",
-    "retry_after",
-]
-
 # BST-15: fail-over "preferably under 10 seconds" and never above 60 takes two heartbeats.
 HEARTBEAT_MS_MIN: Final = 10
 HEARTBEAT_MS_MAX: Final = 30_000
@@ -41,29 +21,18 @@ REASK_PER_HEARTBEAT: Final = 20  # maximum rate
 
 
 class Settings(NamedTuple):
-    """Settings, constant while the process runs.
+    """Settings, constant while the process runs."""
 
-    Attributes:
-        role: PRIMARY or BACKUP.
-        ballots: False is the compatible mode: the guide's machine, digits only.
-        node: id of this server, never 0.
-        incarnation: of this start.
-        heartbeat_s: between two state messages.
-        lease_s: length of the lease asked of the witness, 0 when there is none.
-        lone_backup: overrides BST-13: a backup accepts votes although it never received a message of an active primary.
-    """
-
-    role: State
-    ballots: bool = True
-    node: int = 1
-    incarnation: int = 1
-    heartbeat_s: float = 1.0
-    lease_s: float = 0.0
-    lone_backup: bool = False
+    role: State  # PRIMARY or BACKUP
+    ballots: bool = True  # False is the compatible mode: the guide's machine, digits only
+    node: int = 1  # id of this server, never 0
+    incarnation: int = 1  # of this start
+    heartbeat_s: float = 1.0  # between two state messages
+    lease_s: float = 0.0  # length of the lease asked of the witness, 0 when there is none
+    lone_backup: bool = False  # overrides BST-13: a backup accepts votes although it never received a message of an active primary
 
     @property
     def expiry_s(self) -> float:
-        """Silence after which the peer counts as dead."""
         return EXPIRY_HEARTBEATS * self.heartbeat_s
 
 
@@ -87,53 +56,30 @@ NO_PEER: Final = Peer()
 
 
 class Member(NamedTuple):
-    """State of a server.
+    """State of a server."""
 
-    Attributes:
-        state: see `fsm.py`.
-        counter: highest known ballot counter.
-        ballot: counter of the claimed or held ballot, 0 for none.
-        claim: progress of the claim.
-        claim_until: when it is dropped unless there is another vote.
-        lease_until: end of the lease.
-        ask_at: time of the next question to the witness.
-        beat_at: time of the next state message.
-        awake_until: without a tick until then the process was suspended.
-        peer_state: newest state of the peer, None if unknown.
-        peer_until: until when the peer counts as alive.
-        peer: its newest message, to recognise outdated ones.
-        yield_until: until when the peer has time to take over.
-    """
-
-    state: State
-    counter: int = 0
-    ballot: int = 0
+    state: State  # see `fsm.py`
+    counter: int = 0  # highest known ballot counter
+    ballot: int = 0  # counter of the claimed or held ballot, 0 for none
     claim: Claim = Claim.IDLE
-    claim_until: float = 0.0
+    claim_until: float = 0.0  # when it is dropped unless there is another vote
     lease_until: float = 0.0
-    ask_at: float = 0.0
-    beat_at: float = 0.0
-    awake_until: float = 0.0
-    peer_state: State | None = None
-    peer_until: float = 0.0
-    peer: Peer = NO_PEER
-    yield_until: float = 0.0
+    ask_at: float = 0.0  # time of the next question to the witness
+    beat_at: float = 0.0  # time of the next state message
+    awake_until: float = 0.0  # without a tick until then the process was suspended
+    peer_state: State | None = None  # newest state of the peer, None if unknown
+    peer_until: float = 0.0  # until when the peer counts as alive
+    peer: Peer = NO_PEER  # its newest message, to recognise outdated ones
+    yield_until: float = 0.0  # until when the peer has time to take over
 
 
 class Outcome(NamedTuple):
-    """Result of a step.
-
-    Attributes:
-        member: the next value.
-        effects: for the shell, in this order.
-        verdict: decision about the request, None if there was none.
-        stale: the state message was outdated and changed nothing.
-    """
+    """Result of a step."""
 
     member: Member
-    effects: tuple[ShellEffect, ...] = ()
-    verdict: Verdict | None = None
-    stale: bool = False
+    effects: tuple[ShellEffect, ...] = ()  # for the shell, in this order
+    verdict: Verdict | None = None  # decision about the request, None if there was none
+    stale: bool = False  # the state message was outdated and changed nothing
 
 
 def asks_witness(settings: Settings, member: Member) -> bool:
@@ -151,7 +97,6 @@ def may_answer(settings: Settings, member: Member, now: float) -> bool:
 
 
 def deadline(settings: Settings, member: Member) -> float:
-    """Return when to call `tick` next."""
     at = member.beat_at
     if asks_witness(settings, member):
         at = min(at, member.ask_at)
@@ -176,7 +121,6 @@ def retry_after(settings: Settings, member: Member, now: float) -> float:
 
 
 def describe(settings: Settings, member: Member, sequence: int, now: float) -> StateMessage:
-    """Return the state message of the ballot mode."""
     flags = Flag.WITNESS if settings.lease_s else Flag(0)
     if member.state is State.PASSIVE and now < member.yield_until:
         flags |= Flag.YIELDS

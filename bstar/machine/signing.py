@@ -20,14 +20,7 @@ _DERIVED: Final = b"Binary Star pair key 1"
 
 
 class PairKey:
-    """Secret of both servers of a pair and its witness.
-
-    Args:
-        octets: 32 random bytes.
-
-    Raises:
-        ValueError: wrong length.
-    """
+    """Secret of both servers of a pair and its witness; raises ValueError for another length than 32 bytes."""
 
     __slots__ = ("_octets",)
 
@@ -45,15 +38,12 @@ class PairKey:
         return "<PairKey>"
 
     def mac(self, octets: bytes) -> bytes:
-        """Return the MAC of a message."""
         return hmac.digest(self._octets, octets, sha256)[:MAC_OCTETS]
 
     def signed(self, octets: bytes) -> bytes:
-        """Return a message followed by its MAC."""
         return octets + self.mac(octets)
 
     def proves(self, octets: bytes, mac: bytes) -> bool:
-        """Return whether the MAC is that of the message."""
         return hmac.compare_digest(self.mac(octets), mac)
 
 
@@ -61,21 +51,13 @@ class Trust:
     """Rule for the messages of one connection: with a key only signed ones are accepted.
 
     A derived key is not demanded before the first message signed with it: the other side may not have it.
-
-    Args:
-        key: of the pair; without one every message is accepted.
-        required: the key was configured, so the other side has it too.
-
-    Attributes:
-        key: as given.
-        required: whether unsigned messages are refused.
     """
 
     __slots__ = ("key", "required")
 
     def __init__(self, key: PairKey | None, *, required: bool) -> None:
         self.key = key
-        self.required = required and key is not None
+        self.required = required and key is not None  # whether unsigned messages are refused
 
     def admits(self, *, signed: bool) -> bool:
         """Return whether to accept a message; the first signed one proves that the other side has the key."""

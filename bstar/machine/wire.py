@@ -19,36 +19,6 @@ from bstar.machine.ballot import COUNTER_MAX, NO_BALLOT, Ballot
 from bstar.machine.fsm import State
 from bstar.machine.signing import MAC_OCTETS, PairKey
 
-__all__ = [
-    "CLIENT_TOPIC",
-    "DIGITS",
-    "SIGNED_STATE_TOPIC",
-    "STATE_TOPIC",
-    "WITNESS_TOPIC",
-    "Flag",
-    "Question",
-    "QuestionKind",
-    "ReplyHeader",
-    "ReplyKind",
-    "RequestHeader",
-    "RequestKind",
-    "StateMessage",
-    "WitnessAnswer",
-    "WitnessAnswerKind",
-    "decode_answer",
-    "decode_question",
-    "decode_reply_header",
-    "decode_request_header",
-    "decode_state",
-    "encode_answer",
-    "encode_digit",
-    "encode_question",
-    "encode_reply_header",
-    "encode_request_header",
-    "encode_state",
-    "signed_by",
-]
-
 # The last byte of a topic is the version, so each version is a topic of its own.
 STATE_TOPIC: Final = b"BSTARS\x01"
 SIGNED_STATE_TOPIC: Final = b"BSTARS\x02"
@@ -90,38 +60,24 @@ _FLAGS_KNOWN: Final = int(Flag.YIELDS | Flag.SERVES | Flag.WITNESS | Flag.CLAIMS
 
 
 class StateMessage(NamedTuple):
-    """State message of a server, sent once a heartbeat and at each change.
-
-    Attributes:
-        state: of the sender.
-        role: PRIMARY or BACKUP; None in the message of a stock member, which has the state only.
-        flags: see `Flag`.
-        node: id of the sender, 0 for a stock member.
-        incarnation: grows with each start of the sender.
-        sequence: grows with each message of an incarnation, from 1.
-        ballot: ACTIVE: the ballot of the sender. Else: the highest counter it knows, with its own node id.
-        heard_incarnation: of the newest message received from the peer, 0 for none.
-        heard_sequence: the same.
-        heartbeat_ms: of the sender; both servers must have the same (BST-15).
-    """
+    """State message of a server, sent once a heartbeat and at each change."""
 
     state: State
-    role: State | None = None
+    role: State | None = None  # PRIMARY or BACKUP; None in the message of a stock member, which has the state only
     flags: Flag = Flag(0)
-    node: int = 0
-    incarnation: int = 0
-    sequence: int = 0
-    ballot: Ballot = NO_BALLOT
-    heard_incarnation: int = 0
-    heard_sequence: int = 0
-    heartbeat_ms: int = 0
+    node: int = 0  # id of the sender, 0 for a stock member
+    incarnation: int = 0  # grows with each start of the sender
+    sequence: int = 0  # grows with each message of an incarnation, from 1
+    ballot: Ballot = NO_BALLOT  # ACTIVE: the ballot of the sender. Else: the highest counter it knows, with its own node id
+    heard_incarnation: int = 0  # of the newest message received from the peer, 0 for none
+    heard_sequence: int = 0  # the same
+    heartbeat_ms: int = 0  # of the sender; both servers must have the same (BST-15)
 
 
 _STATE: Final = struct.Struct(">7sBBBQQQQQQQI")
 
 
 def encode_digit(state: State) -> bytes:
-    """Return the state message of the compatible mode, one ASCII digit."""
     return DIGITS[state - 1]
 
 
@@ -144,11 +100,7 @@ def encode_state(message: StateMessage, key: PairKey | None = None) -> bytes:
 
 
 def decode_state(frames: list[bytes]) -> StateMessage:
-    """Decode a state message: `[digit]`, `[70 bytes]` or `[86 bytes]`.
-
-    Raises:
-        MalformedMessage: anything else (BST-07): more or fewer frames, another digit, another length, a field out of range.
-    """
+    """Decode a state message: `[digit]`, `[70 bytes]` or `[86 bytes]` (BST-07)."""
     if len(frames) != 1:
         raise MalformedMessage(f"state message of {len(frames)} frames")
     frame = frames[0]
@@ -218,37 +170,22 @@ class WitnessAnswerKind(IntEnum):
 
 
 class Question(NamedTuple):
-    """One question to the witness.
-
-    Attributes:
-        kind: of the question.
-        nonce: returned in the answer, to recognise old ones.
-        ballot: of the server that asks, with its node id.
-        lease_ms: requested length of the lease.
-    """
+    """One question to the witness."""
 
     kind: QuestionKind
-    nonce: int
-    ballot: Ballot = NO_BALLOT
-    lease_ms: int = 0
+    nonce: int  # returned in the answer, to recognise old ones
+    ballot: Ballot = NO_BALLOT  # of the server that asks, with its node id
+    lease_ms: int = 0  # requested length of the lease
 
 
 class WitnessAnswer(NamedTuple):
-    """One answer of the witness.
-
-    Attributes:
-        kind: of the answer.
-        nonce: of the question.
-        holder: ballot that has the lease after this answer, `NO_BALLOT` for none.
-        highest: highest ballot ever granted.
-        wait_ms: GRANTED: length of the lease; STATUS: the rest of it; refused: when to ask again.
-    """
+    """One answer of the witness."""
 
     kind: WitnessAnswerKind
     nonce: int
-    holder: Ballot
-    highest: Ballot
-    wait_ms: int
+    holder: Ballot  # ballot that has the lease after this answer, `NO_BALLOT` for none
+    highest: Ballot  # highest ballot ever granted
+    wait_ms: int  # GRANTED: length of the lease; STATUS: the rest of it; refused: when to ask again
 
 
 _ANSWER_KINDS: Final = frozenset(int(kind) for kind in WitnessAnswerKind)
@@ -263,11 +200,7 @@ def encode_question(question: Question, key: PairKey | None = None) -> bytes:
 
 
 def decode_question(frame: bytes) -> Question:
-    """Decode a question of 36 or 52 bytes.
-
-    Raises:
-        MalformedMessage: invalid.
-    """
+    """Decode a question of 36 or 52 bytes."""
     octets = _without_mac(frame, _WITNESS_TOPICS, _QUESTION.size)
     if octets is None:
         raise MalformedMessage(f"question of {len(frame)} bytes")
@@ -289,11 +222,7 @@ def encode_answer(answer: WitnessAnswer, key: PairKey | None = None) -> bytes:
 
 
 def decode_answer(frame: bytes) -> WitnessAnswer:
-    """Decode an answer of 52 or 68 bytes.
-
-    Raises:
-        MalformedMessage: invalid.
-    """
+    """Decode an answer of 52 or 68 bytes."""
     octets = _without_mac(frame, _WITNESS_TOPICS, _ANSWER.size)
     if octets is None:
         raise MalformedMessage(f"answer of {len(frame)} bytes")
@@ -324,38 +253,24 @@ class ReplyKind(IntEnum):
 
 
 class RequestHeader(NamedTuple):
-    """Header of a request: one frame before the body.
-
-    Attributes:
-        kind: see `RequestKind`.
-        client: random, new at each start; (client, sequence) is the idempotency key (BST-24, IDM-01).
-        sequence: of the request at this client, the same when it is sent again.
-        seen: highest ballot of any reply the client accepted.
-    """
+    """Header of a request: one frame before the body."""
 
     kind: RequestKind
-    client: int
-    sequence: int
-    seen: Ballot = NO_BALLOT
+    client: int  # random, new at each start; (client, sequence) is the idempotency key (BST-24, IDM-01)
+    sequence: int  # of the request at this client, the same when it is sent again
+    seen: Ballot = NO_BALLOT  # highest ballot of any reply the client accepted
 
 
 class ReplyHeader(NamedTuple):
-    """Header of a reply: one frame before the body.
-
-    Attributes:
-        kind: see `ReplyKind`.
-        sequence: of the request (BST-23).
-        ballot: of the server; NOT_ACTIVE: the highest counter it knows.
-        active: NOT_ACTIVE: role of the active server if known, else None. In a reply: role of the server if it vouches that no server is
-            active under the higher ballot of the request (BST-45), else None.
-        retry_ms: NOT_ACTIVE: when another attempt at this server may succeed.
-    """
+    """Header of a reply: one frame before the body."""
 
     kind: ReplyKind
-    sequence: int
-    ballot: Ballot = NO_BALLOT
+    sequence: int  # of the request (BST-23)
+    ballot: Ballot = NO_BALLOT  # of the server; NOT_ACTIVE: the highest counter it knows
+    # NOT_ACTIVE: role of the active server if known, else None. In a reply: role of the server if it vouches that no server is active
+    # under the higher ballot of the request (BST-45), else None
     active: State | None = None
-    retry_ms: int = 0
+    retry_ms: int = 0  # NOT_ACTIVE: when another attempt at this server may succeed
 
 
 _REQUEST: Final = struct.Struct(">7sBQQQQ")
@@ -368,11 +283,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def decode_request_header(frame: bytes) -> RequestHeader:
-    """Decode the header frame of a request, 40 bytes that begin with the client topic.
-
-    Raises:
-        MalformedMessage: invalid.
-    """
+    """Decode the header frame of a request."""
     if len(frame) != _REQUEST.size or not frame.startswith(CLIENT_TOPIC):
         raise MalformedMessage(f"request header of {len(frame)} bytes")
     _, kind, client, sequence, counter, node = _REQUEST.unpack(frame)
@@ -387,11 +298,7 @@ def encode_reply_header(header: ReplyHeader) -> bytes:
 
 
 def decode_reply_header(frame: bytes) -> ReplyHeader:
-    """Decode the header frame of a reply, 37 bytes.
-
-    Raises:
-        MalformedMessage: invalid.
-    """
+    """Decode the header frame of a reply."""
     if len(frame) != _REPLY.size or not frame.startswith(CLIENT_TOPIC):
         raise MalformedMessage(f"reply header of {len(frame)} bytes")
     _, kind, sequence, counter, node, active, retry_ms = _REPLY.unpack(frame)

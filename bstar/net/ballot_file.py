@@ -30,11 +30,7 @@ _sync: Final = getattr(os, "fdatasync", os.fsync)  # the size never changes: the
 
 
 class BallotFile:
-    """One ballot file and its lock.
-
-    Args:
-        path: of the file; `PATH.lock` is next to it, and `PATH.tmp` while it is created.
-        owner: server or witness.
+    """One ballot file; `PATH.lock` is next to it, and `PATH.tmp` while it is created.
 
     Raises:
         StoreLocked: another process has it.
@@ -73,12 +69,7 @@ class BallotFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def load(self) -> Record | None:
-        """Return the record in the file, None without a file.
-
-        Raises:
-            StoreDamaged: with the path.
-            OSError: the file cannot be read.
-        """
+        """Return the record in the file, None without a file; raises StoreDamaged with the path, or OSError."""
         contents = read_ballot_file(self.path, self.owner)
         if contents is None:
             return None
@@ -127,7 +118,7 @@ class BallotFile:
         self._first = 0
 
     def _is_there(self) -> bool:
-        """Return whether the open file is still the one at the path; it may have been removed or replaced."""
+        """Return whether the open file is still the one at the path."""
         try:
             return os.path.samestat(os.fstat(self._file), self.path.stat())
         except FileNotFoundError:
@@ -191,6 +182,5 @@ def read_ballot_file(path: Path, owner: RecordRole) -> Contents | None:
 
 
 def _write_all(file: int, octets: bytes) -> None:
-    """Write all bytes; a short write means a full disk."""
     if os.write(file, octets) != len(octets):
         raise OSError(ENOSPC, os.strerror(ENOSPC))

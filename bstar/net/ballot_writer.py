@@ -25,24 +25,12 @@ RETRY_S_MAX: Final = 5.0
 
 
 class BallotWriter:
-    """Writes the record of one server or witness; without a path nothing is written and every write succeeds.
-
-    Args:
-        path: of the file, or None.
-        fresh: first record of a new file.
-        counters: `ballot_not_written` is counted here.
-        clock: monotonic seconds.
-
-    Attributes:
-        record: the newest.
-        trouble: why the last write failed, "" if it succeeded.
-        writing: number of writes in progress.
-    """
+    """Writes the record of one server or witness; without a path nothing is written and every write succeeds."""
 
     def __init__(self, path: str | os.PathLike[str] | None, fresh: Record, *, counters: Counter[str], clock: Callable[[], float]) -> None:
-        self.record = fresh
-        self.trouble = ""
-        self.writing = 0
+        self.record = fresh  # the newest
+        self.trouble = ""  # why the last write failed, "" if it succeeded
+        self.writing = 0  # number of writes in progress
         self._path = path
         self._counters = counters
         self._clock = clock
@@ -51,12 +39,7 @@ class BallotWriter:
         self._retry_at = 0.0
 
     async def open(self) -> Record:
-        """Open the file, write the next incarnation of its record, and return that.
-
-        Raises:
-            StoreDamaged, StoreLocked: the file cannot be used.
-            OSError: the file cannot be read, or its directory cannot be used.
-        """
+        """Open the file, write the next incarnation of its record, and return that."""
         if self._path is None:
             return self.record
         fresh = self.record
@@ -72,9 +55,7 @@ class BallotWriter:
     async def save(self, counter: int, node: int | None = None) -> bool:
         """Write a counter; return whether it is on disk. After a failure `trouble` is set, and the next try waits.
 
-        Args:
-            counter: of a ballot; one lower than the newest is on disk already.
-            node: of the ballot, if it changes.
+        A counter lower than the newest is on disk already. A witness gives the node of the ballot too.
         """
         record = self.record._replace(counter=max(counter, self.record.counter), node=self.record.node if node is None else node)
         if node is None:
@@ -89,19 +70,15 @@ class BallotWriter:
         await self._save(self.record)
 
     def due(self) -> bool:
-        """Return whether a failed write is to be repeated now."""
         return bool(self.trouble) and not self.writing and self.may_try(self._clock())
 
     def may_try(self, now: float) -> bool:
-        """Return whether the pause after the last failure is over."""
         return not self.trouble or now >= self._retry_at
 
     def retry_after(self, now: float) -> float:
-        """Return the seconds until the next try."""
         return max(0.0, self._retry_at - now) if self.trouble else 0.0
 
     def close(self) -> None:
-        """Close the file."""
         if self._store is not None:
             self._store.close()
 

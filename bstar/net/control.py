@@ -48,14 +48,7 @@ class Controlled(Protocol):
 
 
 class Control(ControlSocket):
-    """ROUTER that answers `["", header]` with `["", header, JSON]`.
-
-    Args:
-        context: for the socket.
-        endpoint: to bind.
-        server: the socket belongs to it.
-        options: of the socket.
-    """
+    """ROUTER that answers `["", header]` with `["", header, JSON]`."""
 
     def __init__(self, context: core.Context, endpoint: str, server: Controlled, options: dict[str, Any]) -> None:
         self._server = server

@@ -39,37 +39,24 @@ class PendingQuestion(NamedTuple):
 
 
 class LeaseClient:
-    """DEALER to the witness.
-
-    Args:
-        context: for the socket.
-        endpoint: of the witness.
-        lease_ms: length of the lease to ask for.
-        on_answer: called with the answer, its ballot, and when it was asked; for GRANTED and REFUSED only.
-        trust: in the answers, with the key for questions.
-        nonce: random first nonce, so that answers to an earlier process are not accepted.
-        counters: `witness_malformed`, `witness_unasked`, `witness_unreachable`, `witness_unsigned`, `witness_cannot` are counted here.
-        socket_options: of the socket.
-
-    Attributes:
-        heard_at: when the newest answered question was sent.
-        trouble: why the witness refuses this server in general, "" if it does not.
-    """
+    """DEALER to the witness."""
 
     def __init__(
         self,
         context: core.Context,
         endpoint: str,
         *,
-        lease_ms: int,
+        lease_ms: int,  # length of the lease to ask for
+        # called with the answer, its ballot, and when it was asked; for GRANTED and REFUSED only
         on_answer: Callable[[WitnessAnswer, Ballot, float], None],
-        trust: Trust,
-        nonce: int,
+        trust: Trust,  # in the answers, with the key for questions
+        nonce: int,  # random first nonce, so that answers to an earlier process are not accepted
+        # `witness_malformed`, `witness_unasked`, `witness_unreachable`, `witness_unsigned`, `witness_cannot` are counted here
         counters: Counter[str],
         socket_options: dict[str, Any],
     ) -> None:
-        self.heard_at: float | None = None
-        self.trouble = ""
+        self.heard_at: float | None = None  # when the newest answered question was sent
+        self.trouble = ""  # why the witness refuses this server in general, "" if it does not
         self._trust = trust
         self._last: WitnessAnswer | None = None
         self._silent_since: float | None = None  # the first question after the last answer
@@ -85,7 +72,6 @@ class LeaseClient:
         self._socket.connect(endpoint)
 
     def ask(self, ballot: Ballot, *, holding: bool, now: float) -> None:
-        """Ask for the lease, or for its renewal."""
         self._nonce = self._nonce + 1 & (1 << 64) - 1
         self._asked[self._nonce] = PendingQuestion(ballot, now)
         self._silent_since = now if self._silent_since is None else self._silent_since
@@ -114,7 +100,6 @@ class LeaseClient:
         self._socket.close(linger=200)
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed."""
         await self._socket.wait_closed()
 
     def _send(self, question: Question) -> bool:

@@ -24,31 +24,19 @@ __all__ = ["StateChannel"]
 
 
 class StateChannel:
-    """Both sockets of one server.
-
-    Args:
-        context: for the sockets.
-        local: endpoint to bind.
-        remote: endpoint of the peer's publisher.
-        ballots: False for digits only.
-        trust: in the peer, with the key for messages; they are published unsigned too, for subscribers of that topic.
-        on_message: called with the newest state message.
-        on_watcher: called after a new subscription: publish the state now.
-        counters: `state_malformed`, `state_unsigned`, `state_drained` are counted here.
-        socket_options: of both sockets.
-    """
+    """Both sockets of one server."""
 
     def __init__(
         self,
         context: core.Context,
         local: str,
-        remote: str,
+        remote: str,  # endpoint of the peer's publisher
         *,
-        ballots: bool,
-        trust: Trust,
-        on_message: Callable[[StateMessage], None],
-        on_watcher: Callable[[], None],
-        counters: Counter[str],
+        ballots: bool,  # False for digits only
+        trust: Trust,  # in the peer, with the key for messages; they are published unsigned too, for subscribers of that topic
+        on_message: Callable[[StateMessage], None],  # called with the newest state message
+        on_watcher: Callable[[], None],  # called after a new subscription: publish the state now
+        counters: Counter[str],  # `state_malformed`, `state_unsigned`, `state_drained` are counted here
         socket_options: dict[str, Any],
     ) -> None:
         self._ballots = ballots
@@ -78,7 +66,6 @@ class StateChannel:
 
     @property
     def endpoint(self) -> str:
-        """Bound endpoint, with its port."""
         return self._out.last_endpoint
 
     def publish(self, digit: State, message: StateMessage, *, peer_is_stock: bool) -> None:
@@ -96,14 +83,12 @@ class StateChannel:
         return any(topic and form.startswith(topic) for topic in self._topics)
 
     def close(self) -> None:
-        """Close both sockets."""
         self._in.close()
         self._out.close(linger=200)  # the last message may ask the peer to take over
         if self._handle is not None:
             self._handle.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until the endpoints are free again."""
         await asyncio.gather(self._in.wait_closed(), self._out.wait_closed())
 
     def _on_subscriptions(self, batch: list[list[bytes]]) -> None:

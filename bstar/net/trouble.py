@@ -48,20 +48,10 @@ def fault_error(fault: Fault) -> PairFault:
 
 
 class Troubles:
-    """Problems of one server, in words.
-
-    Args:
-        writer: of its ballot file.
-        ceiling: highest plausible counter.
-        counters: `claims_failed`, `ballot_too_far`, `ballots_named`, `ballots_asked_about`, `heartbeat_mismatch` are counted here.
-        clock: monotonic seconds.
-
-    Attributes:
-        odd_heartbeat_ms: heartbeat of the peer if it differs from ours, else 0.
-    """
+    """Problems of one server, in words."""
 
     def __init__(self, writer: BallotWriter, ceiling: Ceiling, counters: Counter[str], clock: Callable[[], float]) -> None:
-        self.odd_heartbeat_ms = 0
+        self.odd_heartbeat_ms = 0  # heartbeat of the peer if it differs from ours, else 0
         self._writer = writer
         self._ceiling = ceiling
         self._counters = counters
@@ -112,7 +102,6 @@ class Troubles:
             self._note(reason)
 
     def clear(self) -> None:
-        """Forget past reasons: this server serves."""
         self._latest = ""
 
     def text(self, machine: Machine, lease_client: LeaseClient | None) -> str:

@@ -7,16 +7,16 @@ is dropped without reply, as in the guide. `VotePolicy`, which the pair implemen
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bstar.errors import MalformedMessage, NotActive
 from bstar.machine.ballot import NO_BALLOT
 from bstar.machine.fsm import Verdict
 from bstar.machine.wire import CLIENT_TOPIC, ReplyHeader, ReplyKind, RequestKind, decode_request_header, encode_reply_header
-from core.runtime.supervision import cancel_all
+from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -95,26 +95,18 @@ class Request:
 
 
 class Voter:
-    """ROUTER whose requests are votes.
-
-    Args:
-        socket: bound; owned by the voter from now on.
-        handler: takes a `Request`, returns the reply's body frames, one frame, or None for no reply; may be a coroutine
-            function. It must be quick or asynchronous: it blocks heartbeats while it computes.
-        policy: the pair.
-        held_max: requests that may wait for a claim.
-        running_max: requests that may be with the handler.
-        counters: events are counted here.
-    """
+    """ROUTER whose requests are votes."""
 
     def __init__(
         self,
-        socket: core.Socket,
+        socket: core.Socket,  # bound; owned by the voter from now on
+        # takes a `Request`, returns the reply's body frames, one frame, or None for no reply; may be a coroutine function. It
+        # must be quick or asynchronous: it blocks heartbeats while it computes
         handler: Callable[[Request], Any],
         policy: VotePolicy,
         *,
-        held_max: int,
-        running_max: int,
+        held_max: int,  # requests that may wait for a claim
+        running_max: int,  # requests that may be with the handler
         counters: Counter[str],
     ) -> None:
         self.socket = socket
@@ -122,17 +114,15 @@ class Voter:
         self._handler = handler
         self._policy = policy
         self._held_max = held_max
-        self._running_max = running_max
         self._counters = counters
         self._undecided: deque[Request] = deque()
         self._held: deque[Request] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = RunningHandlers(running_max)
         self._handle: asyncio.Handle | None = None
         socket.set_receiver(self._receive)
 
     @property
     def running(self) -> int:
-        """Number of requests in the handler."""
         return len(self._running)
 
     @property
@@ -154,9 +144,7 @@ class Voter:
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more and wait for the handlers; return whether all finished in time."""
         self.draining = True
-        if self._running:
-            await asyncio.wait(self._running, timeout=timeout_s)
-        return not self._running
+        return await self._running.drain(timeout_s)
 
     async def close(self) -> None:
         """Cancel running requests, refuse waiting ones, close the socket."""
@@ -167,7 +155,7 @@ class Voter:
         self._held.extend(self._undecided)
         self._undecided.clear()
         self.refuse_held()
-        await cancel_all(self._running)
+        await self._running.cancel()
         self.socket.close(linger=200)
         await self.socket.wait_closed()
 
@@ -218,7 +206,7 @@ class Voter:
                 self._refuse(request)
             elif verdict is Verdict.HOLD:
                 self._held.append(request)
-            elif len(self._running) >= self._running_max:
+            elif self._running.full:
                 self._counters["running_overflow"] += 1
                 self._refuse(request)
             else:
@@ -229,20 +217,15 @@ class Voter:
     def _accept(self, request: Request) -> None:
         self._counters["accepted"] += 1
         request.ballot = self._policy.ballot()
-        task = asyncio.get_running_loop().create_task(self._handle_request(request))
-        self._running.add(task)
-        task.add_done_callback(lambda done: self._handled(request, done))
+        self._running.start(self._handle_request, request, ended=partial(self._handled, request))
 
     async def _handle_request(self, request: Request) -> None:
-        reply = self._handler(request)
-        if inspect.isawaitable(reply):
-            reply = await reply
+        reply = await call(self._handler, request)
         if reply is not None:
-            self._answer(request, ReplyKind.REPLY, [reply] if isinstance(reply, bytes) else list(reply))
+            self._answer(request, ReplyKind.REPLY, reply_frames(reply))
 
     def _handled(self, request: Request, task: asyncio.Task[None]) -> None:
         """Process the end of a handler. Its error is the answer to the request, not a failure of the pair."""
-        self._running.discard(task)
         if task.cancelled():
             self._refuse(request)
             return

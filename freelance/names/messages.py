@@ -27,30 +27,6 @@ from freelance.names.catalog import ENDPOINT_OCTETS_MAX, WORD, Entry, Key, check
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "BAD",
-    "FULL",
-    "NONE",
-    "NUMBER_MAX",
-    "OK",
-    "PAGE",
-    "WAIT_MS_MAX",
-    "Drop",
-    "Dump",
-    "Get",
-    "List",
-    "Merge",
-    "NameRequest",
-    "Put",
-    "State",
-    "Watch",
-    "decode_entry",
-    "decode_record",
-    "decode_request",
-    "encode_entry",
-    "encode_record",
-]
-
 OK: Final = b"200"
 BAD: Final = b"400"
 NONE: Final = b"404"

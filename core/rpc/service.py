@@ -1,0 +1,105 @@
+"""Base of servers that run within an `async with` block: their context, sockets, clock and end."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from core.machine.deadlines import TIMER_S_MIN
+from core.runtime import supervision
+from core.security.credentials import context_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from core.security.credentials import Secured
+    from core.sockets.context import Context
+    from core.sockets.socket import Socket
+
+__all__ = ["Service"]
+
+
+class Service(ABC):
+    """A server within its block.
+
+    Args:
+        context: to make sockets in; None: the server has its own.
+        security: of its own context.
+        socket_options: of its sockets.
+        clock: name of the timer, "" for none.
+        tick: called when the timer is due.
+    """
+
+    def __init__(
+        self,
+        context: Context | None,
+        security: Secured | None,
+        socket_options: Mapping[str, Any] | None,
+        *,
+        clock: str = "",
+        tick: Callable[[], None] | None = None,
+    ) -> None:
+        self._own_context = context is None
+        self._context = context_for(context, security)
+        self._options = dict(socket_options or {})
+        self._stack = AsyncExitStack()  # ended last
+        self._sockets: list[tuple[Socket, int]] = []  # with the linger in ms
+        self._timer = None if tick is None else supervision.current().timer(clock, tick)
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        try:
+            if self._own_context:
+                await self._stack.enter_async_context(self._context)
+            await self._start()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._end()
+
+    async def serve_forever(self) -> None:
+        """Wait for the end of the block; requests are served with or without this call. Raises the error that ends the server, if any."""
+        await asyncio.shield(self._ended)
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Open the sockets; if that fails, `_stop` is called too."""
+
+    @abstractmethod
+    async def _stop(self) -> None:
+        """End what runs, before the sockets are closed."""
+
+    def _bound(self, kind: int, endpoint: str, *, linger_ms: int, **options: Any) -> Socket:
+        """Return a socket at an endpoint; it is closed at the end of the block."""
+        socket = self._context.socket(kind, **options)
+        self._sockets.append((socket, linger_ms))
+        socket.bind(endpoint)
+        return socket
+
+    def _wake_at(self, at: float | None) -> None:
+        """Set the timer to a deadline, unless it is earlier: an early timer costs less than setting one each time."""
+        if self._timer is not None and at is not None:
+            at = max(at, self._loop.time() + TIMER_S_MIN)
+            if self._timer.when is None or self._timer.when > at:
+                self._timer.at(at)
+
+    async def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._stop()
+        for socket, linger_ms in self._sockets:
+            socket.close(linger=linger_ms)
+        for socket, _ in self._sockets:
+            await socket.wait_closed()
+        await self._stack.aclose()
+        if not self._ended.done():
+            self._ended.set_result(None)
+        elif not self._ended.cancelled():
+            self._ended.exception()  # `serve_forever` need not be awaited

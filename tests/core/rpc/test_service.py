@@ -1,0 +1,81 @@
+"""core.rpc.service: what every server does at its beginning, for its timer and at its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import core
+from core.rpc.service import Service
+
+ENDPOINT = "inproc://service"
+
+
+class Served(Service):
+    def __init__(self, context: core.Context | None = None, *, endpoint: str = ENDPOINT, fails: bool = False) -> None:
+        super().__init__(context, None, None, clock="test clock", tick=self.tick)
+        self.steps: list[str] = []
+        self.ticked = asyncio.Event()
+        self.endpoint, self.fails = endpoint, fails
+
+    def tick(self) -> None:
+        self.steps.append("tick")
+        self.ticked.set()
+
+    def wake_in(self, *delays_s: float) -> None:
+        for delay_s in delays_s:
+            self._wake_at(asyncio.get_running_loop().time() + delay_s)
+
+    def fail(self, error: Exception) -> None:
+        self._ended.set_exception(error)
+
+    async def _start(self) -> None:
+        self.steps.append("start")
+        self.socket = self._bound(core.REP, self.endpoint, linger_ms=0)
+        if self.fails:
+            raise RuntimeError
+
+    async def _stop(self) -> None:
+        self.steps.append("stop")
+
+
+async def test_sockets_are_closed_and_waiting_ends_with_the_block() -> None:
+    async with Served() as served:
+        waiting = asyncio.ensure_future(served.serve_forever())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    await waiting
+    assert (served.steps, served.socket.closed) == (["start", "stop"], True)
+
+
+@pytest.mark.parametrize(("endpoint", "error"), [(ENDPOINT, RuntimeError), ("tcp://nowhere", core.ZMQError)])
+async def test_a_start_that_fails_leaves_nothing(endpoint: str, error: type[Exception]) -> None:
+    served = Served(endpoint=endpoint, fails=True)
+    with pytest.raises(error):
+        await served.__aenter__()
+    assert served.steps == ["start", "stop"]
+
+
+async def test_a_given_context_stays_open() -> None:
+    async with core.Context() as context:
+        async with Served(context):
+            pass
+        async with Served(context):
+            pass
+
+
+async def test_the_timer_is_only_set_to_an_earlier_time() -> None:
+    async with Served() as served:
+        served.wake_in(60.0, -1.0, 60.0)
+        async with asyncio.timeout(5):
+            await served.ticked.wait()
+    assert served.steps == ["start", "tick", "stop"]
+
+
+async def test_an_error_that_ends_it_is_raised_by_waiting() -> None:
+    async with Served() as served:
+        served.fail(ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            await served.serve_forever()
+    assert served.socket.closed
