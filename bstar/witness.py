@@ -12,7 +12,6 @@ cannot write to its file, and with a pair key any question that is not signed wi
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter, deque
 from functools import partial
@@ -31,6 +30,7 @@ from core.rpc.service import Service
 from core.runtime import supervision
 
 if TYPE_CHECKING:
+    import asyncio
     import os
     from collections.abc import Callable, Coroutine, Mapping
 
