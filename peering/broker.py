@@ -101,7 +101,8 @@ class Broker(Service):
         socket_options: Mapping[str, Any] | None = None,
         **limits: Any,
     ) -> None:
-        super().__init__(context, security, socket_options, clock="peering clock", tick=self._tick)
+        super().__init__(context, security, socket_options)
+        self._timer = supervision.current().timer("peering clock", self._tick)
         self.name = name
         self._limits = RouterLimits(**limits)
         self._machine = TaskRouter(name.encode(), self._limits, first_number=secrets.randbits(63))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import core
 from core.rpc.running_handlers import RunningHandlers
 from core.rpc.service import Service
+from core.runtime import supervision
 from pirate.client_sessions import ClientSessions
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class AsyncServer(Service):
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(context, security, socket_options, clock="pirate server clock", tick=self._tick)
+        super().__init__(context, security, socket_options)
+        self._timer = supervision.current().timer("pirate server clock", self._tick)
         if not ttl > 0 or running_max < 1 or clients_max < 1:
             raise ValueError("ttl, running_max and clients_max are above zero")
         self.counters: Counter[str] = Counter()

@@ -72,7 +72,8 @@ class Queue(Service):
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(context, security, socket_options, clock="pirate queue clock", tick=self._tick)
+        super().__init__(context, security, socket_options)
+        self._timer = supervision.current().timer("pirate queue clock", self._tick)
         if liveness < 1 or waiting_max < 1 or (ttl is not None and ttl < 0):
             raise ValueError("liveness and waiting_max are above zero, ttl is not below")
         if ttl is None and not simple:

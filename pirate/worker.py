@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import core
 from core.rpc.running_handlers import call, reply_frames
 from core.rpc.service import Service
-from core.runtime.supervision import cancel_all
+from core.runtime import supervision
 from pirate.errors import SimulatedCrash
 from pirate.ppp import checked_heartbeat_s
 from pirate.worker_session import CancelHandler, Close, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
@@ -73,7 +73,8 @@ class Worker(Service):
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(context, security, socket_options, clock="pirate worker clock", tick=self._tick)
+        super().__init__(context, security, socket_options)
+        self._timer = supervision.current().timer("pirate worker clock", self._tick)
         self._endpoints = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
         if not self._endpoints:
             raise ValueError("there is no endpoint")
@@ -101,7 +102,7 @@ class Worker(Service):
     async def _stop(self) -> None:
         self._stopping = True
         if self._task is not None:
-            await cancel_all([self._task])
+            await supervision.cancel_all([self._task])
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.close(linger=LINGER_MS)

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from core.machine.deadlines import TIMER_S_MIN
-from core.runtime import supervision
 from core.security.credentials import context_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
+    from core.runtime.supervision import Timer
     from core.security.credentials import Secured
     from core.sockets.context import Context
     from core.sockets.socket import Socket
@@ -23,31 +23,15 @@ __all__ = ["Service"]
 
 
 class Service(ABC):
-    """A server within its block.
+    """A server within its block; without a context it makes its own, with this security."""
 
-    Args:
-        context: to make sockets in; None: the server has its own.
-        security: of its own context.
-        socket_options: of its sockets.
-        clock: name of the timer, "" for none.
-        tick: called when the timer is due.
-    """
-
-    def __init__(
-        self,
-        context: Context | None,
-        security: Secured | None,
-        socket_options: Mapping[str, Any] | None,
-        *,
-        clock: str = "",
-        tick: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, context: Context | None, security: Secured | None, socket_options: Mapping[str, Any] | None) -> None:
         self._own_context = context is None
         self._context = context_for(context, security)
         self._options = dict(socket_options or {})
         self._stack = AsyncExitStack()  # ended last
         self._sockets: list[tuple[Socket, int]] = []  # with the linger in ms
-        self._timer = None if tick is None else supervision.current().timer(clock, tick)
+        self._timer: Timer | None = None  # made by the subclass
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()

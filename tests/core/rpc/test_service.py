@@ -8,13 +8,15 @@ import pytest
 
 import core
 from core.rpc.service import Service
+from core.runtime import supervision
 
 ENDPOINT = "inproc://service"
 
 
 class Served(Service):
     def __init__(self, context: core.Context | None = None, *, endpoint: str = ENDPOINT, fails: bool = False) -> None:
-        super().__init__(context, None, None, clock="test clock", tick=self.tick)
+        super().__init__(context, None, None)
+        self._timer = supervision.current().timer("test clock", self.tick)
         self.steps: list[str] = []
         self.ticked = asyncio.Event()
         self.endpoint, self.fails = endpoint, fails
