@@ -62,6 +62,6 @@ def test_what_differs_from_libzmq_is_in_the_table(number: int) -> None:
 
 def test_the_table_has_these_rows() -> None:
     text = (ROOT / "docs" / "core.md").read_text()
-    table = text.partition("## Where it differs from libzmq")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ") and not line.startswith("| what |")]
+    table = text.partition("## Differences from libzmq")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ") and not line.startswith("| subject |")]
     assert [row for row in rows if not row.startswith("also:")] == [row.name for row in ROWS]

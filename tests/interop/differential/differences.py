@@ -232,23 +232,23 @@ def _at_its_mark(found: Difference) -> bool:
 
 
 ROWS = (
-    Row("a peer that cannot be taken", _refused),
-    Row("a REP and two peers of one routing id", _same_name),
+    Row("a peer that cannot be accepted", _refused),
+    Row("a REP and two peers with one routing id", _same_name),
     Row("POLLIN of a REP or REQ", _skipped),
-    Row("a REQ that has got a reply without its delimiter", _malformed_reply),
-    Row("the routing id of a peer that has gone", _unread_id),
+    Row("a REQ that received a reply without its delimiter", _malformed_reply),
+    Row("the routing id of a disconnected peer", _unread_id),
     Row("the former holder of a routing id over inproc", _handed_over),
     Row("CONFLATE over inproc", _conflating_inproc),
-    Row("what came before an IMMEDIATE or conflating connection ended", _immediate),
-    Row("what came before a `disconnect`", _disconnected),
-    Row("a message that was polled for", _looked_at),
-    Row("whose turn it is after a peer has left", _after_a_loss),
+    Row("messages received before an IMMEDIATE or conflating connection ended", _immediate),
+    Row("messages received before a `disconnect`", _disconnected),
+    Row("a message after a poll", _looked_at),
+    Row("the next peer after a peer has left", _after_a_loss),
     Row("the probe of a conflating DEALER over inproc", _conflated_probe),
-    Row("what the former peer of a PAIR left unread", _former_pair),
+    Row("unread messages of the former peer of a PAIR", _former_pair),
     Row("a socket at its high-water mark", _at_its_mark),
     Row("a subscriber's topics", _topics),
-    Row("whose request a REP takes first", _first_request),
-    Row("room in a full queue", _room),
+    Row("the request that a REP receives first", _first_request),
+    Row("free capacity in a full queue", _room),
 )
 
 
