@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Outcome", "Ticket"]
 
-WAIT: Final = b"titanic.wait"
-LOOK: Final = b"titanic.look"
 WAIT_S: Final = 20.0  # of one titanic.wait; shorter than the idle timeout of middle boxes
 POLL_S: Final = 0.1  # polling interval at a store without titanic.wait: first as in the guide, then doubled
 POLL_MAX_S: Final = 5.0  # as in the guide
@@ -133,7 +131,7 @@ class Ticket:
         if client.store_waits:
             try:
                 wait_ms = b"%d" % max(1, round(wait_s * 1000))
-                return await client.ask(WAIT, uuid, wait_ms, timeout=wait_s + client.timeout_s, attempts=1)
+                return await client.ask(tsp.WAIT, uuid, wait_ms, timeout=wait_s + client.timeout_s, attempts=1)
             except mdp.NoService:
                 if await client.mmi("service", tsp.REPLY.decode()) == "200":
                     client.store_waits = False
@@ -367,7 +365,7 @@ class Client:
 
     async def ask(self, service: bytes, *frames: bytes, timeout: float | None = None, attempts: int | None = None) -> Sequence[bytes]:
         """Call a service of the store and return `[status][...]`; wait for a store that is restarting."""
-        wait = service not in (WAIT, LOOK)  # absent at a stock store
+        wait = service not in (tsp.WAIT, tsp.LOOK)  # absent at a stock store
         try:
             return await self._client.request(service, *frames, timeout=timeout, attempts=attempts, wait=wait)
         except mdp.RequestError:
@@ -381,7 +379,7 @@ class Client:
             Unavailable: the store cannot answer.
             mdp.RequestError: the store cannot be reached, or is a stock store (NoService).
         """
-        frames = await self.ask(LOOK, verb.encode(), *(str(argument).encode() for argument in arguments))
+        frames = await self.ask(tsp.LOOK, verb.encode(), *(str(argument).encode() for argument in arguments))
         code, reason = _status_of(frames)
         if code != 200 or len(frames) < 2:
             raise _unavailable(reason)

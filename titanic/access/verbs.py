@@ -8,42 +8,52 @@ broker names no users, and all requests are accessible to all, as in RFC 9.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from titanic.access.broker_permissions import Question, Verdict
 from titanic.errors import BadRequest
 from titanic.wire import tsp
-from titanic.wire.tsp import BAD, FAILED, OK, parse_request, parse_uuid
+from titanic.wire.tsp import BAD, FAILED, OK, parse_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from titanic.access.broker_permissions import Permissions
-    from titanic.store.batches import Batches
     from titanic.store.index.stored_request import Entry
-    from titanic.store.status import StoreStatus
-    from titanic.store.store import Store
+    from titanic.wire.tsp import Done, Submission
 
-    Done: TypeAlias = Callable[[list[bytes]], None]
     Take: TypeAlias = Callable[[Sequence[bytes], Done], None]
+    OwnersTake: TypeAlias = Callable[[Sequence[bytes], Done, bytes], None]
+    OperatorsTake: TypeAlias = Callable[[Sequence[bytes], Done, bytes | None], None]  # None: of all owners
+    Parse: TypeAlias = Callable[[Sequence[bytes]], Submission] | None
 
 __all__ = ["OWNERLESS", "Access", "refusal", "user_of"]
 
 # May access requests without an owner; operators, and clients without a user name, always may.
 OWNERLESS: Final = ("operators", "everybody")
 NAMES_MAX: Final = 4096  # cached user names, so that all requests of a user share one object
-WAIT: Final = b"titanic.wait"
-LOOK: Final = b"titanic.look"
+
+
+class StoredRequests(Protocol):
+    """The store, as far as authorization asks it."""
+
+    counters: dict[str, int]
+
+    def find(self, frames: Sequence[bytes], /) -> Entry | None: ...
+    def submit(self, frames: Sequence[bytes], done: Done, parse: Parse = None, owner: bytes = b"", /) -> None: ...
+    def fetch(self, frames: Sequence[bytes], done: Done, /) -> None: ...
+    def wait(self, frames: Sequence[bytes], timeout_s: float, done: Done, /) -> None: ...
+    def close_request(self, frames: Sequence[bytes], done: Done, /) -> None: ...
 
 
 class Access:
     """Authorization in front of one store; `ownerless` is one of `OWNERLESS`."""
 
-    def __init__(self, store: Store, batches: Batches, store_status: StoreStatus, permissions: Permissions, *, ownerless: str) -> None:
+    def __init__(self, store: StoredRequests, batch: OwnersTake, look: OperatorsTake, permissions: Permissions, *, ownerless: str) -> None:
         self._store = store
-        self._batches = batches
-        self._store_status = store_status
+        self._batch = batch
+        self._look = look
         self._permissions = permissions
         self._shares_ownerless = ownerless == "everybody"
         self._names: dict[str, bytes] = {}
@@ -105,7 +115,7 @@ class Access:
 
     def wait(self, frames: Sequence[bytes], timeout_s: float, user: str | None, done: Done) -> None:
         """Serve `titanic.wait`; see `Store.wait`."""
-        self._act_on(WAIT, frames, user, done, lambda frames, done: self._store.wait(frames, timeout_s, done))
+        self._act_on(tsp.WAIT, frames, user, done, lambda frames, done: self._store.wait(frames, timeout_s, done))
 
     def close(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         """Serve `titanic.close`; see `Store.close_request`."""
@@ -115,7 +125,7 @@ class Access:
         """Act on a request if its user or an operator asks; otherwise answer as for an unknown request."""
         # Hot path: once per request.
         owner = self._owner(user)
-        entry = self._find(frames)
+        entry = self._store.find(frames)
         if entry is not None and self._may_see(owner, entry):
             take(frames, done)
         elif not owner:
@@ -131,14 +141,10 @@ class Access:
         verb, frames, done, take = about
         if verdict is Verdict.UNKNOWN:
             done(self._cannot_tell())
-        elif verdict is Verdict.YES or self._find(frames) is None:
+        elif verdict is Verdict.YES or self._store.find(frames) is None:
             take(frames, done)
         else:
             done(_unknown(verb))
-
-    def _find(self, frames: Sequence[bytes]) -> Entry | None:
-        uuid = parse_uuid(frames[0], self._store.hyphens) if len(frames) == 1 else None
-        return None if uuid is None else self._store.index.entries.get(uuid)
 
     # ---- titanic.look, titanic.batch
 
@@ -146,32 +152,32 @@ class Access:
         """Serve `titanic.look`: everything for an operator, its own requests for a user."""
         owner = self._owner(user)
         if not owner:
-            self._store_status.take(frames, done)
+            self._look(frames, done, None)
             return
 
         def then(_: None, verdict: Verdict) -> None:
             if verdict is Verdict.UNKNOWN:
                 done(self._cannot_tell())
             else:
-                self._store_status.take(frames, done, None if verdict is Verdict.YES else owner)
+                self._look(frames, done, None if verdict is Verdict.YES else owner)
 
-        self._permissions.ask(Question(b"manage", owner, LOOK), then, None)
+        self._permissions.ask(Question(b"manage", owner, tsp.LOOK), then, None)
 
     def batch(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         """Serve `titanic.batch`: batches and their names belong to their user."""
         owner = self._owner(user)
         if not owner or frames[0] != b"stage" or len(frames) != 6:
-            self._batches.take(frames, done, owner)
+            self._batch(frames, done, owner)
             return
         try:
             service = parse_request([frames[4], b""], self._known).service
         except BadRequest:
-            self._batches.take(frames, done, owner)  # answers the reason; an invalid name is no question for the broker
+            self._batch(frames, done, owner)  # answers the reason; an invalid name is no question for the broker
             return
 
         def then(_: None, verdict: Verdict) -> None:
             if verdict is Verdict.YES:
-                self._batches.take(frames, done, owner)
+                self._batch(frames, done, owner)
             else:
                 done(self._refused(owner, service, verdict))
 

@@ -21,7 +21,7 @@ from zlib import crc32
 import msgpack
 
 from titanic.errors import JournalError
-from titanic.journal.record import CRC32, VERSION, check_version
+from titanic.journal.record import CRC32, VERSION, check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,10 +60,7 @@ class Checkpoint(NamedTuple):
     @classmethod
     def decode(cls, data: bytes, path: str) -> Checkpoint:
         """Read a whole file; raises VersionTooNew, and JournalError if it is damaged."""
-        good = len(data) >= 4 and crc32(memoryview(data)[:-4]) == int.from_bytes(data[-4:], "big")
-        check_version(data, MAGIC, path, good)
-        if not good:
-            raise JournalError(path, "checkpoint has a bad checksum", "DAMAGED")
+        check_file(data, MAGIC, path, "checkpoint")
         try:
             _, _, _, _, store, segment, sequence, count = _HEAD.unpack_from(data)
             unpacker = msgpack.Unpacker(max_buffer_size=len(data))

@@ -77,26 +77,22 @@ class JournalOptions:
     scrub_s: float = 86_400.0
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """Records to be written together, and their tokens."""
 
-    __slots__ = ("drafts", "octets", "tokens")
-
-    def __init__(self) -> None:
-        self.drafts: list[Draft] = []
-        self.tokens: list[Token] = []
-        self.octets = 0
+    drafts: list[Draft] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+    octets: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class _Job:
     """A call of the log, made between two batches."""
 
-    __slots__ = ("arguments", "call", "future")
-
-    def __init__(self, call: Callable[..., Any], arguments: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
-        self.call = call
-        self.arguments = arguments
-        self.future = future
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    future: asyncio.Future[Any]
 
 
 class Journal:

@@ -47,6 +47,11 @@ class Problem(NamedTuple):
     last: int = -1
     uuid: bytes = b""
 
+    @classmethod
+    def of(cls, damage: Damage, number: int, code: str = "DAMAGED") -> Problem:
+        """Return the problem of damage to a segment."""
+        return cls(code, segment_name(number), damage.kind, damage.offset, damage.length, damage.first, damage.last, damage.uuid)
+
     def __str__(self) -> str:
         where = f" at {self.offset}" if self.offset or self.length else ""
         where += f"+{self.length}" if self.length else ""
@@ -89,6 +94,15 @@ def read_file(disk: Disk, name: str, size: int | None = None) -> bytes:
     handle = disk.open(name)
     try:
         return disk.read(handle, disk.size(handle) if size is None else size, 0)
+    finally:
+        disk.close(handle)
+
+
+def size_of(disk: Disk, name: str) -> int:
+    """Return the size of a file in bytes."""
+    handle = disk.open(name)
+    try:
+        return disk.size(handle)
     finally:
         disk.close(handle)
 
@@ -238,8 +252,7 @@ def find_problems(disk: Disk) -> tuple[Inspection, int, int]:
     found = inspect_store(disk)
     records = octets = 0
     for span in found.spans.values():
-        name = segment_name(span.number)
-        data = read_file(disk, name)
+        data = read_file(disk, segment_name(span.number))
         octets += len(data)
         items = list(scan_span(data, seed_of(found.store), span))
         synced = max((item.durable for item in items if isinstance(item, Record)), default=0)
@@ -252,6 +265,5 @@ def find_problems(disk: Disk) -> tuple[Inspection, int, int]:
                     found.problems.append(unreadable(item, span.number, error))
             elif not found.is_accepted(span.number, item):
                 torn = span.last == OPEN and item.first > synced and item.kind != "cut"
-                code = "TORN" if torn else "DAMAGED"
-                found.problems.append(Problem(code, name, item.kind, item.offset, item.length, item.first, item.last, item.uuid))
+                found.problems.append(Problem.of(item, span.number, "TORN" if torn else "DAMAGED"))
     return found, records, octets

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from titanic.errors import JournalError
-from titanic.journal.record import CRC32, VERSION, check_version
+from titanic.journal.record import CRC32, VERSION, check_file
 
 __all__ = ["OPEN", "Accepted", "Manifest", "Span"]
 
@@ -65,10 +65,7 @@ class Manifest(NamedTuple):
     @classmethod
     def decode(cls, data: bytes, path: str) -> Manifest:
         """Read a whole file; raises VersionTooNew, and JournalError if it is damaged."""
-        good = len(data) >= 4 and crc32(data[:-4]) == int.from_bytes(data[-4:], "big")
-        check_version(data, MAGIC, path, good)
-        if not good:
-            raise JournalError(path, "manifest has a bad checksum", "DAMAGED")
+        check_file(data, MAGIC, path, "manifest")
         try:
             _, _, _, _, store, count, ranges = _HEAD.unpack_from(data)
             at = _HEAD.size

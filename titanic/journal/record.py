@@ -137,6 +137,14 @@ def check_version(data: bytes, magic: bytes, path: str, good: bool) -> None:
         raise JournalError(path, f"version {version}, checksum algorithm {data[10:11].hex()}", "DAMAGED")
 
 
+def check_file(data: bytes, magic: bytes, path: str, what: str) -> None:
+    """Check a whole file that ends with its checksum; raises as `check_version`, and JournalError for a bad checksum."""
+    good = len(data) >= 4 and crc32(memoryview(data)[:-4]) == int.from_bytes(data[-4:], "big")
+    check_version(data, magic, path, good)
+    if not good:
+        raise JournalError(path, f"{what} has a bad checksum", "DAMAGED")
+
+
 def seed_of(store: bytes) -> int:
     """Return the start value of record checksums for a 16-byte store id."""
     return crc32(store)

@@ -201,8 +201,7 @@ def _report(found: Inspection, done: Recovered, number: int, damage: Damage, cod
         return
     if code == "DAMAGED":
         done.damaged.add(number)
-    name = segment_name(number)
-    done.problems.append(Problem(code, name, damage.kind, damage.offset, damage.length, damage.first, damage.last, damage.uuid))
+    done.problems.append(Problem.of(damage, number, code))
 
 
 def _open_new(disk: Disk, consumer: Consumer, found: Inspection, done: Recovered, start: Start) -> None:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from titanic.errors import StoreFull, Wounded
 from titanic.journal.checkpoint import CHECKPOINT_NAME
-from titanic.journal.inspection import MANIFEST_NAME, is_accepted, segment_name
+from titanic.journal.inspection import MANIFEST_NAME, is_accepted, segment_name, size_of
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
 from titanic.journal.ownership import check_is_store
 from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Draft, SegmentHeader, encode, seed_of
@@ -260,11 +260,7 @@ class SegmentLog:
         return is_accepted(self._accepted, number, damage)
 
     def size_of(self, number: int) -> int:
-        handle = self.disk.open(segment_name(number))
-        try:
-            return self.disk.size(handle)
-        finally:
-            self.disk.close(handle)
+        return size_of(self.disk, segment_name(number))
 
     def drop(self, numbers: list[int]) -> None:
         """Remove sealed segments whose live records were all written again.

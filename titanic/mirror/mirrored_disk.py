@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
 from titanic.errors import MirrorAway
-from titanic.journal.inspection import read_file
+from titanic.journal.inspection import read_file, size_of
 from titanic.journal.ownership import Mark, read_mark, write_mark
 from titanic.mirror.replica_directory import used_octets
 from titanic.wire.mirror_frames import COPIES_MAX, OWN_NAMES, PIECE_BYTES, Call, Hello, Swap
@@ -98,7 +98,7 @@ class MirroredDisk:
 
     def _bring(self, name: str) -> bool:
         there, copied = self._ahead.get(name), self._copies.get(name)
-        if there is not None and len(there) == 1 and copied is None and there[0] == self._size_of(name):
+        if there is not None and len(there) == 1 and copied is None and there[0] == size_of(self.disk, name):
             return True
         data = read_file(self.disk, name)
         used = memoryview(data)[: used_octets(data)]
@@ -110,13 +110,6 @@ class MirroredDisk:
             return False
         self._copies[name] = now
         return True
-
-    def _size_of(self, name: str) -> int:
-        handle = self.disk.open(name)
-        try:
-            return self.disk.size(handle)
-        finally:
-            self.disk.close(handle)
 
     def _send_copy(self, name: str, data: memoryview, begun: int) -> bool:
         """Send a file from byte `begun` on, a few pieces at a time."""
@@ -137,7 +130,7 @@ class MirroredDisk:
         names = self._shared_names()
         done = all(self._bring(name) for name in names)
         if done:
-            sizes = {name: self._size_of(name) for name in names}
+            sizes = {name: size_of(self.disk, name) for name in names}
             copied = [name for name in names if name in self._copies]
             done = link.wait(link.post(Call.SWAP, Swap(sizes, copied, self._mark.epoch, self._mark.store).encode()))
         if done and self._mark.alone:

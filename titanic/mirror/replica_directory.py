@@ -14,7 +14,7 @@ from zlib import crc32
 import msgpack
 
 from titanic.errors import JournalError, VersionTooNew
-from titanic.journal.inspection import MANIFEST_NAME, read_file
+from titanic.journal.inspection import MANIFEST_NAME, read_file, size_of
 from titanic.journal.manifest import Manifest
 from titanic.journal.ownership import MARK_NAME, Mark, Step, check_is_of_no_pair, read_mark, write_mark
 from titanic.mirror.succession import Answer, Lineage, LineageKind, judge, lineage_of
@@ -160,7 +160,7 @@ class Replica:
         names = [name for name in self.disk.names() if name not in OWN_NAMES]
         same = mark.role == "mirror" and hello.epoch == mark.epoch and hello.store == mark.store
         sealed = set(sorted(name for name in names if name.endswith(".seg"))[:-1]) if same else set()
-        return bytes(msgpack.packb({name: self._size_of(name) if name in sealed else describe(self.disk, name) for name in names}))
+        return bytes(msgpack.packb({name: [size_of(self.disk, name)] if name in sealed else describe(self.disk, name) for name in names}))
 
     def _check_epoch(self, epoch: int) -> None:
         """Refuse an implausible epoch: a mark with it would refuse every store from then on."""
@@ -169,13 +169,6 @@ class Replica:
             raise Refused(
                 f"this mirror is of epoch {mark.epoch}, the store of {epoch}: that is not believed; if it is right, empty this directory"
             )
-
-    def _size_of(self, name: str) -> list[int]:
-        handle = self.disk.open(name)
-        try:
-            return [self.disk.size(handle)]
-        finally:
-            self.disk.close(handle)
 
     def _copy(self, name: str, offset: int, octets: bytes) -> None:
         name += COPY_SUFFIX

@@ -24,13 +24,12 @@ from __future__ import annotations
 
 import enum
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgpack
 
-from core.machine.bounded_msgpack import BadMsgpack, unpack
 from titanic.journal.ownership import Mark, Step
-from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, BadCall, is_epoch
+from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, BadCall, is_epoch, unpack_argument
 
 if TYPE_CHECKING:
     from typing import Self
@@ -68,20 +67,13 @@ class Lineage(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Lineage:
-        match _unpacked(data):
+        match unpack_argument(data):
             case [int(epoch), int(kind), bytes(store)] if is_epoch(epoch) and kind in _KINDS and len(store) in (0, 16):
                 return cls(epoch, LineageKind(kind), store)
         raise BadCall("not a lineage")
 
 
 _KINDS: Final = frozenset(int(kind) for kind in LineageKind)
-
-
-def _unpacked(data: bytes) -> Any:
-    try:
-        return unpack(data, containers_max=1)
-    except BadMsgpack as error:
-        raise BadCall("not msgpack") from error
 
 
 class Role(enum.Enum):

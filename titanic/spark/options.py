@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mdp.client.sync import SyncClient
 from mdp.spark.rows.curve_files import CurveFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["DEFAULTS", "BadOption", "Settings"]
+__all__ = ["OPTIONS", "BadOption", "Settings"]
 
-# Option -> default; None without one. Spark passes options as text in lower case.
-DEFAULTS: dict[str, str | None] = {
-    "broker": None,
-    "service": "",
-    "key": "",
-    "request": "",
-    "batch": "",
-    "reply": "",
-    "decode": "",
-    "stage_ttl": "86400",
-    "chunk_rows": "500",
-    "partition_rows": "2000",
-    "batch_rows": "0",
-    "window": "256",
-    "wait": "0",
-    "close": "false",
-    "start": "earliest",
-    "timeout": "30",
-    "attempts": "5",
-    "curve_secret_file": "",
-    "curve_server_file": "",
-}
 # Options that Spark adds.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
 # So that the key of a staged chunk, which contains it, fits a store's limit.
@@ -80,43 +58,22 @@ class Settings:
     def of(cls, options: Mapping[str, str]) -> Settings:
         """Read the options; raises BadOption if one is missing, unknown or out of range."""
         given = {name.lower(): value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
-        unknown = sorted(set(given) - set(DEFAULTS))
+        unknown = sorted(given.keys() - OPTIONS.keys())
         if unknown:
-            raise BadOption(unknown[0], f"there is none; there are {', '.join(DEFAULTS)}")
-        texts = {name: given.get(name, default) for name, default in DEFAULTS.items()}
-        chosen: dict[str, str] = {}
-        for name, value in texts.items():
-            if value is None:
+            raise BadOption(unknown[0], f"there is none; there are {', '.join(OPTIONS)}")
+        values: dict[str, Any] = {}
+        for name, (field, default, parse) in OPTIONS.items():
+            text = given.get(name, default)
+            if text is None:
                 raise BadOption(name, "is needed")
-            chosen[name] = value
-        batch = chosen["batch"]
-        if "/" in batch or not batch.isprintable() or len(batch) > _BATCH_CHARACTERS_MAX:
-            raise BadOption("batch", f"up to {_BATCH_CHARACTERS_MAX} printable characters without '/'")
-        if chosen["start"] not in ("earliest", "latest"):
-            raise BadOption("start", "is earliest or latest")
-        secret, server = chosen["curve_secret_file"], chosen["curve_server_file"]
+            try:
+                values[field] = parse(text)
+            except ValueError as error:
+                raise BadOption(name, str(error)) from None
+        secret, server = values.pop("curve_secret_file"), values.pop("curve_server_file")
         if bool(secret) != bool(server):
             raise BadOption("curve_secret_file", "comes with curve_server_file")
-        return cls(
-            brokers=_words(chosen["broker"]),
-            service=chosen["service"],
-            key=chosen["key"],
-            request=_words(chosen["request"]),
-            batch=batch,
-            reply=chosen["reply"],
-            decode=chosen["decode"],
-            stage_ttl_s=_number("stage_ttl", chosen, 0.001, 7 * 86_400),
-            chunk_rows=int(_number("chunk_rows", chosen, 1, 10_000)),
-            partition_rows=int(_number("partition_rows", chosen, 1, 16_384)),
-            batch_rows=int(_number("batch_rows", chosen, 0, 2**31)),
-            window=int(_number("window", chosen, 1, 65_535)),
-            wait_s=_number("wait", chosen, 0, 86_400),
-            close=_flag("close", chosen),
-            start=chosen["start"],
-            timeout_s=_number("timeout", chosen, 0.001, 86_400),
-            attempts=int(_number("attempts", chosen, 1, 1000)),
-            curve=CurveFiles(secret, server) if secret else None,
-        )
+        return cls(**values, curve=CurveFiles(secret, server) if secret else None)
 
     def client(self) -> SyncClient:
         """Connect from the current process, which reads the key files."""
@@ -128,18 +85,53 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _number(name: str, options: Mapping[str, str], least: float, most: float) -> float:
-    try:
-        value = float(options[name])
-    except ValueError:
-        raise BadOption(name, f"{options[name]!r} is not a number") from None
-    if not least <= value <= most:
-        raise BadOption(name, f"{options[name]} is not between {least:g} and {most:g}")
-    return value
+def _batch(text: str) -> str:
+    if "/" in text or not text.isprintable() or len(text) > _BATCH_CHARACTERS_MAX:
+        raise ValueError(f"up to {_BATCH_CHARACTERS_MAX} printable characters without '/'")
+    return text
 
 
-def _flag(name: str, options: Mapping[str, str]) -> bool:
-    value = options[name].lower()
-    if value not in ("true", "false"):
-        raise BadOption(name, "is true or false")
-    return value == "true"
+def _number(least: float, most: float, kind: type[int | float] = float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+        if not least <= value <= most:
+            raise ValueError(f"{text} is not between {least:g} and {most:g}")
+        return kind(value)
+
+    return parse
+
+
+def _one_of(first: str, second: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in (first, second):
+            raise ValueError(f"is {first} or {second}")
+        return text
+
+    return parse
+
+
+# Option -> field of `Settings`, default or None, conversion. Spark passes options as text in lower case.
+OPTIONS: Final[dict[str, tuple[str, str | None, Callable[[str], Any]]]] = {
+    "broker": ("brokers", None, _words),
+    "service": ("service", "", str),
+    "key": ("key", "", str),
+    "request": ("request", "", _words),
+    "batch": ("batch", "", _batch),
+    "reply": ("reply", "", str),
+    "decode": ("decode", "", str),
+    "stage_ttl": ("stage_ttl_s", "86400", _number(0.001, 7 * 86_400)),
+    "chunk_rows": ("chunk_rows", "500", _number(1, 10_000, int)),
+    "partition_rows": ("partition_rows", "2000", _number(1, 16_384, int)),
+    "batch_rows": ("batch_rows", "0", _number(0, 2**31, int)),
+    "window": ("window", "256", _number(1, 65_535, int)),
+    "wait": ("wait_s", "0", _number(0, 86_400)),
+    "close": ("close", "false", lambda text: _one_of("true", "false")(text.lower()) == "true"),
+    "start": ("start", "earliest", _one_of("earliest", "latest")),
+    "timeout": ("timeout_s", "30", _number(0.001, 86_400)),
+    "attempts": ("attempts", "5", _number(1, 1000, int)),
+    "curve_secret_file": ("curve_secret_file", "", str),
+    "curve_server_file": ("curve_server_file", "", str),
+}

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from mdp.spark.rows.reply_columns import arrow_type, decoder, reply_columns
 from titanic.spark.options import BadOption
 from titanic.spark.store_client import BatchRefused, close_all, fetch_all, ok_frames, page
-from titanic.store.batches import BATCH
+from titanic.wire.tsp import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from titanic.spark.options import BadOption, Settings
 from titanic.spark.readers import HEAD, BatchReader, StreamReader
 from titanic.spark.store_client import ok_frames
 from titanic.spark.writers import BatchWriter, StreamWriter
-from titanic.store.batches import BATCH
+from titanic.wire.tsp import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

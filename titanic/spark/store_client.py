@@ -10,9 +10,8 @@ import msgpack
 from core.machine.bounded_msgpack import unpack
 from mdp.spark.rows.reply_columns import OK, Answer
 from titanic.errors import TitanicError
-from titanic.store.batches import BATCH
 from titanic.wire.batch_frames import NO_REQUEST
-from titanic.wire.tsp import CLOSE, REPLY, format_uuid, parse_status
+from titanic.wire.tsp import BATCH, CLOSE, REPLY, WAIT, format_uuid, parse_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +23,6 @@ __all__ = ["BatchRefused", "close_all", "commit", "fetch_all", "page", "ok_frame
 # Time for a commit that is still in progress; a million rows take a minute.
 COMMIT_TIMEOUT_S = 600.0
 _POLL_S = 0.1
-_WAIT = b"titanic.wait"
 # Longest wait in one request, below the store's own limit of a minute.
 _WAIT_SLICE_S = 20.0
 _STATES = {300: "PENDING", 400: "CLOSED"}
@@ -88,7 +86,7 @@ def _fetch(client: SyncClient, uuids: Sequence[bytes], window: int, wait_s: floa
     if wait_s:
         wait_ms = b"%d" % max(1, round(wait_s * 1000))
         timeout_s = wait_s + _WAIT_SLICE_S
-        outcomes = client.map(_WAIT, ((format_uuid(uuid), wait_ms) for uuid in uuids), window=window, timeout=timeout_s)
+        outcomes = client.map(WAIT, ((format_uuid(uuid), wait_ms) for uuid in uuids), window=window, timeout=timeout_s)
     else:
         outcomes = client.map(REPLY, (format_uuid(uuid) for uuid in uuids), window=window, wait=True)
     for uuid, outcome in zip(uuids, outcomes, strict=True):

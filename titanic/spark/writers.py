@@ -21,9 +21,8 @@ from mdp.spark.rows.request_keys import PartitionKeys
 from mdp.spark.rows.row_frames import column_frames, column_texts
 from titanic.spark.options import BadOption
 from titanic.spark.store_client import BatchRefused, commit, ok_frames, stage_of
-from titanic.store.batches import BATCH
 from titanic.wire.batch_frames import encode_rows
-from titanic.wire.tsp import KEY_BYTES_MAX
+from titanic.wire.tsp import BATCH, KEY_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -43,15 +43,13 @@ if TYPE_CHECKING:
     from titanic.store.index.limits import Limits
     from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
-
-    Done = Callable[[list[bytes]], None]
+    from titanic.wire.tsp import Done
 
 # Batch or stage: (owner, b"" for none; name given by the owner).
 Name: TypeAlias = tuple[bytes, bytes]
 
-__all__ = ["BATCH", "COMMIT", "INTERNAL", "STAGED", "Batches"]
+__all__ = ["COMMIT", "INTERNAL", "STAGED", "Batches"]
 
-BATCH: Final = b"titanic.batch"
 STAGED: Final = b"titanic.staged"
 COMMIT: Final = b"titanic.commit"
 INTERNAL: Final = frozenset({STAGED, COMMIT})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -64,19 +64,17 @@ class Send(NamedTuple):
 _new: Final = tuple.__new__
 
 
+@dataclass(slots=True, eq=False)
 class _Queue:
     """Queue of one service."""
 
-    __slots__ = ("asked", "in_flight", "known", "misses", "name", "probe_at", "ready")
-
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.ready: deque[bytes] = deque()
-        self.in_flight = 0
-        self.known = False  # the service was present when last probed or used
-        self.asked = False  # a probe is in flight
-        self.misses = 0
-        self.probe_at = 0.0
+    name: bytes
+    ready: deque[bytes] = field(default_factory=deque)
+    in_flight: int = 0
+    known: bool = False  # the service was present when last probed or used
+    asked: bool = False  # a probe is in flight
+    misses: int = 0
+    probe_at: float = 0.0
 
 
 class DeliveryQueue:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from core.runtime import supervision
 from titanic.errors import Damaged, TitanicError
 from titanic.journal.checkpoint import encode_packed, item_packer
-from titanic.journal.inspection import Problem, scan_span, segment_name
+from titanic.journal.inspection import Problem, scan_span
 from titanic.journal.record import Damage, RecordKind, seed_of
 from titanic.journal.record_bodies import NO_UUID, Tick
 from titanic.store.compaction import Move, live_moves, merge_below, pick_segment
@@ -207,8 +207,7 @@ class Maintenance:
                 await asyncio.sleep(SCRUB_PAUSE_S)
             if isinstance(item, Damage) and not opened.is_accepted(number, item):
                 found += 1
-                name = segment_name(number)
-                problem = Problem("DAMAGED", name, item.kind, item.offset, item.length, item.first, item.last, item.uuid)
+                problem = Problem.of(item, number)
                 log.error("scrub: %s", problem)
                 opened.problems.append(problem)
         if found:

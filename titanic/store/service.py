@@ -24,8 +24,8 @@ import mdp
 from core.runtime import supervision
 from mdp.wire.size_limits import USUAL, too_large
 from titanic.access.broker_permissions import ASK_TIMEOUT_S, QUESTIONS_MAX, Permissions, Question, Verdict
-from titanic.access.verbs import LOOK, OWNERLESS, WAIT, Access, refusal, user_of
-from titanic.store.batches import BATCH, INTERNAL, Batches
+from titanic.access.verbs import OWNERLESS, Access, refusal, user_of
+from titanic.store.batches import INTERNAL, Batches
 from titanic.store.deferred_worker import DeferredWorker
 from titanic.store.delivery_queue import DeliveryQueue, DispatchOptions, Probe, Send
 from titanic.store.index.stored_request import WAITING
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     import core
     from core.daemon.metrics import MetricsPage
     from core.security.credentials import Secured
-    from titanic.access.verbs import Done
     from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
+    from titanic.wire.tsp import Done
 
     Take = Callable[[Sequence[bytes], str | None, Done], None]
 
@@ -158,7 +158,9 @@ class Service:
             asker = mdp.Client(self._broker, timeout=ASK_TIMEOUT_S, attempts=1, window=QUESTIONS_MAX, **self._where)
             await stack.enter_async_context(asker)
             self._permissions = Permissions(asker, self.options.permission_ms / 1000, self._loop.time)
-            self._access = Access(self.store, self._batches, self._store_status, self._permissions, ownerless=self.options.ownerless)
+            self._access = Access(
+                self.store, self._batches.take, self._store_status.take, self._permissions, ownerless=self.options.ownerless
+            )
             stack.callback(self._end_dispatch)
             self._stack = stack.pop_all()
         self._opening = self._supervisor.task("titanic services", self._register, raises=True)
@@ -181,9 +183,9 @@ class Service:
             (tsp.REQUEST, access.submit),
             (tsp.REPLY, self._reply),
             (tsp.CLOSE, access.close),
-            (WAIT, self._wait),
-            (BATCH, access.batch),
-            (LOOK, access.look),
+            (tsp.WAIT, self._wait),
+            (tsp.BATCH, access.batch),
+            (tsp.LOOK, access.look),
         )
         for name, take in services:
             await self._stack.enter_async_context(self._make_worker(name, take))

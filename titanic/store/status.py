@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from titanic.store.delivery_queue import DeliveryQueue
     from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
+    from titanic.wire.tsp import Done
 
-__all__ = ["LOOK", "StoreStatus", "entry_row"]
+__all__ = ["StoreStatus", "entry_row"]
 
-LOOK: Final = b"titanic.look"
 SERVICES_SHOWN: Final = 200  # on the page
 PAGE_MAX: Final = 1000  # requests in one answer, about 200 KB
 
@@ -55,7 +55,7 @@ class StoreStatus:
         self._dispatcher = delivery  # of the same service
         self._about = about  # in a pair: further fields of the status
 
-    def take(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None], owner: bytes | None = None) -> None:
+    def take(self, frames: Sequence[bytes], done: Done, owner: bytes | None = None) -> None:
         """Answer one request to `titanic.look`; with `owner` only for the requests of that user."""
         try:
             done([OK, json.dumps(self._look(frames, owner)).encode()])

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from titanic.journal.inspection import Problem
     from titanic.journal.record import Location
     from titanic.mirror.replica_link import MirrorLine
-    from titanic.wire.tsp import Submission
+    from titanic.wire.tsp import Done, Submission
 
 __all__ = ["Store"]
 
@@ -49,7 +49,6 @@ log = logging.getLogger("titanic")
 # Looked up once: a member of an enumeration costs as much as a call.
 REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(RecordKind.CLOSE)
 Reply = list[bytes]
-Done = Any  # Callable[[Reply], None], called once, at once or later
 UUIDS_AT_ONCE: Final = 256  # drawn from the system at once
 RETRY_S: Final = 1.0  # before a reply or dead letter that could not be stored is tried again
 
@@ -67,6 +66,7 @@ class Store:
 
     Attributes:
         index: all requests.
+        journal: of the store, from `open` on.
         problems: found by recovery.
         on_waiting: called with each entry that is ready for delivery.
         on_closed: called with the UUID of a waiting request that was closed or dead-lettered.
@@ -98,7 +98,7 @@ class Store:
             self._disk = self._mirror.disk
         self._options = options
         self.hyphens = hyphens
-        self._journal: Journal | MemoryJournal
+        self.journal: Journal | MemoryJournal
         self.bodies: Bodies
         self._maintenance: Maintenance | None = None
         self._ended = False  # no more retries
@@ -126,11 +126,11 @@ class Store:
         self._loop = asyncio.get_running_loop()
         wall_ms = time.time_ns() // 1_000_000
         if self._disk is None or self._options is None:
-            self._journal = memory = MemoryJournal()
+            self.journal = memory = MemoryJournal()
             self.bodies = Bodies(self.index, memory, self.counters, memory)
             self._clock_offset_ms = -self.now_ms()
             return
-        self._journal = journal = Journal(self._disk, self._options)
+        self.journal = journal = Journal(self._disk, self._options)
         self.bodies = Bodies(self.index, journal, self.counters)
         collecting = gc.isenabled()
         gc.disable()  # collecting among a million new objects costs a third of the start
@@ -149,11 +149,6 @@ class Store:
         self._set_timer()
 
     @property
-    def journal(self) -> Journal | MemoryJournal:
-        """Journal of the store."""
-        return self._journal
-
-    @property
     def maintenance_counts(self) -> dict[str, int]:
         """Counters of maintenance by name."""
         return self._maintenance.counts if self._maintenance is not None else {}
@@ -161,16 +156,16 @@ class Store:
     @property
     def stalled(self) -> str | None:
         """Reason why nothing can be acknowledged now; None in normal operation."""
-        return self._journal.stalled
+        return self.journal.stalled
 
     @property
     def wounded(self) -> str | None:
         """Reason why nothing can be written until a restart; None otherwise."""
-        return self._journal.log.wounded if isinstance(self._journal, Journal) else None
+        return self.journal.log.wounded if isinstance(self.journal, Journal) else None
 
     async def until_failed(self) -> None:
         """Wait until the writer thread ends with an unexpected error, and raise `Wounded`. Cancel-safe."""
-        await asyncio.shield(self._journal.failed)
+        await asyncio.shield(self.journal.failed)
 
     async def wait_for_mirror(self) -> None:
         """Wait until the mirror is in step, unless the store may serve without it. Cancel-safe."""
@@ -192,7 +187,7 @@ class Store:
             self.mirror.end()
         if self._maintenance is not None:
             await self._maintenance.close()
-        await self._journal.close()
+        await self.journal.close()
         if self.mirror is not None:
             await self.mirror.close()
         self._waiters.cancel()
@@ -204,7 +199,7 @@ class Store:
     @property
     def status(self) -> dict[str, Any]:
         """State and counters for operators."""
-        journal = self._journal
+        journal = self.journal
         opened = journal.log if isinstance(journal, Journal) else None
         state = "serving"
         if opened is not None:
@@ -235,7 +230,7 @@ class Store:
     ) -> None:
         """Store `[service][body...]` of a user; `done` gets `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07)."""
         # Hot path: once per request, no future and no task.
-        journal = self._journal
+        journal = self.journal
         try:
             asked = parse_request(frames, self._names) if parse is None else parse(frames)
             if (refusal := journal.refusal) is not None:
@@ -296,7 +291,7 @@ class Store:
 
     def fetch(self, frames: Sequence[bytes], done: Done) -> None:
         """Look up a request; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
-        entry = self._find(frames)
+        entry = self.find(frames)
         if entry is None:
             done(self._unknown(frames))
         elif entry.reply is None:
@@ -304,7 +299,7 @@ class Store:
         else:
             self.bodies.reply_of(entry, done)
 
-    def _find(self, frames: Sequence[bytes]) -> Entry | None:
+    def find(self, frames: Sequence[bytes]) -> Entry | None:
         """Return the request named by `[uuid]`, None if clients cannot know one."""
         uuid = parse_uuid(frames[0], self.hyphens) if len(frames) == 1 else None
         entry = None if uuid is None else self.index.entries.get(uuid)
@@ -316,7 +311,7 @@ class Store:
 
     def wait(self, frames: Sequence[bytes], timeout_s: float, done: Done) -> None:
         """As `fetch`, but wait up to `timeout_s` for a request that has not ended."""
-        entry = self._find(frames)
+        entry = self.find(frames)
         if entry is None or entry.reply is not None:
             self.fetch(frames, done)
             return
@@ -330,7 +325,7 @@ class Store:
 
     def close_request(self, frames: Sequence[bytes], done: Done) -> None:
         """Forget a request and its reply; `done` gets `[200]` or `[500][reason]` (TSP-10, TSP-11)."""
-        entry = self._find(frames)
+        entry = self.find(frames)
         if entry is None:
             done([OK])
         else:
@@ -343,7 +338,7 @@ class Store:
     def _close(self, entry: Entry, done: Done, *, remember: bool = True) -> None:
         draft = (CLOSE, entry.uuid, self.index.closing(entry, self.now_ms(), remember=remember))
         entry.closing += 1
-        self._journal.append(draft, (self._closed, (entry, done, remember)))
+        self.journal.append(draft, (self._closed, (entry, done, remember)))
 
     def _closed(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
         entry, done, remember = argument
@@ -369,7 +364,7 @@ class Store:
 
     def after(self, token: Any) -> None:
         """Call a token `(handler, argument)` when everything given to the journal so far is durable, or refused."""
-        self._journal.after(token)
+        self.journal.after(token)
 
     # ---- ends
 
@@ -382,7 +377,7 @@ class Store:
         now_ms = self.now_ms()
         body = encode_reply(now_ms, encode_message(frames))
         entry.ending = True
-        self._journal.append((REPLY, uuid, body), (self._answered, (entry, frames, now_ms)))
+        self.journal.append((REPLY, uuid, body), (self._answered, (entry, frames, now_ms)))
 
     def _answered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
         entry, frames, now_ms = argument
@@ -395,14 +390,7 @@ class Store:
         if self.index.answered(entry.uuid, place, now_ms) is None:
             self.counters["late"] += 1
             return
-        self.counters["answered"] += 1
-        self.bodies.forget(entry.request)
-        reply = [OK, *frames]
-        self.bodies.keep(place, reply)
-        if entry.uuid in self._waiters:
-            self._waiters.answer_all(entry.uuid, reply)
-        if self.on_answered is not None:
-            self.on_answered(entry)
+        self._note_end(entry, place, [OK, *frames], "answered")
         if self.index.limits.retain_ms:
             self._set_timer()
 
@@ -410,7 +398,7 @@ class Store:
         """Count an attempt, also on disk if the request has a limit."""
         entry.attempts += 1
         if entry.attempts_max:
-            self._journal.append((RecordKind.TICK, entry.uuid, encode_attempts(entry.attempts)), (_attempt_counted, self.index))
+            self.journal.append((RecordKind.TICK, entry.uuid, encode_attempts(entry.attempts)), (_attempt_counted, self.index))
 
     def dead_letter(self, entry: Entry, reason: str) -> None:
         """Dead-letter a request: it is answered 500 with a reason until it is closed."""
@@ -418,7 +406,7 @@ class Store:
             return
         body = Dead(self.now_ms(), entry.attempts, reason).encode()
         entry.ending = True
-        self._journal.append((RecordKind.DEAD, entry.uuid, body), (self._dead_lettered, (entry, body)))
+        self.journal.append((RecordKind.DEAD, entry.uuid, body), (self._dead_lettered, (entry, body)))
 
     def _dead_lettered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
         entry, body = argument
@@ -428,15 +416,17 @@ class Store:
             return
         self.index.segments.add(place[0])
         if self.index.dead_lettered(entry.uuid, place, Dead.decode(body).at_ms) is not None:
-            self.counters["dead"] += 1
-            if self.on_answered is not None:
-                self.on_answered(entry)
-            self.bodies.forget(entry.request)
-            reply = decode_reply(entry, body)
-            self.bodies.keep(place, reply)
-            if entry.uuid in self._waiters:
-                self._waiters.answer_all(entry.uuid, reply)
+            self._note_end(entry, place, decode_reply(entry, body), "dead")
             self.on_closed(entry.uuid)
+
+    def _note_end(self, entry: Entry, place: Location, reply: Reply, counter: str) -> None:
+        self.counters[counter] += 1
+        self.bodies.forget(entry.request)
+        self.bodies.keep(place, reply)
+        if entry.uuid in self._waiters:
+            self._waiters.answer_all(entry.uuid, reply)
+        if self.on_answered is not None:
+            self.on_answered(entry)
 
     def _try_again(self, store: Callable[[], None]) -> None:
         """Store an end again after `RETRY_S`, and again if that fails."""

@@ -83,7 +83,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Hello:
-        match _unpack(data):
+        match unpack_argument(data):
             case [bytes(store), int(epoch), bool(alone)] if len(store) == 16 and is_epoch(epoch):
                 return cls(store, epoch, alone)
         raise BadCall("not a hello")
@@ -102,7 +102,7 @@ class Swap(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Swap:
-        match _unpack(data):
+        match unpack_argument(data):
             case [dict(sizes), list(copied), int(epoch), bytes(store)] if len(store) == 16 and is_epoch(epoch):
                 numbers = all(type(size) is int and 0 <= size < SIZE_MAX for size in sizes.values())
                 if numbers and all(isinstance(name, str) and name in sizes for name in copied):
@@ -110,7 +110,8 @@ class Swap(NamedTuple):
         raise BadCall("not a swap")
 
 
-def _unpack(data: bytes) -> Any:
+def unpack_argument(data: bytes) -> Any:
+    """Decode the argument of a call; raises BadCall."""
     try:
         return unpack(data, containers_max=_CONTAINERS_MAX)
     except BadMsgpack as error:

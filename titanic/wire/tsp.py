@@ -25,11 +25,18 @@ from core.zmtp.decoder import encode_frame, encode_message
 from titanic.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    # Called once with the frames of a reply, at once or later.
+    Done: TypeAlias = Callable[[list[bytes]], None]
 
 REQUEST: Final = b"titanic.request"
 REPLY: Final = b"titanic.reply"
 CLOSE: Final = b"titanic.close"
+WAIT: Final = b"titanic.wait"  # these three are ours
+LOOK: Final = b"titanic.look"
+BATCH: Final = b"titanic.batch"
 
 OK: Final = b"200"
 PENDING: Final = b"300"

@@ -274,8 +274,8 @@ async def test_the_store_gives_back_the_room_of_closed_requests_while_it_serves(
             kept.append(uuids[0])
             await answered(store, uuids[0], b"%d" % number)
             await asyncio.gather(*(ask(store.close_request, [uuid]) for uuid in uuids[1:]))
-        assert isinstance(store._journal, Journal)
-        assert store._journal.log.number > 10  # segments there have been; on a slow machine upkeep had some of them already
+        assert isinstance(store.journal, Journal)
+        assert store.journal.log.number > 10  # segments there have been; on a slow machine upkeep had some of them already
         await run_upkeep(store)
         assert store.status["segments"] < 6
         for number, uuid in enumerate(kept):
@@ -292,8 +292,8 @@ async def test_nothing_closed_while_its_segment_is_emptied_comes_back(tmp_path: 
     """The copy of a record must never follow its CLOSE."""
     async with store_on(RealDisk(tmp_path)) as store:
         uuids = [await submitted(store, b"echo", os.urandom(600)) for _ in range(400)]
-        assert isinstance(store._journal, Journal)
-        number = min(store._journal.log.spans)
+        assert isinstance(store.journal, Journal)
+        number = min(store.journal.log.spans)
         assert store._maintenance is not None
         emptying = asyncio.ensure_future(store._maintenance._empty(number))
         closing = []
@@ -302,7 +302,7 @@ async def test_nothing_closed_while_its_segment_is_emptied_comes_back(tmp_path: 
             if len(closing) % 7 == 0:
                 await asyncio.sleep(0)
         await asyncio.gather(emptying, *closing)
-        await store._maintenance._empty(number) if number in store._journal.log.spans else None
+        await store._maintenance._empty(number) if number in store.journal.log.spans else None
         assert store.index.entries == {}
     _, index = read_store(RealDisk(tmp_path))
     assert index.entries == {}

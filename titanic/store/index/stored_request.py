@@ -15,6 +15,7 @@ States, with the method of `RequestIndex` on each edge:
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from titanic.journal.manifest import OPEN
@@ -45,49 +46,28 @@ def scope_of(owner: bytes, key: bytes) -> Scope:
     return (owner, key) if owner else key
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One stored request."""
 
-    __slots__ = (
-        "accepted_ms",
-        "attempts",
-        "attempts_max",
-        "closing",
-        "digest",
-        "ended_ms",
-        "ending",
-        "expires_ms",
-        "key",
-        "lowest",
-        "not_before_ms",
-        "owner",
-        "reply",
-        "request",
-        "service",
-        "size",
-        "state",
-        "uuid",
-    )
-
-    def __init__(self, uuid: bytes) -> None:
-        self.uuid = uuid
-        self.owner = b""  # user that submitted it, b"" for none: without security, or stored before owners were recorded
-        self.service = b""
-        self.state = State.STORING
-        self.accepted_ms = 0
-        self.not_before_ms = 0
-        self.expires_ms = 0
-        self.ended_ms = 0  # when it was answered or given up
-        self.ending = False  # a REPLY or DEAD is being written; there is at most one
-        self.closing = 0  # CLOSEs being written; no other record of this UUID may follow them
-        self.attempts = 0
-        self.attempts_max = 0
-        self.key = b""
-        self.digest = b""
-        self.request: Location | None = None
-        self.reply: Location | None = None  # of the REPLY, or of the DEAD
-        self.size = 0  # bytes of its records, as counted against the quota
-        self.lowest = OPEN  # first segment that may hold a record of it
+    uuid: bytes
+    owner: bytes = b""  # user that submitted it, b"" for none: without security, or stored before owners were recorded
+    service: bytes = b""
+    state: State = State.STORING
+    accepted_ms: int = 0
+    not_before_ms: int = 0
+    expires_ms: int = 0
+    ended_ms: int = 0  # when it was answered or given up
+    ending: bool = False  # a REPLY or DEAD is being written; there is at most one
+    closing: int = 0  # CLOSEs being written; no other record of this UUID may follow them
+    attempts: int = 0
+    attempts_max: int = 0
+    key: bytes = b""
+    digest: bytes = b""
+    request: Location | None = None
+    reply: Location | None = None  # of the REPLY, or of the DEAD
+    size: int = 0  # bytes of its records, as counted against the quota
+    lowest: int = OPEN  # first segment that may hold a record of it
 
 
 class Owned(dict[bytes, Entry]):
