@@ -29,16 +29,16 @@ KEY_HELP: Final = "File with the pair's key, the same on both servers and the wi
 
 pair_options = options(
     click.option("--bstar", type=click.Choice(["primary", "backup"]), help="Run as one of a Binary Star pair; see docs/bstar.md."),
-    click.option("--bstar-local", type=BIND, help="Endpoint to publish our state on."),
-    click.option("--bstar-remote", type=CONNECT, help="Endpoint the other one publishes its state on."),
+    click.option("--bstar-local", type=BIND, help="Endpoint to publish the state on."),
+    click.option("--bstar-remote", type=CONNECT, help="Endpoint on which the other server publishes its state."),
     click.option("--bstar-witness", type=CONNECT, help="Endpoint of the witness; without one the pair is fenced."),
     click.option(
         "--bstar-heartbeat-ms",
         type=HEARTBEAT,
         default=1000,
-        help="The same on all three; fail-over takes two.",
+        help="The same on both servers and the witness; fail-over takes two.",
     ),
-    click.option("--bstar-store", metavar="FILE", help="Ballot file, so that a restart does not forget; one for each of the two."),
+    click.option("--bstar-store", metavar="FILE", help="Ballot file, kept over restarts; one for each server."),
     click.option("--bstar-pair-key-file", type=click.Path(dir_okay=False), help=KEY_HELP),
     click.option("--bstar-control", type=BIND, help="Endpoint for bstar status and switchover; for operators only."),
     click.option("--bstar-lone-backup", is_flag=True, help="A backup that never heard its primary may serve."),

@@ -205,7 +205,7 @@ class Client:
         self._origin = secrets.token_bytes(8)
         self._count = 0
         self._takes_options: bool | None = None  # whether the store does; None if unknown
-        self._told_over = 0  # number of the connection it was asked over
+        self._asked_over = 0  # number of the connection it was asked over
         self._asking = asyncio.Lock()  # concurrent submits share one question
 
     async def __aenter__(self) -> Self:
@@ -248,7 +248,7 @@ class Client:
         octets = key.encode() if isinstance(key, str) else key
         head: list[bytes] = []
         # Hot path: once per submit; the store is asked for its extensions once per connection.
-        takes = self._takes_options and self._told_over == self._client.connections and self._client.connected
+        takes = self._takes_options and self._asked_over == self._client.connections and self._client.connected
         if not takes:
             asked = {"key": octets, "delay": delay, "ttl": ttl, "attempts": attempts}
             wanted = tuple(name for name, value in asked.items() if value)
@@ -284,7 +284,7 @@ class Client:
         async with self._asking:
             if (
                 self._takes_options is None
-                or self._told_over != self._client.connections
+                or self._asked_over != self._client.connections
                 or not self._client.connected
                 or (refuse and not self._takes_options)
             ):
@@ -294,7 +294,7 @@ class Client:
                     code, takes = await self._ask_by_request()
                 if code not in (200, 400):
                     raise Unavailable("the store cannot tell which options it knows")
-                self._takes_options, self._told_over = takes, self._client.connections
+                self._takes_options, self._asked_over = takes, self._client.connections
                 return takes
             return self._takes_options
 

@@ -31,7 +31,7 @@ __all__ = ["check", "dlq", "services", "workers"]
 _OK, _NOT_FOUND, _NOT_OFFERED = "200", "404", "501"
 _SERVICE_COLUMNS: Final = ("name", "workers", "credit", "running", "queued", "queued_bytes", "done", "enabled")
 _WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "stuck", "version", "metadata")
-_LETTER_COLUMNS: Final = ("id", "service", "bytes", "age_ms", "lost")
+_DEAD_LETTER_COLUMNS: Final = ("id", "service", "bytes", "age_ms", "lost")
 _NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_bytes", "done", "silent_ms", "bytes", "age_ms"))
 
 
@@ -100,25 +100,25 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 @client_options
 @json_option()
 @click.argument("action", type=click.Choice(["ls", "show", "retry", "drop"]))
-@click.argument("letter", metavar="[ID]", type=click.IntRange(min=0), required=False)
+@click.argument("number", metavar="[ID]", type=click.IntRange(min=0), required=False)
 @loop_option
 @log_options("warning")
-def dlq(action: str, letter: int | None, as_json: bool, **asking: Any) -> None:
+def dlq(action: str, number: int | None, as_json: bool, **asking: Any) -> None:
     """List dead letters, or show, retry or drop the one with this ID; all but ls need a broker with --manage."""
-    if (letter is None) != (action == "ls"):
+    if (number is None) != (action == "ls"):
         raise click.UsageError("ls takes no ID" if action == "ls" else f"which dead letter? mdp dlq {action} ID")
-    if letter is None:
+    if number is None:
 
         async def talk(client: Client) -> list[Any]:
             return _listed("mmi.dlq", await _question(client, "mmi.dlq", b""))
 
-        _write_list("letters", _LETTER_COLUMNS, ask(talk, **asking), as_json)
+        _write_list("letters", _DEAD_LETTER_COLUMNS, ask(talk, **asking), as_json)
         return
     if action == "retry":
         # A second attempt would be refused while the first is open: one attempt, with the time of all.
         asking["timeout"], asking["attempts"] = asking["timeout"] * asking["attempts"], 1
-    act, write = _ON_LETTER[action]
-    write(letter, ask(lambda client: act(client, letter), **asking), as_json)
+    act, write = _ON_DEAD_LETTER[action]
+    write(number, ask(lambda client: act(client, number), **asking), as_json)
 
 
 # ------------------------------------------------------------------------------------------------------------- conversations
@@ -159,30 +159,30 @@ async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _no_letter(letter: int) -> str:
-    return f"{letter}: the broker has no such dead letter"
+def _unknown_letter(number: int) -> str:
+    return f"{number}: the broker has no such dead letter"
 
 
-async def _show(client: Client, letter: int) -> list[bytes]:
-    description, *body = await _question(client, "mmi.dlq.show", b"%d" % letter, _no_letter(letter)) or [b""]
+async def _show(client: Client, number: int) -> list[bytes]:
+    description, *body = await _question(client, "mmi.dlq.show", b"%d" % number, _unknown_letter(number)) or [b""]
     return [description, *body]
 
 
-async def _drop(client: Client, letter: int) -> list[bytes]:
-    return await _question(client, "mmi.dlq.drop", b"%d" % letter, _no_letter(letter))
+async def _drop(client: Client, number: int) -> list[bytes]:
+    return await _question(client, "mmi.dlq.drop", b"%d" % number, _unknown_letter(number))
 
 
-async def _retry(client: Client, letter: int) -> list[bytes]:
+async def _retry(client: Client, number: int) -> list[bytes]:
     """Return the reply of the service.
 
     The service's reply replaces the broker's answer, so a lone 404 may come from either: from the broker if the dead letter is still there.
     """
-    await _show(client, letter)
-    reply = await client.request("mmi.dlq.retry", b"%d" % letter)
+    await _show(client, number)
+    reply = await client.request("mmi.dlq.retry", b"%d" % number)
     if reply == [_NOT_FOUND.encode()]:
-        still = await client.request("mmi.dlq.show", b"%d" % letter)
+        still = await client.request("mmi.dlq.show", b"%d" % number)
         if still[0] == _OK.encode():
-            raise RequestFailed(f"{letter}: no worker offers its service now, the dead letter is kept")
+            raise RequestFailed(f"{number}: no worker offers its service now, the dead letter is kept")
     return reply
 
 
@@ -209,7 +209,7 @@ def _write_list(what: str, columns: Sequence[str], items: list[Any], as_json: bo
     """Write a broker's list; a null at its end means that it was cut."""
     complete = not items or items[-1] is not None
     rows = [item for item in items if isinstance(item, dict)]
-    if columns is not _LETTER_COLUMNS:  # those are ordered by age; the others arrive in no useful order
+    if columns is not _DEAD_LETTER_COLUMNS:  # those are ordered by age; the others arrive in no useful order
         rows.sort(key=lambda row: [str(row.get(name)) for name in columns[:2]])
     if as_json:
         write_json({what: rows, "complete": complete})
@@ -252,7 +252,7 @@ def _cell(value: object) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def _write_letter(letter: int, data: list[bytes], as_json: bool) -> None:
+def _write_dead_letter(number: int, data: list[bytes], as_json: bool) -> None:
     description = _parsed("mmi.dlq.show", data)
     if not isinstance(description, dict):
         raise RequestFailed("the broker's answer to mmi.dlq.show is not a description")
@@ -260,25 +260,25 @@ def _write_letter(letter: int, data: list[bytes], as_json: bool) -> None:
     if as_json:
         write_json({**description, "frames": [json_frame(frame) for frame in body]})
         return
-    for name in _LETTER_COLUMNS:
+    for name in _DEAD_LETTER_COLUMNS:
         click.echo(f"{_heading(name).lower():8} {_field(name, description.get(name))}")
     for frame in body:
         click.echo(f"{'frame':8} {printable(frame.decode('utf-8', 'backslashreplace'))}")
 
 
-def _write_reply(letter: int, reply: list[bytes], as_json: bool) -> None:
-    write_reply(reply, as_json, id=letter)
+def _write_reply(number: int, reply: list[bytes], as_json: bool) -> None:
+    write_reply(reply, as_json, id=number)
 
 
-def _write_dropped(letter: int, data: list[bytes], as_json: bool) -> None:
+def _write_dropped(number: int, data: list[bytes], as_json: bool) -> None:
     if as_json:
-        write_json({"id": letter, "dropped": True})
+        write_json({"id": number, "dropped": True})
     else:
-        click.echo(f"dropped {letter}")
+        click.echo(f"dropped {number}")
 
 
-_ON_LETTER: dict[str, tuple[Callable[[Client, int], Any], Callable[[int, list[bytes], bool], None]]] = {
-    "show": (_show, _write_letter),
+_ON_DEAD_LETTER: dict[str, tuple[Callable[[Client, int], Any], Callable[[int, list[bytes], bool], None]]] = {
+    "show": (_show, _write_dead_letter),
     "retry": (_retry, _write_reply),
     "drop": (_drop, _write_dropped),
 }

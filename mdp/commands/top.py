@@ -81,15 +81,15 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
         return (row.get("done", 0) - earlier[name]) / seconds if name in earlier and seconds > 0 else 0.0
 
     services = sorted(view.services, key=lambda row: (-per_s(row), -row.get("queued", 0), str(row.get("name"))))
-    room = max(2, (lines - len(view_lines) - 3) // 2)
+    most = max(2, (lines - len(view_lines) - 3) // 2)
     view_lines.append(f"{'SERVICE':24} {'WORKERS':>8} {'CREDIT':>8} {'QUEUED':>9} {'RUNNING':>8} {'DONE':>12} {'PER S':>10}")
-    for row in services[:room]:
+    for row in services[:most]:
         numbers = (row.get("workers", 0), row.get("credit", 0), row.get("queued", 0), row.get("running", 0), row.get("done", 0))
         text = "{:>8,} {:>8,} {:>9,} {:>8,} {:>12,}".format(*numbers)
         off = "" if row.get("enabled", True) else "  out of service"
         view_lines.append(f"{printable(str(row.get('name')))[:24]:24} {text} {per_s(row):>10,.0f}{off}")
     view_lines += ["", f"{'WORKER':24} {'SERVICE':24} {'MDP':>4} {'IN FLIGHT':>11} {'DONE':>12} {'SILENT MS':>10}"]
-    for row in sorted(view.workers, key=lambda row: (-row.get("running", 0), str(row.get("id"))))[:room]:
+    for row in sorted(view.workers, key=lambda row: (-row.get("running", 0), str(row.get("id"))))[:most]:
         in_flight = f"{row.get('running', 0)}/{row.get('credit', 0)}"
         names = f"{printable(str(row.get('id')))[:24]:24} {printable(str(row.get('service')))[:24]:24}"
         dialect = printable(str(row.get("dialect")))

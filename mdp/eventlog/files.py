@@ -211,9 +211,9 @@ class EventLogWriter:
             self._file = None
         there = segments(self._directory)
         sizes = [path.stat().st_size for path in there]
-        room = self.options.events_max_bytes - max(expected, min(self.options.events_segment_bytes, self.options.events_max_bytes // 4))
+        left = self.options.events_max_bytes - max(expected, min(self.options.events_segment_bytes, self.options.events_max_bytes // 4))
         for path in there:
-            if sum(sizes) <= room:
+            if sum(sizes) <= left:
                 break
             path.unlink(missing_ok=True)
             del sizes[0]

@@ -149,7 +149,7 @@ def serve(
     )
 
     async def body(daemon: Daemon) -> None:
-        log.info(_promise(fsync, memory, mirror, mirror_away))
+        log.info(_durability(fsync, memory, mirror, mirror_away))
         if new_pair is not None and fenced and paired.go_on:
             log.warning(TWO_ALONE)
         if new_pair is not None and store is not None:
@@ -204,7 +204,7 @@ def _say_problems(stored: Store) -> None:
         click.echo(f"titanic: {problem}", err=True)
 
 
-def _promise(fsync: str | int, memory: bool, mirror: str | None, mirror_away: str) -> str:
+def _durability(fsync: str | int, memory: bool, mirror: str | None, mirror_away: str) -> str:
     """Return the meaning of 200 with these options, and what can be lost after it."""
     if memory:
         return "200 means: in memory; the end of this process loses everything"

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING
 from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from titanic.journal.group_commit import Journal, JournalOptions, Token
-    from titanic.journal.memory_journal import MemoryJournal
+    from titanic.journal.group_commit import Journal, JournalOptions
 
-__all__ = ["Journal", "JournalOptions", "MemoryJournal", "Token"]
+__all__ = ["Journal", "JournalOptions"]
 
-_HOMES = {
-    "Journal": "titanic.journal.group_commit",
-    "JournalOptions": "titanic.journal.group_commit",
-    "MemoryJournal": "titanic.journal.memory_journal",
-    "Token": "titanic.journal.group_commit",
-}
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "titanic.journal.group_commit"))

@@ -1,6 +1,6 @@
 """Second copy of a store, and which of two copies leads.
 
-`from titanic.mirror import NO_LEASE` works; names are loaded when they are first used.
+`from titanic.mirror import Mirror` works; names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from titanic.mirror.replica_server import NO_LEASE, Mirror
+    from titanic.mirror.replica_server import Mirror
 
-__all__ = ["NO_LEASE", "Mirror"]
+__all__ = ["Mirror"]
 
 __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "titanic.mirror.replica_server"))

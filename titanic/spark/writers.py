@@ -38,7 +38,7 @@ __all__ = ["BatchWriter", "Staged", "StreamWriter"]
 log = logging.getLogger("titanic.spark")
 
 # Chunks in flight to the store: the next is made while the disk writes the previous one.
-_CHUNKS_UNDER_WAY = 8
+_CHUNKS_IN_FLIGHT = 8
 # Body bytes of one chunk, within a broker's limit for any rows.
 _CHUNK_BYTES_MAX = 1024 * 1024
 _QUERY = "sql.streaming.queryId"
@@ -88,7 +88,7 @@ class _Writer:
                 staged.rows += len(rows)
 
         with self.settings.client() as client:
-            for outcome in client.map(BATCH, requests(), window=_CHUNKS_UNDER_WAY, wait=True):
+            for outcome in client.map(BATCH, requests(), window=_CHUNKS_IN_FLIGHT, wait=True):
                 ok_frames("staging rows", _replied(outcome))
         return staged
 

@@ -167,7 +167,7 @@ class Batches:
         key = b"\0staged\0%b\0%d" % (parse_name(name), parse_count(number))
         body = [chunk.service, rows]
         asked = self._submission(STAGED, body, Options(key, ttl_ms=max(1, ttl)))
-        reply = await self._submit([STAGED], owner, lambda _: asked)
+        reply = await self._submit([STAGED], owner, asked)
         return [BAD, b"this chunk was staged before with other rows"] if reply[0] == BAD else reply[:1] + reply[2:]
 
     @staticmethod
@@ -175,17 +175,9 @@ class Batches:
         encoded = encode_message([service, *body])
         return Submission(service, encoded, options, digest_of(encoded), body)
 
-    def _submit(
-        self, frames: Sequence[bytes], owner: bytes, parse: Callable[[Sequence[bytes]], Submission] | None = None
-    ) -> asyncio.Future[list[bytes]]:
-        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-
-        def done(reply: list[bytes]) -> None:
-            if not answered.done():
-                answered.set_result(reply)
-
-        self._store.submit(frames, done, parse, owner)
-        return answered
+    def _submit(self, frames: Sequence[bytes], owner: bytes, asked: Submission | None = None) -> asyncio.Future[list[bytes]]:
+        parse = None if asked is None else lambda _: asked
+        return _answer(lambda done: self._store.submit(frames, done, parse, owner))
 
     def _drop(self, name: Name, number: int) -> None:
         chunks = self._staged.get(name)
@@ -223,7 +215,7 @@ class Batches:
                     return [BAD, b"not staged any more: " + name[1]]
             asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\0%d" % (batch[1], 0)))
             self._reserved.update(name for name, _ in wanted)
-            reply = await self._submit([COMMIT], owner, lambda _: asked)
+            reply = await self._submit([COMMIT], owner, asked)
             closed = reply[0] == OK and batch not in self._commits
             if reply[0] == BAD or closed:  # the key is known and its request is not: committed before, and closed since
                 self._give_up(wanted)
@@ -340,9 +332,7 @@ class Batches:
 
     async def _body(self, entry: Entry, what: str, frames: int) -> list[bytes]:
         """Return the body frames of a staged chunk or commit; raises BadChunk if they are unreadable."""
-        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._store.bodies.request_of(entry, lambda _, body: answered.set_result(body or []))
-        body = await answered
+        body = await _answer(lambda done: self._store.bodies.request_of(entry, lambda _, body: done(body or [])))
         if len(body) != frames:
             raise BadChunk(f"{what} cannot be read any more")
         return body
@@ -419,9 +409,7 @@ class Batches:
             self._answered_index()
             # Ends of the present millisecond may still be in the journal; after this, none of the earlier ones is.
             whole = self._store.now_ms() - 1
-            settled: asyncio.Future[None] = loop.create_future()
-            self._store.after((_settle, settled))
-            await settled
+            await _answer(lambda done: self._store.after((lambda *_: done([]), None)))
             found = self._ended_in(owner, service, after, whole)
             if found:
                 end = found[most - 1][0] if 0 < most < len(found) else found[-1][0]
@@ -440,11 +428,16 @@ class Batches:
         return self._page(b"".join([uuid for _, uuid in found]), parse_count(start), parse_count(count, PAGE_MAX))
 
 
-async def _answer(call: Callable[[Done], None]) -> list[bytes]:
-    """Call a method of the store with a callback, and return what it is called with."""
+def _answer(call: Callable[[Done], None]) -> asyncio.Future[list[bytes]]:
+    """Call a method of the store with a callback, and return a future of what it is called with."""
     answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-    call(answered.set_result)
-    return await answered
+
+    def done(reply: list[bytes]) -> None:
+        if not answered.done():
+            answered.set_result(reply)
+
+    call(done)
+    return answered
 
 
 def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
@@ -457,11 +450,6 @@ def _check_share(limits: Limits, rows: int, chunks: int, octets: int) -> None:
         raise TooManyRows(f"{rows} rows in {chunks} chunks, and one user may have {limits.user_requests_max} requests")
     if 2 * octets + ROW_BYTES * rows > limits.user_bytes_max:
         raise TooManyRows(f"{octets} bytes, which are stored twice for a while, and one user may have {limits.user_bytes_max}")
-
-
-def _settle(future: asyncio.Future[None], place: Any, error: Any) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _fault(done: Done, error: Exception) -> None:

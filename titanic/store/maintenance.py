@@ -44,11 +44,7 @@ class Maintenance:
     """Maintenance task of one store."""
 
     def __init__(self, journal: Journal, index: RequestIndex, now_ms: Callable[[], int]) -> None:
-        self.dropped = 0  # dropped, moved, checkpoints, scrubbed, damaged: counters
-        self.moved = 0
-        self.checkpoints = 0
-        self.scrubbed = 0
-        self.damaged = 0
+        self.counts = dict.fromkeys(("dropped", "moved", "checkpoints", "scrubbed", "damaged"), 0)
         self._scrubbed_at: dict[int, float] = {}  # monotonic seconds, by segment
         self._journal = journal
         self._index = index
@@ -56,11 +52,6 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self._checkpoint_at = journal.log.number
         self._ticked_s = 0.0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        names = ("dropped", "moved", "checkpoints", "scrubbed", "damaged")
-        return {name: getattr(self, name) for name in names}
 
     def start(self) -> None:
         self._task = supervision.current().task("titanic upkeep", self._run)
@@ -144,7 +135,7 @@ class Maintenance:
             return
         await journal.drop([number])
         index.dropped([number])
-        self.dropped += 1
+        self.counts["dropped"] += 1
 
     async def _move(self, moves: list[Move]) -> list[bytes]:
         """Write records again; return the UUIDs of requests left out because they are being closed.
@@ -163,7 +154,7 @@ class Maintenance:
             if place is not None:
                 index.segments.add(place[0])
                 index.moved(move.draft, move.old, place)
-                self.moved += 1
+                self.counts["moved"] += 1
             elif error is not None and not done.done():
                 done.set_exception(error)
             if not waiting and not done.done():
@@ -212,8 +203,8 @@ class Maintenance:
                 opened.problems.append(problem)
         if found:
             opened.damaged.add(number)  # keeps the segment from compaction and further scrubs, so each damage is reported once
-        self.scrubbed += 1
-        self.damaged += found
+        self.counts["scrubbed"] += 1
+        self.counts["damaged"] += found
         return found
 
     async def _write_checkpoint(self) -> None:
@@ -228,7 +219,7 @@ class Maintenance:
                 await asyncio.sleep(0)
         await self._journal.run(_put_checkpoint, below, sequence, packed)
         self._checkpoint_at = below
-        self.checkpoints += 1
+        self.counts["checkpoints"] += 1
 
 
 def _settle(future: asyncio.Future[Location | None], place: Location | None, error: TitanicError | None) -> None:

@@ -127,6 +127,6 @@ def _accept_segment(disk: Disk, found: Inspection, span: Span, accepted: list[Ac
 def _rewrite_header(disk: Disk, store: bytes, span: Span, name: str, data: bytes) -> bytes:
     """Write a new header for a segment; return the bytes of the segment."""
     replace_file(disk, f"{name}.bad-0", data[:HEADER_BYTES])
-    mended = SegmentHeader(store, span.number, span.first, 0).encode() + data[HEADER_BYTES:]
-    replace_file(disk, name, mended)
-    return mended
+    fixed = SegmentHeader(store, span.number, span.first, 0).encode() + data[HEADER_BYTES:]
+    replace_file(disk, name, fixed)
+    return fixed

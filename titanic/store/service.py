@@ -317,8 +317,8 @@ class Service:
             else:
                 service = action.service
                 asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
-                told = partial(self._supervisor.call, "titanic probe", self._probed, service, failed=partial(self._probe_failed, service))
-                asked.add_done_callback(told)
+                note = partial(self._supervisor.call, "titanic probe", self._probed, service, failed=partial(self._probe_failed, service))
+                asked.add_done_callback(note)
         self._acting = None
 
     def _action_failed(self, error: Exception) -> None:

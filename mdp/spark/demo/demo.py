@@ -62,7 +62,7 @@ class Killed:
 
     pid: int
     done: int  # rows answered before, by all workers
-    in_hand: int  # requests in flight at the workers just before, as the broker reported it
+    in_flight: int  # requests in flight at the workers just before, as the broker reported it
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _report(result: DemoResult, options: DemoOptions, say: Callable[[str], None]
         say("killed     none: the job ended first")
     elif result.killed is not None:
         killed = result.killed
-        say(f"killed     worker process {killed.pid} by SIGKILL after {killed.done:,} rows, {killed.in_hand:,} requests in flight")
+        say(f"killed     worker process {killed.pid} by SIGKILL after {killed.done:,} rows, {killed.in_flight:,} requests in flight")
     say(f"checksum   {checksum(result.rows)}")
     say(f"written    {options.output}/airports.parquet, {picture.name}, logs/")
 

@@ -114,7 +114,7 @@ class Exchange:
 
     async def _ask_fed(self) -> None:
         """Send everything there is, and what is fed meanwhile."""
-        under_way: deque[tuple[Chunk, int]] = deque()
+        in_flight: deque[tuple[Chunk, int]] = deque()
         keys: deque[str] = deque()
 
         def bodies() -> Iterator[tuple[bytes, ...]]:
@@ -122,7 +122,7 @@ class Exchange:
             while self._unsent and not self._refused:
                 chunk, numbers = self._unsent[0]
                 for number in numbers:
-                    under_way.append((chunk, number))
+                    in_flight.append((chunk, number))
                     keys.append(chunk.keys[number])
                     yield chunk.requests[number]
                     if self._refused:
@@ -132,30 +132,30 @@ class Exchange:
         outcomes = self._client.map(self._service, bodies(), window=self._window, key=lambda _: keys.popleft(), wait=self._wait)
         async with aclosing(cast("AsyncGenerator[Outcome, None]", outcomes)):
             async for outcome in outcomes:
-                self._record(*under_way.popleft(), outcome)
+                self._record(*in_flight.popleft(), outcome)
 
     async def _stream_fed(self) -> None:
         """Send rows whose replies come in parts, with a task for each request in flight."""
-        under_way: set[asyncio.Task[None]] = set()
+        in_flight: set[asyncio.Task[None]] = set()
         try:
-            while self._unsent or under_way:
-                while self._unsent and not self._refused and len(under_way) < self._window:
+            while self._unsent or in_flight:
+                while self._unsent and not self._refused and len(in_flight) < self._window:
                     chunk, numbers = self._unsent[0]
                     number = next(numbers, None)
                     if number is None:
                         self._unsent.popleft()
                     else:
-                        under_way.add(asyncio.create_task(self._stream_one(chunk, number)))
-                if not under_way:
+                        in_flight.add(asyncio.create_task(self._stream_one(chunk, number)))
+                if not in_flight:
                     return
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
         finally:
-            for task in under_way:
+            for task in in_flight:
                 task.cancel()
-            if under_way:
-                await asyncio.wait(under_way)
+            if in_flight:
+                await asyncio.wait(in_flight)
 
     async def _stream_one(self, chunk: Chunk, number: int) -> None:
         clock = asyncio.get_running_loop().time

@@ -184,10 +184,10 @@ async def test_segments_are_scrubbed_once_per_period(served: Served) -> None:
     assert count >= 2
     every = journal.options.scrub_s
     await maintenance._scrub_one(0.0)
-    assert maintenance.scrubbed == 0
+    assert maintenance.counts["scrubbed"] == 0
     for _ in range(count + 3):
         await maintenance._scrub_one(every + 1.0)
-    assert maintenance.scrubbed == count
+    assert maintenance.counts["scrubbed"] == count
 
 
 async def test_the_face_has_every_figure_the_services_and_why_it_is_not_ready(served: Served) -> None:

@@ -42,7 +42,7 @@ def test_every_airport_has_the_neighbour_a_direct_computation_finds(spark: Spark
     assert "ROP" in report
     if kill:
         assert result.killed is not None
-        assert 0 < result.killed.in_hand
+        assert 0 < result.killed.in_flight
         assert result.killed.done < len(result.rows)
         assert result.redelivered > 0
     else:
