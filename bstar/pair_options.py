@@ -33,10 +33,7 @@ pair_options = options(
     click.option("--bstar-remote", type=CONNECT, help="Endpoint on which the other server publishes its state."),
     click.option("--bstar-witness", type=CONNECT, help="Endpoint of the witness; without one the pair is fenced."),
     click.option(
-        "--bstar-heartbeat-ms",
-        type=HEARTBEAT,
-        default=1000,
-        help="The same on both servers and the witness; fail-over takes two.",
+        "--bstar-heartbeat-ms", type=HEARTBEAT, default=1000, help="The same on both servers and the witness; fail-over takes two."
     ),
     click.option("--bstar-store", metavar="FILE", help="Ballot file, kept over restarts; one for each server."),
     click.option("--bstar-pair-key-file", type=click.Path(dir_okay=False), help=KEY_HELP),

@@ -155,13 +155,7 @@ def _peer_table(serving: Broker) -> list[Table]:
 @loop_option
 @log_options("warning")
 def status(
-    name: str | None,
-    control: str | None,
-    directory: str,
-    timeout: float,
-    as_json: bool,
-    security: Secured | None,
-    uvloop: bool | None,
+    name: str | None, control: str | None, directory: str, timeout: float, as_json: bool, security: Secured | None, uvloop: bool | None
 ) -> None:
     """Show the status of a broker and its peers."""
     if (name is None) == (control is None):

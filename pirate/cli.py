@@ -107,14 +107,7 @@ def worker(
 
 
 @main.command()
-@click.option(
-    "--to",
-    "endpoints",
-    type=CONNECT,
-    multiple=True,
-    default=["tcp://127.0.0.1:5555"],
-    help="Queue or server.",
-)
+@click.option("--to", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5555"], help="Queue or server.")
 @click.option("--timeout", type=SECONDS, default=2.5, help="Seconds for each attempt.")
 @click.option("--attempts", type=click.IntRange(min=1), default=3, help="In total.")
 @click.option("--relaxed", is_flag=True, help="Keep the socket and number the requests; for REP and queues.")
@@ -126,12 +119,7 @@ def worker(
 @loop_option
 @log_options("error")
 def client(
-    endpoints: tuple[str, ...],
-    requests: int | None,
-    as_json: bool,
-    body: tuple[str, ...],
-    uvloop: bool | None,
-    **options: Any,
+    endpoints: tuple[str, ...], requests: int | None, as_json: bool, body: tuple[str, ...], uvloop: bool | None, **options: Any
 ) -> None:
     """Send a request, retry if needed, and print the reply, one frame a line. '-' is standard input."""
     if (requests is None) == (not body):

@@ -218,13 +218,7 @@ class Client:
             self.book.close()
 
     async def submit(
-        self,
-        service: str | bytes,
-        *frames: bytes,
-        key: str | bytes | None = None,
-        delay: float = 0.0,
-        ttl: float = 0.0,
-        attempts: int = 0,
+        self, service: str | bytes, *frames: bytes, key: str | bytes | None = None, delay: float = 0.0, ttl: float = 0.0, attempts: int = 0
     ) -> Ticket:
         """Store a request; return when it is as durable as the policy of the store demands.
 

@@ -25,12 +25,7 @@ lending_options = options(
         default=1000,
         help="Interval of asking peers for their capacity; a peer without an answer for three intervals is lost.",
     ),
-    click.option(
-        "--peer-hops",
-        type=click.IntRange(1, 16),
-        default=1,
-        help="Brokers a request may pass after the first one.",
-    ),
+    click.option("--peer-hops", type=click.IntRange(1, 16), default=1, help="Brokers a request may pass after the first one."),
 )
 
 

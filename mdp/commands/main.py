@@ -115,12 +115,7 @@ def _gauges(serving: Broker) -> dict[str, int]:
 @click.option("--service", help="Name of the service; with --app it is the handler's own.")
 @click.option("--handler", metavar="NAME", help=f"{', '.join(BUILT_IN)}, or package.module:function.")
 @click.option("--app", metavar="MODULE", help="Serve every handler of a module that is decorated with mdp.service.")
-@field_options(
-    WorkerOptions,
-    skip=NOT_ON_THE_COMMAND_LINE,
-    zero=("blocked_s",),
-    choices={"dialect": ["auto", "0.1", "0.2", "0.3"]},
-)
+@field_options(WorkerOptions, skip=NOT_ON_THE_COMMAND_LINE, zero=("blocked_s",), choices={"dialect": ["auto", "0.1", "0.2", "0.3"]})
 @security_options(connects=True)
 @http_option
 @daemon_options
@@ -205,14 +200,7 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @loop_option
 @log_options("warning")
 def call(
-    service: str,
-    body: tuple[str, ...],
-    as_json: bool,
-    deadline: float | None,
-    key: str | None,
-    once: bool,
-    wait: bool,
-    **asking: Any,
+    service: str, body: tuple[str, ...], as_json: bool, deadline: float | None, key: str | None, once: bool, wait: bool, **asking: Any
 ) -> None:
     """Send a request to SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
     frames = read_frames(body)

@@ -297,21 +297,7 @@ def events_of(block: Block, clock: Clock) -> Iterator[Event]:
         queue_us = round((given - opened) * 1e6) if given else None
         service_us = round((block.time - given) * 1e6) if given else None
         yield Event(
-            at,
-            kind,
-            name,
-            worker,
-            client,
-            request_id,
-            attempts,
-            accepted,
-            dispatched,
-            queue_us,
-            service_us,
-            asked,
-            replied,
-            code,
-            text,
+            at, kind, name, worker, client, request_id, attempts, accepted, dispatched, queue_us, service_us, asked, replied, code, text
         )
 
 

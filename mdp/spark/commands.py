@@ -37,10 +37,7 @@ _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
     help="CSV file of the airports.  [default: the one in the package]",
 )
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("out/demo"),
-    help="Directory for Parquet, map and logs.",
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("out/demo"), help="Directory for Parquet, map and logs."
 )
 @click.option("--kill", is_flag=True, help="Kill one worker process in the middle.")
 @click.option("--service-ms", type=click.FloatRange(0, 10_000), default=5.0, help="Additional milliseconds for each answer.")

@@ -284,13 +284,7 @@ def _sorted(index: RequestIndex, service: str | None) -> list[Entry]:
 @operator.command()
 @_STORE
 @click.option("--output", type=click.Path(dir_okay=False), help="File to write.  [default: standard output]")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="jsonl",
-    help="JSON lines with bodies in base64, msgpack, Parquet.",
-)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", help="JSON lines with bodies in base64, msgpack, Parquet.")
 @log_options("warning")
 def export(store: str, output: str | None, form: str) -> None:
     """Write every request that is not closed, with its body and its reply or the reason why there is none."""

@@ -135,12 +135,7 @@ class Journal:
         self.log: SegmentLog
 
     async def open(
-        self,
-        consumer: Consumer,
-        *,
-        store: bytes,
-        created_ms: int,
-        progress: Callable[[int, int], None] | None = None,
+        self, consumer: Consumer, *, store: bytes, created_ms: int, progress: Callable[[int, int], None] | None = None
     ) -> SegmentLog:
         """Open the store in a thread; the consumer is called there. Raises as `SegmentLog.open`."""
         self._loop = asyncio.get_running_loop()

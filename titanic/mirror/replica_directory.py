@@ -18,17 +18,7 @@ from titanic.journal.inspection import MANIFEST_NAME, read_file, size_of
 from titanic.journal.manifest import Manifest
 from titanic.journal.ownership import MARK_NAME, Mark, Step, check_is_of_no_pair, read_mark, write_mark
 from titanic.mirror.succession import Answer, Lineage, LineageKind, judge, lineage_of
-from titanic.wire.mirror_frames import (
-    COPY_SUFFIX,
-    EPOCH_JUMP_MAX,
-    OWN_NAMES,
-    PIECE_BYTES,
-    BadCall,
-    Call,
-    Hello,
-    Swap,
-    check_name,
-)
+from titanic.wire.mirror_frames import COPY_SUFFIX, EPOCH_JUMP_MAX, OWN_NAMES, PIECE_BYTES, BadCall, Call, Hello, Swap, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -128,12 +128,7 @@ def _request_of(
 
 
 def _destination(
-    broker: str | Sequence[str],
-    service: str,
-    timeout: float,
-    attempts: int,
-    options: Mapping[str, Any] | None,
-    curve: CurveFiles | None,
+    broker: str | Sequence[str], service: str, timeout: float, attempts: int, options: Mapping[str, Any] | None, curve: CurveFiles | None
 ) -> Destination:
     """Return the destination, after checking that a client can be made for it."""
     brokers = broker if isinstance(broker, str) else tuple(broker)

@@ -95,13 +95,15 @@ BUGS = [
         'if False:\n            raise JournalError(path, "segment header has a bad',
         "damage",
     ),
-    Bug("the checksum of the manifest is not looked at", "journal/manifest.py", "        if not good:\n", "        if False:\n", "damage"),
-    Bug(
-        "the checksum of the checkpoint is not looked at",
-        "journal/checkpoint.py",
-        "        if not good:\n",
-        "        if False:\n",
-        "damage",
+    *(
+        Bug(
+            f"the checksum of the {what} is not looked at",
+            "journal/record.py",
+            'if not good:\n        raise JournalError(path, f"{what}',
+            f'if not good and what != "{what}":\n        raise JournalError(path, f"{{what}}',
+            "damage",
+        )
+        for what in ("manifest", "checkpoint")
     ),
     Bug("checksums do not know their store", "journal/record.py", "return crc32(store)", "return 0", "damage"),
     Bug(
