@@ -55,7 +55,7 @@ def _options(text: tuple[str, ...]) -> dict[str, int | str]:
     return settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)  # settings may hold keys
 class SocketFlags:
     """Socket of a command, as its flags describe it."""
 

@@ -8,6 +8,7 @@ once per attempt. uvloop has neither fault, and Windows' proactor cannot watch a
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,37 +24,33 @@ __all__ = ["Acceptor"]
 RETRY_S: Final = 1.0  # when there are no file descriptors; as asyncio's servers do
 
 
+@dataclass(eq=False, repr=False)
 class Acceptor:
     """A listening socket that accepts one connection per loop iteration, so that a flood does not delay others (W8)."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        sock: socket.socket,
-        factory: Callable[[], asyncio.Protocol],
-        failed: Callable[[OSError], None],
-    ) -> None:
-        self._loop = loop  # a selector loop
-        self._sock = sock  # listens already; the acceptor closes it
-        self._factory = factory  # makes the protocol of a connection
-        self._failed = failed  # called when a connection could not be accepted (P5)
+    loop: asyncio.AbstractEventLoop  # a selector loop
+    sock: socket.socket  # listens already; the acceptor closes it
+    factory: Callable[[], asyncio.Protocol]  # makes the protocol of a connection
+    failed: Callable[[OSError], None]  # called when a connection could not be accepted (P5)
+
+    def __post_init__(self) -> None:
         self._supervisor = supervision.current()
         self._retry = self._supervisor.timer("core accept clock", self._listen)
         self._accepting: dict[asyncio.Task[None], None] = {}  # connections without a transport yet, newest last
         self._listen()
 
     def _listen(self) -> None:
-        self._loop.add_reader(self._sock, self._accept)
+        self.loop.add_reader(self.sock, self._accept)
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._sock.accept()
+            connection, _ = self.sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            self._loop.remove_reader(self._sock)
+            self.loop.remove_reader(self.sock)
             self._retry.after(RETRY_S)
-            self._failed(error)
+            self.failed(error)
             return
         connection.setblocking(False)
         finish = partial(self._finish, connection)
@@ -62,7 +59,7 @@ class Acceptor:
 
     async def _finish(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._factory, connection)
+            await self.loop.connect_accepted_socket(self.factory, connection)
         finally:
             task = asyncio.current_task()
             assert task is not None
@@ -73,8 +70,8 @@ class Acceptor:
         if self._retry.when is not None:
             self._retry.cancel()
         else:
-            self._loop.remove_reader(self._sock)
-        self._sock.close()
+            self.loop.remove_reader(self.sock)
+        self.sock.close()
 
     @property
     def task(self) -> asyncio.Task[None] | None:

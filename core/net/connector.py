@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -48,48 +49,43 @@ class ReconnectDelay:
         return backoff_s(self._interval_s, self._maximum_s, self._attempts - 1, 0.25, 1 - self._random())
 
 
+@dataclass(eq=False, repr=False)
 class Connector:
     """One endpoint of connect()."""
 
-    def __init__(
-        self,
-        owner: SocketPort,
-        connect: Connect,
-        pipe: Pipe,
-        options: Options,
-        on_closed: Callable[[Session], None],
-        on_gave_up: Callable[[Connector], None],
-    ) -> None:
-        self.endpoint = connect.endpoint
-        self.pipe = pipe  # outlives the connections
+    owner: SocketPort
+    connect: Connect  # the parsed endpoint
+    pipe: Pipe  # outlives the connections
+    options: Options  # as they were at connect() (SOCK-07)
+    on_closed: Callable[[Session], None]  # called when a connection is gone
+    on_gave_up: Callable[[Connector], None]  # called when there will be no further attempt (ZMTP-47, RECONNECT_IVL -1)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self.endpoint = self.connect.endpoint
         self.session: Session | None = None  # the present connection, if there is one
-        self._owner = owner
-        self._connect = connect  # the parsed endpoint
-        self._options = options  # as they were at connect() (SOCK-07)
-        self._on_closed = on_closed  # called when a connection is gone
-        self._on_gave_up = on_gave_up  # called when there will be no further attempt (ZMTP-47, RECONNECT_IVL -1)
-        self._delay = ReconnectDelay(options.reconnect_ivl / 1000, options.reconnect_ivl_max / 1000, owner.context.random)
         self.task: asyncio.Task[None] | None = None  # None before `start`
+        self._delay = ReconnectDelay(options.reconnect_ivl / 1000, options.reconnect_ivl_max / 1000, self.owner.context.random)
         self._lost: asyncio.Future[None] | None = None
         self._stopped = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.task = self._owner.context.supervisor.task("core connector", partial(self._run, loop))
+        self.task = self.owner.context.supervisor.task("core connector", partial(self._run, loop))
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             if self._stopped:
                 return
-            self._owner.emit(Event.CONNECT_DELAYED, EINPROGRESS, self.endpoint)
+            self.owner.emit(Event.CONNECT_DELAYED, EINPROGRESS, self.endpoint)
             fatal = await self._attempt(loop)
             if self._stopped:
                 return
-            if fatal or self._options.reconnect_ivl <= 0:
+            if fatal or self.options.reconnect_ivl <= 0:
                 break
             delay_s = self._delay.next_s()
-            self._owner.emit(Event.CONNECT_RETRIED, int(delay_s * 1000), self.endpoint)
+            self.owner.emit(Event.CONNECT_RETRIED, int(delay_s * 1000), self.endpoint)
             await asyncio.sleep(delay_s)
-        self._on_gave_up(self)
+        self.on_gave_up(self)
 
     async def _attempt(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Connect once and wait for the end of the connection; returns whether further attempts are pointless."""
@@ -97,7 +93,7 @@ class Connector:
         try:
             session = await self._open()
         except (OSError, TimeoutError, EndpointError) as error:
-            self._owner.emit(Event.CLOSED, -1, self.endpoint, str(error))
+            self.owner.emit(Event.CLOSED, -1, self.endpoint, str(error))
             self._forget_half_open()
             return False
         except asyncio.CancelledError:
@@ -114,30 +110,30 @@ class Connector:
             session.connection_lost(None)
 
     async def _open(self) -> Session:
-        timeout_s = self._options.connect_timeout / 1000 if self._options.connect_timeout else None
+        timeout_s = self.options.connect_timeout / 1000 if self.options.connect_timeout else None
         async with asyncio.timeout(timeout_s):
-            connect = self._connect
+            connect = self.connect
             if isinstance(connect, NameConnect):
-                connect = parse_connect(await self._owner.context.resolve(connect.name))
+                connect = parse_connect(await self.owner.context.resolve(connect.name))
             if isinstance(connect, TcpConnect):
-                return await open_tcp(connect, self._options, self._new_session)
+                return await open_tcp(connect, self.options, self._new_session)
             if isinstance(connect, IpcConnect):
                 return await open_ipc(connect, self._new_session)
         raise EndpointError(msg=f"{connect.endpoint} is not reached over a connection", endpoint=connect.endpoint)
 
     def _new_session(self) -> Session:
-        return ConnectedSession(self._owner, self.pipe, self.endpoint, self._session_closed, self._options, self._connected)
+        return ConnectedSession(self.owner, self.pipe, self.endpoint, self._session_closed, self.options, self._connected)
 
     def _connected(self, session: Session, transport: asyncio.Transport) -> None:
         self.session = session
         self._delay.reset()
-        tune(transport, self._options)
-        self._owner.emit(Event.CONNECTED, descriptor(transport), self.endpoint)
+        tune(transport, self.options)
+        self.owner.emit(Event.CONNECTED, descriptor(transport), self.endpoint)
 
     def _session_closed(self, session: Session) -> None:
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(None)
-        self._on_closed(session)
+        self.on_closed(session)
 
     def stop(self) -> None:
         """Make no further attempt; the owner closes a session that is open."""

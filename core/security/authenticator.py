@@ -271,8 +271,8 @@ class Authenticator:
         else:
             self.refused += 1
             mechanism = request.mechanism.decode("ascii", "backslashreplace")
-            who = {"mechanism": mechanism, "address": address, "status_code": reply.status_code.decode(), **_claimed(request)}
-            self._log.warning((mechanism, _host(address)), "peer refused", **who)
+            peer = {"mechanism": mechanism, "address": address, "status_code": reply.status_code.decode(), **_claimed(request)}
+            self._log.warning((mechanism, _host(address)), "peer refused", **peer)
         return reply
 
     def verdict(self, request: ZapRequest) -> ZapReply:

@@ -17,36 +17,36 @@ from typing import Final, Generic, TypeVar
 
 __all__ = ["BURST_S", "WORK_PER_ITERATION", "HandshakeBudget"]
 
-Who = TypeVar("Who")
+Owner = TypeVar("Owner")
 
 BURST_S: Final = 1.0
 WORK_PER_ITERATION: Final = 8  # key agreements, some 33 µs each: an iteration gets longer by a quarter of a millisecond
 
 
-class _Address(Generic[Who]):
+class _Address(Generic[Owner]):
     """State of one address: waiting steps with their work and round, and the time its work is paid off."""
 
     __slots__ = ("later_at", "paid_at", "ready", "waiting")
 
     def __init__(self, now: float) -> None:
-        self.waiting: dict[Who, tuple[int, int]] = {}
+        self.waiting: dict[Owner, tuple[int, int]] = {}
         self.paid_at = now
         self.later_at = inf  # time of its valid entry in the heap; others are dropped when they come up
         self.ready = False  # it is in the queue of addresses
 
 
-class HandshakeBudget(Generic[Who]):
+class HandshakeBudget(Generic[Owner]):
     """See the module."""
 
-    __slots__ = ("_addresses", "_deferred", "_later", "_line", "_paid_at", "_per_s", "_per_s_by_address", "_round", "waiting")
+    __slots__ = ("_addresses", "_deferred", "_later", "_queue", "_paid_at", "_per_s", "_per_s_by_address", "_round", "waiting")
 
     def __init__(self, work_per_s: int, work_per_s_by_address: int) -> None:
         self._per_s = work_per_s  # key agreements a second in all, 0 for no limit
         self._per_s_by_address = work_per_s_by_address  # and for each address
         self._paid_at = 0.0
         self._round = 0
-        self._addresses: dict[str, _Address[Who]] = {}
-        self._line: deque[str] = deque()  # addresses to be served, next first
+        self._addresses: dict[str, _Address[Owner]] = {}
+        self._queue: deque[str] = deque()  # addresses to be served, next first
         self._later: list[tuple[float, str]] = []  # heap: when to check an address again that has spent its share
         self.waiting = 0  # steps that wait
         self._deferred = 0
@@ -56,39 +56,39 @@ class HandshakeBudget(Generic[Who]):
         """Number of addresses that wait or whose work is not paid off."""
         return len(self._addresses)
 
-    def ask(self, who: Who, address: str, work: int, now: float) -> None:
+    def ask(self, owner: Owner, address: str, work: int, now: float) -> None:
         """Queue the only step of its owner: so many key agreements, counted for an address ("" for none)."""
         known = self._addresses.get(address)
         if known is None:
             known = self._addresses[address] = _Address(now)
-        known.waiting[who] = work, self._round
+        known.waiting[owner] = work, self._round
         self.waiting += 1
         if not known.ready and known.paid_at <= now + BURST_S:
-            self._line_up(address, known)
+            self._enqueue(address, known)
 
-    def withdraw(self, who: Who, address: str) -> None:
+    def withdraw(self, owner: Owner, address: str) -> None:
         known = self._addresses.get(address)
-        if known is not None and known.waiting.pop(who, None) is not None:
+        if known is not None and known.waiting.pop(owner, None) is not None:
             self.waiting -= 1
 
-    def take(self, now: float) -> list[Who]:
+    def take(self, now: float) -> list[Owner]:
         """Return the owners of the steps to do in this loop iteration; call it once per iteration."""
         self._check_due(now)
-        taken: list[Who] = []
+        taken: list[Owner] = []
         left = WORK_PER_ITERATION
-        while left > 0 and self._line and self._paid_at <= now + BURST_S:
-            address = self._line.popleft()
+        while left > 0 and self._queue and self._paid_at <= now + BURST_S:
+            address = self._queue.popleft()
             known = self._addresses[address]
             known.ready = False
             if known.waiting:
-                who = next(iter(known.waiting))
-                work, asked = known.waiting.pop(who)
+                owner = next(iter(known.waiting))
+                work, asked = known.waiting.pop(owner)
                 self.waiting -= 1
                 self._deferred += asked != self._round
                 left -= work
                 self._paid_at = _pay(self._paid_at, work, self._per_s, now)
                 known.paid_at = _pay(known.paid_at, work, self._per_s_by_address if address else 0, now)
-                taken.append(who)
+                taken.append(owner)
             self._requeue(address, known, now)
         self._round += 1
         return taken
@@ -103,16 +103,16 @@ class HandshakeBudget(Generic[Who]):
         if not self.waiting:
             return None
         at = self._paid_at - BURST_S
-        return at if self._line else max(at, self._later[0][0])
+        return at if self._queue else max(at, self._later[0][0])
 
-    def _line_up(self, address: str, known: _Address[Who]) -> None:
+    def _enqueue(self, address: str, known: _Address[Owner]) -> None:
         known.ready = True
-        self._line.append(address)
+        self._queue.append(address)
 
-    def _requeue(self, address: str, known: _Address[Who], now: float) -> None:
+    def _requeue(self, address: str, known: _Address[Owner], now: float) -> None:
         """Queue an address again, schedule a check of it, or forget it."""
         if known.waiting and known.paid_at <= now + BURST_S:
-            self._line_up(address, known)
+            self._enqueue(address, known)
         elif known.waiting:
             self._check_later(address, known, known.paid_at - BURST_S)
         elif known.paid_at > now:
@@ -120,7 +120,7 @@ class HandshakeBudget(Generic[Who]):
         else:
             del self._addresses[address]
 
-    def _check_later(self, address: str, known: _Address[Who], at: float) -> None:
+    def _check_later(self, address: str, known: _Address[Owner], at: float) -> None:
         """Keep one entry per address, the earliest, so that a peer cannot make the heap grow."""
         if at < known.later_at:
             known.later_at = at

@@ -1,7 +1,7 @@
 """Files with keys and passwords: read strictly, and refused if others could have read or changed them.
 
     secret key     one line, 40 Z85 characters, as `zmtp keygen --secret-file` writes it
-    public key     the same; not secret, so anybody may read it
+    public key     the same; not secret, so every user may read it
     authorized     one client per line: its public key, a space, its name
     users          one user per line: name, space, password
     password       one line
@@ -111,7 +111,7 @@ def check_authorized_keys(path: str | Path) -> None:
     weak = next((key for key in keys if is_low_order(key)), None)
     if weak is not None:
         number = next(n for n, line in enumerate(text.splitlines(), 1) if line.strip().startswith(z85.encode(weak).decode()))
-        raise KeyFileError(path, "a key everybody knows the secret of (low order)", "have its owner make another", number)
+        raise KeyFileError(path, "a key of low order, whose secret is publicly known", "have its owner make another", number)
 
 
 def read_users(path: str | Path) -> dict[str, str]:

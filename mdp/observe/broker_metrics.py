@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
@@ -40,49 +41,44 @@ ROWS_MAX = 200
 _SHOWN = range(4 * STEPS, 24 * STEPS, STEPS)
 
 
+@dataclass(eq=False, repr=False)
 class BrokerMetrics:
     """Metrics page of one broker."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        recorder: Recorder,
-        clock: Callable[[], float],
-        log: EventLogWriter | None = None,
-        more: Callable[[], Mapping[str, float | str | None]] = dict,
-    ) -> None:
-        self._broker = broker  # to show
-        self._recorder = recorder  # from `Broker.watch`
-        self._clock = clock  # returns monotonic seconds
-        self._log = log  # event log; None: no log
-        self._more = more  # further figures, of a pair or of lending peers
+    broker: Broker
+    recorder: Recorder  # from `Broker.watch`
+    clock: Callable[[], float]  # returns monotonic seconds
+    log: EventLogWriter | None = None
+    more: Callable[[], Mapping[str, float | str | None]] = dict  # further figures, of a pair or of lending peers
+
+    def __post_init__(self) -> None:
         self._marks = [self._mark(), self._mark()]  # one to two windows old; the newer replaces the older
 
     def page(self, title: str) -> MetricsPage:
         return MetricsPage(title, self._not_ready, self.families, self.snapshot)
 
     def _not_ready(self) -> str:
-        if not self._broker.machine.directory.accepting:
+        if not self.broker.machine.directory.accepting:
             return "draining"
-        return str(self._more().get("trouble") or "")  # of a pair: why it cannot take over
+        return str(self.more().get("trouble") or "")  # of a pair: why it cannot take over
 
     def _mark(self) -> tuple[float, int, dict[bytes, list[int]]]:
-        services = islice(self._recorder.latencies.items(), SERIES_MAX)
-        return self._clock(), self._broker.machine.counters.replies, {name: [*latency.counts] for name, latency in services}
+        services = islice(self.recorder.latencies.items(), SERIES_MAX)
+        return self.clock(), self.broker.machine.counters.replies, {name: [*latency.counts] for name, latency in services}
 
     def _forget(self) -> None:
         """Forget latencies of services that are gone, and with them their series."""
-        known = self._broker.machine.directory.services
-        self._recorder.forget([name for name in self._recorder.latencies if name not in known])
+        known = self.broker.machine.directory.services
+        self.recorder.forget([name for name in self.recorder.latencies if name not in known])
 
     def snapshot(self) -> Snapshot:
         """Return the figures of the page; its counters are those of `mmi.stats`."""
         self._forget()
-        if self._clock() - self._marks[1][0] >= WINDOW_S:
+        if self.clock() - self._marks[1][0] >= WINDOW_S:
             self._marks = [self._marks[1], self._mark()]
         since, replies, before = self._marks[0]
-        stats = self._broker.stats
-        seconds = self._clock() - since
+        stats = self.broker.stats
+        seconds = self.clock() - since
         figures: dict[str, float | str | None] = {
             "replies_per_s": round((stats["replies"] - replies) / seconds, 1) if seconds > 0 else 0.0,
             **{name: stats[name] for name in ("services", "workers", "clients", "queued", "running", "accepted", "replies")},
@@ -90,11 +86,11 @@ class BrokerMetrics:
             "redelivered": stats["redelivered"],
             "letters": stats["letters"],
             **self._log_figures(),
-            **self._more(),
+            **self.more(),
         }
-        directory = self._broker.machine.directory
+        directory = self.broker.machine.directory
         services = [self._service_row(service, before) for service in islice(directory.services.values(), ROWS_MAX)]
-        workers = [_worker_row(worker, self._clock()) for worker in islice(directory.workers.values(), ROWS_MAX)]
+        workers = [_worker_row(worker, self.clock()) for worker in islice(directory.workers.values(), ROWS_MAX)]
         tables = (
             Table("Services", SERVICE_COLUMNS, services, max(0, len(directory.services) - ROWS_MAX)),
             Table("Workers", WORKER_COLUMNS, workers, max(0, len(directory.workers) - ROWS_MAX)),
@@ -103,12 +99,12 @@ class BrokerMetrics:
         return Snapshot(figures, tables, stats)
 
     def _log_figures(self) -> dict[str, float | str | None]:
-        if self._log is None:
+        if self.log is None:
             return {}
-        return {"events_written": self._log.written, "events_dropped": self._log.dropped, "event_log": self._log.trouble or "written"}
+        return {"events_written": self.log.written, "events_dropped": self.log.dropped, "event_log": self.log.trouble or "written"}
 
     def _service_row(self, service: Service, before: Mapping[bytes, list[int]]) -> list[float | str | None]:
-        latency = self._recorder.latencies.get(service.name)
+        latency = self.recorder.latencies.get(service.name)
         parts = [None if latency is None else latency.percentile(part, before.get(service.name)) for part in (0.5, 0.99, 0.999)]
         workers = service.workers.values()
         return [
@@ -122,13 +118,13 @@ class BrokerMetrics:
         ]
 
     def _error_rows(self) -> list[list[float | str | None]]:
-        now = self._clock()
-        errors = reversed(self._recorder.errors)
+        now = self.clock()
+        errors = reversed(self.recorder.errors)
         return [[round(now - error.at, 1), KINDS[error.kind], error.service, error.code, error.text] for error in errors]
 
     def families(self) -> list[Family]:
         self._forget()
-        stats = self._broker.stats
+        stats = self.broker.stats
         found = [
             Family(f"mdp_{name}", "gauge", GAUGES[name], (), [((), value)])
             if name in GAUGES
@@ -137,13 +133,13 @@ class BrokerMetrics:
         ]
         found += [
             Family(f"mdp_{name}", "counter", f"Counter {name.removeprefix('socket_')} of the broker's socket.", (), [((), value)])
-            for name, value in self._broker.counters.items()
+            for name, value in self.broker.counters.items()
             if name.startswith("socket_")
         ]
-        if self._log is not None:
-            found.append(Family("mdp_events_written", "counter", "Events written to the event log.", (), [((), self._log.written)]))
-            found.append(Family("mdp_events_dropped", "counter", "Events dropped by the event log.", (), [((), self._log.dropped)]))
-        numbers = {name: value for name, value in self._more().items() if isinstance(value, int | float)}
+        if self.log is not None:
+            found.append(Family("mdp_events_written", "counter", "Events written to the event log.", (), [((), self.log.written)]))
+            found.append(Family("mdp_events_dropped", "counter", "Events dropped by the event log.", (), [((), self.log.dropped)]))
+        numbers = {name: value for name, value in self.more().items() if isinstance(value, int | float)}
         found += [Family(f"mdp_{name}", "gauge", f"{name.replace('_', ' ')}.", (), [((), value)]) for name, value in numbers.items()]
         return found + self._service_families() + self._worker_families()
 
@@ -153,13 +149,13 @@ class BrokerMetrics:
         workers = Family("mdp_service_workers", "gauge", "Workers of the service.", ("service",))
         done = Family("mdp_service_done", "counter", "Requests answered by the service.", ("service",))
         took = Family("mdp_request_seconds", "histogram", "From acceptance to answer.", ("service",))
-        for service in islice(self._broker.machine.directory.services.values(), SERIES_MAX):
+        for service in islice(self.broker.machine.directory.services.values(), SERIES_MAX):
             label = (printable(service.name),)
             queued.samples.append((label, service.queue.count))
             running.samples.append((label, sum(len(worker.held) for worker in service.workers.values())))
             workers.samples.append((label, len(service.workers)))
             done.samples.append((label, service.done + sum(worker.done for worker in service.workers.values())))
-            latency = self._recorder.latencies.get(service.name)
+            latency = self.recorder.latencies.get(service.name)
             if latency is not None:
                 took.samples.append((label, _histogram(latency)))
         return [queued, running, workers, done, took]
@@ -170,7 +166,7 @@ class BrokerMetrics:
         credit = Family("mdp_worker_credit", "gauge", "Maximum requests in flight at the worker.", labels)
         done = Family("mdp_worker_done", "counter", "Requests the worker has answered.", labels)
         stuck = Family("mdp_worker_stuck", "gauge", "1 if the worker reports that its requests make no progress.", labels)
-        for worker in islice(self._broker.machine.directory.workers.values(), SERIES_MAX):
+        for worker in islice(self.broker.machine.directory.workers.values(), SERIES_MAX):
             label = (printable(worker.service.name), worker.peer.hex())
             running.samples.append((label, len(worker.held)))
             credit.samples.append((label, worker.credit))

@@ -7,6 +7,7 @@ is its first message, MDP-15; requests are sent again, BEY-04), so the queue of 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 import core
@@ -107,44 +108,41 @@ class Connection:
             self._on_refused()
 
 
+@dataclass(eq=False, repr=False)  # socket options may hold keys
 class Probe:
-    """Asks a broker for its dialect, on a separate connection, so that READY stays a worker's first message.
+    """Asks a broker for its dialect, on a separate connection, so that READY stays a worker's first message."""
 
-    Args:
-        on_dialect: called once, in its own loop iteration, with the dialect: 0.3, or 0.1 for any other answer and for silence of a broker
-            that has not announced its limits; and with the ballot of a broker of a pair, else `NO_BALLOT`.
-        on_refused: called instead, likewise, when a broker of a pair does not serve, or one that knows the question is silent for long:
-            with the seconds after which to retry, and the reason.
-        on_unreachable: called for each failed attempt to connect, and each time a broker that knows the question is silent for `PROBE_S`.
-    """
+    context: core.Context
+    endpoint: str
+    options: Mapping[str, Any]
+    _: KW_ONLY
+    on_reached: Callable[[bool], None]  # called with whether the broker accepted the connection or dropped it
+    # Called once, in its own loop iteration, with the dialect: 0.3, or 0.1 for any other answer and for silence of a broker that has not
+    # announced its limits; and with the ballot of a broker of a pair, else `NO_BALLOT`.
+    on_dialect: Callable[[Dialect, Ballot], None]
+    # Called instead, likewise, when a broker of a pair does not serve, or one that knows the question is silent for long: with the seconds
+    # after which to retry, and the reason.
+    on_refused: Callable[[float, str], None]
+    # Called for each failed attempt to connect, and each time a broker that knows the question is silent for `PROBE_S`.
+    on_unreachable: Callable[[], None]
+    seen: Ballot  # highest ballot of any connection so far
+    votes: bool  # we are a client: our request for service counts as a vote at the passive broker of a pair (BST-10)
 
-    def __init__(
-        self,
-        context: core.Context,
-        endpoint: str,
-        options: Mapping[str, Any],
-        *,
-        on_reached: Callable[[bool], None],
-        on_dialect: Callable[[Dialect, Ballot], None],
-        on_refused: Callable[[float, str], None],
-        on_unreachable: Callable[[], None],
-        seen: Ballot,
-        votes: bool,
-    ) -> None:
-        self._seen = seen  # highest ballot of any connection so far
-        self._may_vote = votes  # we are a client: our request for service counts as a vote at the passive broker of a pair (BST-10)
-        self._on_refused = on_refused
-        self._on_unreachable = on_unreachable
+    def __post_init__(self) -> None:
         self._silences = 0
         self._due = 0.0  # when the answer was due
         self._loop = asyncio.get_running_loop()
-        self._on_reached = on_reached  # called with whether the broker accepted the connection or dropped it
-        self._on_dialect = on_dialect
         self._timer: asyncio.TimerHandle | None = None
         self._supervisor = supervision.current()
         self._answered = False
         self.connection = Connection(
-            context, endpoint, options, on_joined=self._joined, on_batch=self._received, on_lost=self._lost, on_refused=on_unreachable
+            self.context,
+            self.endpoint,
+            self.options,
+            on_joined=self._joined,
+            on_batch=self._received,
+            on_lost=self._lost,
+            on_refused=self.on_unreachable,
         )
 
     def close(self) -> None:
@@ -153,7 +151,7 @@ class Probe:
         self.connection.close()
 
     def _joined(self) -> None:
-        self._on_reached(True)
+        self.on_reached(True)
         self.connection.send([client_request(V01, DIALECT_SERVICE, [V03.encode()])])
         self._silences = 0
         self._await_answer()
@@ -175,12 +173,12 @@ class Probe:
         self._await_answer()
         if knows_probe:
             self.connection.trouble = SILENT
-            self._on_unreachable()
+            self.on_unreachable()
 
     def _lost(self) -> None:
         # The socket reconnects by itself; the question is sent again then.
         self._cancel_timer()
-        self._on_reached(False)
+        self.on_reached(False)
 
     def _received(self, batch: list[Message]) -> None:
         for message in batch:
@@ -203,10 +201,10 @@ class Probe:
         A worker asks too when the broker serves under a lower ballot than it has seen; this is no vote. A broker that still says that it
         serves has asked the other one or the witness, and the higher ballot is gone for good.
         """
-        if member.active and (member.ballot >= self._seen or answers_us):
+        if member.active and (member.ballot >= self.seen or answers_us):
             self._schedule(0, self._answer, V03, member.ballot)
-        elif not answers_us and (self._may_vote or member.active):
-            self.connection.send([client_request(V01, PAIR_SERVICE, [ballot_text(self._seen)])])
+        elif not answers_us and (self.votes or member.active):
+            self.connection.send([client_request(V01, PAIR_SERVICE, [ballot_text(self.seen)])])
             self._schedule(PROBE_S, self._refuse, RETRY_S_USUAL)
         else:
             self._schedule(0, self._refuse, member.retry_s or RETRY_S_USUAL)
@@ -223,9 +221,9 @@ class Probe:
     def _answer(self, dialect: Dialect, ballot: Ballot) -> None:
         if not self._answered:
             self._answered = True
-            self._on_dialect(dialect, ballot)
+            self.on_dialect(dialect, ballot)
 
     def _refuse(self, retry_s: float, why: str = PASSIVE) -> None:
         if not self._answered:
             self._answered = True
-            self._on_refused(retry_s, why)
+            self.on_refused(retry_s, why)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,40 +36,32 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
 
+@dataclass(eq=False, repr=False)  # socket options may hold keys
 class Reconnector:
     """Connects to the broker that its search chooses, on the running loop."""
 
-    def __init__(
-        self,
-        search: BrokerSearch,
-        context: core.Context,
-        socket_options: Mapping[str, Any],
-        *,
-        on_open: Callable[[], None],
-        on_close: Callable[[], Iterable[Connection]],
-        on_change: Callable[[], None],
-        ending_max: int = 8,
-        votes: bool = False,
-        name: str = "",
-    ) -> None:
-        self._name = name  # of the client or worker, for the log; empty for no log
-        self._log = logging.getLogger("mdp.client" if votes else "mdp.worker")
+    search: BrokerSearch
+    context: core.Context  # makes the sockets
+    socket_options: Mapping[str, Any]
+    _: KW_ONLY
+    on_open: Callable[[], None]  # called to connect to `search.endpoint` in `search.dialect`
+    on_close: Callable[[], Iterable[Connection]]  # called to close what was opened; returns the connections it closed
+    on_change: Callable[[], None]  # called when the search's deadline may have changed
+    ending_max: int = 8  # connections that may be closing at the same time
+    votes: bool = False  # we are a client; see `Probe`
+    name: str = ""  # of the client or worker, for the log; empty for no log
+
+    def __post_init__(self) -> None:
+        self._log = logging.getLogger("mdp.client" if self.votes else "mdp.worker")
         self._lines = RateLimitedLog(self._log, LOG_INTERVAL_S)
         self._away_since: float | None = None
         self._up = self._was_up = False
-        self._votes = votes  # we are a client; see `Probe`
         self._refusal = ""  # why the broker that accepted the last probe does not serve
-        self.search = search  # chooses the broker
-        self.context = context  # makes the sockets
-        self.socket_options = socket_options  # of the sockets
-        self._on_open = on_open  # called to connect to `search.endpoint` in `search.dialect`
-        self._on_close = on_close  # called to close what was opened; returns the connections it closed
-        self._on_change = on_change  # called when the search's deadline may have changed
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
         self._probe: Probe | None = None
         # The last connections that were closed; earlier ones have ended.
-        self._ending: deque[Connection] = deque(maxlen=ending_max)
+        self._ending: deque[Connection] = deque(maxlen=self.ending_max)
 
     @property
     def trouble(self) -> str:
@@ -79,7 +72,7 @@ class Reconnector:
     def run_actions(self) -> None:
         for action in self.search.take_actions():
             if action is Action.OPEN:
-                self._on_open()
+                self.on_open()
             elif action is Action.PROBE:
                 self._probe = Probe(
                     self.context,
@@ -90,7 +83,7 @@ class Reconnector:
                     on_refused=self._refused,
                     on_unreachable=self._unreachable,
                     seen=self.search.ballot,
-                    votes=self._votes,
+                    votes=self.votes,
                 )
             else:
                 if self._up:
@@ -99,32 +92,32 @@ class Reconnector:
                 if probe is not None:
                     probe.close()
                     self._ending.append(probe.connection)
-                self._ending.extend(self._on_close())
-        self._on_change()
+                self._ending.extend(self.on_close())
+        self.on_change()
 
     def run_actions_soon(self) -> None:
         """Carry them out in the next loop iteration: a socket must not be closed from its own callback."""
         self._loop.call_soon(self.run_actions)
 
     def connected(self) -> None:
-        if self._name and self._away_since is not None:
+        if self.name and self._away_since is not None:
             again = "again " if self._was_up else ""
-            self._log.info("%s: connected %safter %.1f s, to %s", self._name, again, self._clock() - self._away_since, self.search.endpoint)
+            self._log.info("%s: connected %safter %.1f s, to %s", self.name, again, self._clock() - self._away_since, self.search.endpoint)
         self._away_since = None
         self._up = self._was_up = True
 
     def log_unreachable(self, trouble: str) -> None:
-        if not self._name:
+        if not self.name:
             return
         now = self._clock()
         if self._away_since is None:
             self._away_since = now
-        if self._votes and now - self._away_since < LOG_AFTER_S:
+        if self.votes and now - self._away_since < LOG_AFTER_S:
             return
         due = self.search.deadline()
         next_s = due - now if due < inf else self.socket_options.get("reconnect_ivl", RECONNECT_MS) / 1000
         text = "%s: cannot reach the broker at %s: %s; next try in %.1f s"
-        self._lines.warning(self.search.endpoint, text, self._name, self.search.endpoint, trouble or "reason unknown", max(0.0, next_s))
+        self._lines.warning(self.search.endpoint, text, self.name, self.search.endpoint, trouble or "reason unknown", max(0.0, next_s))
 
     def lost(self) -> None:
         self.search.failed(EndReason.LOST, self._clock())
@@ -136,7 +129,7 @@ class Reconnector:
 
     def _reached(self, reached: bool) -> None:
         self.search.reached(reached, self._clock())
-        self._on_change()
+        self.on_change()
 
     def _probed(self, dialect: Dialect, ballot: Ballot) -> None:
         if self.search.ballot.counter and not ballot.counter and self.search.several:
