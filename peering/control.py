@@ -26,13 +26,7 @@ _MALFORMED: Final = b"400"
 
 
 class Control(ControlSocket):
-    """ROUTER that answers STATUS.
-
-    Args:
-        context: to make the socket in.
-        endpoint: to bind.
-        status: returns the answer.
-    """
+    """ROUTER that answers STATUS."""
 
     def __init__(self, context: core.Context, endpoint: str, status: Callable[[], dict[str, Any]]) -> None:
         self._status = status
@@ -47,17 +41,7 @@ class Control(ControlSocket):
 
 
 async def ask(endpoint: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
-    """Return the status of a broker.
-
-    Args:
-        endpoint: of its control socket.
-        timeout_s: seconds to wait for the answer.
-        security: of the socket.
-
-    Raises:
-        TimeoutError: no answer.
-        MalformedMessage: no broker of this kind listens there.
-    """
+    """Return the status of a broker; raises TimeoutError, or MalformedMessage if no broker of this kind listens there."""
     async with core.Context(security=security) as context, context.socket(core.REQ, linger=0) as socket, asyncio.timeout(timeout_s):
         socket.connect(endpoint)
         await socket.send(STATUS)

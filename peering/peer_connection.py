@@ -20,34 +20,21 @@ __all__ = ["PeerConnection"]
 
 
 class PeerConnection:
-    """Two connections to a peer.
-
-    Args:
-        context: to make the sockets in.
-        name: of our broker, announced by cloudbe.
-        peer: name of the peer.
-        endpoints: of the peer.
-        state_ms: interval after which a silent cloud connection is probed; after three it is closed and reconnected.
-        options: of both sockets, e.g. CURVE keys.
-        on_state: called with (peer, frames) for each state message.
-        on_reply: called with `[peer][client][""][body…]`.
-        on_change: called with (peer, whether tasks can be sent to it).
-        on_stranger: called with (peer, name) when the endpoint belongs to another broker.
-    """
+    """Two connections to a peer."""
 
     def __init__(
         self,
         context: core.Context,
-        name: bytes,
+        name: bytes,  # of our broker, announced by cloudbe
         peer: bytes,
         endpoints: Endpoints,
         *,
-        state_ms: float,
+        state_ms: float,  # interval after which a silent cloud connection is probed; after three it is closed and reconnected
         options: dict[str, Any],
-        on_state: Callable[[bytes, list[bytes]], None],
-        on_reply: Callable[[list[bytes]], None],
-        on_change: Callable[[bytes, bool], None],
-        on_stranger: Callable[[bytes, bytes], None],
+        on_state: Callable[[bytes, list[bytes]], None],  # called with (peer, frames) for each state message
+        on_reply: Callable[[list[bytes]], None],  # called with `[peer][client][""][body…]`
+        on_change: Callable[[bytes, bool], None],  # called with (peer, whether tasks can be sent to it)
+        on_stranger: Callable[[bytes, bytes], None],  # called with (peer, name) when the endpoint belongs to another broker
     ) -> None:
         self.endpoints = endpoints
         self._peer = peer
@@ -70,11 +57,7 @@ class PeerConnection:
             raise
 
     def send(self, frames: list[bytes]) -> bool:
-        """Send `[peer][client][""][body…]`; return whether it was sent.
-
-        Raises:
-            core.MessageTooLarge: too large for the peer.
-        """
+        """Send `[peer][client][""][body…]`; return whether it was sent. Raises MessageTooLarge."""
         try:
             self._cloud.send_multipart(frames, core.NOBLOCK)
         except (core.HostUnreachable, core.Again):
@@ -89,7 +72,6 @@ class PeerConnection:
         self._state.close(linger=0)
 
     async def wait_closed(self) -> None:
-        """Wait until the connections are gone."""
         await asyncio.gather(self._cloud.wait_closed(), self._state.wait_closed())
 
     def _replied(self, batch: list[list[bytes]]) -> None:

@@ -30,11 +30,7 @@ CAPACITY_MAX: Final = 65_535
 
 
 def check_name(name: bytes) -> bytes:
-    """Return a name if it is valid for a broker.
-
-    Raises:
-        BadName: it is empty, too long, or begins with 00, as the routing ids of clients without a name do (PEER-06).
-    """
+    """Return a name if it is valid for a broker, else raise BadName (PEER-06)."""
     if not name:
         raise BadName(name, "it is empty")
     if len(name) > NAME_BYTES_MAX:
@@ -45,22 +41,15 @@ def check_name(name: bytes) -> bytes:
 
 
 class Peer:
-    """State of one peer.
-
-    Attributes:
-        name: of the peer.
-        up: whether tasks can be sent to it.
-        capacity: remembered number of workers to lend, by subject.
-        heard_at: time of its last state; None if there was none.
-    """
+    """State of one peer."""
 
     __slots__ = ("capacity", "heard_at", "name", "up")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.up = False
-        self.capacity: dict[bytes, int] = {}
-        self.heard_at: float | None = None
+        self.up = False  # whether tasks can be sent to it
+        self.capacity: dict[bytes, int] = {}  # remembered number of workers to lend, by subject
+        self.heard_at: float | None = None  # time of its last state; None if there was none
 
 
 class PeerRouter:

@@ -35,75 +35,46 @@ _WRONG: Final = b"wrong"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Parameters of a simulation.
+    """Parameters of a simulation."""
 
-    Attributes:
-        clusters: brokers, each with its own clients and workers.
-        clients: of each cluster.
-        workers: of each cluster.
-        requests: tasks in total.
-        burst_max: tasks a client sends one after the other.
-        pause_max_s: longest pause of a client between two bursts.
-        work_max_s: longest time a worker takes for a task.
-        timeout_s: time a client waits for a reply.
-        seed: of all randomness.
-    """
-
-    clusters: int = 3
-    clients: int = 10
-    workers: int = 5
-    requests: int = 300
-    burst_max: int = 14
-    pause_max_s: float = 4.0
-    work_max_s: float = 1.0
-    timeout_s: float = 10.0
-    seed: int = 0
+    clusters: int = 3  # brokers, each with its own clients and workers
+    clients: int = 10  # of each cluster
+    workers: int = 5  # of each cluster
+    requests: int = 300  # tasks in total
+    burst_max: int = 14  # tasks a client sends one after the other
+    pause_max_s: float = 4.0  # longest pause of a client between two bursts
+    work_max_s: float = 1.0  # longest time a worker takes for a task
+    timeout_s: float = 10.0  # time a client waits for a reply
+    seed: int = 0  # of all randomness
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a simulation.
+    """Result of a simulation."""
 
-    Attributes:
-        sent: tasks the clients sent.
-        done: answered with themselves.
-        lost: not answered in time.
-        wrong: answered with something else.
-        borrowed: answered by a worker of another cluster.
-        seconds: from the first to the last.
-    """
-
-    sent: int
-    done: int
-    lost: int
-    wrong: int
-    borrowed: int
-    seconds: float
+    sent: int  # tasks the clients sent
+    done: int  # answered with themselves
+    lost: int  # not answered in time
+    wrong: int  # answered with something else
+    borrowed: int  # answered by a worker of another cluster
+    seconds: float  # from the first to the last
 
     @property
     def complete(self) -> bool:
-        """Whether each task was answered correctly."""
         return self.done == self.sent and not self.lost and not self.wrong
 
 
 class Tasks:
-    """Numbers of tasks, until all are sent.
-
-    Attributes:
-        left: tasks still to be taken.
-        sent: tasks taken.
-        reported: set when the monitors have received all reports.
-    """
+    """Numbers of tasks, until all are sent."""
 
     def __init__(self, requests: int) -> None:
-        self.left = requests
-        self.sent = 0
-        self.reported = asyncio.Event()
+        self.left = requests  # tasks still to be taken
+        self.sent = 0  # tasks taken
+        self.reported = asyncio.Event()  # set when the monitors have received all reports
         self._reports = 0
         self._in_flight: set[bytes] = set()
 
     def take(self, chance: random.Random) -> bytes | None:
-        """Return the number of a new task, None when all are sent."""
         if not self.left:
             return None
         self.left -= 1
@@ -115,33 +86,20 @@ class Tasks:
         return task
 
     def over(self, task: bytes) -> None:
-        """Free a number for another task."""
         self._in_flight.discard(task)
 
     def report(self) -> None:
-        """Record that a monitor received a report."""
         self._reports += 1
         if not self.left and self._reports == self.sent:
             self.reported.set()
 
 
 class Cluster:
-    """One broker with its clients, its workers and its monitor.
-
-    Args:
-        context: of all sockets.
-        broker: that runs.
-        plan: of the simulation.
-        tasks: of all clusters.
-        directory: of the endpoints.
-
-    Attributes:
-        seen: reports of the clients, by outcome.
-    """
+    """One broker with its clients, its workers and its monitor."""
 
     def __init__(self, context: core.Context, broker: Broker, plan: Plan, tasks: Tasks, directory: str) -> None:
         self.broker = broker
-        self.seen: Counter[bytes] = Counter()
+        self.seen: Counter[bytes] = Counter()  # reports of the clients, by outcome
         self._context = context
         self._plan = plan
         self._tasks = tasks
@@ -151,7 +109,6 @@ class Cluster:
         self._monitor.set_receiver(self._report)
 
     def close(self) -> None:
-        """Take no more reports."""
         self._monitor.close(linger=0)
 
     def row(self) -> tuple[str, int, int, int, int, int, int]:
@@ -162,7 +119,6 @@ class Cluster:
         return self.broker.name, machine.workers.idle, machine.open, machine.lent, helped, self.seen[_DONE], bad
 
     async def worker(self, seed: str) -> None:
-        """Work until cancelled."""
         chance = random.Random(seed)
         with self._context.socket(core.REQ, linger=0) as socket:
             socket.connect(self.broker.localbe)
@@ -173,7 +129,6 @@ class Cluster:
                 await socket.send_multipart(task)
 
     async def client(self, seed: str) -> None:
-        """Send bursts of tasks until all are sent."""
         chance, plan, tasks = random.Random(seed), self._plan, self._tasks
         with self._context.socket(core.PUSH, linger=int(REPORT_S * 1000)) as monitor:
             monitor.connect(self._monitor_at)
@@ -215,14 +170,7 @@ class Cluster:
 
 
 async def simulate(plan: Plan, on_look: Callable[[list[Cluster]], None] | None = None, *, look_s: float = 0.5, **limits: Any) -> Result:
-    """Run the simulation to its end.
-
-    Args:
-        plan: see `Plan`.
-        on_look: called with the clusters regularly.
-        look_s: interval of these calls.
-        limits: of the brokers, by name.
-    """
+    """Run the simulation to its end; `on_look` is called with the clusters every `look_s`. The limits are those of the brokers."""
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="peering-"))

@@ -19,28 +19,18 @@ class Side(Enum):
 
 
 class Task:
-    """One task.
-
-    Attributes:
-        side: where it came from.
-        envelope: routing id of the sender, further addresses, the empty frame.
-        body: its frames.
-        tries: workers and peers that were lost with it.
-        wanted: whether its sender is still connected.
-        peer: the peer it was lent to; None if it is here.
-        lent_as: the envelope sent to the peer.
-    """
+    """One task."""
 
     __slots__ = ("body", "envelope", "lent_as", "peer", "side", "tries", "wanted")
 
     def __init__(self, side: Side, envelope: Envelope, body: list[bytes]) -> None:
-        self.side = side
-        self.envelope = envelope
+        self.side = side  # where it came from
+        self.envelope = envelope  # routing id of the sender, further addresses, the empty frame
         self.body = body
-        self.tries = 0
-        self.wanted = True
-        self.peer: bytes | None = None
-        self.lent_as: Envelope = envelope
+        self.tries = 0  # workers and peers that were lost with it
+        self.wanted = True  # whether its sender is still connected
+        self.peer: bytes | None = None  # the peer it was lent to; None if it is here
+        self.lent_as: Envelope = envelope  # the envelope sent to the peer
 
     @property
     def origin(self) -> tuple[Side, bytes]:
@@ -49,5 +39,4 @@ class Task:
 
     @property
     def frames(self) -> list[bytes]:
-        """Return `[address…][""][body…]`."""
         return [*self.envelope, *self.body]

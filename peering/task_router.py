@@ -106,12 +106,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Log a warning.
-
-    Attributes:
-        about: a routing id or name.
-        reason: one clause.
-    """
+    """Log a warning about a routing id or name."""
 
     about: bytes
     reason: str
@@ -123,19 +118,6 @@ Effect = ToWorker | ToClient | ToPeer | ToBorrower | Publish | Complaint
 class TaskRouter:
     """Machine of one broker.
 
-    Args:
-        name: of the broker, which identifies it to its peers.
-        limits: see `RouterLimits`.
-        first_number: start of the additional addresses; random, so that a restarted broker repeats none.
-        now: when it starts.
-
-    Attributes:
-        name: as given.
-        counters: messages forwarded and dropped, by name.
-        router: its peers.
-        workers: its own workers.
-        draining: nothing more is read or lent.
-
     Raises:
         BadName: not a valid name of a broker.
     """
@@ -143,10 +125,10 @@ class TaskRouter:
     def __init__(self, name: bytes, limits: RouterLimits | None = None, *, first_number: int = 0, now: float = 0.0) -> None:
         self._limits = limits = limits or RouterLimits()
         self.name = name
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()  # messages forwarded and dropped, by name
         self.router = PeerRouter(name, state_s=limits.state_ms / 1000, peers_max=limits.peers_max)
         self.workers = LocalWorkers(limits.heartbeat_ms / 1000, limits.liveness, limits.workers_max, self.counters, now)
-        self.draining = False
+        self.draining = False  # nothing more is read or lent
         self._state_s = limits.state_ms / 1000
         self._ttl_s = limits.ttl_ms / 1000
         self._number = first_number
@@ -258,24 +240,14 @@ class TaskRouter:
     # --- peers --------------------------------------------------------------------------------------------------------------
 
     def add_peer(self, peer: bytes, now: float) -> list[Effect]:
-        """Add a peer (BEY-15).
-
-        Raises:
-            BadName: not a valid name of a broker.
-            DuplicateName: this broker or another peer has that name.
-            ValueError: the limit of peers is reached.
-        """
+        """Add a peer (BEY-15); raises as `PeerRouter.add`."""
         self.router.add(peer)
         self._lent[peer] = {}
         self._unanswered[peer] = OrderedDict()
         return self._serve(now)
 
     def remove_peer(self, peer: bytes, now: float) -> list[Effect]:
-        """Remove a peer; its tasks go elsewhere.
-
-        Raises:
-            UnknownPeer: there is no such peer.
-        """
+        """Remove a peer; its tasks go elsewhere. Raises UnknownPeer."""
         self.router.remove(peer)
         self._unanswered.pop(peer)
         effects: list[Effect] = []
@@ -284,7 +256,6 @@ class TaskRouter:
         return effects + self._serve(now)
 
     def peer_joined(self, peer: bytes, now: float) -> list[Effect]:
-        """Record that tasks can be sent to a peer."""
         self.router.joined(peer)
         return self._serve(now)
 
@@ -367,7 +338,6 @@ class TaskRouter:
         return self._serve(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
         abandoned, beats = self.workers.tick(now)
         effects: list[Effect] = [ToWorker(frames) for frames in beats]
         for task in abandoned:
@@ -471,7 +441,6 @@ class TaskRouter:
         return [ToClient(frames) if task.side is Side.LOCAL else ToBorrower(frames)]
 
     def _close(self, task: Task) -> None:
-        """Record the end of a task."""
         task.wanted = False
         self._ends.discard(task)
         tasks = self._by_origin.get(task.origin)

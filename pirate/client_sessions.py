@@ -21,18 +21,12 @@ S = TypeVar("S")
 
 
 class ClientSessions(Generic[S]):
-    """States by routing id.
-
-    Args:
-        make: makes the state of a new client.
-        ttl_s: seconds of silence after which a client is forgotten.
-        clients_max: clients; beyond it, the one that was silent longest is forgotten.
-    """
+    """States by routing id."""
 
     def __init__(self, make: Callable[[bytes], S], ttl_s: float, clients_max: int) -> None:
         self._make = make
         self._ttl_s = ttl_s
-        self._clients_max = clients_max
+        self._clients_max = clients_max  # beyond it, the one that was silent longest is forgotten
         self._states: dict[bytes, S] = {}  # in the order of their last messages
         self._ends: Deadlines[bytes] = Deadlines()
 
@@ -54,7 +48,6 @@ class ClientSessions(Generic[S]):
         return state
 
     def gone(self, client: bytes) -> None:
-        """Forget a client."""
         self._states.pop(client, None)
         self._ends.discard(client)
 
@@ -66,5 +59,4 @@ class ClientSessions(Generic[S]):
         return silent
 
     def deadline(self) -> float | None:
-        """Return when `tick` is due; None without clients."""
         return self._ends.deadline()

@@ -128,11 +128,9 @@ class WorkerQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue that wait for a worker."""
         return len(self._waiting)
 
     def count(self, state: WorkerState) -> int:
-        """Return how many workers are in a state."""
         return self._workers.count(state)
 
     @property
@@ -218,7 +216,6 @@ class WorkerQueue:
         return self._serve(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
         effects: list[Effect] = []
         for name in self._heartbeats.take_silent(self.deadline(), now):
             self._move(name, WorkerEvent.SILENCE, now)

@@ -221,7 +221,7 @@ class Queue(Service):
             self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     def _log_complaint(self, peer: bytes, reason: str) -> None:
-        """Log a complaint about a peer, once for each connection."""
+        """Log the first complaint about a peer of each connection."""
         if peer not in self._logged:
             self._logged.add(peer)
             log.warning("malformed message dropped", extra={"peer": peer, "reason": reason})

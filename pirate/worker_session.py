@@ -49,25 +49,15 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Dialect and times of a worker.
+    """Dialect and times of a worker."""
 
-    Attributes:
-        simple: a REQ socket without heartbeats.
-        heartbeat_s: seconds between heartbeats, both ways (PPP-03).
-        liveness: silent intervals after which the queue is given up.
-        heartbeat_busy: heartbeat while working too; the guide's queue would take that for READY (PPP-09).
-        wait_min_s: first pause before a new session (PPP-05).
-        wait_max_s: the longest pause.
-        jitter: random part of a pause, so that workers of a dead queue do not return together (BEY-05).
-    """
-
-    simple: bool = False
-    heartbeat_s: float = 1.0
-    liveness: int = 3
-    heartbeat_busy: bool = False
-    wait_min_s: float = 1.0
-    wait_max_s: float = 32.0
-    jitter: float = 0.1
+    simple: bool = False  # a REQ socket without heartbeats
+    heartbeat_s: float = 1.0  # seconds between heartbeats, both ways (PPP-03)
+    liveness: int = 3  # silent intervals after which the queue is given up
+    heartbeat_busy: bool = False  # heartbeat while working too; the guide's queue would take that for READY (PPP-09)
+    wait_min_s: float = 1.0  # first pause before a new session (PPP-05)
+    wait_max_s: float = 32.0  # the longest pause
+    jitter: float = 0.1  # random part of a pause, so that workers of a dead queue do not return together (BEY-05)
 
 
 class Open(NamedTuple):
@@ -102,22 +92,12 @@ Effect = Open | Close | Send | StartHandler | CancelHandler
 
 
 class WorkerSession:
-    """One worker.
-
-    Args:
-        limits: see `SessionLimits`.
-        chance: returns random numbers from 0 to 1 for the jitter.
-
-    Attributes:
-        state: of the session.
-        handling: the handler runs; it may outlive its session.
-        counters: requests handled and dropped, by name.
-    """
+    """One worker."""
 
     def __init__(self, limits: SessionLimits, chance: Callable[[], float]) -> None:
         self.state = SessionState.WAITING
-        self.handling = False
-        self.counters: Counter[str] = Counter()
+        self.handling = False  # the handler runs; it may outlive its session
+        self.counters: Counter[str] = Counter()  # requests handled and dropped, by name
         self._limits = limits
         self._chance = chance
         self._head = [b""] if limits.simple else []  # a REQ socket removes it; the codec expects it
@@ -129,7 +109,6 @@ class WorkerSession:
         self._queue: Liveness | None = None  # heartbeats of this session
 
     def start(self, now: float) -> list[Effect]:
-        """Begin the first session."""
         return self._open(now)
 
     def joined(self, now: float) -> list[Effect]:
@@ -143,7 +122,6 @@ class WorkerSession:
         return [Send([READY])]
 
     def lost(self, now: float) -> list[Effect]:
-        """Record the end of the connection."""
         if self.state in (SessionState.WAITING, SessionState.OPENING):
             return []
         self.counters["queue_lost"] += 1
@@ -199,7 +177,6 @@ class WorkerSession:
         return [Close(0.0), *self._open(now)]
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
         due_at = self.deadline()
         if due_at is not None and now - due_at > self._limits.heartbeat_s / 2:
             self._woke_at = now

@@ -37,15 +37,10 @@ STAMP_AHEAD_MS_MAX: Final = 24 * 3600 * 1000
 
 
 class CatalogLimits(NamedTuple):
-    """Size limits: 10,000 names of 100 bytes with 4 endpoints each are about 10 MiB.
+    """Size limits: 10,000 names of 100 bytes with 4 endpoints each are about 10 MiB."""
 
-    Attributes:
-        names_max: names with records, tombstones included.
-        endpoints_max: endpoints of one name; a listing is one message (1024 frames at most).
-    """
-
-    names_max: int = 10_000
-    endpoints_max: int = 256
+    names_max: int = 10_000  # names with records, tombstones included
+    endpoints_max: int = 256  # endpoints of one name; a listing is one message (1024 frames at most)
 
 
 class Key(NamedTuple):
@@ -58,19 +53,12 @@ class Key(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Record of one endpoint as it is transmitted.
-
-    Attributes:
-        key: of the endpoint.
-        stamp: (number, id of the server that took the change); the greater wins.
-        alive: False if it was withdrawn.
-        ttl_ms: time left; 0: for ever.
-    """
+    """Record of one endpoint as it is transmitted."""
 
     key: Key
-    stamp: tuple[int, str]
-    alive: bool
-    ttl_ms: int
+    stamp: tuple[int, str]  # (number, id of the server that took the change); the greater wins
+    alive: bool  # False if it was withdrawn
+    ttl_ms: int  # time left; 0: for ever
 
 
 class Record:
@@ -85,12 +73,7 @@ class Record:
 
 
 class Catalog:
-    """Endpoints by name.
-
-    Args:
-        server_id: of the server that keeps it; a word, different for each server and start.
-        limits: see `CatalogLimits`.
-    """
+    """Endpoints by name. The id of the server that keeps them is a word, different for each server and start."""
 
     def __init__(self, server_id: str, limits: CatalogLimits | None = None) -> None:
         self._id = server_id
@@ -104,12 +87,7 @@ class Catalog:
         return len(self._names)
 
     def put(self, key: Key, ttl_ms: int, *, wall_ms: int, now: float) -> Entry:
-        """Add an endpoint or renew it; ttl 0 is for ever. Returns the entry for other servers.
-
-        Raises:
-            MalformedMessage: the key or the time is not valid.
-            CatalogFull: a limit is reached.
-        """
+        """Add an endpoint or renew it; ttl 0 is for ever. Returns the entry for other servers. Raises MalformedMessage and CatalogFull."""
         check_key(key)
         if not 0 <= ttl_ms <= TTL_MS_MAX:
             raise MalformedMessage(f"a time to live of {ttl_ms} ms is not within 0 and {TTL_MS_MAX}")
@@ -125,12 +103,7 @@ class Catalog:
         return self._keep(Entry(key, self._next_stamp(wall_ms), False, int(kept_s * 1000)), now)
 
     def merge(self, entry: Entry, *, wall_ms: int, now: float) -> bool:
-        """Take an entry from another server. Returns whether it changed anything.
-
-        Raises:
-            MalformedMessage: the entry is not valid.
-            CatalogFull: a limit is reached.
-        """
+        """Take an entry from another server. Returns whether it changed anything. Raises MalformedMessage and CatalogFull."""
         check_key(entry.key)
         number, _ = entry.stamp
         if not 0 < number <= wall_ms + STAMP_AHEAD_MS_MAX:
@@ -183,7 +156,6 @@ class Catalog:
         return changed
 
     def deadline(self) -> float | None:
-        """Return when `tick` is due."""
         return self._ends.deadline()
 
     # --- inside -------------------------------------------------------------------------------------------------------------
@@ -222,11 +194,7 @@ class Catalog:
 
 
 def check_key(key: Key) -> None:
-    """Check that a key can be transmitted in a line.
-
-    Raises:
-        MalformedMessage: names the invalid part.
-    """
+    """Raise MalformedMessage if a key cannot be transmitted in a line."""
     for what, word in (("environment", key.environment), ("name", key.name)):
         if WORD.fullmatch(word) is None:
             raise MalformedMessage(f"the {what} is 1 to 128 letters, digits and . _ / -")

@@ -103,11 +103,7 @@ NameRequest = Get | Watch | Put | Drop | List | State | Dump | Merge
 
 
 def decode_request(body: Sequence[bytes]) -> NameRequest:
-    """Decode a request of a client or another server.
-
-    Raises:
-        MalformedMessage: it is none of the above.
-    """
+    """Decode a request of a client or another server."""
     verb, *frames = body
     match verb, len(frames):
         case b"GET", 2:
@@ -132,16 +128,11 @@ def decode_request(body: Sequence[bytes]) -> NameRequest:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Return `role ttl-ms endpoint`."""
     return f"{entry.key.role} {entry.ttl_ms} {entry.key.endpoint}".encode()
 
 
 def decode_entry(octets: bytes) -> tuple[str, int, str]:
-    """Return (role, ttl in ms, endpoint).
-
-    Raises:
-        MalformedMessage: it is no ENTRY.
-    """
+    """Return (role, ttl in ms, endpoint)."""
     role, ttl, endpoint = _words(octets, 3)
     key = Key("any", "any", role, endpoint)
     check_key(key)
@@ -149,7 +140,6 @@ def decode_entry(octets: bytes) -> tuple[str, int, str]:
 
 
 def encode_record(entry: Entry) -> bytes:
-    """Return `number server-id state ttl-ms role environment name endpoint`."""
     number, server_id = entry.stamp
     key = entry.key
     words = (number, server_id, "+" if entry.alive else "-", entry.ttl_ms, key.role, key.environment, key.name, key.endpoint)
@@ -157,11 +147,6 @@ def encode_record(entry: Entry) -> bytes:
 
 
 def decode_record(octets: bytes) -> Entry:
-    """Decode a record of another server.
-
-    Raises:
-        MalformedMessage: it is no RECORD.
-    """
     number, server_id, state, ttl, role, environment, name, endpoint = _words(octets, 8)
     if state not in ("+", "-") or WORD.fullmatch(server_id) is None:
         raise MalformedMessage("no record")

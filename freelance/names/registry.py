@@ -55,21 +55,11 @@ class Wait(NamedTuple):
 
 
 class Registry:
-    """Name server without its sockets.
-
-    Args:
-        server_id: different for each server and start.
-        limits: of the catalog.
-
-    Attributes:
-        catalog: its records.
-        changed: (environment, name) of listings that may have changed since this set was last cleared.
-        counters: requests and refusals, by name.
-    """
+    """Name server without its sockets."""
 
     def __init__(self, server_id: str, limits: CatalogLimits | None = None) -> None:
         self.catalog = Catalog(server_id, limits)
-        self.changed: set[tuple[str, str]] = set()
+        self.changed: set[tuple[str, str]] = set()  # (environment, name) of listings that may have changed since this set was last cleared
         self.counters: Counter[str] = Counter()
 
     def receive(self, body: Sequence[bytes], *, wall_ms: int, now: float) -> Answer | Wait:
@@ -85,12 +75,7 @@ class Registry:
             return Answer([FULL, str(error).encode()], [])
 
     def put(self, key: Key, ttl_ms: int, *, wall_ms: int, now: float) -> bytes:
-        """Add an endpoint of our own configuration; return the record for the other servers.
-
-        Raises:
-            MalformedMessage: the key or the time is not valid.
-            CatalogFull: a limit is reached.
-        """
+        """Add an endpoint of our own configuration; return the record for the other servers. Raises as `Catalog.put`."""
         entry = self.catalog.put(key, ttl_ms, wall_ms=wall_ms, now=now)
         self.changed.add(key[:2])
         return encode_record(entry)
@@ -115,11 +100,9 @@ class Registry:
         return [OK if entries else NONE, digest(entries), *map(encode_entry, entries)]
 
     def tick(self, now: float) -> None:
-        """Remove expired records."""
         self.changed |= self.catalog.tick(now)
 
     def deadline(self) -> float | None:
-        """Return when `tick` is due."""
         return self.catalog.deadline()
 
     def _do(self, request: NameRequest, wall_ms: int, now: float) -> Answer | Wait:

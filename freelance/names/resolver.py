@@ -337,11 +337,7 @@ def _ends(bind: Iterable[str], connect: Iterable[str]) -> list[tuple[bytes, str]
 
 
 async def _ask(client: Client, *frames: bytes) -> list[bytes]:
-    """Ask and return `[code][…]` with code 200 or 404.
-
-    Raises:
-        NamesRefused: any other code.
-    """
+    """Ask and return `[code][…]` with code 200 or 404; raises NamesRefused for any other code."""
     reply = await client.request(*frames)
     code = reply[0]
     if code not in (OK, NONE):
@@ -351,11 +347,7 @@ async def _ask(client: Client, *frames: bytes) -> list[bytes]:
 
 
 def _listing(reply: list[bytes]) -> Listing:
-    """Decode `[code][digest][ENTRY…]`.
-
-    Raises:
-        NamesRefused: it is not of this form, so it is not from a name server.
-    """
+    """Decode `[code][digest][ENTRY…]`; raises NamesRefused if it is not from a name server."""
     try:
         entries = [decode_entry(frame) for frame in reply[2:]]
     except MalformedMessage as error:

@@ -149,11 +149,7 @@ class NameServer:
         self._changed()
 
     def take(self, records: Sequence[bytes]) -> None:
-        """Take records of a peer.
-
-        Raises:
-            MalformedMessage: the peer speaks another protocol.
-        """
+        """Take records of a peer; raises MalformedMessage if it speaks another protocol."""
         self.registry.merge(Merge(tuple(map(decode_record, records))), wall_ms=wall_ms(), now=self._loop.time())
         self._changed()
 
