@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import core
 from bstar import status as report
@@ -39,7 +38,6 @@ from bstar.reactor import Reactor
 if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
-    from types import TracebackType
 
     from bstar.net.voter import Request
     from core.security.credentials import Secured
@@ -111,37 +109,20 @@ class Pair(Reactor):
         counters: Counter[str] = Counter()
         fresh = Record(RecordRole.SERVER, secrets.randbits(64) | 1, 1, 0)
         writer = BallotWriter(store, fresh, counters=counters, clock=clock)
-        super().__init__(role, heartbeat_ms, writer, compatible=compatible, counters=counters, clock=clock)
+        given: dict[str, Any] = {"context": context, "security": security, "socket_options": socket_options}
+        super().__init__(role, heartbeat_ms, writer, compatible=compatible, counters=counters, clock=clock, **given)
         self.service: Callable[[], dict[str, Any]] | None = None
         self._local, self._remote, self._witness_endpoint, self._control_endpoint = local, remote, witness, control
         self._lone_backup = lone_backup
         self._trusts = [trust_of_server(pair_key, security, endpoint) for endpoint in (remote, witness or remote)]
         self._held_max, self._running_max = held_max, running_max
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._options = dict(socket_options or {})
         self._control: Control | None = None
-        self._stack = AsyncExitStack()
         self._handing_over = False
 
     # --- life -----------------------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        try:
-            if self._own_context:
-                await self._stack.enter_async_context(self._context)
-            self._start(await self._writer.open())
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._stop()
-
-    def _start(self, record: Record) -> None:
+    async def _start(self) -> None:
+        record = await self._writer.open()
         heartbeat_s = self._heartbeat_ms / 1000
         settings = member_values.Settings(
             self.role,
@@ -183,7 +164,6 @@ class Pair(Reactor):
 
     async def _stop(self) -> None:
         """Stop publishing, release the lease, end everything that was started."""
-        self._timer.cancel()
         machine, self._machine = self._machine, None
         if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
             self._lease_client.release(machine.ballot)
@@ -197,20 +177,9 @@ class Pair(Reactor):
                 ended.close()
                 closing.append(ended.wait_closed())
         await asyncio.gather(*closing)
-        await self._stack.aclose()
         self._writer.close()
-        if self._ended.done() and not self._ended.cancelled():
-            self._ended.exception()  # raised by serve_forever already, or not awaited
 
-    async def serve_forever(self) -> None:
-        """Run until the task is cancelled or the pair fails.
-
-        Raises:
-            PairFault: a fatal event (BST-06). The error of a callback is raised as it is.
-        """
-        await asyncio.shield(self._ended)
-
-    # --- registration ------------ ---------------------------------------------------------------------------------------------
+    # --- registration ---------------------------------------------------------------------------------------------------------
 
     def voter(self, endpoint: str, *, handler: Callable[[Request], Any], **options: Any) -> str:
         """Bind the socket whose requests are votes; exactly one per pair (BST-04). Return the endpoint with its port.

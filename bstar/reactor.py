@@ -16,11 +16,11 @@ from bstar.machine.fsm import State, Verdict
 from bstar.machine.wire import WitnessAnswerKind
 from bstar.net.callbacks import Callbacks
 from bstar.net.trouble import fault_error
+from core.rpc.service import Service
 from core.runtime import supervision
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from bstar.machine.driver import Machine
     from bstar.machine.effects import ShellEffect
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from bstar.net.state_channel import StateChannel
     from bstar.net.trouble import Troubles
     from bstar.net.voter import Voter
+    from core.runtime.supervision import Timer
+    from core.security.credentials import Secured
+    from core.sockets.context import Context
 
 __all__ = ["Reactor"]
 
@@ -41,10 +44,9 @@ CHANGES_KEPT: Final = 16
 ANNOUNCEMENTS_KEPT: Final = 64
 
 
-class Reactor:
+class Reactor(Service):
     """Base of `Pair`, which creates the sockets; it is the pair's `VotePolicy`."""
 
-    _ended: asyncio.Future[None]
     _troubles: Troubles
 
     def __init__(
@@ -56,7 +58,11 @@ class Reactor:
         compatible: bool,
         counters: Counter[str],
         clock: Callable[[], float],
+        context: Context | None,
+        security: Secured | None,
+        socket_options: Mapping[str, Any] | None,
     ) -> None:
+        super().__init__(context, security, socket_options)
         self.role = State(role)
         self.counters = counters
         self._heartbeat_ms = heartbeat_ms
@@ -69,7 +75,7 @@ class Reactor:
         self._voter: Voter | None = None
         self._machine: Machine | None = None
         self._sequence = 0
-        self._timer = supervision.current().timer("bstar pair clock", self._tick)
+        self._timer: Timer = supervision.current().timer("bstar pair clock", self._tick)
         self._due: float | None = None
         self._peer_is_stock = False
         self._announced_at: dict[int, float] = {}  # by sequence: when we announced that we serve under the present ballot

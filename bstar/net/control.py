@@ -30,21 +30,13 @@ class Controlled(Protocol):
     """The server a control socket belongs to."""
 
     @property
-    def counters(self) -> Counter[str]:
-        """`control_malformed` is counted here."""
-        ...
+    def counters(self) -> Counter[str]: ...  # `control_malformed` is counted here
 
-    def known(self) -> Ballot:
-        """Return the highest ballot known."""
-        ...
+    def known(self) -> Ballot: ...  # highest ballot
 
-    def status(self) -> dict[str, Any]:
-        """Return the answer to STATUS."""
-        ...
+    def status(self) -> dict[str, Any]: ...  # the answer to STATUS
 
-    async def switchover(self) -> None:
-        """Hand the active role to the peer; raises NotActive."""
-        ...
+    async def switchover(self) -> None: ...  # hands the active role to the peer; raises NotActive
 
 
 class Control(ControlSocket):

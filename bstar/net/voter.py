@@ -39,33 +39,19 @@ TURNS_BEFORE_A_VERDICT: Final = 3
 class VotePolicy(Protocol):
     """Decisions a voter needs of its pair."""
 
-    def serves(self) -> bool:
-        """Return whether an answer may leave now."""
-        ...
+    def serves(self) -> bool: ...  # whether an answer may leave now
 
-    def verdict(self, seen: Ballot) -> Verdict:
-        """Decide about one request."""
-        ...
+    def verdict(self, seen: Ballot) -> Verdict: ...  # about one request
 
-    def vouches(self, seen: Ballot) -> bool:
-        """Return whether this server knows that no server is active under a higher ballot named by a client."""
-        ...
+    def vouches(self, seen: Ballot) -> bool: ...  # it knows that no server is active under a higher ballot named by a client
 
-    def ballot(self) -> Ballot:
-        """Return the ballot under which this server is active."""
-        ...
+    def ballot(self) -> Ballot: ...  # under which this server is active
 
-    def refusal(self) -> NotActive:
-        """Return the reason for a refusal, the active server and when to ask again."""
-        ...
+    def refusal(self) -> NotActive: ...  # its reason, the active server and when to ask again
 
-    def known(self) -> Ballot:
-        """Return the highest known ballot, for refused clients."""
-        ...
+    def known(self) -> Ballot: ...  # the highest one, for refused clients
 
-    def active_role(self) -> State | None:
-        """Return the role of the active server, if known."""
-        ...
+    def active_role(self) -> State | None: ...  # of the active server, if known
 
 
 class Request:

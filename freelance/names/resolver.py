@@ -57,18 +57,15 @@ class Listing:
 class Connects(Protocol):
     """Object that connects, such as a socket."""
 
-    def connect(self, endpoint: str) -> object:
-        """Connect."""
+    def connect(self, endpoint: str) -> object: ...
 
-    def disconnect(self, endpoint: str) -> object:
-        """Disconnect."""
+    def disconnect(self, endpoint: str) -> object: ...
 
 
 class Binds(Protocol):
     """Object that listens, such as a socket."""
 
-    def bind(self, endpoint: str) -> object:
-        """Listen."""
+    def bind(self, endpoint: str) -> object: ...
 
 
 class Names:

@@ -12,11 +12,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import core
-from core.machine.deadlines import TIMER_S_MIN
+from core.rpc.service import Service
 from core.runtime import supervision
 from freelance.client import Client
 from freelance.errors import MalformedMessage, NoServer
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
+    import core
     from core.security.credentials import Secured
     from freelance.names.catalog import CatalogLimits
 
@@ -41,7 +40,7 @@ RECORDS_PER_MESSAGE: Final = PAGE
 VERBS_AFTER_CATCHING_UP: Final = frozenset({b"GET", b"WATCH", b"LIST"})
 
 
-class NameServer:
+class NameServer(Service):
     """Server of names and their endpoints.
 
     Args:
@@ -72,10 +71,10 @@ class NameServer:
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(context, security, socket_options)
+        self._timer = supervision.current().timer("freelance names clock", self._tick)
         self.registry = Registry(secrets.token_hex(8), limits)
         self._watchers_max = watchers_max
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
         self._server = Server(
             bind,
             self._answer,
@@ -91,23 +90,14 @@ class NameServer:
         self._caught_up = asyncio.Event()
         if not self._peers:
             self._caught_up.set()
-        self._clock = supervision.current().timer("freelance names clock", self._tick)
-        self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        async with AsyncExitStack() as stack:
-            if self._own_context:
-                await stack.enter_async_context(self._context)
-            for peer in self._peers:
-                await stack.enter_async_context(peer)
-            await stack.enter_async_context(self._server)
-            self._stack = stack.pop_all()
+    async def _start(self) -> None:
+        for peer in self._peers:
+            await self._stack.enter_async_context(peer)
+        await self._stack.enter_async_context(self._server)
         self._changed()
-        return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._clock.cancel()
+    async def _stop(self) -> None:
         await self._stack.aclose()
 
     @property
@@ -129,10 +119,6 @@ class NameServer:
     def figures(self) -> dict[str, int]:
         """Number of names, and the counters, for the metrics page."""
         return {"names": len(self.registry.catalog), **self.counters}
-
-    async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are answered with or without this call."""
-        await self._server.serve_forever()
 
     def put(self, environment: str, name: str, *, bind: Iterable[str] = (), connect: Iterable[str] = ()) -> None:
         """Add endpoints of our own configuration, within the block; they stay until they are withdrawn.
@@ -206,10 +192,7 @@ class NameServer:
                 if not future.done():
                     future.set_result(None)
         self.registry.changed.clear()
-        at = self.registry.deadline()
-        due = self._clock.when
-        if at is not None and (due is None or due > at):
-            self._clock.at(max(at, self._loop.time() + TIMER_S_MIN))
+        self._wake_at(self.registry.deadline())
 
     def _tick(self) -> None:
         self.registry.tick(self._loop.time())
