@@ -310,7 +310,7 @@ class Pair(Reactor):
             reason = "not the active server" if self.state is not State.ACTIVE else "the peer cannot take over"
             raise NotActive(reason, active=self._active_name())
         if self._handing_over:
-            raise NotActive("another switchover is under way")
+            raise NotActive("another switchover is in progress")
         self._handing_over, done = True, False
         try:
             await self._finish(drain_s)

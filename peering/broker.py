@@ -264,7 +264,7 @@ class Broker(Service):
         state_ms = self._limits.state_ms
         probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
         # A task has its sender's address in front, and an empty frame for a REQ worker; a lent one has the borrower's address and
-        # possibly one more. So our clients are told at once what is too large, and no task is read that cannot be given to any worker.
+        # possibly one more. So our clients know at once what is too large, and no task is read that cannot be given to any worker.
         self._localfe = self._at("localfe", core.ROUTER, router_mandatory=1, **less_by(5))
         # A worker or peer that reconnects with its name takes it over from a connection that may be dead.
         self._localbe = self._at("localbe", core.ROUTER, linger_ms=0, router_mandatory=1, router_handover=1)

@@ -1,4 +1,4 @@
-"""Options of the broker: how often, how long, how many, how large. Each has a unit and a reason.
+"""Options of the broker: intervals, times, numbers and sizes, each with a unit and a reason.
 
 Pure.
 """
@@ -9,42 +9,44 @@ from dataclasses import dataclass, fields
 
 __all__ = ["REQUEST_OVERHEAD_BYTES", "BrokerOptions"]
 
-# What one request costs beside its octets: record, dictionary entries, queue slot. Counting it makes `memory_max_bytes` an honest
+# Memory of one request beyond its bytes: record, dictionary entries, queue slot. Counting it makes `memory_max_bytes` a true
 # limit for floods of tiny requests, and bounds their number.
 REQUEST_OVERHEAD_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """What an operator can set; every number is positive, but where 0 is named.
+    """Limits and times that an operator can set; every number is positive unless 0 is mentioned.
 
     Attributes:
-        heartbeat_ms: between two heartbeats of broker and worker; the guide's programs use 2500.
-        liveness: silent heartbeats after which a worker is dead (7.5 s by default).
-        busy_ms: how long a worker that cannot heartbeat while it works (MDP/0.1, MDP-37) may keep a request before the request goes
-            to another one. Longer than any honest handler, or the request is executed twice.
-        start_hold_ms: how long a broker that has just begun to serve, after its start or by taking over, lets requests wait for a service
-            that no worker has offered yet, instead of refusing them with NO_SERVICE; 0 for not at all. When left out, `heartbeat_ms` times
-            `liveness`: by then every worker of the broker before it that lives has come.
-        queue_ms: how long a request waits for a service without workers, and how long the request of a client that cannot
+        heartbeat_ms: interval between heartbeats of broker and worker; the guide's programs use 2500.
+        liveness: number of silent heartbeats after which a worker is dead (7.5 s by default).
+        busy_ms: maximum time that a worker without heartbeats while it works (MDP/0.1, MDP-37) may keep a request before the request goes
+            to another worker. If a handler takes longer, its request is executed twice.
+        start_hold_ms: how long a broker that has just started or taken over lets requests wait for a service that no worker has offered
+            yet, instead of refusing them with NO_SERVICE; 0 for not at all. When left out, `heartbeat_ms` times `liveness`: by then
+            every live worker of the previous broker has reconnected.
+        queue_ms: maximum time that a request waits for a service without workers, and that a request of a client that cannot
             cancel (MDP/0.1, 0.2) waits at all (MDP-33).
-        queue_max: requests waiting for one service; a burst of 100,000 must fit.
-        queue_max_bytes: their octets.
-        client_queue_max: of these, of one client, so that one client cannot shut out the others.
-        memory_max_bytes: all requests the broker holds, queued or running, with `REQUEST_OVERHEAD_BYTES` each.
-        services_max: services known at a time; names come from peers (fault B3).
-        absent_max: of these, services without workers that exist only because somebody waits for them.
+        queue_max: maximum requests waiting for one service; a burst of 100,000 must fit.
+        queue_max_bytes: maximum bytes of all requests waiting for one service.
+        client_queue_max: maximum waiting requests of one client, so that one client cannot shut out the others.
+        memory_max_bytes: maximum bytes of all requests, queued or running, counting `REQUEST_OVERHEAD_BYTES` more for each.
+        services_max: maximum services known at a time; names come from peers (fault B3).
+        absent_max: maximum services without workers that exist only because clients wait for them.
         service_idle_ms: how long a service that had workers is remembered without workers and requests (MMI-07).
-        workers_max: workers registered at a time.
+        workers_max: maximum workers registered at a time.
         deliveries_max: how many workers may be lost with the same request before it is a dead letter (fault B7).
-        unread_max_bytes: what one peer was sent and has not read; beyond it the peer is cut (fault N5).
-        unread_total_max_bytes: the same of all peers together; beyond it those with the most are cut.
-        unread_hold_ms: from half of these limits on, workers are held back for a peer that reads slower than they answer; for so long.
-        parts_max_bytes: PARTIALs kept for a client whose dialect has none (MDP-43), per request.
-        results_max: replies kept by idempotency key (IDM-04); `results_max_bytes` their octets, `results_ms` for how long: longer
-            than a client repeats a request.
-        letters_max: dead letters kept for people; `letters_max_bytes` their octets.
-        mmi_max_bytes: the largest answer of `mmi.*` (fault B11).
+        unread_max_bytes: maximum bytes sent to one peer and not read by it; beyond it the peer is disconnected (fault N5).
+        unread_total_max_bytes: the same for all peers together; beyond it those with the most unread bytes are disconnected.
+        unread_hold_ms: how long workers are paused for a peer that reads slower than they answer; begins at half of the two limits.
+        parts_max_bytes: maximum bytes of PARTIALs kept for a client with a dialect without them (MDP-43), per request.
+        results_max: maximum replies kept by idempotency key (IDM-04).
+        results_max_bytes: maximum bytes of these replies.
+        results_ms: how long a reply is kept by its key; must be longer than a client repeats a request.
+        letters_max: maximum dead letters kept for operators.
+        letters_max_bytes: maximum bytes of the dead letters.
+        mmi_max_bytes: maximum bytes of an answer of `mmi.*` (fault B11).
         manage: whether `mmi.drain`, `mmi.disable`, `mmi.enable` and reading, repeating and dropping dead letters are offered; any client
             that can connect can use them.
     """
@@ -84,16 +86,16 @@ class BrokerOptions:
 
     @property
     def expiry_s(self) -> float:
-        """After how long a silence a worker is dead, in seconds: one liveness window."""
+        """Silence after which a worker is dead, in seconds: one liveness window."""
         return self.heartbeat_ms * self.liveness / 1000
 
     @property
     def settle_s(self) -> float:
-        """How long the ends of connections that were lost together may take to be noticed, in seconds: a sixteenth of the interval."""
+        """Time in which connections lost together are noticed, in seconds: a sixteenth of the heartbeat interval."""
         return self.heartbeat_ms / 16_000
 
     @property
     def start_hold_s(self) -> float:
-        """How long NO_SERVICE is held back when the broker begins to serve, in seconds."""
+        """Time for which NO_SERVICE is withheld after the broker begins to serve, in seconds."""
         hold_ms = self.expiry_s * 1000 if self.start_hold_ms is None else self.start_hold_ms
         return hold_ms / 1000

@@ -1,0 +1,171 @@
+"""Words and forms that no text of the project uses: docstrings, comments, log and error texts, --help, pages, names of tests."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.xdist_group("architecture")
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering", "majordomo_toolkit")
+TREES = (*PACKAGES, "tests", "benchmarks", "examples", "deploy")
+# Texts with forbidden words, and first lines that are no first lines, which a tree still has: these numbers only go down.
+LEFT: dict[str, tuple[int, int]] = {}
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "specs", "benchmarks", "examples", "deploy")
+FIRST_LINE_WORDS_MAX = 20
+_IS = r"\b(?:is|are|was|were|be|been|being|gets?)"
+_PROGRAM = (
+    r"\b(?:client|worker|broker|peer|server|store|socket|program|process|session|handler|listener|queue|task|service|mirror|witness)s?"
+)
+
+# What is never written -> what is written instead.
+FORBIDDEN = {
+    r"\bwho(?:m|so)?ever\b": "every client that, any program that",
+    rf"{_PROGRAM} who(?:m)?\b": "that, which",
+    r"\b(?:one|those|he) who\b": "the client that, programs that",
+    r"(?:^|[.:;] )(?:Who|who)\b(?! may\b)": "a client that, the program that",
+    r"\b(?:nobody|nothing|no one)\b[^.;:|]{0,60}\bany more\b": "no client … any longer",
+    r"\b(?:he|his|him|himself|she|her|hers)\b": "it, its",
+    r"\blet(?:s|ting)? (?:it |them )?go\b": "close, release, disconnect",
+    rf"{_IS} told\b": "gets, receives, is notified",
+    r"\bunder way\b": "in flight, running",
+    r"\bmend(?:s|ed|ing)?\b": "fix, repair, correct",
+    r"(?<!dead )(?<!dead-)(?<!capital )\bletters?\b(?!,? (?:and )?digits| of any)": "dead letter",
+    r"\bby hand\b": "manually, or name the person",
+    r"(?<!-)\bpatience\b(?!:)": "timeout, attempts",
+    r"\bdial(?:l?er|l?ers|s|l?ed|l?ing)?\b": "connect, connection, reconnector",
+    r"\bwaiting rooms?\b|\bdesks?\b|\bseats?\b|\blanes?\b|\bglances?\b|\bstaff\b": "queue, registration, path, status",
+    r"\bin hand\b": "in flight",
+    rf"{_IS} cut\b(?! (?:into|in|at|off|from|short|to|by|out|and))": "disconnected, closed",
+    r"\bcuts (?:a|the|its|every|each|any|that) (?:peer|client|worker|connection)": "disconnects, closes",
+    r"\b(?:has|have|had|with|is|no|finds|found|without|making|make|for) room\b": "capacity, space",
+    r"\bsen[dt]s? (?:\w+ )?away\b": "disconnect, refuse",
+    r"\bturns? of the (?:event[ -])?loop\b|\bloop turns?\b|\b(?:in|within) (?:one|the same|that|this) turn\b": "event-loop iteration",
+}
+# Text for users speaks of bytes; only the frames of an RFC have octets.
+OCTET = re.compile(r"\boctets?\b", re.IGNORECASE)
+RULES = [(re.compile(pattern, re.IGNORECASE), better) for pattern, better in FORBIDDEN.items()]
+QUESTION = re.compile(r"(?:What|Who|How|Which)\b")
+
+
+class Text(NamedTuple):
+    """A piece of text: where, of what kind (docstring, comment, string, page, name), and its words."""
+
+    place: str
+    kind: str
+    words: str
+
+
+@cache
+def texts_of_code(path: Path) -> tuple[Text, ...]:
+    """Return docstrings, comments, strings of several words, and names of tests."""
+    place = path.relative_to(ROOT).as_posix()
+    source = path.read_text(encoding="utf-8")
+    found, docstrings = [], set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if (text := ast.get_docstring(node)) is not None:
+                docstrings.add(id(node.body[0].value))  # type: ignore[attr-defined]
+                found.append(Text(f"{place}:{node.body[0].lineno}", "docstring", text))
+            if not isinstance(node, ast.Module) and node.name.startswith("test_"):
+                found.append(Text(f"{place}:{node.lineno}", "name", node.name.replace("_", " ")))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and node.value.count(" ") >= 2:
+            found.append(Text(f"{place}:{node.lineno}", "string", node.value))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    found += [Text(f"{place}:{token.start[0]}", "comment", token.string) for token in tokens if token.type == tokenize.COMMENT]
+    return tuple(found)
+
+
+@cache
+def texts_of_page(path: Path) -> tuple[Text, ...]:
+    """Return the prose of a page, by paragraph or table row."""
+    place = path.relative_to(ROOT).as_posix()
+    blank = lambda match: "\n" * match[0].count("\n")  # noqa: E731
+    text = re.sub(r"^```.*?^```$", blank, path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    found, begun, lines = [], 0, []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.startswith("|") or re.match(r" *(?:[-*]|\d+\.) ", line) or not line.strip():
+            if lines:
+                found.append(Text(f"{place}:{begun}", "page", " ".join(lines)))
+            lines = []
+            if line.startswith("|"):
+                found.append(Text(f"{place}:{number}", "page", line))
+            elif line.strip():
+                begun, lines = number, [line.strip()]
+        else:
+            begun = begun if lines else number
+            lines.append(line.strip())
+    return tuple(found)
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def pages(*names: str) -> list[Path]:
+    return sorted(page for name in names for page in ([ROOT / name] if name.endswith(".md") else (ROOT / name).rglob("*.md")))
+
+
+def plain(text: str) -> str:
+    """Return a text without code and quotations: what stands between back-ticks, and the words of others between quotation marks."""
+    return re.sub(r"`+[^`]*`+|[“‘][^”’]*[”’]", "`x`", re.sub(r"\s+", " ", text))
+
+
+def forbidden(texts: Iterator[Text] | list[Text]) -> list[str]:
+    return [
+        f"{text.place}: “{found[0]}” ({better})"
+        for text in texts
+        for words in [plain(text.words)]
+        for pattern, better in RULES
+        for found in pattern.finditer(words)
+    ]
+
+
+def first_lines(texts: Iterator[Text] | list[Text]) -> list[str]:
+    """Return docstrings that begin with a question or with a line of too many words."""
+    heads = [(text.place, text.words.partition("\n\n")[0].split("\n")[0]) for text in texts if text.kind == "docstring"]
+    return [f"{place}: {line}" for place, line in heads if QUESTION.match(line) or len(line.split()) > FIRST_LINE_WORDS_MAX]
+
+
+@cache
+def texts_of_tree(tree: str) -> tuple[Text, ...]:
+    return tuple(text for path in python_files(tree) for text in texts_of_code(path))
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_code_has_no_forbidden_words(tree: str) -> None:
+    found = forbidden(list(texts_of_tree(tree)))
+    assert len(found) <= LEFT.get(tree, (0, 0))[0], "\n".join(found)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_docstrings_begin_with_a_short_line_and_no_question(tree: str) -> None:
+    found = first_lines(list(texts_of_tree(tree)))
+    assert len(found) <= LEFT.get(tree, (0, 0))[1], "\n".join(found)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_have_no_forbidden_words(name: str) -> None:
+    assert forbidden([text for page in pages(name) for text in texts_of_page(page)]) == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs"])
+def test_pages_for_users_speak_of_bytes(name: str) -> None:
+    assert [text.place for page in pages(name) for text in texts_of_page(page) if OCTET.search(plain(text.words))] == []
+
+
+def test_messages_speak_of_bytes() -> None:
+    """Log lines and error texts; what Python shows of a help text is in docs/."""
+    strings = [text for package in PACKAGES for text in texts_of_tree(package) if text.kind == "string"]
+    assert [text.place for text in strings if OCTET.search(plain(text.words))] == []
