@@ -47,46 +47,11 @@ if TYPE_CHECKING:
     from titanic.store.service import Service, ServiceOptions
     from titanic.store.store import Store
 
-__all__ = [
-    "BadRequest",
-    "OptionsNotSupported",
-    "Client",
-    "Damaged",
-    "DeadLettered",
-    "DispatchOptions",
-    "Expired",
-    "Forbidden",
-    "HeldDisk",
-    "Journal",
-    "JournalError",
-    "JournalOptions",
-    "KeyConflict",
-    "Limits",
-    "LogOptions",
-    "Mirror",
-    "MirrorAway",
-    "MirrorLine",
-    "Outcome",
-    "PairedOptions",
-    "PairedTitanic",
-    "Pending",
-    "RealDisk",
-    "Service",
-    "ServiceOptions",
-    "Store",
-    "StoreFull",
-    "StoreLocked",
-    "SyncClient",
-    "SyncOutcome",
-    "SyncTicket",
-    "Ticket",
-    "TitanicError",
-    "Unavailable",
-    "UnknownRequest",
-    "VersionTooNew",
-    "Wounded",
-    "__version__",
-]
+__all__ = ["BadRequest", "OptionsNotSupported", "Client", "Damaged", "DeadLettered", "DispatchOptions", "Expired", "Forbidden", "HeldDisk"]
+__all__ += ["Journal", "JournalError", "JournalOptions", "KeyConflict", "Limits", "LogOptions", "Mirror", "MirrorAway", "MirrorLine"]
+__all__ += ["Outcome", "PairedOptions", "PairedTitanic", "Pending", "RealDisk", "Service", "ServiceOptions", "Store", "StoreFull"]
+__all__ += ["StoreLocked", "SyncClient", "SyncOutcome", "SyncTicket", "Ticket", "TitanicError", "Unavailable", "UnknownRequest"]
+__all__ += ["VersionTooNew", "Wounded", "__version__"]
 
 _HOMES = {
     **dict.fromkeys(__all__, "titanic.errors"),

@@ -25,36 +25,9 @@ if TYPE_CHECKING:
 
     Octets = bytes | memoryview[int]
 
-__all__ = [
-    "ANSWERED",
-    "BLOCK_BYTES_MAX",
-    "CANCELLED",
-    "COLUMNS",
-    "DROPPED",
-    "EXPIRED",
-    "FAILED",
-    "HEADER_BYTES",
-    "ID_BYTES",
-    "KINDS",
-    "REDELIVERED",
-    "REFUSED",
-    "VERSION",
-    "WORKER_LOST",
-    "WORKER_READY",
-    "Block",
-    "Clock",
-    "Damage",
-    "Event",
-    "NotAnEventLog",
-    "decode_blocks",
-    "decode_header",
-    "decode_segment",
-    "encode_block",
-    "encode_header",
-    "events_of",
-    "halves",
-    "whole_blocks",
-]
+__all__ = ["ANSWERED", "BLOCK_BYTES_MAX", "CANCELLED", "COLUMNS", "DROPPED", "EXPIRED", "FAILED", "HEADER_BYTES", "ID_BYTES", "KINDS"]
+__all__ += ["REDELIVERED", "REFUSED", "VERSION", "WORKER_LOST", "WORKER_READY", "Block", "Clock", "Damage", "Event", "NotAnEventLog"]
+__all__ += ["decode_blocks", "decode_header", "decode_segment", "encode_block", "encode_header", "events_of", "halves", "whole_blocks"]
 
 VERSION = 1
 MAGIC = b"MDPEVT\r\n"

@@ -20,20 +20,8 @@ if TYPE_CHECKING:
     from mdp.spark.sources import register
     from mdp.spark.worker import SparkLimits, SparkWorker
 
-__all__ = [
-    "ClassicSessionNeeded",
-    "Counts",
-    "CurveFiles",
-    "Progress",
-    "Report",
-    "SparkLimits",
-    "SparkWorker",
-    "ask_sql",
-    "dispatch",
-    "new_session",
-    "register",
-    "report",
-]
+__all__ = ["ClassicSessionNeeded", "Counts", "CurveFiles", "Progress", "Report", "SparkLimits", "SparkWorker", "ask_sql", "dispatch"]
+__all__ += ["new_session", "register", "report"]
 
 __getattr__ = lazy_names(
     __name__,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgpack
 
 import mdp
-from mdp.spark.demo.processes import Processes
+from tests.scenes.spark_processes import ServiceProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ class House:
     def __init__(self, place: Path, environment: Mapping[str, str]) -> None:
         self.place = place
         self.environment = environment
-        self.processes = Processes(
+        self.processes = ServiceProcesses(
             "count", "tests.titanic.spark.services:count", workers=1, concurrency=256, environment=environment, logs=place
         )
         self.broker = self.processes.broker

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 from core.zmtp.decoder import decode_frames
+from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record_bodies import Dead, reply_frames, request_frames
 from titanic.store.index.stored_request import ANSWERED
 from titanic.wire.tsp import BAD, FAILED, OK
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from titanic.journal.group_commit import Journal
-    from titanic.journal.memory_journal import MemoryJournal
     from titanic.journal.record import Location
     from titanic.store.index.request_index import RequestIndex
     from titanic.store.index.stored_request import Entry
@@ -30,13 +30,10 @@ CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # the rest is read from the disk
 class Bodies:
     """Bodies of one store's records."""
 
-    def __init__(
-        self, index: RequestIndex, journal: Journal | MemoryJournal, counters: dict[str, int], memory: MemoryJournal | None = None
-    ) -> None:
+    def __init__(self, index: RequestIndex, journal: Journal | MemoryJournal, counters: dict[str, int]) -> None:
         self._index = index
         self._journal = journal
         self._counters = counters  # `damaged` is counted here
-        self._memory = memory  # the journal, when it is one in memory
         self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
         self._cache_bytes = 0
 
@@ -56,12 +53,8 @@ class Bodies:
             return
         if self._cache.pop(place, None) is not None:
             self._cache_bytes -= place[2]
-        if self._memory is not None:
-            self._memory.forget(place)
-
-    def clear(self) -> None:
-        self._cache.clear()
-        self._cache_bytes = 0
+        if isinstance(self._journal, MemoryJournal):
+            self._journal.forget(place)
 
     def take(self, entry: Entry) -> list[bytes] | None:
         """Take `[body...]` of a request out of the cache; None when it is not there, see `request_of`."""

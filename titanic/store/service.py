@@ -307,7 +307,7 @@ class Service:
         try:
             self._supervisor.each("titanic dispatch", self._act, iter(self.delivery.actions(now)), self._action_failed)
         finally:
-            self._schedule(now)
+            self._set_clock(self.delivery.deadline(now))
 
     def _act(self, actions: Iterator[Probe | Send]) -> None:
         for action in actions:
@@ -317,8 +317,8 @@ class Service:
             else:
                 service = action.service
                 asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
-                note = partial(self._supervisor.call, "titanic probe", self._probed, service, failed=partial(self._probe_failed, service))
-                asked.add_done_callback(note)
+                failed = partial(self._note_probe, service, False)
+                asked.add_done_callback(partial(self._supervisor.call, "titanic probe", self._probed, service, failed=failed))
         self._acting = None
 
     def _action_failed(self, error: Exception) -> None:
@@ -327,7 +327,7 @@ class Service:
         if type(action) is Send:
             self._send_again(action.uuid, error)
         elif type(action) is Probe:
-            self._probe_failed(action.service, error)
+            self._note_probe(action.service, False)
 
     def _send_faulted(self, error: Exception, entry: Entry, *_: object) -> None:
         self._send_again(entry.uuid, error)
@@ -344,9 +344,6 @@ class Service:
             self.store.attempted(entry)
             self._give_up(entry, f"internal fault: {type(error).__name__}")
 
-    def _schedule(self, now: float) -> None:
-        self._set_clock(self.delivery.deadline(now))
-
     def _set_clock(self, due: float) -> None:
         if due != inf:
             self._clock.at(due)
@@ -356,13 +353,11 @@ class Service:
     def _probed(self, service: bytes, asked: asyncio.Future[list[bytes]]) -> None:
         if asked.cancelled() or self._stopping:
             return
-        available = asked.exception() is None and asked.result()[0] == b"200"
-        self.delivery.probed(service, available, self._loop.time())
-        self._pump_soon()
+        self._note_probe(service, asked.exception() is None and asked.result()[0] == b"200")
 
-    def _probe_failed(self, service: bytes, error: Exception) -> None:
-        """Note a failed probe, so that the service is probed again."""
-        self.delivery.probed(service, False, self._loop.time())
+    def _note_probe(self, service: bytes, available: bool, _: Exception | None = None) -> None:
+        """Note the answer of a probe; a service whose probe failed is probed again."""
+        self.delivery.probed(service, available, self._loop.time())
         self._pump_soon()
 
     def _send(self, uuid: bytes) -> None:

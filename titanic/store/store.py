@@ -127,7 +127,7 @@ class Store:
         wall_ms = time.time_ns() // 1_000_000
         if self._disk is None or self._options is None:
             self.journal = memory = MemoryJournal()
-            self.bodies = Bodies(self.index, memory, self.counters, memory)
+            self.bodies = Bodies(self.index, memory, self.counters)
             self._clock_offset_ms = -self.now_ms()
             return
         self.journal = journal = Journal(self._disk, self._options)

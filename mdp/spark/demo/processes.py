@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["Processes", "broker_stats", "free_port", "workers_of"]
 
 # A new process loads Python and its packages; on a busy machine this takes long.
-_READY_WITHIN_S = 60.0
+READY_WITHIN_S = 60.0
 # Daemons drain within 10 s by themselves.
 _STOP_WITHIN_S = 15.0
-_POLL_S = 0.05
+POLL_S = 0.05
 
 
 class Processes:
@@ -65,23 +65,6 @@ class Processes:
         name = f"worker-{len(self.workers) + 1}"
         self.workers.append(self._start(name, "worker", *arguments, "--concurrency", str(self._concurrency)))
 
-    def offer(self, service: str, handler: str) -> None:
-        """Start a worker process for another service, and wait until it is registered."""
-        process = self._start(service, "worker", "--broker", self.broker, "--service", service, "--handler", handler)
-        give_up_at = time.monotonic() + _READY_WITHIN_S
-        with SyncClient(self.broker, timeout=1.0, attempts=1) as client:
-            while not workers_of(client, service):
-                if process.poll() is not None or time.monotonic() > give_up_at:
-                    raise Unreachable(f"the worker of {service} did not start; its log is in {self._logs}")
-                time.sleep(_POLL_S)
-
-    def restart_broker(self) -> None:
-        """Kill the broker and start it again at the same endpoint."""
-        if self.broker_process is not None:
-            self.broker_process.kill()
-            self.broker_process.wait()
-        self.broker_process = self._start("broker-again", "broker", "--bind", self.broker)
-
     @contextmanager
     def paused(self, number: int) -> Iterator[None]:
         """Stop a worker process while the block runs, where the system can (not on Windows)."""
@@ -111,13 +94,13 @@ class Processes:
         return process
 
     def _wait_until_ready(self) -> None:
-        give_up_at = time.monotonic() + _READY_WITHIN_S
+        give_up_at = time.monotonic() + READY_WITHIN_S
         with SyncClient(self.broker, timeout=1.0, attempts=1) as client:
             while self._ready_workers(client) < self._worker_count:
                 ended = [process for process in self._processes if process.poll() is not None]
                 if ended or time.monotonic() > give_up_at:
                     raise Unreachable(f"the broker and its workers did not start; their logs are in {self._logs}")
-                time.sleep(_POLL_S)
+                time.sleep(POLL_S)
 
     def _ready_workers(self, client: SyncClient) -> int:
         try:

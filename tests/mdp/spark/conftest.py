@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.spark.demo.processes import Processes, free_port
+from mdp.spark.demo.processes import free_port
 from mdp.spark.session import local_session
+from tests.scenes.spark_processes import ServiceProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +37,12 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcesses]:
     """Service that returns the request's key, and how often it was asked with it."""
     logs = tmp_path_factory.mktemp("key-service")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with Processes("keys", "tests.mdp.spark.services:keys", workers=1, concurrency=64, environment=environment, logs=logs) as processes:
+    with ServiceProcesses(
+        "keys", "tests.mdp.spark.services:keys", workers=1, concurrency=64, environment=environment, logs=logs
+    ) as processes:
         processes.offer("count_up", "tests.mdp.spark.services:count_up")
         yield processes

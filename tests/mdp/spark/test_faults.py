@@ -15,10 +15,11 @@ from pyspark.sql import functions as F
 from mdp.client.sync import SyncClient
 from mdp.errors import RequestError
 from mdp.spark import dispatch
-from mdp.spark.demo.processes import Processes, broker_stats, workers_of
+from mdp.spark.demo.processes import broker_stats, workers_of
 from mdp.spark.rows.request_keys import PartitionKeys
 from tests.mdp.spark.conftest import ROOT
 from tests.mdp.spark.services import GATE
+from tests.scenes.spark_processes import ServiceProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,20 +37,22 @@ def frail_gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def frail(tmp_path_factory: pytest.TempPathFactory, frail_gate: Path) -> Iterator[Processes]:
+def frail(tmp_path_factory: pytest.TempPathFactory, frail_gate: Path) -> Iterator[ServiceProcesses]:
     logs = tmp_path_factory.mktemp("frail")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), GATE: str(frail_gate)}
-    with Processes("nap", "tests.mdp.spark.services:nap", workers=1, concurrency=64, environment=environment, logs=logs) as processes:
+    with ServiceProcesses(
+        "nap", "tests.mdp.spark.services:nap", workers=1, concurrency=64, environment=environment, logs=logs
+    ) as processes:
         processes.offer("one_in_a_hundred", "tests.mdp.spark.services:one_in_a_hundred")
         processes.offer("straggling", "tests.mdp.spark.services:straggling")
         yield processes
 
 
-def ask(df: DataFrame, processes: Processes, service: str, **options: Any) -> DataFrame:
+def ask(df: DataFrame, processes: ServiceProcesses, service: str, **options: Any) -> DataFrame:
     return dispatch(df, **{"broker": processes.broker, "service": service, "request": "id", "schema": "n long", "timeout": 20.0, **options})
 
 
-def test_rows_that_failed_are_sent_again_by_asking_about_them(spark: SparkSession, frail: Processes, tmp_path: Path) -> None:
+def test_rows_that_failed_are_sent_again_by_asking_about_them(spark: SparkSession, frail: ServiceProcesses, tmp_path: Path) -> None:
     """1 % of the rows fail: the job succeeds, each says why, and a second job answers them."""
     ask(spark.range(0, 2000, 1, 2), frail, "one_in_a_hundred").write.parquet(str(tmp_path / "first"))
     first = spark.read.parquet(str(tmp_path / "first"))
@@ -61,14 +64,14 @@ def test_rows_that_failed_are_sent_again_by_asking_about_them(spark: SparkSessio
     assert len(again) == 20
 
 
-def test_a_straggler_holds_back_its_own_place_and_not_the_others(spark: SparkSession, frail: Processes) -> None:
+def test_a_straggler_holds_back_its_own_place_and_not_the_others(spark: SparkSession, frail: ServiceProcesses) -> None:
     """The first row is answered after two hundred others; they were asked meanwhile, and the order is kept."""
     rows = ask(spark.range(0, 1000, 1, 1), frail, "straggling").collect()
     assert [row["n"] for row in rows] == list(range(1000))
     assert {row["_status"] for row in rows} == {"OK"}
 
 
-def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSession, frail: Processes, frail_gate: Path) -> None:
+def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSession, frail: ServiceProcesses, frail_gate: Path) -> None:
     """The second half of each partition is answered after the broker has been killed and started again, however late that is."""
     killed = threading.Event()
 
@@ -113,7 +116,7 @@ def crash_once(place: str) -> Any:
     return stage
 
 
-def executed_by(spark: SparkSession, processes: Processes, place: Path, df: DataFrame, **options: Any) -> tuple[int, set[str]]:
+def executed_by(spark: SparkSession, processes: ServiceProcesses, place: Path, df: DataFrame, **options: Any) -> tuple[int, set[str]]:
     """Run a dispatch whose task crashes once after rows were answered; return how many requests were executed, and the statuses."""
 
     def accepted() -> int:
@@ -139,7 +142,7 @@ def test_rows_in_another_order_have_the_keys_they_had() -> None:
     assert not set(map(first.next, rows)) & set(map(elsewhere.next, rows))
 
 
-def test_what_is_computed_anew_with_other_values(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
+def test_what_is_computed_anew_with_other_values(spark: SparkSession, key_service: ServiceProcesses, tmp_path: Path) -> None:
     """A column with new values each time: in the request it makes another request; with a key column it has no effect."""
     source = spark.range(0, 3000, 1, 1)
 

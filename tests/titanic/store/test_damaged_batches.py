@@ -12,6 +12,7 @@ import titanic
 from tests.scenes.waiting import eventually
 from tests.titanic.store.test_batches import Shop, live, shop
 from titanic.store.batches import COMMIT, STAGED
+from titanic.store.bodies import Bodies
 from titanic.store.index.stored_request import State
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def break_reads(opened: Shop, monkeypatch: pytest.MonkeyPatch, *broken: tuple[in
         else:
             read(place, token)
 
-    opened.store.bodies.clear()
+    opened.store.bodies = Bodies(opened.store.index, opened.store.journal, opened.store.counters)
     monkeypatch.setattr(opened.store.journal, "read", failing)
 
 
