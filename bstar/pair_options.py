@@ -43,7 +43,7 @@ pair_options = options(
 
 
 def key_from(path: str | None) -> bytes | None:
-    """Return the pair key in a file, None without a file; raises BadConfig for a malformed file, or one that others can read."""
+    """Return the pair key in a file, None without one; raises BadConfig if it is malformed or readable by others."""
     try:
         return None if path is None else read_secret_key(path)
     except KeyFileError as error:

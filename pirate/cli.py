@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from operator import eq
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -127,7 +128,7 @@ def client(
     frames = read_frames(body)
 
     async def talk() -> None:
-        async with Client(endpoints, check=_same if requests is not None else None, **options) as one:
+        async with Client(endpoints, check=eq if requests is not None else None, **options) as one:
             if requests is None:
                 write_reply(await one.request(*frames), as_json)
                 return
@@ -140,7 +141,3 @@ def client(
         run_loop(talk(), uvloop=uvloop)
     except NoReply as error:
         raise Unreachable(str(error)) from None
-
-
-def _same(request: list[bytes], reply: list[bytes]) -> bool:
-    return request == reply

@@ -47,7 +47,7 @@ def options(*decorators: Decorator) -> Decorator:
 def field_options(
     cls: type, *, skip: Collection[str] = (), zero: Collection[str] = (), choices: dict[str, list[str]] | None = None
 ) -> Decorator:
-    """Add an option for each field of a dataclass but those in `skip`; numbers are positive, or also 0 for fields in `zero`."""
+    """Add an option for each field of a dataclass not in `skip`; numbers are positive, or 0 if in `zero`."""
     texts = attribute_texts(cls)
 
     def option(field: dataclasses.Field[Any]) -> Decorator:

@@ -1,4 +1,4 @@
-"""`mdp bench`: rate and latency of one client, with one service, bodies of one size and a fixed number of requests in flight."""
+"""`mdp bench`: rate and latency of one client with a fixed number of requests in flight to one service."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ async def _question(client: Client, name: str, about: bytes, unknown: str = "") 
 
 
 async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
-    """Return the result of `mdp check`; a broker with RFC 8 only answers 501 about its gauges, which is an answer."""
+    """Return the result of `mdp check`; 501 about gauges, from a broker with RFC 8 only, is an answer."""
     clock = asyncio.get_running_loop().time
     started = clock()
     code, *data = await client.request("mmi.stats", b"")

@@ -1,4 +1,4 @@
-"""Event log of a broker: format, files, and following a log while it is written. The names of the format are available here."""
+"""Event log of a broker: format (whose names are available here), files, and following a log being written."""
 
 from mdp.eventlog import format as event_format
 from mdp.eventlog.format import *  # noqa: F403

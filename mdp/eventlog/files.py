@@ -1,4 +1,4 @@
-"""Event log on disk: a writer that never delays the broker, and a reader that tolerates the result of a crash.
+"""Event log on disk: a writer that never delays the broker, a reader that tolerates what a crash leaves.
 
 Segments are `events-<16 hex digits>.mdpe` in one directory, numbered upwards. Blocks go to a thread through a bounded buffer; blocks
 beyond it are dropped, and their number is counted and logged as an event. The oldest segments are removed so that the directory never

@@ -122,7 +122,7 @@ COLUMNS = Event._fields
 
 
 class Damage(NamedTuple):
-    """Where a segment stops being valid; a torn tail is left by a crash, or by a broker that is writing."""
+    """End of the valid part of a segment; a crash, or a broker that is writing, leaves a torn tail."""
 
     offset: int  # of the first byte that is not read
     reason: str
@@ -173,7 +173,7 @@ def decode_segment(octets: bytes) -> Iterator[Block | Damage]:
 
 
 def decode_blocks(octets: Octets, at: int) -> Iterator[Block | Damage]:
-    """Return the blocks of a piece of a segment, which begins with a block at offset `at`, then the damage, if any."""
+    """Return the blocks of a piece that begins at offset `at` of its segment, then the damage, if any."""
     for body in _bodies(octets, at):
         if isinstance(body, Damage):
             yield body

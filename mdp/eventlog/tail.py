@@ -93,7 +93,7 @@ def runs(directory: str, at: Place, stop: Place | None = None, most: int | None 
 
 
 def end_of_log(directory: str, at: Place, stop: Place | None = None, most: int | None = None, *, skip_lost: bool = False) -> Place:
-    """Return the end of the last of the `runs`: a place to continue from, or `at` if there is nothing more."""
+    """Return the end of the last of the `runs`, to continue from there; `at` if there is nothing more."""
     newest = newest_segment(directory).segment if stop is None else min(newest_segment(directory).segment, stop.segment)
     found, octets = at, 0
     for run in runs(directory, at, stop, most, skip_lost=skip_lost):
@@ -119,7 +119,7 @@ def _lost(directory: str, wanted: int, there: int, skip: bool) -> None:
 
 
 def _whole(path: Path, octet: int, cap: int | None, most: int | None) -> tuple[int, str] | None:
-    """Return (end of the whole blocks from an offset, reason if it is damage), for one read; None without the segment."""
+    """Return (end of the whole blocks from an offset, reason if damaged) for one read; None without the segment."""
     try:
         with path.open("rb") as file:
             decode_header(file.read(HEADER_BYTES))

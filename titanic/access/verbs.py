@@ -36,7 +36,7 @@ NAMES_MAX: Final = 4096  # cached user names, so that all requests of a user sha
 
 
 class StoredRequests(Protocol):
-    """The store, as far as authorization asks it."""
+    """Part of the store that authorization uses."""
 
     counters: dict[str, int]
 

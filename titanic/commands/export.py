@@ -27,7 +27,7 @@ FORMATS: Final = ("jsonl", "msgpack", "parquet")
 
 
 def export_rows(disk: Disk, wall_ms: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for every request that is not closed, oldest first; the caller has locked the store. Raises as `read_store`.
+    """Yield a row for each open request, oldest first; the caller has locked the store. Raises as `read_store`.
 
     `uuid state service age_s attempts key owner`, `request` and `reply` as lists of bytes (None if absent or damaged) and `reason`
     (why there will be no reply).

@@ -124,7 +124,7 @@ class SegmentHeader(NamedTuple):
 
 
 def check_version(data: bytes, magic: bytes, path: str, good: bool) -> None:
-    """Check magic, version and checksum algorithm at the start of a file; a newer version is trusted only if its checksum is `good`.
+    """Check magic, version and checksum algorithm of a file; trust a newer version only if its checksum is `good`.
 
     Raises VersionTooNew, and JournalError for another kind of file or an unknown algorithm.
     """

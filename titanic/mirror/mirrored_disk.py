@@ -142,7 +142,7 @@ class MirroredDisk:
     # ---- in step
 
     def _settled(self, number: int) -> None:
-        """Return when a sync is done on the mirror too, or may be acknowledged without it; raises MirrorAway if the store is closed."""
+        """Return when a sync is done on the mirror or may be acknowledged without it; raises MirrorAway on closing."""
         if not self.attached or (number and self._link.wait(number)):
             return
         while not self.join():

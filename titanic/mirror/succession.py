@@ -92,7 +92,7 @@ class Answer(enum.StrEnum):
 
 
 def lineage_of(mark: Mark | None, store: bytes) -> Lineage:
-    """Return the lineage of a directory from its mark and the store id in its manifest, None and b"" if it has none."""
+    """Return the lineage of a directory from its mark (or None) and the store id in its manifest (or b"")."""
     if mark is None or mark.role == "store":
         if not store:
             return Lineage()

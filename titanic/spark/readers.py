@@ -129,7 +129,7 @@ class BatchReader(_Reading, DataSourceReader):
 
 
 class StreamReader(_Reading, DataSourceStreamReader):
-    """Stream reader of replies. An offset is a time of the store's clock, in ms, so compaction does not change it."""
+    """Stream reader of replies. An offset is a store clock time in ms, so compaction does not change it."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         super().__init__(settings, schema)
@@ -174,7 +174,7 @@ class StreamReader(_Reading, DataSourceStreamReader):
                 yield self.rows(client, partition.uuids, partition.keys)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Forget what was read, with the option `close`: Spark has recorded the end of this batch and will not read it again."""
+        """With the option `close`, forget what was read: Spark has recorded this end and never reads it again."""
         if self.settings.close:
             for uuids, _ in list(_ends(self.client, self.settings.service, 0, end["ms"])):
                 close_all(self.client, uuids, self.settings.window)

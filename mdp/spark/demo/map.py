@@ -46,5 +46,5 @@ def draw_map(path: Path, longitudes: Sequence[float], latitudes: Sequence[float]
 
 
 def _from_the_west(longitude: float) -> float:
-    """Put places beyond the date line to the left of those before it: they belong to the Pacific and not to Asia."""
+    """Put places beyond the date line on the left: they belong to the Pacific and not to Asia."""
     return longitude - 360 if longitude > 0 else longitude

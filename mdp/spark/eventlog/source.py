@@ -97,7 +97,7 @@ class EventsSource(DataSource):
 
 
 def _not_over_before(paths: list[Path], since_us: int) -> list[Path]:
-    """Leave out segments that end before a time: the header of the next one says when it began, by both clocks."""
+    """Leave out segments that end before a time; the next one's header has its beginning by both clocks."""
     found = paths[-1:]
     later = _clock(paths[-1]) if paths else None
     for path in reversed(paths[:-1]):

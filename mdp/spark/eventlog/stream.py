@@ -42,7 +42,7 @@ class Piece(InputPartition):
 
 
 class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader of a log; an offset is a place in it. Raises ValueError for an option that is not valid.
+    """Stream reader of a log; an offset is a place in it. Raises ValueError for an invalid option.
 
     Options: `start` ("earliest", the default, or "latest"), `lost` ("fail", the default, or "skip": when segments were removed before they
     were read) and `batch_bytes`, maximum bytes of a micro-batch, but at least one block (64 MiB).

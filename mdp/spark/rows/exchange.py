@@ -1,4 +1,4 @@
-"""Requests of one partition: a bounded number in flight, answers in the order of the rows, retries when the broker is full.
+"""Requests of one partition: a bounded number in flight, answers in row order, retries when the broker is full.
 
 Runs inside the event loop, as one task per partition; per row it makes the answer only.
 """

@@ -92,7 +92,7 @@ def decode_text(frames: list[bytes]) -> Sequence[Any]:
 
 
 def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
-    """Decode a reply of one frame with JSON: an object by column names, or an array in the schema's order; raises ValueError."""
+    """Decode a reply of one JSON frame: an object by column names, or an array in schema order; raises ValueError."""
     if len(frames) != 1:
         raise ValueError(f"JSON in one frame is expected, the reply has {len(frames)} frames")
     decoded = json.loads(frames[0])
