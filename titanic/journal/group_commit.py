@@ -29,17 +29,18 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass, field
+from itertools import repeat
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from core.runtime import supervision
 from titanic.errors import StoreFull, TitanicError, Unavailable, Wounded
 from titanic.journal.record import Draft, RecordKind, seed_of
-from titanic.journal.record_reader import RecordReader, Token
+from titanic.journal.record_reader import ACKNOWLEDGEMENT, RecordReader, Token, call_tokens
 from titanic.journal.segment_log import LogOptions, SegmentLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from threading import Thread
 
     from titanic.journal.disk import Disk
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from titanic.journal.recovery import Consumer
     from titanic.journal.segment_log import Placement
 
-__all__ = ["Journal", "JournalOptions", "Token", "fail_future"]
+__all__ = ["Journal", "JournalOptions", "Token", "fail_future", "no_call"]
 
 log = logging.getLogger("titanic")
 
@@ -166,7 +167,7 @@ class Journal:
 
     def after(self, token: Token) -> None:
         """Call a token when everything appended so far is durable; its place is None."""
-        self.run(_no_call).add_done_callback(lambda _: token[0](token[1], None, None))
+        self.run(no_call).add_done_callback(lambda _: token[0](token[1], None, None))
 
     @property
     def refusal(self) -> str | None:
@@ -340,15 +341,10 @@ class Journal:
     def _acknowledge(self, tokens: list[Token], octets: int, placed: Placement) -> None:
         self.backlog_bytes -= octets
         self.acknowledged += len(tokens)
-        segment = placed.segment
-
-        def acknowledge(items: Iterator[tuple[Token, int, int]]) -> None:
-            for (handler, argument), offset, size in items:
-                handler(argument, (segment, offset, size), None)
-
         assert len(tokens) == len(placed.offsets) == len(placed.sizes)
+        places = zip(repeat(placed.segment), placed.offsets, placed.sizes, strict=False)
         # Hot path: one guard for the whole batch; after a handler that fails the remaining ones are still called.
-        self._supervisor.each("titanic acknowledgement", acknowledge, zip(tokens, placed.offsets, placed.sizes, strict=False))
+        self._supervisor.each(ACKNOWLEDGEMENT, call_tokens, zip(tokens, places, repeat(None), strict=False))
 
     def _refuse(self, tokens: list[Token], octets: int, error: Unavailable) -> None:
         self.backlog_bytes -= octets
@@ -357,11 +353,7 @@ class Journal:
             self._logged = str(error)
             log.error("journal: %s; %d records refused", error, len(tokens))
 
-        def refuse(items: Iterator[Token]) -> None:
-            for handler, argument in items:
-                handler(argument, None, error)
-
-        self._supervisor.each("titanic acknowledgement", refuse, iter(tokens))
+        self._supervisor.each(ACKNOWLEDGEMENT, call_tokens, zip(tokens, repeat(None), repeat(error), strict=False))
 
     # ---- reading
 
@@ -379,7 +371,7 @@ class Journal:
         await self._reader.forget(numbers)
 
 
-def _no_call(_: SegmentLog) -> None: ...
+def no_call(_: SegmentLog) -> None: ...
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from core.runtime import supervision
 from titanic.journal.record import RecordKind, record_size
+from titanic.journal.record_reader import ACKNOWLEDGEMENT, call_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from titanic.journal.record import Draft, Location
     from titanic.journal.record_reader import Token
 
@@ -33,7 +32,7 @@ class MemoryJournal:
         self.failed: asyncio.Future[None] = self._loop.create_future()  # memory never fails
         self._bodies: dict[Location, bytes] = {}
         self._next = 0
-        self._waiting: list[tuple[Token, Location]] = []
+        self._waiting: list[tuple[Token, Location, None]] = []
 
     def append(self, draft: Draft, token: Token) -> None:
         kind, _, body = draft
@@ -43,7 +42,7 @@ class MemoryJournal:
             self._bodies[place] = body
         if not self._waiting:
             self._loop.call_soon(self._acknowledge)
-        self._waiting.append((token, place))
+        self._waiting.append((token, place, None))
 
     def after(self, token: Token) -> None:
         self._loop.call_soon(token[0], token[1], None, None)
@@ -52,11 +51,7 @@ class MemoryJournal:
         waiting, self._waiting = self._waiting, []
         self.acknowledged += len(waiting)
 
-        def acknowledge(items: Iterator[tuple[Token, Location]]) -> None:
-            for (handler, argument), place in items:
-                handler(argument, place, None)
-
-        self._supervisor.each("titanic acknowledgement", acknowledge, iter(waiting))
+        self._supervisor.each(ACKNOWLEDGEMENT, call_tokens, iter(waiting))
 
     def read(self, place: Location, token: Token) -> None:
         self._loop.call_soon(token[0], token[1], self._bodies.get(place), None)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from titanic.journal.disk import Disk
     from titanic.journal.record import Location
 
-__all__ = ["RecordReader", "Token"]
+__all__ = ["ACKNOWLEDGEMENT", "RecordReader", "Token", "call_tokens"]
 
 Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]
 Token = tuple[Handler, Any]
@@ -39,8 +39,15 @@ Token = tuple[Handler, Any]
 
 T = TypeVar("T")
 
+ACKNOWLEDGEMENT: Final = "titanic acknowledgement"  # name of faults of handlers
 UNREAD: Final = OSError("internal fault while reading")
 OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
+
+
+def call_tokens(items: Iterator[tuple[Token, Any, Any]]) -> None:
+    """Call each token with its result and error; continues behind a handler that fails when it is called again with the same items."""
+    for (handler, argument), result, error in items:
+        handler(argument, result, error)
 
 
 class RecordReader:
@@ -92,11 +99,7 @@ class RecordReader:
                 done[-1] = (token, None, error)
 
     def _hand_out(self, done: list[tuple[Token, bytes | None, Exception | None]]) -> None:
-        def hand_out(items: Iterator[tuple[Token, bytes | None, Exception | None]]) -> None:
-            for (handler, argument), body, error in items:
-                handler(argument, body, error)
-
-        self._supervisor.each("titanic acknowledgement", hand_out, iter(done))
+        self._supervisor.each(ACKNOWLEDGEMENT, call_tokens, iter(done))
 
     def _body_at(self, place: Location) -> bytes:
         segment, offset, size = place

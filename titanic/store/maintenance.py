@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from core.runtime import supervision
 from titanic.errors import Damaged, TitanicError
 from titanic.journal.checkpoint import encode_packed, item_packer
+from titanic.journal.group_commit import no_call
 from titanic.journal.inspection import Problem, scan_span
 from titanic.journal.record import Damage, RecordKind, seed_of
 from titanic.journal.record_bodies import NO_UUID, Tick
@@ -129,7 +130,7 @@ class Maintenance:
             journal.log.damaged.add(number)
             return
         closing += await self._move(moves)
-        await journal.run(_no_call)  # pending CLOSEs are durable or refused now
+        await journal.run(no_call)  # pending CLOSEs are durable or refused now
         await asyncio.sleep(0)
         if any(uuid in index.entries for uuid in closing):
             return
@@ -230,10 +231,6 @@ def _settle(future: asyncio.Future[Location | None], place: Location | None, err
 def _put_checkpoint(opened: SegmentLog, segment: int, sequence: int, packed: list[bytes]) -> None:
     """Encode a checkpoint and put it in place; runs in the writer thread."""
     opened.write_checkpoint(encode_packed(opened.store, segment, sequence, packed))
-
-
-def _no_call(_: SegmentLog) -> None:
-    """Do nothing, after everything appended so far."""
 
 
 def _sealed_sizes(opened: SegmentLog) -> dict[int, int]:
