@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from core.runtime import supervision
 from titanic.errors import StoreFull, TitanicError, Unavailable, Wounded
 from titanic.journal.record import Draft, RecordKind, seed_of
-from titanic.journal.record_reader import ACKNOWLEDGEMENT, RecordReader, Token, call_tokens
+from titanic.journal.record_reader import RecordReader, Token, call_tokens
 from titanic.journal.segment_log import LogOptions, SegmentLog
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class Journal:
         assert len(tokens) == len(placed.offsets) == len(placed.sizes)
         places = zip(repeat(placed.segment), placed.offsets, placed.sizes, strict=False)
         # Hot path: one guard for the whole batch; after a handler that fails the remaining ones are still called.
-        self._supervisor.each(ACKNOWLEDGEMENT, call_tokens, zip(tokens, places, repeat(None), strict=False))
+        self._supervisor.each("titanic acknowledgement", call_tokens, zip(tokens, places, repeat(None), strict=False))
 
     def _refuse(self, tokens: list[Token], octets: int, error: Unavailable) -> None:
         self.backlog_bytes -= octets
@@ -353,7 +353,7 @@ class Journal:
             self._logged = str(error)
             log.error("journal: %s; %d records refused", error, len(tokens))
 
-        self._supervisor.each(ACKNOWLEDGEMENT, call_tokens, zip(tokens, repeat(None), repeat(error), strict=False))
+        self._supervisor.each("titanic acknowledgement", call_tokens, zip(tokens, repeat(None), repeat(error), strict=False))
 
     # ---- reading
 

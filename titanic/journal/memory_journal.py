@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.runtime import supervision
 from titanic.journal.record import RecordKind, record_size
-from titanic.journal.record_reader import ACKNOWLEDGEMENT, call_tokens
+from titanic.journal.record_reader import call_tokens
 
 if TYPE_CHECKING:
     from titanic.journal.record import Draft, Location
@@ -51,7 +51,7 @@ class MemoryJournal:
         waiting, self._waiting = self._waiting, []
         self.acknowledged += len(waiting)
 
-        self._supervisor.each(ACKNOWLEDGEMENT, call_tokens, iter(waiting))
+        self._supervisor.each("titanic acknowledgement", call_tokens, iter(waiting))
 
     def read(self, place: Location, token: Token) -> None:
         self._loop.call_soon(token[0], token[1], self._bodies.get(place), None)

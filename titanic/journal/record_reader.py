@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from titanic.journal.disk import Disk
     from titanic.journal.record import Location
 
-__all__ = ["ACKNOWLEDGEMENT", "RecordReader", "Token", "call_tokens"]
+__all__ = ["RecordReader", "Token", "call_tokens"]
 
 Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]
 Token = tuple[Handler, Any]
@@ -39,7 +39,6 @@ Token = tuple[Handler, Any]
 
 T = TypeVar("T")
 
-ACKNOWLEDGEMENT: Final = "titanic acknowledgement"  # name of faults of handlers
 UNREAD: Final = OSError("internal fault while reading")
 OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
 
@@ -99,7 +98,7 @@ class RecordReader:
                 done[-1] = (token, None, error)
 
     def _hand_out(self, done: list[tuple[Token, bytes | None, Exception | None]]) -> None:
-        self._supervisor.each(ACKNOWLEDGEMENT, call_tokens, iter(done))
+        self._supervisor.each("titanic acknowledgement", call_tokens, iter(done))
 
     def _body_at(self, place: Location) -> bytes:
         segment, offset, size = place
