@@ -1,10 +1,5 @@
 """One server of a Binary Star pair: it keeps the state, and calls your code at every change.
 
-    async with bstar.Pair(bstar.PRIMARY, local="tcp://*:5003", remote="tcp://10.0.0.2:5004") as pair:
-        pair.voter("tcp://*:5001", handler=lambda request: request.body)
-        pair.on_active(load_state)
-        await pair.serve_forever()
-
 The machine decides (`bstar/machine/member.py`), `bstar.reactor` carries its decisions out; this module has the public methods. A program
 with a socket of its own (a broker) needs no `voter`: it calls `pair.vote()` for a request while it does not serve, and `pair.serving`
 before each answer; it begins at `on_serving`, ends at `on_passive`, and finishes requests in flight at `on_handover`

@@ -1,8 +1,5 @@
 """Broker among brokers: the sockets of the three flows and a timer around the machine of `task_router.py`.
 
-    async with peering.Broker("DC1", peers={"DC2": None}) as broker:
-        await broker.serve_forever()
-
 The frontends are read alternately, task by task, while the machine wants one (PEER-04, PEER-14); everything else is always read.
 """
 
@@ -15,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.rpc.service import Service
+from core.rpc.service import Service, sent
 from core.runtime import supervision
 from core.zmtp.limits import less_by
 from peering.control import Control
@@ -335,9 +332,9 @@ class Broker(Service):
                 case ToWorker() | ToPeer():
                     self._send_task(effect, now)
                 case ToClient(frames):
-                    self._reply(self._localfe, frames)
+                    self._send_reply(self._localfe, frames, self.counters)
                 case ToBorrower(frames):
-                    self._reply(self._cloudfe, frames)
+                    self._send_reply(self._cloudfe, frames, self.counters)
                 case Publish(frames):
                     self._publish_soon(frames)
                 case Complaint():
@@ -351,35 +348,20 @@ class Broker(Service):
             self._finished.set()
         self._wake_at(self._machine.deadline(now))
 
-    def _sent(self, socket: core.Socket, frames: list[bytes]) -> bool:
-        try:
-            socket.send_multipart(frames, core.NOBLOCK)
-        except (core.HostUnreachable, core.Again):
-            return False
-        return True
-
     def _send_task(self, effect: ToWorker | ToPeer, now: float) -> None:
         """Send a task; if it cannot be sent it goes elsewhere, if it is too large it is dropped."""
         try:
             if isinstance(effect, ToWorker):
-                sent = self._sent(self._localbe, effect.frames)
+                done = sent(self._localbe, effect.frames)
             else:
                 connection = self._connections.get(effect.frames[0])
-                sent = connection is not None and connection.send(effect.frames)
+                done = connection is not None and connection.send(effect.frames)
         except core.MessageTooLarge as error:
             self._context.warnings.warning("task_too_large", "task dropped: %s", error)
             self._apply(self._machine.too_large(effect, now))
             return
-        if not sent:
+        if not done:
             self._apply(self._machine.not_sent(effect, now))
-
-    def _reply(self, socket: core.Socket, frames: list[bytes]) -> None:
-        try:
-            if not self._sent(socket, frames):
-                self.counters["reply_undelivered"] += 1  # the client has given up, or does not read
-        except core.MessageTooLarge as error:
-            self.counters["reply_too_large"] += 1
-            self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     def _publish_soon(self, frames: list[bytes]) -> None:
         """Publish at the end of this event-loop iteration; only the newest state is needed."""

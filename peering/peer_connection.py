@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import core
+from core.rpc.service import sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,11 +59,7 @@ class PeerConnection:
 
     def send(self, frames: list[bytes]) -> bool:
         """Send `[peer][client][""][body…]`; return whether it was sent. Raises MessageTooLarge."""
-        try:
-            self._cloud.send_multipart(frames, core.NOBLOCK)
-        except (core.HostUnreachable, core.Again):
-            return False
-        return True
+        return sent(self._cloud, frames)
 
     def close(self) -> None:
         """Close both sockets; no callback is called afterwards."""

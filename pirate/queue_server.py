@@ -1,8 +1,5 @@
 """Queue as a server: two ROUTER sockets and a timer around the machine of `lru_queue.py`.
 
-    async with pirate.Queue("tcp://*:5555", "tcp://*:5556") as queue:
-        await queue.serve_forever()
-
 The frontend is read message by message, because the machine decides after each whether it wants another one (LRU-02); the backend is
 always read.
 """
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.machine.worker_table import WorkerState
-from core.rpc.service import Service
+from core.rpc.service import Service, sent
 from core.runtime import supervision
 from core.zmtp.limits import less_by
 from pirate.lru_queue import Complaint, QueueLimits, ToClient, ToWorker, WorkerQueue
@@ -190,7 +187,7 @@ class Queue(Service):
                 case ToWorker(frames):
                     self._to_worker(frames)
                 case ToClient(frames):
-                    self._to_client(frames)
+                    self._send_reply(self._frontend, frames, self.counters)
                 case Complaint(peer, reason):
                     self._log_complaint(peer, reason)
         machine = self._machine
@@ -204,21 +201,11 @@ class Queue(Service):
 
     def _to_worker(self, frames: list[bytes]) -> None:
         try:
-            self._backend.send_multipart(frames, core.NOBLOCK)
-        except (core.HostUnreachable, core.Again):
-            self._apply(self._machine.not_sent(frames, self._loop.time()))
+            if not sent(self._backend, frames):
+                self._apply(self._machine.not_sent(frames, self._loop.time()))
         except core.MessageTooLarge as error:
             self._context.warnings.warning("request_too_large", "request dropped: %s", error)
             self._apply(self._machine.too_large(frames, self._loop.time()))
-
-    def _to_client(self, frames: list[bytes]) -> None:
-        try:
-            self._frontend.send_multipart(frames, core.NOBLOCK)
-        except (core.HostUnreachable, core.Again):
-            self.counters["reply_undelivered"] += 1  # the client has given up, or does not read
-        except core.MessageTooLarge as error:
-            self.counters["reply_too_large"] += 1
-            self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     def _log_complaint(self, peer: bytes, reason: str) -> None:
         """Log the first complaint about a peer of each connection."""

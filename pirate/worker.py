@@ -1,8 +1,5 @@
 """Pirate worker: handles one request after the other and reconnects to its queue when a session ends.
 
-    async with pirate.Worker("tcp://127.0.0.1:5556", handler=lambda body: body) as worker:
-        await worker.serve_forever()
-
 `worker_session.py` decides what to send.
 """
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, IntFlag
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bstar.errors import MalformedMessage
 from bstar.machine.ballot import COUNTER_MAX, NO_BALLOT, Ballot
@@ -36,15 +36,18 @@ def signed_by(key: PairKey, frame: bytes) -> bool:
     return signed and key.proves(frame[:-MAC_OCTETS], frame[-MAC_OCTETS:])
 
 
-def _without_mac(frame: bytes, topics: tuple[bytes, bytes], octets: int) -> bytes | None:
-    """Return the frame without its MAC, None for another topic or length."""
-    if len(frame) == octets and frame.startswith(topics[0]):
-        return frame
-    return frame[:-MAC_OCTETS] if len(frame) == octets + MAC_OCTETS and frame.startswith(topics[1]) else None
+def _unpacked(frame: bytes, topics: tuple[bytes, ...], layout: struct.Struct, what: str) -> tuple[Any, ...]:
+    """Return the fields after the topic; a frame of the second topic has a MAC behind them."""
+    if len(frame) == layout.size and frame.startswith(topics[0]):
+        return layout.unpack(frame)[1:]
+    if len(frame) == layout.size + MAC_OCTETS and frame.startswith(topics[1:]):
+        return layout.unpack(frame[:-MAC_OCTETS])[1:]
+    raise MalformedMessage(f"{what} of {len(frame)} bytes")
 
 
 _STATE_TOPICS: Final = (STATE_TOPIC, SIGNED_STATE_TOPIC)
 _WITNESS_TOPICS: Final = (WITNESS_TOPIC, SIGNED_WITNESS_TOPIC)
+_CLIENT_TOPICS: Final = (CLIENT_TOPIC,)
 
 
 class Flag(IntFlag):
@@ -107,12 +110,8 @@ def decode_state(frames: list[bytes]) -> StateMessage:
     state = _STATE_OF_DIGIT.get(bytes(frame)) if len(frame) == 1 else None
     if state is not None:
         return StateMessage(state)
-    octets = _without_mac(frame, _STATE_TOPICS, _STATE.size)
-    if octets is None:
-        raise MalformedMessage(f"state message of {len(frame)} bytes is neither a digit nor a ballot message")
-    _, digit, role, flags, node, incarnation, sequence, counter, elector, heard_incarnation, heard_sequence, heartbeat_ms = _STATE.unpack(
-        octets
-    )
+    fields = _unpacked(frame, _STATE_TOPICS, _STATE, "state message that is neither a digit nor a ballot message,")
+    digit, role, flags, node, incarnation, sequence, counter, elector, heard_incarnation, heard_sequence, heartbeat_ms = fields
     if not ord("1") <= digit <= ord("4") or not ord("1") <= role <= ord("2"):
         raise MalformedMessage("state or role out of range")
     if flags & ~_FLAGS_KNOWN:
@@ -201,10 +200,7 @@ def encode_question(question: Question, key: PairKey | None = None) -> bytes:
 
 def decode_question(frame: bytes) -> Question:
     """Decode a question of 36 or 52 bytes."""
-    octets = _without_mac(frame, _WITNESS_TOPICS, _QUESTION.size)
-    if octets is None:
-        raise MalformedMessage(f"question of {len(frame)} bytes")
-    _, kind, nonce, counter, node, lease_ms = _QUESTION.unpack(octets)
+    kind, nonce, counter, node, lease_ms = _unpacked(frame, _WITNESS_TOPICS, _QUESTION, "question")
     if not QuestionKind.ASK <= kind <= QuestionKind.LOOK:
         raise MalformedMessage(f"unknown question {kind}")
     ballot = _ballot(counter, node)
@@ -223,14 +219,10 @@ def encode_answer(answer: WitnessAnswer, key: PairKey | None = None) -> bytes:
 
 def decode_answer(frame: bytes) -> WitnessAnswer:
     """Decode an answer of 52 or 68 bytes."""
-    octets = _without_mac(frame, _WITNESS_TOPICS, _ANSWER.size)
-    if octets is None:
-        raise MalformedMessage(f"answer of {len(frame)} bytes")
-    _, kind, nonce, holder_counter, holder_node, highest_counter, highest_node, wait_ms = _ANSWER.unpack(octets)
+    kind, nonce, *ballots, wait_ms = _unpacked(frame, _WITNESS_TOPICS, _ANSWER, "answer")
     if kind not in _ANSWER_KINDS:
         raise MalformedMessage(f"unknown answer {kind}")
-    holder, highest = _ballot(holder_counter, holder_node), _ballot(highest_counter, highest_node)
-    return WitnessAnswer(WitnessAnswerKind(kind), nonce, holder, highest, wait_ms)
+    return WitnessAnswer(WitnessAnswerKind(kind), nonce, _ballot(*ballots[:2]), _ballot(*ballots[2:]), wait_ms)
 
 
 # --- client -------------------------------------------------------------------------------------------------------------------
@@ -284,9 +276,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 def decode_request_header(frame: bytes) -> RequestHeader:
     """Decode the header frame of a request."""
-    if len(frame) != _REQUEST.size or not frame.startswith(CLIENT_TOPIC):
-        raise MalformedMessage(f"request header of {len(frame)} bytes")
-    _, kind, client, sequence, counter, node = _REQUEST.unpack(frame)
+    kind, client, sequence, counter, node = _unpacked(frame, _CLIENT_TOPICS, _REQUEST, "request header")
     if not RequestKind.REQUEST <= kind <= RequestKind.SWITCHOVER:
         raise MalformedMessage(f"unknown request {kind}")
     return RequestHeader(RequestKind(kind), client, sequence, _ballot(counter, node))
@@ -299,9 +289,7 @@ def encode_reply_header(header: ReplyHeader) -> bytes:
 
 def decode_reply_header(frame: bytes) -> ReplyHeader:
     """Decode the header frame of a reply."""
-    if len(frame) != _REPLY.size or not frame.startswith(CLIENT_TOPIC):
-        raise MalformedMessage(f"reply header of {len(frame)} bytes")
-    _, kind, sequence, counter, node, active, retry_ms = _REPLY.unpack(frame)
+    kind, sequence, counter, node, active, retry_ms = _unpacked(frame, _CLIENT_TOPICS, _REPLY, "reply header")
     if not ReplyKind.REPLY <= kind <= ReplyKind.FAILED or active > State.BACKUP:
         raise MalformedMessage(f"unknown reply {kind} or role {active}")
     return ReplyHeader(ReplyKind(kind), sequence, _ballot(counter, node), State(active) if active else None, retry_ms)

@@ -7,10 +7,13 @@ from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+from core.constants import NOBLOCK
+from core.errors import Again, HostUnreachable, MessageTooLarge
 from core.machine.deadlines import TIMER_S_MIN
 from core.security.credentials import context_for
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Mapping
     from types import TracebackType
 
@@ -19,7 +22,16 @@ if TYPE_CHECKING:
     from core.sockets.context import Context
     from core.sockets.socket import Socket
 
-__all__ = ["Service"]
+__all__ = ["Service", "sent"]
+
+
+def sent(socket: Socket, frames: list[bytes]) -> bool:
+    """Send a message now; return whether that was possible. Raises MessageTooLarge."""
+    try:
+        socket.send_multipart(frames, NOBLOCK)
+    except (HostUnreachable, Again):
+        return False
+    return True
 
 
 class Service(ABC):
@@ -73,6 +85,15 @@ class Service(ABC):
             at = max(at, self._loop.time() + TIMER_S_MIN)
             if self._timer.when is None or self._timer.when > at:
                 self._timer.at(at)
+
+    def _send_reply(self, socket: Socket, frames: list[bytes], counters: Counter[str]) -> None:
+        """Send a reply, or drop it: its client has given up, does not read, or takes no message so large."""
+        try:
+            if not sent(socket, frames):
+                counters["reply_undelivered"] += 1
+        except MessageTooLarge as error:
+            counters["reply_too_large"] += 1
+            self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     async def _end(self) -> None:
         if self._timer is not None:
