@@ -19,7 +19,7 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
-from core.errors import MalformedMessage as MalformedPeerMessage
+from core import errors
 
 __all__ = [
     "BinaryStarError",
@@ -58,18 +58,10 @@ class NotActive(BinaryStarError):
         self.retry_s = retry_s
 
 
-class NoServer(BinaryStarError, TimeoutError):
-    """Neither server answered in time; the request may have been executed.
+class NoServer(BinaryStarError, errors.NoReply):
+    """Neither server answered in time; the request may have been executed. See `attempts` and `after_s`."""
 
-    Args:
-        attempts: how often it was sent.
-        after_s: seconds between the first sending and this error.
-    """
-
-    def __init__(self, *, attempts: int, after_s: float) -> None:
-        super().__init__(f"no active server after {after_s:.3f} s and {attempts} attempts")
-        self.attempts = attempts
-        self.after_s = after_s
+    text = "no active server after {after_s:.3f} s and {attempts} attempts"
 
 
 class HandlerError(BinaryStarError):
@@ -96,11 +88,8 @@ class Overrun(BinaryStarError):
         self.waiting_max = waiting_max
 
 
-class ClientClosed(BinaryStarError):
+class ClientClosed(BinaryStarError, errors.ClientClosed):
     """The client was closed while the request was open (it may have been executed), or before."""
-
-    def __init__(self) -> None:
-        super().__init__("the client was closed")
 
 
 class PairFault(BinaryStarError):
@@ -153,5 +142,5 @@ class StoreLocked(BinaryStarError):
         self.pid = pid
 
 
-class MalformedMessage(BinaryStarError, MalformedPeerMessage):
+class MalformedMessage(BinaryStarError, errors.MalformedMessage):
     """Bytes from a peer are not a message of this protocol."""

@@ -338,9 +338,37 @@ class AuthenticationRefused(HandshakeError):
         self.status = status
 
 
-class MalformedMessage(Exception):  # not in __all__: each package above sockets has its own, which is also an error of the package
+# What every package above sockets has too, as an error of its own tree: these are the common bases, not in __all__.
+
+
+class MalformedMessage(Exception):
     """A message from a peer is not valid in its protocol; `reason` is one lower-case clause, without the peer's bytes."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class NoReply(TimeoutError):
+    """No reply came in time; the request may have been executed.
+
+    Args:
+        attempts: how often the request was sent.
+        after_s: seconds between the call and this error.
+    """
+
+    text: ClassVar[str]
+
+    def __init__(self, *, attempts: int, after_s: float) -> None:
+        super().__init__(self.text.format(attempts=attempts, s="s" * (attempts != 1), after_s=after_s))
+        self.attempts = attempts
+        self.after_s = after_s
+
+
+class ClientClosed(Exception):
+    """The client was closed, before the request or while it was open; it may have been executed."""
+
+    text: ClassVar[str] = "the client was closed"
+
+    def __init__(self) -> None:
+        super().__init__(self.text)

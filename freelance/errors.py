@@ -14,7 +14,7 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
-from core.errors import MalformedMessage as MalformedPeerMessage
+from core import errors
 from core.errors import MessageTooLarge
 
 __all__ = ["CatalogFull", "ClientClosed", "FreelanceError", "MalformedMessage", "NamesRefused", "NoServer", "Overrun", "TooLarge"]
@@ -24,18 +24,10 @@ class FreelanceError(Exception):
     """Root of this package's errors."""
 
 
-class NoServer(FreelanceError, TimeoutError):
-    """No server answered the request in time; it may have been executed.
+class NoServer(FreelanceError, errors.NoReply):
+    """No server answered the request in time; it may have been executed. See `attempts`, over all servers, and `after_s`."""
 
-    Args:
-        attempts: number of times the request was sent, over all servers.
-        after_s: seconds between the call and this error.
-    """
-
-    def __init__(self, *, attempts: int, after_s: float) -> None:
-        super().__init__(f"no server answered within {after_s:.3f} s; the request was sent {attempts} times")
-        self.attempts = attempts
-        self.after_s = after_s
+    text = "no server answered within {after_s:.3f} s; the request was sent {attempts} times"
 
 
 class TooLarge(FreelanceError, MessageTooLarge):
@@ -71,14 +63,11 @@ class Overrun(FreelanceError):
         self.outstanding_max = outstanding_max
 
 
-class ClientClosed(FreelanceError):
+class ClientClosed(FreelanceError, errors.ClientClosed):
     """The client was closed while the request was outstanding; it may have been executed."""
 
-    def __init__(self) -> None:
-        super().__init__("the client was closed")
 
-
-class MalformedMessage(FreelanceError, MalformedPeerMessage):
+class MalformedMessage(FreelanceError, errors.MalformedMessage):
     """A message from a peer is not valid in this protocol."""
 
 

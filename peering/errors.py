@@ -12,7 +12,7 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
-from core.errors import MalformedMessage as MalformedPeerMessage
+from core import errors
 
 __all__ = ["BadName", "DuplicateName", "MalformedMessage", "PeeringError", "TaskLost", "UnknownPeer"]
 
@@ -62,7 +62,7 @@ class UnknownPeer(PeeringError, LookupError):
         self.name = name
 
 
-class MalformedMessage(PeeringError, MalformedPeerMessage):
+class MalformedMessage(PeeringError, errors.MalformedMessage):
     """A message is not valid in this protocol."""
 
 

@@ -12,7 +12,7 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
-from core.errors import MalformedMessage as MalformedPeerMessage
+from core import errors
 
 __all__ = ["Busy", "ClientClosed", "MalformedMessage", "NoReply", "PirateError", "SimulatedCrash"]
 
@@ -21,18 +21,10 @@ class PirateError(Exception):
     """Root of this package's errors."""
 
 
-class NoReply(PirateError, TimeoutError):
-    """No attempt was answered; the request may have been executed once for each attempt.
+class NoReply(PirateError, errors.NoReply):
+    """No attempt was answered; the request may have been executed once for each of the `attempts` within `after_s`."""
 
-    Args:
-        attempts: number of times the request was sent.
-        after_s: seconds between the call and this error.
-    """
-
-    def __init__(self, *, attempts: int, after_s: float) -> None:
-        super().__init__(f"no reply to {attempts} attempt{'s' * (attempts != 1)} within {after_s:.3f} s")
-        self.attempts = attempts
-        self.after_s = after_s
+    text = "no reply to {attempts} attempt{s} within {after_s:.3f} s"
 
 
 class Busy(PirateError):
@@ -42,14 +34,13 @@ class Busy(PirateError):
         super().__init__("the client has a request outstanding; a Lazy Pirate makes one at a time")
 
 
-class ClientClosed(PirateError):
+class ClientClosed(PirateError, errors.ClientClosed):
     """The client is closed; an outstanding request may have been executed."""
 
-    def __init__(self) -> None:
-        super().__init__("the client is closed")
+    text = "the client is closed"
 
 
-class MalformedMessage(PirateError, MalformedPeerMessage):
+class MalformedMessage(PirateError, errors.MalformedMessage):
     """A message from a peer is not valid in this protocol."""
 
 
