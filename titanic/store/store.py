@@ -291,7 +291,7 @@ class Store:
 
     def fetch(self, frames: Sequence[bytes], done: Done) -> None:
         """Look up a request; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
-        entry = self.find(frames)
+        entry = self._known(frames)
         if entry is None:
             done(self._unknown(frames))
         elif entry.reply is None:
@@ -300,9 +300,13 @@ class Store:
             self.bodies.reply_of(entry, done)
 
     def find(self, frames: Sequence[bytes]) -> Entry | None:
-        """Return the request named by `[uuid]`, None if clients cannot know one."""
+        """Return the request named by `[uuid]`, in any state."""
         uuid = parse_uuid(frames[0], self.hyphens) if len(frames) == 1 else None
-        entry = None if uuid is None else self.index.entries.get(uuid)
+        return None if uuid is None else self.index.entries.get(uuid)
+
+    def _known(self, frames: Sequence[bytes]) -> Entry | None:
+        """Return the request named by `[uuid]`, None if clients cannot know one."""
+        entry = self.find(frames)
         return None if entry is None or entry.state == STORING else entry
 
     def _unknown(self, frames: Sequence[bytes]) -> Reply:
@@ -311,7 +315,7 @@ class Store:
 
     def wait(self, frames: Sequence[bytes], timeout_s: float, done: Done) -> None:
         """As `fetch`, but wait up to `timeout_s` for a request that has not ended."""
-        entry = self.find(frames)
+        entry = self._known(frames)
         if entry is None or entry.reply is not None:
             self.fetch(frames, done)
             return
@@ -325,7 +329,7 @@ class Store:
 
     def close_request(self, frames: Sequence[bytes], done: Done) -> None:
         """Forget a request and its reply; `done` gets `[200]` or `[500][reason]` (TSP-10, TSP-11)."""
-        entry = self.find(frames)
+        entry = self._known(frames)
         if entry is None:
             done([OK])
         else:
