@@ -11,18 +11,17 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from mdp.spark.rows.request_keys import PartitionKeys
+from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts
 from titanic.spark.options import BadOption
 from titanic.spark.store_client import BatchRefused, commit, ok_frames, stage_of
 from titanic.wire.batch_frames import encode_rows
-from titanic.wire.tsp import BATCH, KEY_BYTES_MAX
+from titanic.wire.tsp import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,8 +40,6 @@ log = logging.getLogger("titanic.spark")
 _CHUNKS_IN_FLIGHT = 8
 # Body bytes of one chunk, within a broker's limit for any rows.
 _CHUNK_BYTES_MAX = 1024 * 1024
-_QUERY = "sql.streaming.queryId"
-_MICRO_BATCH = "streaming.sql.batchId"
 
 Rows = list[tuple[bytes, list[bytes]]]
 
@@ -105,7 +102,7 @@ class _Writer:
                 if chunk and (len(chunk) >= self.settings.chunk_rows or octets + size > _CHUNK_BYTES_MAX):
                     yield chunk
                     chunk, octets = [], 0
-                chunk.append((_key_octets(keys.next(frames) if key is None else key), list(frames)))
+                chunk.append((short_key(keys.next(frames) if key is None else key).encode(), list(frames)))
                 octets += size
         if chunk:
             yield chunk
@@ -152,9 +149,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writer of the micro-batches of a query; each is a batch `<query or option batch>:<number>`."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        context = TaskContext.get()
-        number = context.getLocalProperty(_MICRO_BATCH) if context is not None else None
-        query = context.getLocalProperty(_QUERY) if context is not None else None
+        query, number = micro_batch_of(TaskContext.get())
         if number is None or query is None:
             raise BadOption("batch", "Spark does not name the micro-batch and query")
         return self.stage(iterator, f"{self.settings.batch or query}:{number}", *_task())
@@ -172,11 +167,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 def _task() -> tuple[int, int]:
     context = TaskContext.get()
     return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
-
-
-def _key_octets(key: str) -> bytes:
-    octets = key.encode()
-    return octets if 0 < len(octets) <= KEY_BYTES_MAX else blake2b(octets, digest_size=16).hexdigest().encode()
 
 
 def _replied(outcome: Outcome) -> list[bytes]:

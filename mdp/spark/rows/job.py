@@ -112,19 +112,15 @@ def dispatch(
 def _request_of(
     df: DataFrame, request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None, key: str | None
 ) -> tuple[str, ...] | Callable[[Row], Sequence[bytes]]:
-    asked: tuple[str, ...] | Callable[[Row], Sequence[bytes]]
-    if request is None:
-        asked = tuple(df.columns)
-    elif isinstance(request, str):
-        asked = (request,)
-    else:
-        asked = request if callable(request) else tuple(request)
-    if not callable(asked) and not asked:
-        raise ValueError("a request needs at least one column")
-    missing = [name for name in (*(() if callable(asked) else asked), *(() if key is None else (key,))) if name not in df.columns]
+    named: tuple[str, ...] = ()
+    if not callable(request):
+        named = tuple(df.columns) if request is None else (request,) if isinstance(request, str) else tuple(request)
+        if not named:
+            raise ValueError("a request needs at least one column")
+    missing = [name for name in (*named, *([] if key is None else [key])) if name not in df.columns]
     if missing:
         raise ValueError(f"no column {', '.join(missing)}; there are {', '.join(df.columns)}")
-    return asked
+    return request if callable(request) else named
 
 
 def _destination(

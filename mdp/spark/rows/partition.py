@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from pyspark import TaskContext
 from mdp.spark.rows.exchange import Chunk
 from mdp.spark.rows.loop_bridge import Destination, process_bridge
 from mdp.spark.rows.reply_columns import OK, Answer, part_columns, reply_columns
-from mdp.spark.rows.request_keys import PartitionKeys
+from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts, row_frames
 
 if TYPE_CHECKING:
@@ -32,13 +31,8 @@ __all__ = ["CHUNK_ROWS", "UNNAMED", "DispatchFailed", "Plan", "answer_partition"
 
 # Rows per chunk. Smaller chunks cost more switches and make small batches, larger ones delay the first replies.
 CHUNK_ROWS = 2_000
-# Longest idempotency key of a broker; a longer one is replaced by its digest.
-_KEY_BYTES_MAX = 255
 # Prefix of the name of an unnamed job.
 UNNAMED = "unnamed-"
-# Local properties with the micro-batch and query of a task.
-_QUERY = "sql.streaming.queryId"
-_MICRO_BATCH = "streaming.sql.batchId"
 
 
 class DispatchFailed(Exception):
@@ -103,7 +97,7 @@ def job_name(job: str | None, context: TaskContext | None) -> str:
     too, and must use the same keys. So the number of the micro-batch is part of the name, and the query replaces the name of an unnamed
     job.
     """
-    query, number = (None, None) if context is None else (context.getLocalProperty(name) for name in (_QUERY, _MICRO_BATCH))
+    query, number = micro_batch_of(context)
     if number is None:
         return job or ""
     return f"{query if job is None or job.startswith(UNNAMED) else job}/{number}"
@@ -116,19 +110,11 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _chunk(plan: Plan, piece: pa.RecordBatch, keys: PartitionKeys) -> Chunk:
-    if callable(plan.request):
-        requests = row_frames(piece, plan.request)
-    else:
-        requests = column_frames(piece, plan.request)
+    requests = row_frames(piece, plan.request) if callable(plan.request) else column_frames(piece, plan.request)
     if plan.key is None:
         return Chunk(requests, [keys.next(frames) for frames in requests])
     given = column_texts(piece.column(plan.key))
-    return Chunk(requests, [keys.next(f) if k is None else _short(k) for k, f in zip(given, requests, strict=True)])
-
-
-def _short(key: str) -> str:
-    octets = key.encode()
-    return key if 0 < len(octets) <= _KEY_BYTES_MAX else blake2b(octets, digest_size=16).hexdigest()
+    return Chunk(requests, [keys.next(f) if k is None else short_key(k) for k, f in zip(given, requests, strict=True)])
 
 
 def _answered(plan: Plan, piece: pa.RecordBatch, chunk: Chunk, partition: int, first_row: int) -> Generator[pa.RecordBatch, None, int]:

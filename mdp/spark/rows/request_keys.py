@@ -11,13 +11,30 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from mdp.wire.options import KEY_BYTES_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PartitionKeys"]
+    from pyspark import TaskContext
+
+__all__ = ["PartitionKeys", "micro_batch_of", "short_key"]
 
 # 128 bits: the probability of a collision among 10^12 rows is 10^-15.
 _DIGEST_BYTES = 16
+
+
+def micro_batch_of(context: TaskContext | None) -> tuple[str | None, str | None]:
+    """Return query and number of a task's micro-batch, None outside a stream."""
+    if context is None:
+        return None, None
+    return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+
+
+def short_key(key: str) -> str:
+    """Return a key that brokers and stores accept: a longer or empty one is replaced by its digest."""
+    octets = key.encode()
+    return key if 0 < len(octets) <= KEY_BYTES_MAX else blake2b(octets, digest_size=16).hexdigest()
 
 
 class PartitionKeys:
