@@ -105,7 +105,7 @@ class ZMQError(ZMQBaseError):
     """
 
     default_errno: ClassVar[int | None] = None
-    by_errno: ClassVar[dict[int, type[ZMQError]]] = {}
+    by_errno: ClassVar[dict[int | None, type[ZMQError]]] = {}
 
     def __new__(cls, errno: int | str | None = None, *args: object, **fields: object) -> Self:
         if cls is ZMQError and isinstance(errno, int):
@@ -249,18 +249,8 @@ class ZMQBindError(AddressInUse):
     """`bind_to_random_port` found no free port in its range."""
 
 
-ZMQError.by_errno.update(
-    {
-        EAGAIN: Again,
-        ETERM: ContextTerminated,
-        ENOTSOCK: SocketClosed,
-        EFSM: BadState,
-        ENOTSUP: OperationNotSupported,
-        EHOSTUNREACH: HostUnreachable,
-        ENOENT: EndpointNotFound,
-        EADDRINUSE: AddressInUse,
-    }
-)
+for _kind in (Again, ContextTerminated, SocketClosed, BadState, OperationNotSupported, HostUnreachable, EndpointNotFound, AddressInUse):
+    ZMQError.by_errno[_kind.default_errno] = _kind
 
 
 class ProtocolError(Exception):

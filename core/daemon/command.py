@@ -12,6 +12,7 @@ import os
 import sys
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +33,7 @@ __all__ = ["BIND", "CONNECT", "SECONDS", "Command", "Context", "Group", "Lazy", 
 _NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
 # Errors of a full or broken standard output; click handles a closed pipe.
 _OUTPUT_ERRORS = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
+_eager_option = partial(click.Option, is_eager=True, expose_value=False)
 
 
 def _endpoint_type(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -70,21 +72,9 @@ class Command(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += [
-            click.Option(
-                ["--config"],
-                metavar="FILE",
-                is_eager=True,
-                expose_value=False,
-                callback=_load_config,
-                help="TOML file with a table for this command.",
-            ),
-            click.Option(
-                ["--show-config"],
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                callback=_note_show_config,
-                help="Print each value with where it comes from, and exit.",
+            _eager_option(["--config"], metavar="FILE", callback=_load_config, help="TOML file with a table for this command."),
+            _eager_option(
+                ["--show-config"], is_flag=True, callback=_note_show_config, help="Print each value with where it comes from, and exit."
             ),
         ]
 
@@ -126,11 +116,7 @@ class Group(click.Group):
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = dict(lazy or {})  # commands by name that are imported on use
-        self.params.append(
-            click.Option(
-                ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version, and exit."
-            )
-        )
+        self.params.append(_eager_option(["--version"], is_flag=True, callback=_show_version, help="Print the version, and exit."))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *self.lazy})
