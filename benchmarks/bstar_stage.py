@@ -294,7 +294,7 @@ class Stage:
                 return seen.index("active")
 
     async def schedule(self, acts: tuple[str, ...] = ACTS) -> str:
-        """Do one act at a random time, measure how long clients wait, undo it after a random time; return the act."""
+        """Do one act at a random time, measure the clients' wait, undo the act later; return it."""
         active = await self.whole()
         beat_s = self.heartbeat_ms / 1000
         await asyncio.sleep(self.chance.random() * beat_s)

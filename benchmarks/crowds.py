@@ -1,4 +1,4 @@
-"""Effect of ten thousand silent peers, and of a hundred that do not read, on other peers (G14, G16): p50 and p99.
+"""Effect of 10,000 silent peers, and of 100 that do not read, on other peers (G14, G16): p50, p99.
 
     python -m benchmarks.crowds [--connections 10000] [--subscribers 1000] [--stalled 100] [--seconds 20] [--json]
 

@@ -1,4 +1,4 @@
-"""Freelance side by side with pyzmq: requests per second and p99 with 1, 3 and 10 servers, the first of them dead.
+"""Freelance compared with pyzmq: requests per second and p99 with 1, 3 and 10 servers, the first dead.
 
     python -m benchmarks.freelance [--quick] [--runs 3] [--seconds 1] [--only model-3]
 

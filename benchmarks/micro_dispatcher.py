@@ -88,7 +88,7 @@ def pairs_01(workers: int, window: int) -> Callable[[int], tuple[float, float]]:
 def walk(
     dispatcher: Dispatcher, requests: Callable[[int], bytes], finals: Callable[[list[bytes]], bytes], window: int
 ) -> Callable[[int], tuple[float, float]]:
-    """Answer the workers' requests, up to a batch each, and send as many new ones; only the machine's calls are timed."""
+    """Answer up to a batch of each worker's requests and send as many new ones; time the machine only."""
     _, held = timed(dispatcher, CLIENT, requests(window))
 
     def run(count: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Cost of a borrowed worker compared with a local one, with 2 to 8 brokers, and losses when a broker is killed.
+"""Cost of a borrowed worker against a local one, with 2 to 8 brokers; losses when one is killed.
 
     python -m benchmarks.peering_lending [--kind mdp|peering] [--brokers 2,4,8] [--seconds 3] [--json]
 
@@ -241,7 +241,7 @@ async def town(kind: Kind, brokers: int, worker_at: int) -> AsyncIterator[tuple[
 
 
 async def compare(kind: Kind, brokers: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Measure a local and a borrowed worker; both setups run all the time and are asked in turns, so that other load affects both."""
+    """Measure a local and a borrowed worker in alternation, so that other load affects both."""
     found: dict[str, dict[str, list[float]]] = {"local": {}, "borrowed": {}}
     async with town(kind, brokers, 0) as local, town(kind, brokers, brokers - 1) as borrowed:
         for _ in range(TURNS):

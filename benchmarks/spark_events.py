@@ -1,4 +1,4 @@
-"""Events of a broker's log per second, from its segments (msgpack) and from a copy in Parquet, to the whole report.
+"""Events per second of a broker's log: read from segments and from Parquet, up to the report.
 
     python -m benchmarks.spark_events [--events 2000000] [--rounds 3] [--block-events 50] [--reader]
 

@@ -106,7 +106,7 @@ async def start(directory: Path) -> tuple[float, float]:
 
 
 def start_up(directory: Path, closed: int, size: int) -> tuple[float, float]:
-    """Return seconds to start with 1,000 open requests and so many closed ones, compacted as by the service; and CPU seconds."""
+    """Return seconds, and CPU seconds, to start with 1,000 open requests and this many closed ones."""
     log, index = opened(directory, 8 * 1024 * 1024)
     fill(log, index, 1000, size)
     for _ in range(closed // 10_000):

@@ -129,7 +129,7 @@ class Result:
         return ours / peer if peer else None
 
     def by_cpu(self, row: Row) -> float | None:
-        """Return CPU time per operation of the peer over ours, all processes and threads, pinned; None if it was not measured.
+        """Return the peer's CPU time per operation divided by ours, all processes; None if not measured.
 
         On an otherwise idle CPU it is the ratio of the rates; on a shared one it is what that ratio would be alone.
         """

@@ -70,7 +70,7 @@ def free_port() -> int:
 
 @dataclass
 class Tally:
-    """What became of the requests.
+    """Results of the requests.
 
     Attributes:
         answered: with their own body.
@@ -297,7 +297,7 @@ async def answered(tally: Tally, more: int) -> None:
 
 
 def scrape(place: Installation) -> dict[str, int]:
-    """Ask both brokers for metrics and the live page, as Prometheus and a browser would; return the number of samples by machine."""
+    """Ask both brokers for metrics and the live page; return the number of samples by machine."""
     found = {}
     for machine, number in (("a", 1), ("b", 2)):
         where = f"http://{place.address(f'10.0.0.{number}:9100')}"
@@ -309,7 +309,7 @@ def scrape(place: Installation) -> dict[str, int]:
 
 
 async def upgrade(place: Installation, steady: Tally) -> None:
-    """Restart every part, one at a time and each seen to serve before the next, in the order in which an upgrade does it."""
+    """Restart every part in the order of an upgrade, each only when the one before serves."""
 
     async def again(part: str) -> None:
         await place.restart(part)

@@ -107,7 +107,7 @@ class Faults(logging.Handler):
 
 @pytest.fixture
 async def watched_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Fail the test for an error that reached the loop's exception handler or the supervisor, or for a task that outlives it."""
+    """Fail the test for an error in the loop's exception handler or the supervisor, or for a leftover task."""
     faults = Faults()
     if request.node.get_closest_marker("faults") is None:
         logging.getLogger("core.runtime.supervision").addHandler(faults)
@@ -130,7 +130,7 @@ async def watched_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """What a command sets up for the logs of its process ends with the test that ran it."""
+    """Undo at the end of the test the log settings that a command made for its process."""
     root = logging.getLogger()
     level, before = root.level, [(handler, handler.formatter) for handler in root.handlers]
     yield
@@ -160,7 +160,10 @@ def brokers_in_order() -> Iterator[None]:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
-    """Programs of ours as processes, in the test's own folder; whatever still runs at the end of the test is killed."""
+    """Programs of ours as processes, in the test's own folder.
+
+    Whatever still runs at the end of the test is killed.
+    """
     made = Programs(tmp_path)
     yield made
     made.close()

@@ -1,4 +1,7 @@
-"""How many files this process may have open: tests with crowds see to it that there are enough, others that there are few."""
+"""Number of files this process may open.
+
+Tests with crowds see to it that there are enough, others that there are few.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The shape of the house: who may import whom, which files are pure, how large things may grow, what is never written."""
+"""The shape of the house.
+
+Who may import whom, which files are pure, how large things may grow, what is never written.
+"""
 
 from __future__ import annotations
 

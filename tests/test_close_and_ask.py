@@ -1,4 +1,7 @@
-"""Every client settles what it was asked while it closes: a request made just before, at or after its close, or one already on its way."""
+"""Every client settles what it was asked while it closes.
+
+A request made just before, at or after its close, or one already on its way.
+"""
 
 from __future__ import annotations
 

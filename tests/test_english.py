@@ -1,4 +1,7 @@
-"""Words and forms that no text of the project uses: docstrings, comments, log and error texts, --help, pages, names of tests."""
+"""Words and forms that no text of the project uses.
+
+Docstrings, comments, log and error texts, --help, pages, names of tests.
+"""
 
 from __future__ import annotations
 

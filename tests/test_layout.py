@@ -60,7 +60,10 @@ def test_every_line_of_a_table_is_a_row() -> None:
 
 
 def endings() -> set[str]:
-    """Return every file and folder of the tree, whole and without leading folders: specs/ name files of their own package shortly."""
+    """Return every file and folder of the tree, whole and without leading folders.
+
+    Specs/ name files of their own package shortly.
+    """
     files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
     found = {path.name for path in ROOT.iterdir()}
     for path in [*(ROOT / folder for folder in FOLDERS), *files]:

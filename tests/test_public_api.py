@@ -28,14 +28,17 @@ def test_every_name_that_is_offered_is_there(package: str) -> None:
 
 @pytest.mark.parametrize("package", STARS)
 def test_what_is_taken_over_with_a_star_is_offered(package: str) -> None:
-    """A type checker takes a name for private that comes with a star and is not in `__all__`: `core.DEALER` would be an error."""
+    """A type checker takes a name for private that comes with a star and is not in `__all__`.
+
+    `core.DEALER` would be an error.
+    """
     module = import_module(package)
     for part in STARS[package]:
         assert set(import_module(f"{package}.{part}").__all__) <= set(module.__all__)
 
 
 def documented(name: str, value: object) -> Iterator[str]:
-    """Give what is public in a class or function that is offered, as far as it is ours and says nothing of itself."""
+    """Yield the public parts without docstring of an offered class or function, as far as they are ours."""
     if not (getattr(value, "__module__", "") or "").startswith(PACKAGES) or not (isclass(value) or isroutine(value)):
         return
     if not getdoc(value):

@@ -1,4 +1,7 @@
-"""A fault injected into each thing the supervisor runs: it is counted, and what it belongs to goes on or says why it does not."""
+"""A fault injected into each thing the supervisor runs.
+
+It is counted, and what it belongs to goes on or says why it does not.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def supervised_names() -> dict[str, str]:
 
 @asynccontextmanager
 async def sockets(place: Path) -> AsyncIterator[Works]:
-    """Two sockets that stay connected, heartbeats, frames that are read to rooms, and one socket that leaves with a message unsent."""
+    """Two connected sockets with heartbeats and large frames, and one socket that leaves with a message unsent."""
     async with core.Context() as context:
         server = context.socket(core.REP, heartbeat_ivl=20)
         server.bind(f"ipc://{place}/s")

@@ -1,4 +1,4 @@
-"""MDP/0.1 clients on blocking pyzmq, written from RFC 7: REQ one at a time, DEALER with `window` in flight, a burst."""
+"""MDP/0.1 clients on blocking pyzmq, from RFC 7: REQ, DEALER with `window` in flight, a burst."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def measure_burst(conditions: Conditions, *, broker: tuple[str, str]) -> Figures
 
 
 def crowds(role: str) -> Work:
-    """Return cost per request at four sizes; each compared with the smallest, and the largest with the second, which batches alike."""
+    """Return the cost per request at four sizes, compared with the smallest; the largest also with the second."""
     sizes = (1, 100, 1000, 10_000)
     ours = tuple(Variant(f"{size:,} {role}", partial(measure_cost, broker=OUR_BROKER, role=role, count=size)) for size in sizes)
     peer = tuple(Variant(f"{size:,} {role}, pyzmq", partial(measure_cost, broker=PEER_BROKER, role=role, count=size)) for size in (1, 1000))

@@ -1,4 +1,4 @@
-"""bstar.cli: two servers, a witness and their clients in processes of their own, and what is done to them by signals."""
+"""bstar.cli: two servers, a witness and their clients as processes, and signals sent to them."""
 
 from __future__ import annotations
 
@@ -234,7 +234,10 @@ def test_stopped_daemons_end_with_0(programs: Programs) -> None:
 
 
 def test_full_disk_delays_a_fail_over_and_ends_no_server(programs: Programs) -> None:
-    """BST-27: the backup cannot write its ballot when it is needed; it says so, stays, and takes over when it can."""
+    """BST-27: the backup cannot write its ballot when it is needed.
+
+    It says so, stays, and takes over when it can.
+    """
     backup = server_named(programs, "b.ballot")
     soft, hard = resource.prlimit(backup.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     asking = programs.start(*CALL, "--patience", "60", "x")

@@ -1,4 +1,4 @@
-"""docs/bstar.md: its drawings are those of the tables, its flags those of the commands, and its examples print what it says.
+"""docs/bstar.md: drawings are those of the tables, flags those of the commands; examples print what it says.
 
 Written anew with `python -m tests.bstar.test_docs` after a change of a table or a flag.
 """

@@ -140,7 +140,7 @@ async def test_client_that_has_seen_the_higher_ballot_refuses_the_lower() -> Non
 
 @pytest.mark.parametrize("witness", [False, True])
 async def test_clients_of_a_pair_that_lost_its_ballots_come_back(witness: bool) -> None:
-    """BST-45: no server is active under what they have seen, and the server says so once peer or witness has confirmed it."""
+    """BST-45: no server is active under their ballot; the server says so when peer or witness confirms it."""
     async with Scene(heartbeat_ms=QUICK_MS, witness=witness) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
@@ -251,7 +251,10 @@ async def test_active_that_loses_the_witness_and_its_peer_stops_and_the_other_ta
 
 
 async def test_without_the_witness_the_pair_serves_as_long_as_both_are_there() -> None:
-    """BST-39: an acknowledged announcement is a lease. Without the peer no server is active until one of the two is back."""
+    """BST-39: an acknowledged announcement is a lease.
+
+    Without the peer no server is active until one of the two is back.
+    """
     async with Scene(heartbeat_ms=QUICK_MS, witness=True) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()

@@ -1,4 +1,6 @@
-"""G6: how long clients wait after the active server was killed, by the shipped machines alone: no processes, no network, no load.
+"""G6: how long clients wait after the active server was killed, by the shipped machines alone.
+
+No processes, no network, no load.
 
 What is left is arithmetic: the pair's heartbeats and leases, what a refused client is told, and the waits of clients and workers. A pair is
 killed at 400 moments of its heartbeat; times are virtual. What the system adds to them is measured by `benchmarks.bstar_failover`.
@@ -97,7 +99,7 @@ def until_a_client_is_answered(backup: Leased, now: float, heartbeat_s: float) -
 
 
 def until_worker_and_client_are_there(backup: Leased, now: float, chance: Random) -> float:
-    """`mdp broker --bstar`: return the seconds until a client is connected and a worker too, which is what an answer takes."""
+    """`mdp broker --bstar`: return the seconds until a client and a worker are connected, as an answer needs."""
     began = now
     ways = []
     for _ in range(2):

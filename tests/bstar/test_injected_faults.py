@@ -1,4 +1,7 @@
-"""A fault injected into a switchover and into the writing of a ballot: the operator gets an answer, and a witness ends."""
+"""A fault injected into a switchover and into the writing of a ballot.
+
+The operator gets an answer, and a witness ends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A request the pair has told it does not take fails at once with both numbers; the others are answered, and no fail-over follows."""
+"""A request the pair has told it does not take fails at once with both numbers.
+
+The others are answered, and no fail-over follows.
+"""
 
 from __future__ import annotations
 

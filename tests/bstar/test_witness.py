@@ -109,7 +109,10 @@ async def test_highest_ballot_is_on_disk_before_its_grant_leaves(context: core.C
 async def test_witness_that_cannot_write_refuses_and_says_why(
     context: core.Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BST-27: what cannot be written is not granted; what needs no writing is, and what was refused when there is room again."""
+    """BST-27: what cannot be written is not granted.
+
+    What needs no writing is, and what was refused when there is room again.
+    """
     clock, path, save = Clock(), tmp_path / "witness.ballot", BallotFile.save
     full = False
 

@@ -1,4 +1,7 @@
-"""deploy/: the installation is started for real, parts are killed under a steady client; its files say what the programs understand."""
+"""deploy/: the installation is started for real, parts are killed under a steady client.
+
+Its files say what the programs understand.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,10 @@ def test_systemd_has_nothing_to_say_against_a_unit(path: Path, tmp_path: Path) -
 
 
 def needed_for_a_wheel() -> set[str]:
-    """Return what the build of the wheel reads: a step that forgets one of them fails, or makes an image without it."""
+    """Return what the build of the wheel reads.
+
+    A step that forgets one of them fails, or makes an image without it.
+    """
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = whole["tool"]["hatch"]["build"]["targets"]["wheel"]
     data = {str(Path(name).parent) for name in wheel["force-include"]}
@@ -148,7 +154,10 @@ def pinned() -> dict[str, str]:
 
 
 def test_whatever_is_installed_in_the_image_has_its_version_named() -> None:
-    """With all that the needed packages need; the versions are those the tests run with, as far as these are there."""
+    """With all that the needed packages need.
+
+    The versions are those the tests run with, as far as these are there.
+    """
     pins = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned().items()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted, seen = [*project["dependencies"], *project["optional-dependencies"]["web"]], set()

@@ -1,4 +1,4 @@
-"""What daemons leave on a disk is their user's own, and none takes the place another one serves at."""
+"""Files of daemons belong to their user alone, and no daemon takes an endpoint that another one serves."""
 
 from __future__ import annotations
 

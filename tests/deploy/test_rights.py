@@ -1,4 +1,4 @@
-"""Every cell of the tables of docs/security.md that say who may do what, tried at a broker and a store with the rules of deploy/example."""
+"""Every cell of the tables of rights in docs/security.md, with the rules of deploy/example."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ class Guide(Programs):
 
 
 def printed(program: Program, word: str) -> list[str]:
-    """Return the lines a program prints, up to one with a word in it; the test's time limit is the only other way out."""
+    """Return the lines a program prints, up to one with a word in it.
+
+    The test's time limit is the only other way out.
+    """
     assert program.process.stdout is not None
     lines = []
     for octets in program.process.stdout:

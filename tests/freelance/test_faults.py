@@ -1,4 +1,7 @@
-"""Servers that are killed, paused and started again under load: every request has its own answer (faults L1, N2, P1, P2)."""
+"""Servers that are killed, paused and started again under load.
+
+Every request has its own answer (faults L1, N2, P1, P2).
+"""
 
 from __future__ import annotations
 

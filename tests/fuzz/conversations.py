@@ -19,7 +19,7 @@ TYPES = (b"PUSH",) * 20 + (b"PULL", b"DEALER", b"push", b"")  # to a PULL; the l
 
 
 class Conversation(NamedTuple):
-    """What one peer says.
+    """Text of one peer.
 
     Attributes:
         kind: what was done to it, for messages of failed tests.

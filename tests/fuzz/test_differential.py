@@ -1,4 +1,6 @@
-"""Ten thousand conversations made up by chance, heard by libzmq and by us: both hear the same messages, to the octet.
+"""Ten thousand conversations made up by chance, heard by libzmq and by us.
+
+Both hear the same messages, to the octet.
 
 libzmq's PULL is at the other end of a real TCP connection for each; ours is the connection without transport, fed in random pieces.
 """
@@ -90,7 +92,10 @@ class Libzmq:
 
     @staticmethod
     def _hear_ready(line: socket.socket) -> None:
-        """Wait for its READY. It takes one that comes before it has sent its own for an error; ours does not mind."""
+        """Wait for its READY.
+
+        It takes one that comes before it has sent its own for an error; ours does not mind.
+        """
         heard = b""
         while len(heard) <= GREETING_OCTETS and (more := line.recv(4096)):
             heard += more

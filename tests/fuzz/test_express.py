@@ -1,4 +1,7 @@
-"""Octets of a peer in the express buckets of broker, client and worker: nothing is raised, and only whole messages are taken."""
+"""Octets of a peer in the express buckets of broker, client and worker.
+
+Nothing is raised, and only whole messages are taken.
+"""
 
 from __future__ import annotations
 

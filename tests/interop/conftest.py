@@ -1,4 +1,7 @@
-"""Our sockets and libzmq's, made with limits on every wait, and closed whatever a test does; a broker of ours for them."""
+"""Our sockets and libzmq's, made with limits on every wait, and closed whatever a test does.
+
+A broker of ours for them.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,6 @@ def where(broker: mdp.Broker) -> str:
 
 @pytest.fixture(params=["PLAIN", "CURVE"])
 def mechanism(request: pytest.FixtureRequest) -> str:
-    """What the connection is secured with."""
+    """Security of the connection."""
     name: str = request.param
     return name

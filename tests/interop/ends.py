@@ -23,7 +23,7 @@ PATIENCE_MS = 10_000
 
 
 class End(Protocol):
-    """What a conversation needs of a socket."""
+    """Methods of a socket that a conversation needs."""
 
     kind: str
 
@@ -176,7 +176,7 @@ class Foreign:
 
 
 def frames_between(sender: str, receiver: str, frames: Sequence[bytes], to: bytes = b"") -> tuple[list[bytes], list[bytes]]:
-    """What the application of `sender` sends and what that of `receiver` gets, for the body `frames`.
+    """Frames that the application of `sender` sends and that of `receiver` gets, for the body `frames`.
 
     Args:
         sender: Socket type that sends; a ROUTER puts the routing id `to` before the rest.

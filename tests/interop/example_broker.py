@@ -1,4 +1,4 @@
-"""A broker of MDP/0.1 on libzmq in a thread, after the rules of RFC 7 and the habits of the guide's example.
+"""A broker of MDP/0.1 on libzmq in a thread, written from RFC 7 and the guide's example.
 
 It has no `mmi.protocol`: like the example it takes that for a service nobody offers, and keeps the request for ever. It
 heartbeats idle workers only, never gives a request twice, and drops what it does not understand.

@@ -1,4 +1,7 @@
-"""A broker on libzmq that behaves as the chapter's last one: one number for all peers' capacity, said only when it changes."""
+"""A broker on libzmq that behaves as the chapter's last one.
+
+One number for all peers' capacity, said only when it changes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One side of a ZMTP connection on a plain blocking TCP socket, driving a mechanism of ours and nothing else of the project.
+"""One side of a ZMTP connection on a blocking TCP socket; uses only a mechanism of the project.
 
 It exists so that the mechanisms meet libzmq octet by octet, without sessions, queues or an event loop in between.
 """

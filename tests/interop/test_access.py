@@ -1,4 +1,7 @@
-"""Rules (BEY-11) tried by libzmq's PLAIN and CURVE peers, each frame written out: who may do what, and what those who may not are told."""
+"""Rules (BEY-11) tried by libzmq's PLAIN and CURVE peers, each frame written out.
+
+Who may do what, and what those who may not are told.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,10 @@ async def broker(mechanism: str, keys: Path) -> AsyncIterator[mdp.Broker]:
 
 
 async def ask(end: ForeignEnd, dialect: str, service: bytes, *body: bytes) -> str:
-    """Send a request and then one that everybody may; return what came for the first: its reply, its error, or nothing."""
+    """Send a request and then one that everybody may.
+
+    Return what came for the first: its reply, its error, or nothing.
+    """
     number = next(NUMBERS).to_bytes(8, "big")
     heads = {"0.1": (b"", b"MDPC01", service), "0.2": (b"MDPC02", b"\x01", service), "0.3": (b"MDPC03\x01" + number, service, b"")}
     await end.send(*heads[dialect], *body)

@@ -1,4 +1,7 @@
-"""A pair of which one member is a stock one: the guide's machine on libzmq, written from its table (BST-01, BST-38)."""
+"""A pair of which one member is a stock one.
+
+The guide's machine on libzmq, written from its table (BST-01, BST-38).
+"""
 
 from __future__ import annotations
 
@@ -152,7 +155,10 @@ async def test_stock_backup_takes_over_from_us_and_keeps_the_role(compatible: bo
 
 
 async def test_stock_peer_survives_what_would_kill_it() -> None:
-    """A passive server without an active peer would be fatal to a passive stock member: it is told that we wait, and takes over."""
+    """A passive server without an active peer would be fatal to a passive stock member.
+
+    It is told that we wait, and takes over.
+    """
     stock = StockMember(bstar.BACKUP)
     ahead = 0.0
 

@@ -1,4 +1,6 @@
-"""What a libzmq peer sent before it closed is received, however long the application takes: nothing of ours may reset its connection.
+"""Messages of a libzmq peer that has closed are received, however long the application takes.
+
+Nothing of ours may reset its connection.
 
 An octet written to a peer that has closed makes its system forget what it has not brought yet, which is most of it when we are at our
 high-water mark.
@@ -87,7 +89,7 @@ async def test_what_a_peer_sent_before_an_answer_could_not_be_written_is_receive
 
 
 async def test_what_we_sent_before_we_closed_comes_to_a_libzmq_peer_that_reads_late() -> None:
-    """Its mark is reached, so that most waits with us and in the systems while heartbeats of ours would be due (SOCK-15)."""
+    """Its mark is reached, so most messages wait here and in the systems while heartbeats are due (SOCK-15)."""
     theirs = zmq.Context()
     pull: Any = theirs.socket(zmq.PULL)
     pull.rcvhwm, pull.rcvtimeo, pull.linger = 10, 10_000, 0

@@ -1,4 +1,4 @@
-"""HAR-03: CURVE between us and libzmq through a relay that puts other flags on the outer frames of MESSAGE (CURVE-10, CURVE-11)."""
+"""HAR-03: CURVE through a relay that changes the flags of the outer MESSAGE frames (CURVE-10, CURVE-11)."""
 
 from __future__ import annotations
 

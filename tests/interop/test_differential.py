@@ -1,4 +1,6 @@
-"""Seeded programmes of socket operations on libzmq and on `core`: whatever differs is a row of the table in `docs/core.md`, or a fault.
+"""Seeded programmes of socket operations on libzmq and on `core`.
+
+Whatever differs is a row of the table in `docs/core.md`, or a fault.
 
 A failure prints its seed and the programme with every step left out that does not matter. To run it again:
 `python -m tests.interop.differential SEED 1`, with `--uvloop` on the other loop. `DIFFERENTIAL=100000` asks for that many programmes.
@@ -27,7 +29,7 @@ ENDS_MAX = 5
 
 
 def results(first: int, count: int, loop: str) -> tuple[list[dict[str, object]], list[int]]:
-    """What the programmes from seed `first` on showed, and at which seeds libzmq ended the process."""
+    """Differences in the programmes from seed `first` on, and the seeds at which libzmq ended the process."""
     found: list[dict[str, object]] = []
     ended: list[int] = []
     at = first

@@ -1,4 +1,4 @@
-"""What a program written for libzmq meets every day beside sending and receiving: the same as there, tried on both."""
+"""Everyday behaviour beside sending and receiving, the same on libzmq and on `core`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Freelance with libzmq at the other end: a server and a client of model 3 written from RFC 10, and stock sockets for 1 and 2."""
+"""Freelance with libzmq at the other end.
+
+A server and a client of model 3 written from RFC 10, and stock sockets for 1 and 2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Peers of ZMTP 2.0 and 1.0 in raw octets: libzmq and we answer them with the same octets, and hear the same (conformance 1.2)."""
+"""Peers of ZMTP 2.0 and 1.0 in raw octets.
+
+Libzmq and we answer them with the same octets, and hear the same (conformance 1.2).
+"""
 
 from __future__ import annotations
 

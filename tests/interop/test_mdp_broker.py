@@ -110,7 +110,10 @@ async def test_a_lost_workers_request_goes_to_another(where: str, foreign: Forei
 
 @pytest.mark.parametrize("dialect", [Worker01, Worker02], ids=["0.1", "0.2"])
 async def test_a_worker_that_leaves_gives_its_request_back(dialect: type[Worker01 | Worker02], where: str, foreign: Foreign) -> None:
-    """MDP-23, MDP-26, MDP-37: DISCONNECT of a busy worker and of an idle one; its HEARTBEATs until then are taken as such."""
+    """MDP-23, MDP-26, MDP-37: DISCONNECT of a busy worker and of an idle one.
+
+    Its HEARTBEATs until then are taken as such.
+    """
     first, second, client = dialect(foreign, where), dialect(foreign, where), Client01(foreign, where)
     await first.ready(b"echo")
     await first.say(dialect.heartbeat)

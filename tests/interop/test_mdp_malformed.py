@@ -1,4 +1,4 @@
-"""Whatever a libzmq DEALER sends over the wire, our broker runs on and serves the others (MDP-45, fault B1, faults.md 2)."""
+"""Any message of a libzmq DEALER: our broker continues and serves the others (MDP-45, fault B1, faults.md 2)."""
 
 from __future__ import annotations
 

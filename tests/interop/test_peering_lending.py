@@ -40,7 +40,7 @@ async def test_a_foreign_lender(foreign: Foreign) -> None:
 
 
 async def test_a_foreign_lender_that_refuses(foreign: Foreign) -> None:
-    """What it cannot do a worker here does."""
+    """A worker here executes the requests that the peer's worker cannot."""
     lender = foreign("ROUTER")
     at = lender.bind(TCP)
     async with mdp.LendingBroker([at], name="north", state_ms=50) as broker, mdp.Client(broker.bind(TCP), timeout=10) as client:

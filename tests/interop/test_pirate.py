@@ -1,4 +1,7 @@
-"""The pirates with libzmq at the other end: queue and worker of PPP as RFC 6 has them, REQ workers, a REP that crashes."""
+"""The pirates with libzmq at the other end.
+
+Queue and worker of PPP as RFC 6 has them, REQ workers, a REP that crashes.
+"""
 
 from __future__ import annotations
 

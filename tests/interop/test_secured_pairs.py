@@ -43,7 +43,7 @@ PAIRS = [tuple(pair.split("-")) for pair in "REQ-REP REQ-ROUTER DEALER-REP DEALE
 async def test_har_05_every_pair_of_sockets_over_every_mechanism(
     ours: Ours, foreign: Foreign, mechanism: str, anywhere: str, first: str, second: str, first_is: str, first_binds: bool
 ) -> None:
-    """Who is the server of the handshake does not depend on who binds (PLAIN-01)."""
+    """The server of the handshake is independent of which side binds (PLAIN-01)."""
     one, other = secured_pair(first, second, first_is, mechanism, ours, foreign)
     join(one, other, anywhere, first_binds)
     large = bytes(16 * 1024 * 1024 if (first, second, first_binds) == ("DEALER", "ROUTER", True) else 70_000)

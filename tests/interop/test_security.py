@@ -1,4 +1,7 @@
-"""PLAIN, CURVE and ZAP through sockets: ours against libzmq in both roles, and the rules that need a socket to be seen."""
+"""PLAIN, CURVE and ZAP through sockets.
+
+Ours against libzmq in both roles, and the rules that need a socket to be seen.
+"""
 
 from __future__ import annotations
 

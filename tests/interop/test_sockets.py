@@ -44,7 +44,7 @@ def first_is(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["first", "second"])
 def binder(request: pytest.FixtureRequest) -> str:
-    """Which end of the pair binds."""
+    """The end of the pair that binds."""
     found: str = request.param
     return found
 
@@ -313,7 +313,10 @@ async def test_probe_router(dealer_first: bool, first_is: str, ours: Ours, forei
 
 
 async def test_zmtp_59_heartbeats_of_libzmq_are_answered_while_we_do_not_read(ours: Ours, foreign: Foreign) -> None:
-    """Its patience is shorter than the time our application takes; the inbox is full and its PINGs are behind messages all that time."""
+    """Its patience is shorter than the time our application takes.
+
+    The inbox is full and its PINGs are behind messages all that time.
+    """
     pull, push = ours("PULL", rcvhwm=10), foreign("PUSH", heartbeat_ivl=300, heartbeat_timeout=1_000)
     came: list[core.MonitorEvent] = []
     pull.socket.on_event(came.append, core.EVENT_ACCEPTED)

@@ -82,7 +82,10 @@ async def test_titanic_serves_at_a_broker_that_speaks_only_the_oldest_dialect(fo
 
 
 class GuideClient:
-    """The client of the guide: asks, and when there is no answer in time throws its socket away and asks again with a new one."""
+    """The client of the guide.
+
+    Asks, and when there is no answer in time throws its socket away and asks again with a new one.
+    """
 
     def __init__(self, foreign: Foreign, endpoint: str) -> None:
         self._foreign = foreign
@@ -112,7 +115,10 @@ class GuideClient:
 
 
 async def test_any_piece_may_be_stopped_and_started_again(foreign: Foreign, tmp_path: Path) -> None:
-    """TSP-16, as the guide has it: everything but the client; each was away while a request was made, and nothing is lost."""
+    """TSP-16, as the guide has it: everything but the client.
+
+    Each was away while a request was made, and nothing is lost.
+    """
     endpoint = f"ipc://{tmp_path / 's'}"
     quick: dict[str, Any] = {"heartbeat_ms": 100, "reconnect_ms": 50, "reconnect_max_ms": 200}
     dispatch = DispatchOptions(retry_s=0.02, retry_max_s=0.1, probe_s=0.02, probe_max_s=0.1)
@@ -154,7 +160,10 @@ async def test_any_piece_may_be_stopped_and_started_again(foreign: Foreign, tmp_
 
 
 class StockStore:
-    """A store as RFC 9 has it, three workers of MDP/0.1 on a foreign socket: what it is sent is stored, and run when `run` is called."""
+    """A store as RFC 9 has it, three workers of MDP/0.1 on a foreign socket.
+
+    What it is sent is stored, and run when `run` is called.
+    """
 
     def __init__(self, foreign: Foreign, endpoint: str) -> None:
         self.stored: dict[bytes, list[bytes]] = {}
@@ -220,7 +229,7 @@ async def test_our_client_asks_a_stock_store_for_nothing_it_does_not_know(foreig
 
 
 async def test_our_store_is_known_as_ours_again_after_a_stock_one(foreign: Foreign, tmp_path: Path) -> None:
-    """What a store is belongs to the connection it was asked over."""
+    """State of a store that belongs to the connection it was asked over."""
     place = f"ipc://{tmp_path}/b"
     async with titanic.Client(place, attempts=20) as store:
         async with mdp.Broker() as broker:

@@ -1,4 +1,7 @@
-"""The wall clock jumps by a day, there and back, while broker, worker and client talk: nothing expires and nothing is late (fault T1)."""
+"""The wall clock jumps by a day, there and back, while broker, worker and client talk.
+
+Nothing expires and nothing is late (fault T1).
+"""
 
 from __future__ import annotations
 

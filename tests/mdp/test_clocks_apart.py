@@ -128,7 +128,10 @@ APART = [
 
 @pytest.mark.parametrize("clocks", APART, ids=["months apart", "slow client, fast worker", "fast broker, slow worker"])
 def test_clocks_with_other_origins_or_rates_make_no_peer_look_dead(clocks: tuple[Clock, Clock, Clock]) -> None:
-    """Ten minutes with a request every three seconds, and heartbeats between them: no time of one host is held against that of another."""
+    """Ten minutes with a request every three seconds, and heartbeats between them.
+
+    No time of one host is held against that of another.
+    """
     hosts = Hosts(*clocks)
     asked = []
     for serial in range(200):
@@ -144,7 +147,7 @@ def test_clocks_with_other_origins_or_rates_make_no_peer_look_dead(clocks: tuple
 
 @pytest.mark.parametrize("clocks", APART, ids=["months apart", "slow client, fast worker", "fast broker, slow worker"])
 def test_a_deadline_is_kept_by_the_clock_of_its_keeper(clocks: tuple[Clock, Clock, Clock]) -> None:
-    """What goes over the line is how long is left, so a request of ten seconds has ten, give or take how far the clocks run apart."""
+    """The remaining time is sent: a request of ten seconds has ten, up to the difference of clock rates."""
     hosts = Hosts(*clocks)
     pending = hosts.ask(b"x", deadline_s=10.0)
     (request,) = hosts.in_hand
@@ -160,7 +163,10 @@ def test_a_deadline_is_kept_by_the_clock_of_its_keeper(clocks: tuple[Clock, Cloc
 
 @pytest.mark.parametrize("jump_s", [60.0, 30 * DAY_S])
 def test_a_broker_whose_clock_jumps_removes_no_worker_and_ends_expired_requests(jump_s: float) -> None:
-    """As after a suspension: its workers are heard first, a request whose time is over is not begun, any other goes on."""
+    """As after a suspension.
+
+    Its workers are heard first, a request whose time is over is not begun, any other goes on.
+    """
     hosts = Hosts(Clock(), Clock(), Clock())
     late, patient = hosts.ask(b"late", deadline_s=30.0), hosts.ask(b"patient")
     hosts.wait(5.0)

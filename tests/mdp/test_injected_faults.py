@@ -1,4 +1,4 @@
-"""A fault injected into each clock and thread of a broker and its worker that only a scene of its own reaches."""
+"""A fault injected into each clock and thread of a broker and its worker that needs its own scene."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that is started from a shell serves as many as the system allows, and not as few as shells allow at first."""
+"""A broker started from a shell serves as many peers as the system allows, not as few as the shell."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.mdp.broker.workers.test_maintenance import FIRST_LOOKS, Quiet
 
 
 def ahead(held: int, *, concurrency: int = 1) -> tuple[Quiet, list[Work]]:
-    """Return a worker BUSY that was given so many 10 ms ago, more than it works on, and what it was given; nobody else is there."""
+    """Return a worker BUSY that got this many requests 10 ms ago, more than it runs, and those requests."""
     scene = Quiet()
     scene.now += 0.1
     scene.join(b"BUSY", concurrency, held)
@@ -60,7 +60,10 @@ def test_what_is_asked_back_for_a_free_worker(held: int, concurrency: int, free:
 
 
 def test_free_places_of_all_workers_count_but_not_those_beyond_what_they_work_on() -> None:
-    """One of four and two of three, of which each would take four times as much; and one holds more than it works on without being full."""
+    """One of four and two of three, of which each would take four times as much.
+
+    And one holds more than it works on without being full.
+    """
     scene, given = ahead(6, concurrency=2)
     scene.join(b"MORE", 1, 8)
     for place in range(3):
@@ -87,7 +90,10 @@ def test_nothing_is_asked_back_when_nobody_is_free_any_more() -> None:
 
 
 def test_nothing_is_asked_back_while_requests_wait() -> None:
-    """They go to who is free. Here to none: those that wait have lost their workers, and the free one has said nothing since."""
+    """They go to who is free.
+
+    Here to none: those that wait have lost their workers, and the free one has said nothing since.
+    """
     scene = Shop()
     scene.join(b"BUSY", 1)
     scene.join(b"FREE", 1)
@@ -198,7 +204,7 @@ def test_workers_beyond_sixteen_are_asked_the_next_time() -> None:
 
 
 def test_what_it_was_asked_for_and_has_begun_does_not_count_as_what_it_was_asked_for() -> None:
-    """Of the five behind it half are asked for, three, as if it had never been asked for what it works on now."""
+    """Half of the five behind it, three, are asked for, as if its current request had never been recalled."""
     scene = Quiet()
     scene.join(b"BUSY", 1, 6)
     for _ in range(2):
@@ -251,7 +257,10 @@ def test_one_that_is_slow_is_asked_for_the_one_it_has_not_begun_while_others_wai
 
 @pytest.mark.parametrize("gives_back", [True, False])
 def test_a_slow_one_keeps_what_it_may_hold_ahead(gives_back: bool) -> None:
-    """It takes 1 ms for one, and may have what it does in 5 ms: of the 60 left of 64 it is asked for all but these, once."""
+    """It takes 1 ms for one, and may have what it does in 5 ms.
+
+    Of the 60 left of 64 it is asked for all but these, once.
+    """
     scene = Quiet()
     for peer in (b"QUICK", b"SLOW"):
         scene.join(peer, 1, 64)

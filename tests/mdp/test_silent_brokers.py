@@ -1,4 +1,7 @@
-"""Brokers that are asked which dialect they speak and do not answer, or late: what has told its limits at the hello is one of ours."""
+"""Brokers that are asked which dialect they speak and do not answer, or late.
+
+What has told its limits at the hello is one of ours.
+"""
 
 from __future__ import annotations
 

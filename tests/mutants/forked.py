@@ -1,4 +1,4 @@
-"""Runs tests in a fork of this process, so that each mutant starts from modules that are imported and tests that are collected."""
+"""Runs tests in a fork of this process: modules are imported and tests collected before each mutant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Ended", "in_fork"]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a fork ended: what it said at last, or None when its time was over or it was killed."""
+    """End of a fork: its last output, or None after a timeout or kill."""
 
     said: Any
     took_s: float

@@ -1,4 +1,4 @@
-"""A pytest plugin that runs the collected tests once as they are, and then against one mutant after the other, each in a fork."""
+"""A pytest plugin: runs the collected tests unchanged, then against each mutant in its own fork."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INAPPLICABLE = "inapplicable"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be looked for, in files that have the same tests."""
+    """Mutants to try, in files that have the same tests."""
 
     root: Path
     files: Sequence[str]
@@ -48,7 +48,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of one mutant."""
+    """Result of one mutant."""
 
     file: str
     line: int

@@ -1,4 +1,7 @@
-"""Mistakes that tests once did not see: `make test` looks whether they are still seen, each by the tests that are named."""
+"""Mistakes that tests once did not see.
+
+`make test` looks whether they are still seen, each by the tests that are named.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ __all__ = ["KNOWN", "Known"]
 
 
 class Known(NamedTuple):
-    """A mistake written down: what stands in a file in the place of `old`, which tests are for it, and whether it has to live."""
+    """A mistake written down.
+
+    What stands in a file in the place of `old`, which tests are for it, and whether it has to live.
+    """
 
     file: str
     old: str

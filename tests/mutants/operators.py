@@ -1,4 +1,4 @@
-"""What may be wrong with a line: every small change of a source file that its tests should see.
+"""Possible mistakes in a line: every small change of a source file that its tests should see.
 
 Only bodies of functions are changed. What a module or a class says while it is imported (constants, defaults, decorators) stays.
 """
@@ -170,7 +170,10 @@ def removable(node: ast.stmt, function: Function) -> bool:
 
 
 def set_elsewhere(target: ast.expr, function: Function) -> bool:
-    """Tell whether what is assigned has a value without this assignment; a local name without one would be an error anywhere."""
+    """Tell whether what is assigned has a value without this assignment.
+
+    A local name without one would be an error anywhere.
+    """
     if isinstance(target, ast.Attribute | ast.Subscript):
         return True
     if not isinstance(target, ast.Name):

@@ -1,4 +1,4 @@
-"""Which tests are to see a mistake in which file: in this process, and as fast as there are."""
+"""Files with mutants and the tests that should detect them: in this process, fastest first."""
 
 from __future__ import annotations
 

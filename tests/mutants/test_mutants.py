@@ -1,4 +1,7 @@
-"""The hunt for mutants itself: what it changes, that it sees what it has to see, and that what is accepted still exists."""
+"""The hunt for mutants itself.
+
+What it changes, that it sees what it has to see, and that what is accepted still exists.
+"""
 
 from __future__ import annotations
 

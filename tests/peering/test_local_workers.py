@@ -69,7 +69,10 @@ def test_the_table_is_complete() -> None:
 @pytest.mark.parametrize(("state", "event"), CELLS)
 @pytest.mark.parametrize("delimited", [False, True])
 def test_cell(state: WorkerState, event: WorkerEvent, delimited: bool) -> None:
-    """PEER-15: a worker that is gone, or idle and silent, is removed; a task goes elsewhere if its worker leaves BUSY without a reply."""
+    """PEER-15: a worker that is gone, or idle and silent, is removed.
+
+    A task goes elsewhere if its worker leaves BUSY without a reply.
+    """
     if delimited and event not in WORDS_OF_REQ:
         event = {WorkerEvent.STRAY: WorkerEvent.RETURN}.get(event, WorkerEvent.NOISE)
     if not delimited and event is WorkerEvent.RETURN:

@@ -1,4 +1,4 @@
-"""Three brokers joined without sockets, each the peer of the others, while connections are cut one way or both and brokers are killed.
+"""Three brokers joined without sockets, while connections break one way or both and brokers are killed.
 
 What the network may do: within a connection messages keep their order and none is lost; a connection ends with all that is under way on
 it, in both directions, and both ends hear of that; connections are independent of each other, so a broker may hear of a peer's capacity

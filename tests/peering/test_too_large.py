@@ -1,4 +1,7 @@
-"""A task too large for any worker is refused at its sender; one too large for a worker or peer affects its sender only."""
+"""A task too large for any worker is refused at its sender.
+
+One too large for a worker or peer affects its sender only.
+"""
 
 from __future__ import annotations
 

@@ -291,7 +291,10 @@ ACTIONS = st.one_of(
 
 @given(st.booleans(), st.booleans(), st.sampled_from([None, 1.0]), st.lists(ACTIONS, max_size=80))
 def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: list[tuple[str, int, int]]) -> None:
-    """No wrong, second or out-of-order reply; no worker has two requests; a request is at one worker or none (LRU-03, PPP-13)."""
+    """No wrong, second or out-of-order reply; no worker has two requests.
+
+    A request is at one worker or none (LRU-03, PPP-13).
+    """
     queue = WorkerQueue(QueueLimits(simple=simple, guide_compatible=guide, ttl_s=ttl_s, waiting_max=5), 0.0)
     head = [b""] if simple else []
     now, serial = 0.0, 0

@@ -1,4 +1,6 @@
-"""Every broker of a test in order: each state of a request follows from the one before, and at its end what a broker has is what it counts.
+"""Every broker of a test in order.
+
+Each state of a request follows from the one before, and at its end what a broker has is what it counts.
 
 Both are put in place once for the whole run, by `tests/conftest.py`.
 """

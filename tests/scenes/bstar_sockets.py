@@ -33,7 +33,10 @@ async def until(condition: Callable[[], bool], what: str = "") -> None:
 
 
 async def vote_until_it_serves(pair: bstar.Pair) -> None:
-    """Vote as clients do, again and again: on a busy machine a claim may end unwritten, and a pause of our own puts off the verdict."""
+    """Vote as clients do, again and again.
+
+    On a busy machine a claim may end unwritten, and a pause of our own puts off the verdict.
+    """
     end = time.monotonic() + PATIENCE_S
     while not pair.serving:
         assert time.monotonic() < end, "it never serves"
@@ -136,7 +139,7 @@ def echo(request: bstar.Request) -> list[bytes]:
 
 
 class Scene:
-    """Two servers on loopback with a line in each direction, perhaps a witness, and one line to it from each of them."""
+    """Two servers on loopback with a connection in each direction, and optionally a witness connected to both."""
 
     def __init__(self, *, witness: bool = False, heartbeat_ms: int = CALM_MS, **options: Any) -> None:
         self.heartbeat_ms = heartbeat_ms

@@ -1,4 +1,7 @@
-"""A page of the docs as a program: its console blocks are run in one shell, and must print what they say; tables of flags."""
+"""A page of the docs as a program.
+
+Its console blocks are run in one shell, and must print what they say; tables of flags.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ class Page:
         return found
 
     def session(self, last: str = "") -> str:
-        """Return the page as a script: each command, and a mark after its output, which leaves the exit code as it was."""
+        """Return the page as a script.
+
+        Each command, and a mark after its output, which leaves the exit code as it was.
+        """
         lines = []
         for command, _ in self.examples():
             job = re.search(r" ?(?<!&)&(?= |$)", command)

@@ -15,7 +15,7 @@ __all__ = ["Broken", "Saboteur", "sabotaged"]
 
 
 class Broken(Exception):
-    """What was not foreseen."""
+    """An unforeseen error."""
 
 
 class Saboteur:
@@ -32,7 +32,10 @@ class Saboteur:
 
 @contextmanager
 def sabotaged(*names: str) -> Iterator[Supervisor]:
-    """Have what is made within the block fail once under each name; in the end each must have failed once, and nothing else."""
+    """Have what is made within the block fail once under each name.
+
+    In the end each must have failed once, and nothing else.
+    """
     with supervision.scope(Supervisor(Saboteur(names))) as supervisor:
         yield supervisor
     assert supervisor.faults == dict.fromkeys(names, 1)

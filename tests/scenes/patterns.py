@@ -1,4 +1,6 @@
-"""Lines in the place of connections: what a pattern does shows in the octets that leave, in what is told, and in its counters.
+"""Lines in the place of connections.
+
+What a pattern does shows in the octets that leave, in what is told, and in its counters.
 
 A line is read by code of its own, so that an encoder that is wrong is not excused by a decoder that is wrong in the same way.
 """
@@ -131,7 +133,10 @@ class Line:
 
 
 def joined(pattern: Pattern, pipe: Pipe, *, takes: bool = True, holds: bool = False) -> Line:
-    """Complete a handshake, as a session and its socket do: an accepted pipe is attached with it, one of a connect() has been before."""
+    """Complete a handshake, as a session and its socket do.
+
+    An accepted pipe is attached with it, one of a connect() has been before.
+    """
     line = Line(pattern, pipe, takes=takes, holds=holds)
     pipe.connected = True
     if pipe.connecting or pattern.attach(pipe):

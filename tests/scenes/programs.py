@@ -21,7 +21,7 @@ def command_module(program: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended."""
+    """Result of a program that ended."""
 
     code: int
     out: bytes
@@ -52,7 +52,10 @@ class Program:
         )
 
     def said(self, word: str) -> str:
-        """Return the next line on standard error with a word in it; the test's time limit is the only other way out."""
+        """Return the next line on standard error with a word in it.
+
+        The test's time limit is the only other way out.
+        """
         assert self.process.stderr is not None
         before = []
         for line in self.process.stderr:

@@ -214,7 +214,7 @@ class WireListener:
             return await self._accepted.get()
 
     def waiting(self) -> int:
-        """How many connections nobody has accepted yet."""
+        """Number of connections that are not accepted yet."""
         return self._accepted.qsize()
 
 

@@ -1,4 +1,7 @@
-"""The session of the tests for commands, which start one of their own and stop it: a Java process less for each."""
+"""The session of the tests for commands, which start one of their own and stop it.
+
+A Java process less for each.
+"""
 
 from __future__ import annotations
 

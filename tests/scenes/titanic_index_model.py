@@ -35,7 +35,10 @@ KEYS = (b"", b"", b"one", b"two", b"three", b"four", b"five", b"six")
 
 @dataclass
 class Sheet:
-    """A request in the model. `told` holds the times at which it was reported as due, `held` the segments of its records."""
+    """A request in the model.
+
+    `told` holds the times at which it was reported as due, `held` the segments of its records.
+    """
 
     uuid: bytes
     owner: bytes
@@ -297,7 +300,7 @@ class Play:
     # ---- compaction, checkpoints, restarts
 
     def compact(self) -> None:
-        """Empty a segment; at times it cannot be dropped, or the process dies before that, when some records are written again."""
+        """Empty a segment; sometimes it cannot be dropped, or the process dies first and records are written again."""
         sealed = sorted(self.journal)[:-1]
         if not sealed:
             return
@@ -398,7 +401,7 @@ class Play:
         self._resume(items, begin)
 
     def _resume(self, items: list[Any], begin: int) -> None:
-        """Check that the clock continues from the latest time in any record, by at most the wall time since the last TICK."""
+        """Check that the clock continues from the latest record, by at most the wall time since the last TICK."""
         of_clock = {RecordKind.REQUEST, RecordKind.REPLY, RecordKind.DEAD, RecordKind.CLOSE}
         read = [record for number, records in self.journal.items() for record in records if number >= begin]
         times = [int.from_bytes(record.body[:8], "big") for record in read if record.kind in of_clock]

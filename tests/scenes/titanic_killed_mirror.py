@@ -1,4 +1,4 @@
-"""A program: mirrors of one directory, the k-th of which is killed at the k-th call of its disk while it puts files in place.
+"""A program: mirrors of one directory, each killed at another call of its disk while placing files.
 
     python -m tests.scenes.titanic_killed_mirror DIRECTORY ENDPOINT
 

@@ -1,4 +1,6 @@
-"""Two Titanics with everything that can happen to them, as a graph that is searched whole: it walks on the shipped
+"""Two Titanics with everything that can happen to them, as a graph that is searched whole.
+
+It walks on the shipped
 `titanic.mirror.succession`.
 
 What Binary Star does is left out but for one thing: with a witness there are never two active at once. Anybody may become active at
@@ -84,7 +86,7 @@ class World(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What is to hold, and the bugs that may be put in.
+    """Properties to hold, and bugs that may be put in.
 
     Attributes:
         go_on: the policy of each.
@@ -259,7 +261,7 @@ def serves(world: World, rules: Rules) -> bool:
 
 
 class Found(NamedTuple):
-    """What a search found.
+    """Result of a search.
 
     Attributes:
         states, transitions: how many.

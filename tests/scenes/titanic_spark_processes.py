@@ -1,4 +1,7 @@
-"""A broker, a worker and a store as processes, for as long as a block runs; the store can be killed and started again."""
+"""A broker, a worker and a store as processes, for as long as a block runs.
+
+The store can be killed and started again.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ READY_WITHIN_S = 60.0
 
 
 class House:
-    """What the tests of the data source stand on.
+    """Processes for the tests of the data source.
 
     Attributes:
         broker: endpoint.

@@ -1,4 +1,4 @@
-"""An exhaustive search of Binary Star: the shipped step functions, two servers, a witness, and everything that can happen to them.
+"""An exhaustive search of Binary Star: the shipped step functions, two servers, a witness, and all events.
 
 The servers of the model are `bstar.member.Member` values moved by the functions a real server runs; the witness is
 `bstar.ballot.LeaseTable`. The model adds the world round them:
@@ -182,7 +182,7 @@ class Model:
     def perform(
         self, i: int, s: Server, w: Witness, reach: bool, event: Callable[[Settings, Member], Outcome]
     ) -> tuple[Server, Witness, Mail | None, bool]:
-        """Let something happen to server i and carry out what it wants: disk at once, witness at once or into the slot.
+        """Let an event happen to server i and carry out its effects; an answer of the witness may wait.
 
         Returns:
             The server, the witness, the state message it published, and whether a request was answered.
@@ -445,7 +445,7 @@ class Model:
         return then._replace(effects=(*outcome.effects, *then.effects), verdict=Verdict.REJECT)
 
     def lied(self, settings: Settings, m: Member) -> Outcome:
-        """Somebody names the highest ballot that could be believed, and where there is no such ballot one that nobody ever drew."""
+        """A client names the highest credible ballot, or, without one, a ballot that was never drawn."""
         borne_out = m.state is State.ACTIVE and m.ballot < m.counter
         outcome = self.asked(settings, m, Ballot(m.counter if borne_out else m.counter + 1, 99))
         served = member_values.may_answer(settings, m, 0.0)
@@ -596,5 +596,5 @@ class Model:
 
 
 def left(until: float) -> int:
-    """Return a time as whole ticks left: `now < until` is the same as `0 < left` for every whole now."""
+    """Return a time in whole ticks left: for whole numbers `now < until` is `0 < left`."""
     return max(0, math.ceil(until))

@@ -1,4 +1,4 @@
-"""What can happen in `bstar_model`, as numbers and as words."""
+"""Actions of `bstar_model`, as numbers and as words."""
 
 from __future__ import annotations
 

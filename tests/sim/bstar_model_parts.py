@@ -1,4 +1,4 @@
-"""What a state of `bstar_model` consists of: values without behaviour, numbered in the order they are met."""
+"""Parts of a state of `bstar_model`: values without behaviour, numbered in the order they are met."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Mail(NamedTuple):
 
 
 class World(NamedTuple):
-    """What is broken, what may still break, and the highest ballot a client has seen."""
+    """Present faults, faults still allowed, and the highest ballot a client has seen."""
 
     cut: int = 0  # bits: 1 A to B, 2 B to A, 4 A and witness, 8 B and witness
     alone: int = 0  # bits: 1 A is isolated, 2 B is

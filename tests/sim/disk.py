@@ -1,4 +1,4 @@
-"""A simulated disk: what a file system may do to unsynced writes when the power goes, and how it may fail.
+"""A simulated disk: effects of a power failure on unsynced writes, and failures of its calls.
 
 The fault model, as realistic as we know how to make it:
 

@@ -1,4 +1,6 @@
-"""Looks for a bug in the journal with the tests' own checks: `python -m tests.sim.hunt NAME`; status 1 and what was found, or 0.
+"""Looks for a bug in the journal with the tests' own checks: `python -m tests.sim.hunt NAME`.
+
+Status 1 and what was found, or 0.
 
 Run on a copy of the package with a bug put in (`tests/titanic/journal/test_seeded_bugs.py`), and on the package as it is.
 """
@@ -113,7 +115,7 @@ def mirror() -> None:
 
 
 def acknowledged() -> None:
-    """What the journal's threads acknowledge is on the disk at that moment."""
+    """Records that the journal's threads acknowledge are on the disk at that moment."""
 
     async def run() -> None:
         disk = SimDisk()

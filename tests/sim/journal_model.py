@@ -1,4 +1,4 @@
-"""A journal on a simulated disk, run against a model of what it promised, and the check of a disk after a crash.
+"""A journal on a simulated disk, compared with a model of its guarantees, also after a crash.
 
 The promise (specs/titanic.md §1, policy `always`): after a crash at any point every acknowledged request is there with its body,
 every acknowledged reply too, nothing whose close was acknowledged has come back, and what was never acknowledged is there whole or not
@@ -34,7 +34,7 @@ LIMITS = Limits(keys_max=4)
 
 
 class Known(NamedTuple):
-    """What the model knows of a request; states of calls under way are in `Promise.open`."""
+    """The model's knowledge of a request; states of unfinished calls are in `Promise.open`."""
 
     body: bytes
     key: bytes
@@ -44,7 +44,7 @@ class Known(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What was acknowledged at some moment, and the requests some call is under way for."""
+    """Everything acknowledged at some moment, and the requests of unfinished calls."""
 
     kept: dict[bytes, Known]
     closed: frozenset[bytes]

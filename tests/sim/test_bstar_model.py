@@ -327,7 +327,10 @@ GHOST = (
 
 
 def test_witness_is_not_fooled_by_a_question_from_before_its_crash(monkeypatch: Patch) -> None:
-    """BST-32: found by a search of 1.5 million states; too deep to be found anew each time, so the path is kept."""
+    """BST-32: found by a search of 1.5 million states.
+
+    Too deep to be found anew each time, so the path is kept.
+    """
 
     def model() -> Model:
         return Model(faults=2, late=True, late_questions=True, coarse=True, witness_keeps=False)
@@ -362,7 +365,10 @@ ENDLESS = "any four faults, everything late"  # searched as far as `--sim-states
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", LONG)
 def test_long_search(name: str, request: pytest.FixtureRequest) -> None:
-    """G7, G8: the whole state space with a witness, or `--sim-states` of its states; a thousand when the option is not given."""
+    """G7, G8: the whole state space with a witness, or `--sim-states` of its states.
+
+    A thousand when the option is not given.
+    """
     states = long_search(request)
     limit = None if states and name != ENDLESS else states or 1_000
     report = Search(Model(**LONG[name])).run(limit=limit)

@@ -75,7 +75,7 @@ def room(disk: SimDisk) -> int:
 
 
 async def month(clock: VirtualTime, disk: SimDisk, seen: dict[str, Any]) -> None:
-    """Fill the quota of an absent service, go on with another one day by day, and see what came of it when the absent one is there."""
+    """Fill the quota of an absent service, use another one for days, then check the absent one's requests."""
     loop = asyncio.get_running_loop()
     answered: list[bytes] = []
 
@@ -123,7 +123,10 @@ async def month(clock: VirtualTime, disk: SimDisk, seen: dict[str, Any]) -> None
 
 @pytest.mark.timeout(240)  # a machine that may be busy
 def test_a_whole_titanic_waits_thirty_days_for_a_worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TI3: bounded in requests and on the disk, no busy loop, nothing lost, nothing done twice; what had a time to live has ended."""
+    """TI3: bounded in requests and on the disk, no busy loop, nothing lost, nothing done twice.
+
+    What had a time to live has ended.
+    """
     look_s = 1.0 if request.config.getoption("--sim-states", default=0) else 60.0
     monkeypatch.setattr(maintenance, "LOOK_S", look_s)
     monkeypatch.setattr(maintenance, "TICK_S", 60 * look_s)

@@ -1,4 +1,6 @@
-"""An event loop that never sleeps: when nothing is to be done until the next timer, the clock is put there.
+"""An event loop that never sleeps.
+
+When nothing is to be done until the next timer, the clock is put there.
 
 Programs run as they are: `time.monotonic` and the wall clock show the virtual time while the loop runs, so a month passes in as
 many turns of the loop as it has timers. Threads are waited for in real time, with the clock standing still, while `busy` says that

@@ -1,4 +1,6 @@
-"""`make soak`: clients ask for minutes while worker after worker is killed; every request is answered, and with its own answer.
+"""`make soak`: clients ask for minutes while worker after worker is killed.
+
+Every request is answered, and with its own answer.
 
 `SOAK_S` says how long (120 s), `SOAK_SEED` which worker is killed when (printed, drawn anew by default).
 """
@@ -33,7 +35,10 @@ def resident_kib(pid: int) -> int:
 
 
 async def ask_until(client: mdp.Client, number: int, end_at: float) -> int:
-    """Keep OPEN requests open until the end and return how many were answered; a wrong answer or an error ends the test."""
+    """Keep OPEN requests open until the end and return how many were answered.
+
+    A wrong answer or an error ends the test.
+    """
     answered = 0
 
     async def ask_on(lane: int) -> None:

@@ -1,4 +1,7 @@
-"""SOCK-02: a peer we connect to may be away for a moment; its id, its topics and its queue wait for it, within the marks."""
+"""SOCK-02: a peer we connect to may be away for a moment.
+
+Its id, its topics and its queue wait for it, within the marks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CURVE and PLAIN at our sockets, against a peer that says octet by octet what a test wants said (HAR-02, C2, C4, W3)."""
+"""CURVE and PLAIN at our sockets, against a peer that a test drives byte by byte (HAR-02, C2, C4, W3)."""
 
 from __future__ import annotations
 
@@ -300,7 +300,10 @@ def damaged_handshake(endpoint: str, mechanism: Mechanism, seed: int) -> None:
 
 
 async def test_c3_a_flood_of_hellos_holds_nobody_up_and_nobody_out() -> None:
-    """Each costs two key agreements and one connection; an address has 64 unfinished ones, and others are served between any two turns."""
+    """Each costs two key agreements and one connection.
+
+    An address has 64 unfinished ones, and others are served between any two turns.
+    """
     async with router(handshake_ivl=60_000) as socket:
         known, newcomer = (socket.context.socket(core.DEALER, linger=0, rcvtimeo=10_000, **client_options()) for _ in range(2))
         known.connect(socket.last_endpoint)

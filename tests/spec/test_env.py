@@ -38,7 +38,10 @@ async def test_env_01_router_to_req_has_an_empty_frame(make: Make) -> None:
 
 @pytest.mark.parametrize("stack", [[], [b"address 1"], [b"address 3", b"address 2", b"address 1"]])
 async def test_env_01_rep_returns_the_whole_stack(make: Make, stack: list[bytes]) -> None:
-    """By way of a DEALER: since sockets tell each other their types, a ROUTER and a REP refuse each other (ZMTP 3)."""
+    """By way of a DEALER.
+
+    Since sockets tell each other their types, a ROUTER and a REP refuse each other (ZMTP 3).
+    """
     router = make(core.ROUTER, bind=ANY)
     watch = Watch(router)
     relay = make(core.DEALER, connect=router.last_endpoint, identity=b"A")

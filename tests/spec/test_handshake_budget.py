@@ -138,7 +138,7 @@ def waiting(router: core.Socket) -> int:
 
 
 def listener_of(router: core.Socket) -> Listener:
-    """What it is bound to."""
+    """Endpoint it is bound to."""
     return router._endpoints._listeners[router.last_endpoint]
 
 
@@ -160,7 +160,10 @@ async def test_c3_a_turn_of_the_loop_spends_so_much_on_strangers_and_no_more(wor
 
 
 async def test_c3_an_address_that_has_spent_its_share_waits_and_an_honest_peer_elsewhere_does_not(work: Work) -> None:
-    """The share is three HELLOs and then one every 0.4 seconds; sixty come, and an honest peer is let in meanwhile."""
+    """The share is three HELLOs and then one every 0.4 seconds.
+
+    Sixty come, and an honest peer is let in meanwhile.
+    """
     async with listening(max_key_agreements_per_ip=5, handshake_ivl=60_000) as router, strangers(router, 60) as flood:
         for peer in flood:
             peer.say(await peer.hello())
@@ -245,7 +248,10 @@ async def test_c3_a_command_of_a_wrong_size_is_refused_and_does_not_wait() -> No
 
 
 async def test_c3_peers_that_are_here_are_served_between_any_two_steps(work: Work) -> None:
-    """A known peer exchanges while sixty HELLOs and what follows them wait: no exchange sees more than some turns' worth of work."""
+    """A known peer exchanges while sixty HELLOs and what follows them wait.
+
+    No exchange sees more than some turns' worth of work.
+    """
     async with listening(max_key_agreements=0, max_key_agreements_per_ip=0) as router, strangers(router, 60) as flood:
         known = honest(router)
         await exchange(known, router)

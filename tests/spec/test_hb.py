@@ -115,7 +115,7 @@ async def test_hb_06_a_queue_that_returns_gets_no_backlog(make: Make) -> None:
 
 
 class Busy(VirtualTime):
-    """A clock that goes on by some time in a part of the loop's turns, as beside others on one processor; or by the same time in each.
+    """A clock that jumps in some event-loop iterations, as on a shared processor, or steadily in each.
 
     Times between half an interval and one and a half are left out: a tick may not notice them.
     """

@@ -1,4 +1,6 @@
-"""Inputs that broke others (G25): each CVE of libzmq, its faults without a number, and those of its sister projects, at our sockets.
+"""Inputs that broke others (G25).
+
+Each CVE of libzmq, its faults without a number, and those of its sister projects, at our sockets.
 
 The name of a test is the number or the project and its issue. After each input the socket under test serves an honest peer.
 """
@@ -42,7 +44,7 @@ async def bound(kind: int, **options: Any) -> AsyncIterator[core.Socket]:
 
 
 def alive(kind: type) -> int:
-    """How many objects of a class there are."""
+    """Number of live objects of a class."""
     gc.collect()
     return sum(isinstance(thing, kind) for thing in gc.get_objects())
 
@@ -59,7 +61,7 @@ async def serves(router: core.Socket) -> bool:
 
 
 async def ends(peer: WirePeer) -> bytes:
-    """What the socket still says before it closes."""
+    """Bytes that the socket still sends before it closes."""
     return await peer.rest()
 
 
@@ -281,7 +283,10 @@ async def test_libzmq_ba63f037_a_judge_that_gives_no_status_lets_nobody_in(statu
 
 
 async def test_libzmq_4503_zmq_rs_190_many_short_connections_with_one_name() -> None:
-    """The name is refused while somebody has it, told, and free when he has gone; nothing is left of a hundred who had it."""
+    """The name is refused while somebody has it, told, and free when he has gone.
+
+    Nothing is left of a hundred who had it.
+    """
     async with bound(core.ROUTER) as router:
         for _ in range(100):
             async with await WirePeer.connect(router.last_endpoint) as holder:

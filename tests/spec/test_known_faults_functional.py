@@ -1,4 +1,6 @@
-"""Inputs that broke others (G25), continued: libzmq's faults of 2026 and those that are no attack, and the matrix rows W2, W4, W5, R2.
+"""Inputs that broke others (G25), continued.
+
+Libzmq's faults of 2026 and those that are no attack, and the matrix rows W2, W4, W5, R2.
 
 The three faults of libzmq's UDP engine are in code that has no counterpart here: `udp` is refused (ENOCOMPATPROTO). Their kinds are looked
 for where ours could have them: octets that are lengths and have their highest bit set, lengths beyond what came, bodies around the size
@@ -72,7 +74,10 @@ async def test_libzmq_af11df08_bodies_around_the_size_of_a_buffer_leave_whole(si
 
 @pytest.mark.parametrize("length", HIGH)
 async def test_libzmq_e357cd32_an_octet_that_is_a_length_has_no_sign(length: int) -> None:
-    """Frame, identity, name of a command, name of a property: each is as long as its octet says, 0 to 255."""
+    """Frame, identity, name of a command, name of a property.
+
+    Each is as long as its octet says, 0 to 255.
+    """
     name = b"n" * length
     assert parse_command(bytes((length,)) + name + b"rest") == (name, b"rest")
     assert decode_metadata(properties((name, b"value"))) == {name: b"value"}
@@ -112,7 +117,10 @@ async def test_libzmq_3be093c2_lengths_beyond_what_came_leave_nothing_behind(len
 @pytest.mark.parametrize("endpoint", [TCP, "ipc://*", "inproc://both"])
 @pytest.mark.parametrize("order", ["disconnect close", "close disconnect", "lost disconnect", "lost close", "disconnect lost close"])
 async def test_libzmq_acef50b8_a_pipe_that_ends_from_both_sides_ends_once(endpoint: str, order: str, pause: int) -> None:
-    """What it held arrives or is counted, and not twice; nobody is told twice that it is gone, whoever ends it first and in which turn."""
+    """Its messages arrive or are counted, and not twice.
+
+    Nobody is told twice that it is gone, whoever ends it first and in which turn.
+    """
     async with core.Context() as context:
         pair = context.socket(core.PAIR, linger=0, rcvtimeo=10_000)
         pair.bind(endpoint)

@@ -1,4 +1,4 @@
-"""What strangers and slow peers may cost: rules ZMTP-11, ZMTP-75 and faults N5, P5, W7, W8 at sockets."""
+"""Limits for unknown and slow peers: ZMTP-11, ZMTP-75 and faults N5, P5, W7, W8 at sockets."""
 
 from __future__ import annotations
 

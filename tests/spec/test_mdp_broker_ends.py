@@ -1,4 +1,4 @@
-"""How requests end without a reply: deadlines, CANCEL, drain, stop (fault B8, MDP-44; conformance 9.6)."""
+"""Requests that end without a reply: deadlines, CANCEL, drain, stop (fault B8, MDP-44; conformance 9.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests with one idempotency key whose time ends in the queue, at one moment, or by an operator (IDM-03, IDM-06, MDP-33)."""
+"""Requests with one key whose time ends in the queue, together, or by an operator (IDM-03, IDM-06, MDP-33)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def test_whose_deadline_comes_while_it_runs_is_told_running_also_if_it_follows()
 
 
 def test_time_in_the_queue_ends_one_by_one_and_the_key_is_executed_once() -> None:
-    """The first leaves after `queue_ms`, with the code that is true for it; the others wait on, in the same place."""
+    """The first leaves after `queue_ms`, with the code that is true for it.
+
+    The others wait on, in the same place.
+    """
     scene = Scene(queue_ms=5000)
     scene.ask("0.3", b"C1", b"x", options=WAIT)
     scene.now += 2

@@ -1,4 +1,4 @@
-"""Whatever a peer sends, the broker runs on and everybody else is served (MDP-03, MDP-45, fault B1 and the list of section 2)."""
+"""Any message of a peer: the broker continues and serves all others (MDP-03, MDP-45, fault B1, section 2)."""
 
 from __future__ import annotations
 
@@ -279,7 +279,10 @@ COMMANDS = [
 
 @pytest.mark.parametrize("seed", range(8))
 def test_mdp_45_random_frames(seed: int) -> None:
-    """MDP-45, fault B1: 2,000 messages glued from the pieces of the protocol, a few of them right; nothing raises, all accounts hold."""
+    """MDP-45, fault B1: 2,000 messages glued from the pieces of the protocol, a few of them right.
+
+    Nothing raises, all accounts hold.
+    """
     source = random.Random(seed)
     scene = Scene(heartbeat_ms=1000, queue_ms=3000, memory_max_bytes=100_000)
     for step in range(2000):

@@ -1,4 +1,4 @@
-"""MMI-07: a name that no worker has ever offered is known to the broker while a request waits under it, and no longer."""
+"""MMI-07: a name without a worker so far is known to the broker only while a request waits for it."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_mdp_36_a_silent_idle_worker_expires(dialect: Dialect) -> None:
     ids=["quicker", "far too quick", "the same", "slower", "far too slow"],
 )
 def test_bey_10_a_worker_with_another_interval_is_not_taken_for_dead(told_ms: int, gap_s: float, expiry_s: float) -> None:
-    """BEY-10: the broker beats at the shorter interval of the two, 100 ms at least, and waits by the longer, up to 16 times its own."""
+    """BEY-10: the broker beats at the shorter interval, at least 100 ms, and waits by the longer, up to 16 times."""
     scene = Scene(heartbeat_ms=1000, liveness=3)
     scene.send(b"W1", worker_ready("0.3", ECHO, options=encode_options({"heartbeat_ms": told_ms})))
     beats = len([event for event in scene.wait(2.0) if event[0] == b"W1"])
@@ -281,7 +281,7 @@ def test_bey_10_a_worker_with_another_interval_is_not_taken_for_dead(told_ms: in
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_mdp_36_a_broker_that_stood_still_blames_nobody(dialect: Dialect) -> None:
-    """MDP-36, fault P2: what workers said while it was suspended is still to be read; those that say nothing more go later."""
+    """MDP-36, fault P2: messages of workers from its suspension are still read; silent workers go later."""
     scene = Scene(heartbeat_ms=1000, liveness=3)
     scene.ready(dialect, b"W1")
     scene.ready(dialect, b"W2")

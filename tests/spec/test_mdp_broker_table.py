@@ -174,7 +174,7 @@ def test_mdp_30_answer_to_another_ones_request_sends_the_worker_away(dialect: Di
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("address", [b"", b"C1", b"\x00" * 8, b"\xff" * 9])
 def test_mdp_30_answer_to_a_made_up_address(dialect: Dialect, address: bytes) -> None:
-    """MDP-30: an address that was never given out is unexpected, in MDP/0.3 a token of another length is no command at all."""
+    """MDP-30: an address never given out is unexpected; in MDP/0.3 a token of another length is no command."""
     scene, true_address = in_state("busy", dialect)
     assert true_address != address
     scene.send(WORKER, worker_final(dialect, address, [b"forged"]))
@@ -205,7 +205,7 @@ def test_a_worker_keeps_to_the_dialect_it_registered_with(registered: Dialect, s
 
 
 def test_the_key_of_a_held_request_is_no_final() -> None:
-    """MDP-03: octets that happen to be the broker's own key for an MDP/0.1 answer are no command when they come as a frame."""
+    """MDP-03: bytes equal to the broker's own key for an MDP/0.1 reply are no command in a frame."""
     scene, address = in_state("busy", "0.1")
     scene.send(WORKER, [b"\x01\x01\x03\x01\x08" + address + b"\x01\x00", b"y"])
     assert scene.got(b"C1") == []

@@ -1,4 +1,7 @@
-"""specs/mdp.md keeps its word: every rule has a row, and the code and tests it names are there and know of the rule."""
+"""specs/mdp.md keeps its word.
+
+Every rule has a row, and the code and tests it names are there and know of the rule.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,10 @@ async def test_rtr_15_who_comes_and_goes_is_told_to_the_receiver(make: Make) -> 
 
 
 async def test_sock_04_what_the_kernel_took_is_not_sent_again_and_what_it_did_not_take_is(make: Make) -> None:
-    """A connecting PUSH whose peer resets the connection after a message has left; the next peer gets the messages after it, once."""
+    """A connecting PUSH whose peer resets the connection after a message has left.
+
+    The next peer gets the messages after it, once.
+    """
     async with listening() as listener:
         push = make(core.PUSH, connect=listener.endpoint)
         first = await listener.accept()

@@ -353,7 +353,10 @@ async def test_rtr_07_a_second_peer_with_the_same_id_is_cut_and_tries_again(make
 
 @pytest.mark.parametrize("way", ["inbox", "receiver", "express"])
 async def test_rtr_08_rtr_09_with_handover_the_newcomer_takes_the_id_once(make: Make, way: str) -> None:
-    """Fault R1: only where it was asked for. The holder stays connected, is answered its PINGs, and is not heard any more."""
+    """Fault R1: only where it was asked for.
+
+    The holder stays connected, is answered its PINGs, and is not heard any more.
+    """
     router = make(core.ROUTER, bind=TCP, router_handover=1)
     got: list[list[bytes]] = []
     if way != "inbox":

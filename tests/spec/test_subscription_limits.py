@@ -1,4 +1,4 @@
-"""What a hostile subscriber can cost a publisher: a bounded amount, and its own connection (PSB-15, W9)."""
+"""Cost of a hostile subscriber to a publisher: a bounded amount, and its own connection (PSB-15, W9)."""
 
 from __future__ import annotations
 

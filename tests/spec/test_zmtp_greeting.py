@@ -65,7 +65,7 @@ LEGAL = {
 
 @pytest.fixture(params=[at_once, octet_by_octet], ids=["at once", "octet by octet"])
 def delivery(request: pytest.FixtureRequest) -> Delivery:
-    """How the peer's octets arrive (HAR-02)."""
+    """Division of the peer's bytes into reads (HAR-02)."""
     found: Delivery = request.param
     return found
 
@@ -473,7 +473,7 @@ class Seen:
 
 @pytest.fixture
 def seen() -> Seen:
-    """What a socket tells its monitor."""
+    """Events that a socket sends to its monitor."""
     return Seen()
 
 

@@ -56,7 +56,7 @@ async def test_zmtp_60_no_ping_before_the_handshake_is_complete() -> None:
 
 @asynccontextmanager
 async def stalled(count: int, **options: int) -> AsyncIterator[tuple[core.Socket, WirePeer]]:
-    """A PULL whose application has not taken anything of what a peer has sent, which is more than the inbox has room for."""
+    """A PULL whose application has received nothing of a peer's messages, which exceed the inbox."""
     async with core.Context() as context:
         pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, **options)
         pull.bind("tcp://127.0.0.1:*")
@@ -67,7 +67,10 @@ async def stalled(count: int, **options: int) -> AsyncIterator[tuple[core.Socket
 
 
 async def test_zmtp_59_a_peer_of_a_full_inbox_hears_that_we_are_there() -> None:
-    """Its PING, behind messages that nobody takes, is read and answered; from then on it hears a PONG every quarter of a second."""
+    """Its PING, behind messages that nobody takes, is read and answered.
+
+    From then on it hears a PONG every quarter of a second.
+    """
     async with stalled(5) as (pull, peer):
         for n in range(5, 10):
             await peer.send(message(b"%d" % n))
@@ -111,7 +114,7 @@ async def test_zmtp_59_without_memory_for_what_is_ahead_who_is_known_to_ping_is_
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("ahead_bytes", [0, 300_000, 64 * 1024 * 1024])
 async def test_zmtp_59_what_was_read_ahead_comes_whole_and_in_order(seed: int, ahead_bytes: int) -> None:
-    """Messages of all sizes, PINGs anywhere, an application that stops now and then, and a peer that is gone in the end."""
+    """Messages of all sizes, PINGs anywhere, an application that pauses, and a peer that disconnects at the end."""
     random = Random(seed)
     sent: list[list[bytes]] = []
     wire: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Peers of ZMTP 1.0 and 2.0 as raw octets, in both roles, and the greeting in stages that finds them out (conformance 1.2)."""
+"""Peers of ZMTP 1.0 and 2.0 as raw bytes, in both roles, and the staged greeting (conformance 1.2)."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ class OldPeer:
 
 @pytest.fixture(params=[1, 2], ids=["1.0", "2.0"])
 def version(request: pytest.FixtureRequest) -> int:
-    """What the old peer speaks."""
+    """Protocol version of the old peer."""
     found: int = request.param
     return found
 
 
 @pytest.fixture(params=[at_once, octet_by_octet], ids=["at once", "octet by octet"])
 def delivery(request: pytest.FixtureRequest) -> Delivery:
-    """How the peer's octets arrive (HAR-02)."""
+    """Division of the peer's bytes into reads (HAR-02)."""
     found: Delivery = request.param
     return found
 
@@ -152,7 +152,7 @@ async def met(name: bytes, version: int, *, connecting: bool, delivery: Delivery
 
 
 async def talk(name: bytes, socket: core.Socket, peer: OldPeer) -> None:
-    """What a socket of each type says to its peer and hears from it, with a frame too long for the short form."""
+    """Messages of each type of socket to and from its peer, with a frame too long for the short form."""
     long = b"l" * 300
     if name == b"REQ":
         await socket.send_multipart([b"hello", long])
@@ -326,7 +326,10 @@ async def test_zmtp_27_zmtp_86_half_a_message_of_an_old_peer_is_never_delivered(
 
 
 async def test_zmtp_18_zmtp_60_no_heartbeats_and_no_commands_with_old_peers(version: int) -> None:
-    """Many intervals of silence pass in the time another peer of the same socket is pinged; commands of a 2.0 peer are dropped."""
+    """Many intervals of silence pass in the time another peer of the same socket is pinged.
+
+    Commands of a 2.0 peer are dropped.
+    """
     async with socket_of(core.ROUTER, heartbeat_ivl=5, heartbeat_timeout=20) as router:
         async with OldPeer(await WirePeer.connect(router.last_endpoint), version) as peer:
             await peer.greet(5, b"old")
@@ -413,7 +416,10 @@ async def test_zmtp_14_with_2_0_as_the_oldest_11_octets_go_out_at_once_and_1_0_i
 
 @pytest.mark.parametrize("connecting", [False, True], ids=["bound", "connecting"])
 async def test_zmtp_03_zmtp_04_zmtp_05_each_octet_waits_for_no_more_than_it_must(connecting: bool) -> None:
-    """A peer in stages like libzmq's, or slower: 10 octets, then one for its 10th, then the others for its 11th."""
+    """A peer in stages like libzmq's, or slower.
+
+    10 octets, then one for its 10th, then the others for its 11th.
+    """
     theirs = greeting()
     async with socket_of(core.ROUTER) as socket, listening() as listener:
         if connecting:

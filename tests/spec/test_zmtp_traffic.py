@@ -34,7 +34,7 @@ PING, PONG = command(b"PING", b"\x00\x00"), b"\x04PONG"
 
 @pytest.fixture(params=[at_once, octet_by_octet], ids=["at once", "octet by octet"])
 def delivery(request: pytest.FixtureRequest) -> Delivery:
-    """How the peer's octets arrive (HAR-02)."""
+    """Division of the peer's bytes into reads (HAR-02)."""
     found: Delivery = request.param
     return found
 
@@ -296,7 +296,10 @@ async def test_zmtp_86_a_connector_forgets_half_a_message_and_comes_back(deliver
 
 
 async def test_sock_15_closing_when_the_peer_has_just_reset_the_connection() -> None:
-    """Peer and socket end in the same turn of the loop: the end of the stream finds nobody, and that is no error."""
+    """Peer and socket end in the same turn of the loop.
+
+    The end of the stream finds nobody, and that is no error.
+    """
     async with core.Context() as context:
         router = context.socket(core.ROUTER)
         router.bind("tcp://127.0.0.1:*")

@@ -1,4 +1,7 @@
-"""Titanic at a Binary Star pair of brokers: the active one dies or hands over, and nothing that was accepted is lost."""
+"""Titanic at a Binary Star pair of brokers.
+
+The active one dies or hands over, and nothing that was accepted is lost.
+"""
 
 from __future__ import annotations
 

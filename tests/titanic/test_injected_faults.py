@@ -33,7 +33,10 @@ async def test_a_commit_is_carried_out_though_its_task_failed(tmp_path: Path) ->
 
 
 async def test_what_a_commit_that_failed_has_still_to_read_is_not_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by an abort, and not because its time is up: the commit is begun again, and would be acknowledged without these rows."""
+    """Not by an abort, and not because its time is up.
+
+    The commit is begun again, and would be acknowledged without these rows.
+    """
     monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.01)
     with supervision.scope(Supervisor()) as supervisor:
         async with shop(tmp_path) as opened:

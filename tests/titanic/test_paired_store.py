@@ -51,7 +51,10 @@ def held(two: Two, n: int) -> set[str]:
 
 
 async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_its_mirror(tmp_path: Path) -> None:
-    """BST-10, BST-11, TSP-16: a vote is a Titanic that is missed at the broker; no fail-back; roles change as often as needed."""
+    """BST-10, BST-11, TSP-16: a vote is a Titanic that is missed at the broker; no fail-back.
+
+    Roles change as often as needed.
+    """
     async with Two(tmp_path, witness=True) as two:
         await two.start(0)
         await two.start(1)
@@ -269,7 +272,7 @@ async def test_two_that_cannot_tell_say_so_and_touch_nothing(tmp_path: Path) -> 
 
 
 async def test_questions_to_a_mirror(tmp_path: Path) -> None:
-    """It answers by what it holds, promises only to the store it is in step with, and counts what is none of these."""
+    """It answers by its data, promises only to the store it is in step with, and counts all other messages."""
     disk = titanic.RealDisk(tmp_path)
     store = b"s" * 16
     write_mark(disk, Mark("mirror", 3, Step.IN_STEP, store=store))

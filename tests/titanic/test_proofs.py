@@ -1,4 +1,7 @@
-"""The promise, seen from outside the process: system calls, a full disk, a disk that cannot be written, brokers that go away."""
+"""The promise, seen from outside the process.
+
+System calls, a full disk, a disk that cannot be written, brokers that go away.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The live page of a broker under load, in a real browser: its figures are those of MMI, and it outlives the broker."""
+"""The live page of a broker under load, in a real browser.
+
+Its figures are those of MMI, and it outlives the broker.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ async def test_the_page_shows_what_mmi_says_and_outlives_the_broker(tmp_path: Pa
 
 
 async def test_a_page_that_gets_no_news_says_so_and_asks_again(tmp_path: Path) -> None:
-    """A daemon that stands still ends no connection: what was shown last must not look as if it were of now."""
+    """A daemon that stands still ends no connection.
+
+    What was shown last must not look as if it were of now.
+    """
     http = free_port()
     async with watched_broker(http, limits=WebLimits(refresh_s=3600)), page_stands(http, tmp_path) as page:
         await page.go(f"http://127.0.0.1:{http}/")

@@ -76,7 +76,10 @@ def test_release_is_the_holders_only() -> None:
 
 
 def test_restarted_witness_renews_but_grants_nothing_new() -> None:
-    """BST-32: until all leases it may have granted have run out; not even to the node that seems to hold it."""
+    """BST-32: until all leases it may have granted have run out.
+
+    Not even to the node that seems to hold it.
+    """
     book = LeaseTable(highest=A, closed_until=2.0)
     _, stranger = granted(book, Ballot(7, 20), 1.9)
     book, holder = granted(book, A, 0.5, holding=True)

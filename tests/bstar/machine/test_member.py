@@ -307,7 +307,7 @@ def test_same_node_id_twice_is_refused_and_spares_the_one_that_serves() -> None:
 
 
 def test_client_does_not_depose_by_its_word_alone() -> None:
-    """BST-45: whatever ballot it names, its request is rejected, nothing is drawn or given up, and peer and witness can be asked."""
+    """BST-45: any ballot it names: its request is rejected, nothing is drawn, and peer and witness can be asked."""
     primary, _ = pair()
     primary.live(1.0, 10.0)
     before = primary.machine.member

@@ -53,7 +53,7 @@ def kinds(effects: tuple[ShellEffect, ...]) -> list[type]:
     ],
 )
 def test_the_ballot_of_a_vote_is_the_lowest_above_what_is_known_and_may_be_believed(known: int, seen: int, drawn: int | None) -> None:
-    """BST-27, BST-33, BST-47: up to the last counter there is, and where none is left nothing is held for a client."""
+    """BST-27, BST-33, BST-47: up to the last counter; without one nothing is held for a client."""
     star = alone(counter=known)
     verdict, effects = star.machine.request(Ballot(seen, B) if seen else NO_BALLOT, 10.0)
     assert effects == ((ClaimDropped(),) if drawn is None else (Persist(drawn),))
@@ -226,7 +226,7 @@ def test_the_first_state_message_after_that_of_the_start_is_due_in_a_heartbeat(n
 
 
 def yields_from(now: float) -> Star:
-    """Return a primary that has handed over to its passive peer, which hears of it too late and is heard again two heartbeats later."""
+    """Return a primary that has handed over to its passive peer and hears it again two heartbeats later."""
     primary, backup = pair()
     primary.hears(backup.says(now - 0.25), now - 0.25)
     done, effects = primary.machine.switchover(now)
@@ -238,7 +238,7 @@ def yields_from(now: float) -> Star:
 
 
 def test_who_hands_over_yields_for_two_heartbeats_and_then_no_longer() -> None:
-    """BST-36: until then it asks its peer to take over and claims nothing, and from that moment on a client decides."""
+    """BST-36: until then it asks its peer to take over and claims nothing; afterwards a client decides."""
     primary = yields_from(1.5)
     assert Flag.YIELDS in primary.says(3.5 - 1e-6).flags
     assert Flag.YIELDS not in primary.says(3.5).flags
@@ -251,7 +251,10 @@ def test_who_hands_over_yields_for_two_heartbeats_and_then_no_longer() -> None:
 
 
 def test_who_has_become_active_again_yields_no_more() -> None:
-    """Not even if it is passive again while it was to yield: it lost its right, it was not ordered to hand over."""
+    """Not even if it is passive again while it was to yield.
+
+    It lost its right, it was not ordered to hand over.
+    """
     primary = yields_from(1.5)
     now = 3.4375
     primary.hears(said_by(B, BACKUP, BACKUP)._replace(sequence=50), now)

@@ -41,7 +41,10 @@ def test_a_ballot_that_comes_late_does_not_replace_a_higher_one(tmp_path: Path) 
 
 
 def test_threads_save_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow disk the next ballot is drawn during the write of the previous one: both are written, and the higher one stays."""
+    """On a slow disk the next ballot is drawn during the write of the previous one.
+
+    Both are written, and the higher one stays.
+    """
     path = tmp_path / "a.ballot"
     slow, go_on, sync = threading.Event(), threading.Event(), store_module._sync
 
@@ -132,7 +135,10 @@ def test_file_of_the_first_version_is_read_and_replaced(tmp_path: Path) -> None:
 def test_write_that_fails_leaves_the_old_record_and_can_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, tear: int
 ) -> None:
-    """The disk takes a part of one copy, or all of it, and then fails: whatever the process does next, one copy is whole."""
+    """The disk takes a part of one copy, or all of it, and then fails.
+
+    Whatever the process does next, one copy is whole.
+    """
     path, writes, write = tmp_path / "a", 0, os.write
 
     def torn(handle: int, octets: bytes) -> int:

@@ -37,7 +37,10 @@ def start() -> Iterator[Start]:
 
 
 def line_with(process: subprocess.Popen[str], word: str) -> str:
-    """Return the next line of the log with a word in it; the test's time limit is the only other way out."""
+    """Return the next line of the log with a word in it.
+
+    The test's time limit is the only other way out.
+    """
     assert process.stderr is not None
     for line in process.stderr:
         if word in line:

@@ -102,7 +102,10 @@ async def test_w7_no_limit_is_an_option() -> None:
 
 
 async def test_w7_a_message_waits_as_long_as_the_application_does_not_read() -> None:
-    """What is behind a full inbox is not read to the end: the peer is not to blame that the message it has begun gets no further."""
+    """Data behind a full inbox is not read to the end.
+
+    The peer is not to blame that the message it has begun gets no further.
+    """
     async with core.Context() as context:
         pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, frame_ivl=20, heartbeat_ivl=100, max_ahead_bytes=0)
         pull.bind("tcp://127.0.0.1:*")
@@ -118,7 +121,10 @@ async def test_w7_a_message_waits_as_long_as_the_application_does_not_read() -> 
 
 @pytest.mark.parametrize("size", [50_000, 2_000_000], ids=["a-read", "many-reads"])
 async def test_p4_messages_that_have_begun_have_one_bound_for_all_peers(way: str, size: int) -> None:
-    """Each message is small enough, all together are not: the peer beyond the limit is disconnected, and its bytes are free for others."""
+    """Each message is small enough, all together are not.
+
+    The peer beyond the limit is disconnected, and its bytes are free for others.
+    """
     got: list[list[bytes]] = []
     octets = message(b"x" * 5000, b"x" * size)
     async with core.Context() as context:

@@ -1,4 +1,6 @@
-"""The memory of a peer is freed with its connection: nothing is left to the garbage collector, which a daemon runs seldom.
+"""The memory of a peer is freed with its connection.
+
+Nothing is left to the garbage collector, which a daemon runs seldom.
 
 Fault P4, and the class of CVE-2021-20234: messages that are begun and never ended, again and again.
 """

@@ -1,4 +1,4 @@
-"""A pipe: whatever way messages are written, the same octets leave in the same order, within the marks (SOCK-02 to SOCK-06)."""
+"""A pipe sends the same bytes in the same order however messages are written (SOCK-02 to SOCK-06)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Walks over ROUTER, REQ and REP: ids, routes, envelopes, order, and a counter for every drop (RTR, REQ and REP rules)."""
+"""Walks over ROUTER, REQ and REP.
+
+Ids, routes, envelopes, order, and a counter for every drop (RTR, REQ and REP rules).
+"""
 
 from __future__ import annotations
 

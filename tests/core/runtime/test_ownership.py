@@ -1,4 +1,7 @@
-"""A socket belongs to one process, thread and event loop: use from another one is refused, and the owner's goes on."""
+"""A socket belongs to one process, thread and event loop.
+
+Use from another one is refused, and the owner's goes on.
+"""
 
 from __future__ import annotations
 

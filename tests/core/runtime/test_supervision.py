@@ -1,4 +1,4 @@
-"""core.runtime.supervision: a fault in a task, a thread or a timer is logged, counted, shown, and answered as its owner says."""
+"""core.runtime.supervision: a fault in a task, thread or timer is logged, counted, shown and handled."""
 
 from __future__ import annotations
 

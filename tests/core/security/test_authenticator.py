@@ -32,7 +32,7 @@ def curve(key: bytes, address: bytes = b"127.0.0.1") -> ZapRequest:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file as a careful editor does, with a stamp of its own even where the clock of the disk is coarse."""
+    """Replace a file as an editor does, with a new time stamp even if the disk's clock is coarse."""
     serial = path.stat().st_mtime_ns + 1_000_000_000 if path.exists() else 1_000_000_000
     fresh = path.with_suffix(".new")
     fresh.write_text(text, encoding="utf-8")

@@ -220,7 +220,10 @@ PIECES = st.lists(
 
 @given(PIECES, st.sampled_from([2, 3]))
 def test_octets_and_frames_end_the_same_requests(pieces: list[bytes], model: int) -> None:
-    """For any bytes of a peer: no other error, and together with the decoder the same replies as from frames alone."""
+    """For any bytes of a peer.
+
+    No other error, and together with the decoder the same replies as from frames alone.
+    """
     octets = b"".join(pieces)
     made, other = machine(model), machine(model)
     for one in (made, other):

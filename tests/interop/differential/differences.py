@@ -1,4 +1,7 @@
-"""Where `core` and libzmq are meant to differ: the rows of the table in `docs/core.md`, and how each is known in a programme."""
+"""Where `core` and libzmq are meant to differ.
+
+The rows of the table in `docs/core.md`, and how each is known in a programme.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def _peers(found: Difference, *names: str) -> set[str]:
 
 
 def _more(found: Difference, world: int, bit: int) -> bool:
-    """Whether nothing but a bit differs, and one world (0 libzmq's, 1 ours) alone has it, in all sockets that differ."""
+    """Whether exactly one bit differs, set in one world only (0 libzmq, 1 ours), in all sockets that differ."""
     events = _events(found)
     return bool(events) and all(seen[world] & bit and seen[world] ^ seen[1 - world] == bit for seen in events.values())
 
@@ -89,7 +92,7 @@ def _same_name(found: Difference) -> bool:
 
 
 def _unread_id(found: Difference) -> bool:
-    """A peer of a ROUTER or REP went, and the ROUTER differs, or one of its peers that has a name."""
+    """A peer of a ROUTER or REP went; the ROUTER differs, or one of its named peers."""
     if not _did(found, *LOSSES):
         return False
     for who in found.programme.options:

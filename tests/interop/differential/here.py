@@ -1,4 +1,6 @@
-"""A hundred of the programmes in this process, where changed code is what runs: for `make mutants` only, which names this file.
+"""A hundred of the programmes in this process, where changed code is what runs.
+
+For `make mutants` only, which names this file.
 
 `test_differential.py` runs each chunk in a process of its own, because an assertion of libzmq ends the process it is in. These seeds bring
 none about.
@@ -21,7 +23,7 @@ CHUNK = 10
 
 
 async def unexplained(seeds: range) -> list[str]:
-    """What differs and is no row of the table."""
+    """Difference that is no row of the table."""
     library = Libzmq()
     found = []
     try:

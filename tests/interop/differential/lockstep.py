@@ -272,7 +272,7 @@ class Lockstep:
 
 
 def shown(found: tuple[Seen, str], *, in_order: bool) -> tuple[Seen, str]:
-    """What came, as it is compared.
+    """Received message, in the form that is compared.
 
     What nobody signed (subscriptions of several peers) in the order of topics, for each topic has its own; the messages of a sender in
     the order they came, if all came the same way.
@@ -288,7 +288,7 @@ def shown(found: tuple[Seen, str], *, in_order: bool) -> tuple[Seen, str]:
 
 
 def attempt(verb: Callable[[], None]) -> str:
-    """What came of it: "ok" or the name of the error."""
+    """Result of a step: "ok" or the name of the error."""
     try:
         verb()
     except ERRORS as error:
@@ -299,7 +299,10 @@ def attempt(verb: Callable[[], None]) -> str:
 async def run(
     programme: Programme, library: Libzmq, context: core.Context, known: Callable[[Difference], object] | None = None
 ) -> Difference | None:
-    """The difference that is there however long one waits, None if there is none; one that is `known` is not waited for."""
+    """The difference that is there however long one waits, None if there is none.
+
+    One that is `known` is not waited for.
+    """
     found = None
     for patience in PATIENCES:
         with tempfile.TemporaryDirectory(prefix="zmq-") as folder:

@@ -1,4 +1,6 @@
-"""Programmes of socket operations: what a programme is, which steps make sense at a moment, and which connections there must be.
+"""Programmes of socket operations.
+
+What a programme is, which steps make sense at a moment, and which connections there must be.
 
 Pure: a programme is the same in every world, so what can be done next and which connections are up is worked out here and not
 asked of a library.
@@ -102,7 +104,7 @@ class Programme:
 
 @dataclass
 class Plan:
-    """What is bound, connected and open after the steps so far.
+    """Everything bound, connected and open after the steps so far.
 
     Attributes:
         lives: how often each socket was opened; 0 while it is closed.
@@ -199,7 +201,10 @@ class Plan:
         return endpoint not in self.connected[who] and (early or endpoint in self.bound)
 
     def _refuses(self, who: str) -> bool:
-        """Whether a socket has a peer it cannot take: a PAIR one too many, a ROUTER two of the same name."""
+        """Whether a socket has a peer it cannot take.
+
+        A PAIR one too many, a ROUTER two of the same name.
+        """
         kind, options = self.programme.kind(who), self.programme.options
         if kind == "PAIR":
             return len(self.linked(who)) > 1 or len(self.connected[who]) > 1
@@ -262,7 +267,7 @@ class Plan:
         return up + up_again, down
 
     def endpoints(self, who: str) -> tuple[list[int], list[int]]:
-        """What a socket is bound and connected to."""
+        """Endpoints that a socket is bound and connected to."""
         return [endpoint for endpoint, name in self.bound.items() if name == who], list(self.connected[who])
 
     def _changes(

@@ -1,4 +1,6 @@
-"""A world in which a programme runs: sockets of libzmq, of `core`, or one side of each, behind the same few verbs.
+"""A world in which a programme runs.
+
+Sockets of libzmq, of `core`, or one side of each, behind the same few verbs.
 
 Every verb acts at once and never waits; `World.settle` then waits until nothing moves any more. For `core` that is some
 iterations of the event loop. For libzmq it is the moment in which its threads sleep: what was sent over the loopback interface
@@ -274,7 +276,10 @@ class World:
         self.ends.pop(who).close(linger)
 
     async def settle(self, up: Counter[str], down: Counter[str], limit_s: float = 0.0) -> bool:
-        """Wait until nothing moves, and until as many connections as were expected have come about and ended; False if they do not."""
+        """Wait until nothing moves, and until as many connections as were expected have come about and ended.
+
+        False if they do not.
+        """
         self._ups += up
         self._downs += down
         started = time.monotonic()
@@ -298,7 +303,7 @@ class World:
                 self._library.rest(theirs)
 
     def end(self, pending: list[int]) -> None:
-        """Close everything; what waits for an inproc name is joined before, or libzmq 4.3.5 fails an assertion when its context ends."""
+        """Close everything; join waiting inproc names first, or libzmq 4.3.5 fails an assertion at the end of its context."""
         for number in pending:
             if self.sides != "AB":
                 with self._library.context.socket(zmq.PAIR) as binder:

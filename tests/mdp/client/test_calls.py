@@ -1,4 +1,4 @@
-"""What requests to one service have in common: names, numbers, options on the wire."""
+"""Common parts of requests to one service: names, numbers, options on the wire."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_call_refuses_numbers_out_of_range(options: Mapping[str, Any]) -> None
 
 @pytest.mark.parametrize("wrong", [5, 0, 3.0, True, ["echo"], None])
 def test_a_number_is_neither_a_service_nor_a_key(wrong: Any) -> None:
-    """Octets of a number would be so many zeros, and order 17 the same key as any other of 17 zeros."""
+    """The bytes of a number would be zeros, and order 17 the same key as any other of 17 zeros."""
     with pytest.raises(TypeError, match="service name"):
         Call(wrong, timeout_s=1, attempts=1)
     with pytest.raises(TypeError, match="key is"):

@@ -133,7 +133,10 @@ def test_a_second_reply_is_not_the_answer_to_the_next_request() -> None:
 
 
 def test_an_attempt_that_takes_too_long_closes_its_connection_and_is_made_again_on_another() -> None:
-    """MDP-10: close the socket, open a new one, send again, give up after the attempts; MDP-14: its late reply goes nowhere."""
+    """MDP-10: close the socket, open a new one, send again, give up after the attempts.
+
+    MDP-14: its late reply goes nowhere.
+    """
     machine = requester()
     pending = submit(machine)
     opened(machine)

@@ -108,7 +108,7 @@ def test_a_reply_an_error_or_its_end_clears_the_last_attempt_and_nothing_else() 
 
 
 def test_the_request_that_ended_the_connection_has_failed_and_waiting_ones_go_before_cleared_ones() -> None:
-    """What was cleared must not be cut again by one that is yet to be tried."""
+    """A connection that was cleared is not closed again for an attempt that is yet to be made."""
     line = Line("abc")
     line.goes_out()
     line.breaks()
@@ -189,7 +189,10 @@ def test_no_more_are_sent_than_the_window_allows(window: int) -> None:
 
 
 def test_sendings_used_up_by_lost_connections_are_not_repeated_by_timeouts() -> None:
-    """An attempt whose time is over is the next one all the same: the request ends when it has had them all."""
+    """An attempt whose time is over is the next one all the same.
+
+    The request ends when it has had them all.
+    """
     call = Call("echo", timeout_s=1.0, attempts=3)
     line = Line("a", call)
     assert line.goes_out() == "a"

@@ -1,4 +1,6 @@
-"""The client's machine against a naive reference: whatever callers, broker and time do, in any order, on one connection after the other.
+"""The client's machine against a naive reference.
+
+Whatever callers, broker and time do, in any order, on one connection after the other.
 
 The reference keeps lists and reads every message frame by frame. After each step it predicts what was sent, the counters, which requests
 have news and how they ended, and after each tick when the next is due. How often a request is sent again at last is `test_resending.py`'s.

@@ -44,7 +44,7 @@ class Walk:
         self.open[id(pending)] = pending
 
     def replies(self) -> list[list[bytes]]:
-        """What the broker says next."""
+        """Next message of the broker."""
         chance = self.chance
         batch: list[list[bytes]] = []
         for _ in range(min(len(self.at_broker), chance.randrange(5))):

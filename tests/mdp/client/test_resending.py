@@ -1,4 +1,7 @@
-"""BEY-04 where a broker ends the connection because of one request: that is sent as often as it has attempts, the others are answered."""
+"""BEY-04 where a broker ends the connection because of one request.
+
+That is sent as often as it has attempts, the others are answered.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ POISON = b"poison"
 
 
 class Picky:
-    """A broker that ends the connection of a peer that sends poison, and answers everything else by itself, as an echo.
+    """A broker that disconnects a peer that sends poison, and echoes everything else.
 
     Args:
         slow: bodies that are answered only when the poison is gone for good, as by a worker that takes its time.

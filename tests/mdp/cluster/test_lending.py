@@ -270,7 +270,7 @@ def test_a_request_that_may_not_go_on_does_not_hold_up_those_behind_it() -> None
 
 
 def test_a_request_whose_worker_was_lost_and_that_may_not_go_on_keeps_its_place() -> None:
-    """It is for workers that were heard from after the loss, also when it was looked at in vain for a peer that was."""
+    """It is for workers heard from after the loss, even if it was offered in vain to a peer before."""
     scene = Scene()
     scene.say(b"W1", WORKER_READY_03, b"echo", b"")
     scene.ask(1, options=msgpack.packb({"via": [b"X"]}))

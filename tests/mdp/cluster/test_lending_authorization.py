@@ -1,4 +1,7 @@
-"""Rules and peers that lend each other workers: a borrowed worker has no peer of its own, and new rules keep it."""
+"""Rules and peers that lend each other workers.
+
+A borrowed worker has no peer of its own, and new rules keep it.
+"""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ async def test_one_switchover_at_a_time_and_one_that_is_overtaken_ends() -> None
 
 
 async def test_switchover_that_is_not_possible_changes_nothing() -> None:
-    """What was kept back for the other broker is served after all."""
+    """Requests kept back for the other broker are served after all."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def slow(request: mdp.Request) -> list[bytes]:

@@ -34,7 +34,10 @@ LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?:INFO |WARNING asyncio Executing .
 
 
 def cycle(programs: Programs, loop: str, number: int) -> None:
-    """Start a broker and a worker, ask once, end them with a signal; every line they write is an ordinary one."""
+    """Start a broker and a worker, ask once, end them with a signal.
+
+    Every line they write is an ordinary one.
+    """
     strict = {"PYTHONWARNINGS": "error", "PYTHONASYNCIODEBUG": "1" if number % 2 else ""}
     broker = programs.start("mdp", "broker", "--bind", "tcp://127.0.0.1:0", loop, **strict)
     found = re.search(r"tcp://127\.0\.0\.1:\d+", broker.said("serves"))

@@ -1,4 +1,7 @@
-"""Nothing a broker sends makes a client's or worker's machine raise, hang or grow; seeded, so that a failure can be repeated."""
+"""Nothing a broker sends makes a client's or worker's machine raise, hang or grow.
+
+Seeded, so that a failure can be repeated.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_straggler_holds_back_its_own_place_and_not_the_others(spark: SparkSes
 
 
 def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSession, frail: ServiceProcesses, frail_gate: Path) -> None:
-    """The second half of each partition is answered after the broker has been killed and started again, however late that is."""
+    """The second half of each partition is answered after the broker was killed and restarted, however late."""
     killed = threading.Event()
 
     def kill() -> None:
@@ -143,7 +143,10 @@ def test_rows_in_another_order_have_the_keys_they_had() -> None:
 
 
 def test_what_is_computed_anew_with_other_values(spark: SparkSession, key_service: ServiceProcesses, tmp_path: Path) -> None:
-    """A column with new values each time: in the request it makes another request; with a key column it has no effect."""
+    """A column with new values each time: in the request it makes another request.
+
+    With a key column it has no effect.
+    """
     source = spark.range(0, 3000, 1, 1)
 
     def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

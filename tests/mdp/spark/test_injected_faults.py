@@ -1,4 +1,7 @@
-"""Faults injected into the loop, the clients, the exchanges and the bar of a dispatch: an error of its partition only."""
+"""Faults injected into the loop, the clients, the exchanges and the bar of a dispatch.
+
+An error of its partition only.
+"""
 
 from __future__ import annotations
 

@@ -123,7 +123,10 @@ def test_the_next_broker_is_used_when_one_cannot_be_reached(spark: SparkSession,
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[tuple[str, CurveFiles]]:
-    """A broker that lets one key in, and a worker of its own, on a thread; the files a client needs."""
+    """A broker that lets one key in, and a worker of its own, on a thread.
+
+    The files a client needs.
+    """
     server_public, server_secret = core.curve_keypair()
     client_public, client_secret = core.curve_keypair()
     files = CurveFiles(str(tmp_path / "client.secret"), str(tmp_path / "server.public"))

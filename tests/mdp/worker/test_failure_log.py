@@ -1,4 +1,4 @@
-"""What a failed handler leaves in the worker's log, by whose fault it is."""
+"""Log lines of a failed handler, by the side at fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says only to brokers that have shown that they understand it."""
+"""Messages that a worker sends only to brokers that have shown that they understand them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runners count, and which request they pass over."""
+"""Counters of runners, and requests that they pass over."""
 
 from __future__ import annotations
 

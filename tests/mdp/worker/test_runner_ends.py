@@ -1,4 +1,7 @@
-"""A program that ends with an error while requests are on their way: the runner of its loop cancels them from outside the loop."""
+"""A program that ends with an error while requests are on their way.
+
+The runner of its loop cancels them from outside the loop.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OwnError(Exception):
-    """What the program ends with."""
+    """Exit of the program."""
 
 
 @pytest.mark.parametrize("factory", LOOP_FACTORIES.values(), ids=LOOP_FACTORIES)

@@ -171,7 +171,10 @@ async def test_runners_that_ended_are_replaced_while_requests_wait_and_counted(e
 
 
 async def test_a_stopped_thread_keeps_its_runner_until_it_ends(stand_in: StandIn) -> None:
-    """A thread cannot be stopped: what it was given is not answered, and nothing is begun in its place, before it has ended."""
+    """A thread cannot be stopped.
+
+    What it was given is not answered, and nothing is begun in its place, before it has ended.
+    """
     go_on, begun = threading.Event(), threading.Semaphore(0)
 
     def handler(request: Request) -> bytes:

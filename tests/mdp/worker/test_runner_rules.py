@@ -1,4 +1,7 @@
-"""The rules of runners, one by one and in random walks: every request ends once, in one way, and in as many places as there are."""
+"""The rules of runners, one by one and in random walks.
+
+Every request ends once, in one way, and in as many places as there are.
+"""
 
 from __future__ import annotations
 
@@ -442,7 +445,10 @@ async def test_waiting_requests_that_are_dropped_do_not_start_and_running_ones_e
 async def test_whatever_a_handler_raises_its_request_has_failed_and_the_next_is_served(
     kind: HandlerKind, at_once: bool, can_refuse: bool, error: type[BaseException], ends: bool
 ) -> None:
-    """P6. A coroutine that is closed has to end, and its runner with it; a dialect without a word for it gives the request back."""
+    """P6. A coroutine that is closed has to end, and its runner with it.
+
+    A dialect without a word for it gives the request back.
+    """
 
     def plain(request: Request) -> bytes:
         if request.body[0] == b"bad":

@@ -1,4 +1,7 @@
-"""A handler that is called at once, in the name of a runner that waits: nothing it can look at tells it so."""
+"""A handler that is called at once, in the name of a runner that waits.
+
+Nothing it can look at tells it so.
+"""
 
 from __future__ import annotations
 
@@ -397,7 +400,10 @@ async def test_a_runner_that_ends_with_an_error_is_a_fault_and_is_replaced() -> 
 
 @pytest.mark.parametrize("way", ["called at once", "queued", "inline", "behind a slow one"])
 async def test_a_deadline_that_passed_before_a_handler_was_free_is_answered(way: str) -> None:
-    """Whatever way a request comes to a handler: it is not begun, and its credit comes back with an answer that is sent."""
+    """Whatever way a request comes to a handler.
+
+    It is not begun, and its credit comes back with an answer that is sent.
+    """
     begun: list[bytes] = []
     go_on = asyncio.Event()
 

@@ -1,4 +1,6 @@
-"""The worker's session against a naive reference: whatever broker, handlers and time do, in any order, on one connection after the other.
+"""The worker's session against a naive reference.
+
+Whatever broker, handlers and time do, in any order, on one connection after the other.
 
 The reference reads every message frame by frame and keeps lists. After each step it predicts what the session has sent, its counters, which
 requests are new, unwanted or recalled, and when it has to be asked next. Messages come decoded or as octets; both have to be the same.
@@ -68,7 +70,7 @@ GIVEN = (b"", b"", b"", *(encode_options(wish) for wish in WISHES))
 
 
 class Reference:
-    """What a session does, said simply. Sent messages are lists of frames."""
+    """Simple model of a session. Sent messages are lists of frames."""
 
     def __init__(self, dialect: Dialect, options: SessionOptions) -> None:
         self.dialect, self.options = dialect, options

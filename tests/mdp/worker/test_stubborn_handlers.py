@@ -1,4 +1,7 @@
-"""Handlers that do not end when they are cancelled: they are named and counted, and keep neither their worker nor its program."""
+"""Handlers that do not end when they are cancelled.
+
+They are named and counted, and keep neither their worker nor its program.
+"""
 
 from __future__ import annotations
 
@@ -293,7 +296,10 @@ async def test_a_worker_process_ends_though_what_its_handler_has_started_does_no
 async def test_handlers_of_all_services_of_a_process_end_within_one_timeout(
     programs: Programs, tmp_path: Path, endpoint: str, client: Client
 ) -> None:
-    """Their worker is cut off from the drain, two seconds after it, when they take longer: each of them would have four in turn."""
+    """Their worker is cut off from the drain, two seconds after it, when they take longer.
+
+    Each of them would have four in turn.
+    """
     services = [f"s{n}" for n in range(5)]
     handlers = "".join(
         f"""

@@ -76,7 +76,10 @@ FAILURES = [
 async def test_a_failed_handler_is_an_error_with_type_and_id_and_the_worker_goes_on(
     endpoint: str, client: Client, caplog: pytest.LogCaptureFixture, handler: Callable[[Request], Any], names: str, kind: str
 ) -> None:
-    """Faults P4 and P6: the client gets no traceback and no message; the log has both, and of the payload only what they hold."""
+    """Faults P4 and P6: the client gets no traceback and no message.
+
+    The log has both, and of the payload only what they hold.
+    """
 
     async def coroutine(request: Request) -> Any:
         return handler(request) if request.body[0] != b"fine" else b"ok"

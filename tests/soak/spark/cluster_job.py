@@ -27,7 +27,7 @@ def parent_of(pid: int) -> int:
 
 
 def ending(kind: str, place: str) -> Any:
-    """Return a stage that ends, once, the Python worker it runs in, or the executor above it, or is slow where it first runs."""
+    """Return a stage that once ends its Python worker or the executor above it, or is slow at first."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,4 +1,7 @@
-"""A driver and two executors as processes of their own: one of them, or a Python worker, is killed; nothing lost, nothing twice."""
+"""A driver and two executors as processes of their own: one of them, or a Python worker, is killed.
+
+Nothing lost, nothing twice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A stored request belongs to its user: no verb gives it to another, and no service runs that the broker forbids."""
+"""A stored request belongs to its user.
+
+No verb gives it to another, and no service runs that the broker forbids.
+"""
 
 from __future__ import annotations
 

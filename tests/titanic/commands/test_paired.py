@@ -152,7 +152,10 @@ async def answered_more(stage: Scene, count: int = 10) -> None:
 
 
 async def answered_or_waits(stage: Scene, n: int) -> None:
-    """Wait until requests were answered, or until this one says that it does nothing without the other: it was late, or is strict."""
+    """Wait until requests were answered, or until this one says that it does nothing without the other.
+
+    It was late, or is strict.
+    """
     before = len(stage.answers)
     while len(stage.answers) < before + 10:
         service = (await stage.status(n))["service"]

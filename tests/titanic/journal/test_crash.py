@@ -1,4 +1,6 @@
-"""S1, S2, S8, S9, G1: power loss at every disk call, with every subset of unsynced writes we can afford, torn or not.
+"""S1, S2, S8, S9, G1.
+
+Power loss at every disk call, with every subset of unsynced writes we can afford, torn or not.
 
 The number of crash states is SIM_STATES in the environment (100,000 without it); each seed is a different history of submits,
 replies, closes, restarts, compactions and checkpoints. A failing state names its seed and moment.

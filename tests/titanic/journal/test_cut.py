@@ -1,4 +1,7 @@
-"""S2, S4, G2: the last segment cut anywhere, or missing: reported at every start until it is accepted, and then no more."""
+"""S2, S4, G2: the last segment cut anywhere, or missing.
+
+Reported at every start until it is accepted, and then no more.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def test_a_store_that_lost_its_newest_segment_goes_on_behind_the_one_before(ende
 
 
 def test_a_segment_whose_damage_was_accepted_can_be_emptied() -> None:
-    """TSP-17: what was accepted once is not found again, neither by compaction nor by a scrub, and its room comes back."""
+    """TSP-17: accepted damage is not found again by compaction or a scrub, and its space comes back."""
     files = files_of("closed")
     name = segments(files)[0]
     data = bytearray(files[name])
@@ -146,7 +149,10 @@ def test_a_segment_whose_damage_was_accepted_can_be_emptied() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 10])
 def test_the_room_behind_the_last_record_is_always_there(count: int) -> None:
-    """Whatever the size of a batch is to that of a segment; without it a crash would look like a loss."""
+    """Whatever the size of a batch is to that of a segment.
+
+    Without it a crash would look like a loss.
+    """
     exact = (OPTIONS.segment_bytes - HEADER_BYTES) // count
     for size in (exact - 8, exact, exact + 8, OPTIONS.segment_bytes):
         disk = SimDisk()

@@ -1,4 +1,6 @@
-"""G2, S2, S3, S4, S12: every prefix and every flipped bit of a small journal, and files that do not belong where they are.
+"""G2, S2, S3, S4, S12.
+
+Every prefix and every flipped bit of a small journal, and files that do not belong where they are.
 
 What must come out is an exact prefix, or an exact report; never silence, never another error. Damage at random: `SIM_DAMAGES` as in
 `test_record_damage.py`, of which nearly one in twenty is done here, to a whole store.
@@ -318,7 +320,10 @@ def test_damage_keeps_its_segment_and_is_reported_again_until_accepted() -> None
 
 
 def test_the_image_of_a_record_in_a_body_is_not_taken_for_a_record() -> None:
-    """A client knows the layout, not the store id: what it sends cannot come out of a damaged record as another record."""
+    """A client knows the layout, not the store id.
+
+    What it sends cannot come out of a damaged record as another record.
+    """
     play = Play(1)
     play.start()
     forged = bytearray(64)

@@ -1,4 +1,7 @@
-"""G3, S5, S6, S7: the disk fails or is full at any call; nothing is acknowledged that is not stored, and work continues where it can."""
+"""G3, S5, S6, S7: the disk fails or is full at any call.
+
+Nothing is acknowledged that is not stored, and work continues where it can.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT)
 
 
 class FailingDisk(SimDisk):
-    """A disk whose calls `fail_at` … `fail_at + fail_for - 1` fail, or every `every`-th from there on; half a write may be done first."""
+    """A disk whose calls `fail_at` … `fail_at + fail_for - 1` fail, or every `every`-th from there on.
+
+    Half a write may be done first.
+    """
 
     fail_at: int = -1
     fail_for: int = 1
@@ -69,7 +75,10 @@ def start(play: Play) -> None:
 @pytest.mark.parametrize("phase", range(EVERY))
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
 def test_an_error_at_any_call_loses_nothing_acknowledged(phase: int, error: int) -> None:
-    """One call in EVERY fails: over the phases each of the first calls does, over the errors with and without half a write done."""
+    """One call in EVERY fails.
+
+    Over the phases each of the first calls does, over the errors with and without half a write done.
+    """
     random = Random(phase)
     disk = FailingDisk()
     disk.every, disk.fail_at, disk.error, disk.half = EVERY, EVERY + phase, error, phase % 2 == ERRORS.index(error) % 2
@@ -105,7 +114,10 @@ def restart(play: Play) -> None:
 
 
 def adopt(play: Play) -> None:
-    """After a restart the model takes over what it finds of the calls that failed: from now on that is promised."""
+    """After a restart the model takes over what it finds of the calls that failed.
+
+    From now on that is promised.
+    """
     for uuid, after in list(play.doubt.items()):
         if uuid not in play.index.entries:
             play.kept.pop(uuid, None)

@@ -370,7 +370,10 @@ def test_kill_dash_nine_a_thousand_times_loses_nothing_acknowledged(tmp_path: Pa
 
 
 def kill_again_and_again(tmp_path: Path, cycles: int) -> None:
-    """Let a child print each number when it is acknowledged; whatever it printed before it was killed must be found again."""
+    """Let a child print each number when it is acknowledged.
+
+    Whatever it printed before it was killed must be found again.
+    """
     acknowledged: set[int] = set()
     first = 1
     for cycle in range(cycles):

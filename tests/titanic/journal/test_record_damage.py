@@ -1,4 +1,6 @@
-"""G2: millions of damages at random to a segment; what is read is what was written, what is lost is named, and nothing else is lost.
+"""G2: millions of damages at random to a segment.
+
+What is read is what was written, what is lost is named, and nothing else is lost.
 
 SIM_DAMAGES in the environment says how many (20,000 without it; `make sim` does ten million); a failure names share and number.
 """

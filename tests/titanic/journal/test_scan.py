@@ -44,7 +44,10 @@ def made(
 
 
 def pieces(random: Random) -> bytes:
-    """Return what may stand in a segment behind its header: records mostly, each by one thing or another not as it should be."""
+    """Return what may stand in a segment behind its header.
+
+    Records mostly, each by one thing or another not as it should be.
+    """
     out, sequence = b"", FIRST
     for _ in range(random.randrange(8)):
         sequence = max(0, sequence + random.choice((0, 0, 0, 0, 0, 1, 2, 7, 90, -1, -2, 2**40)))

@@ -1,4 +1,7 @@
-"""G11: the checks can fail. Each bug below is put into a copy of the package, and the crash, damage and fault checks must find it."""
+"""G11: the checks can fail.
+
+Each bug below is put into a copy of the package, and the crash, damage and fault checks must find it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The mirror at any moment: what was acknowledged is there after the first machine is gone for good, whatever the mirror had synced."""
+"""The mirror at any moment.
+
+What was acknowledged is there after the first machine is gone for good, whatever the mirror had synced.
+"""
 
 from __future__ import annotations
 

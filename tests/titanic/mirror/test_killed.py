@@ -1,4 +1,7 @@
-"""A mirror that is killed (SIGKILL) at each call of its disk while it puts the store's files in place: real files, real processes."""
+"""A mirror that is killed (SIGKILL) at each call of its disk while it puts the store's files in place.
+
+Real files, real processes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(240)  # some thirty processes, on a machine that may be busy
 async def test_a_mirror_killed_anywhere_in_a_swap_comes_in_step_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """BEY-08: what it says of itself is true after each death, and what the store acknowledged is there when it is in step again."""
+    """BEY-08: its status is true after each death, and acknowledged records are there once it is in step."""
     monkeypatch.setattr("titanic.mirror.replica_link.RETRY_S", 0.01)
     one, two, endpoint = tmp_path / "a", tmp_path / "b", f"ipc://{tmp_path}/mirror"
     process = await asyncio.create_subprocess_exec(

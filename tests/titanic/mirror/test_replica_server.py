@@ -181,7 +181,10 @@ async def said(process: asyncio.subprocess.Process, what: str) -> str:
 
 @pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 async def test_the_first_machine_is_lost_and_the_mirror_promoted(tmp_path: Path) -> None:
-    """kill -9, never to come back: every accepted request is answered by the second one; the first cannot come back by accident."""
+    """kill -9, never to come back: every accepted request is answered by the second one.
+
+    The first cannot come back by accident.
+    """
     one, two = str(tmp_path / "a"), str(tmp_path / "b")
 
     async def echo(request: mdp.Request) -> list[bytes]:

@@ -1,4 +1,7 @@
-"""Which half may be the store: every cell of the decision, the lease under every delay, all states of two Titanics."""
+"""The half that may be the store.
+
+Every cell of the decision, the lease under every delay, all states of two Titanics.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def test_every_cell_between_equal_epochs(asked: LineageKind, asker: LineageKind)
 @pytest.mark.parametrize("asker", [kind for kind in LineageKind if kind is not NOTHING])
 @pytest.mark.parametrize("asked", [kind for kind in LineageKind if kind is not NOTHING])
 def test_every_cell_between_unequal_epochs(asked: LineageKind, asker: LineageKind) -> None:
-    """A half of a later epoch leads if it has everything, and is never overwritten; one of an earlier epoch never leads."""
+    """A half of a later epoch leads if it has everything, and is never overwritten.
+
+    One of an earlier epoch never leads.
+    """
     later, earlier = lineage(asked, 6), lineage(asker, 5)
     assert judge(later, earlier) is (LEAD if later.leads else NEITHER)
     assert judge(earlier, later) is (FOLLOW if later.leads else NEITHER)
@@ -132,7 +138,10 @@ def test_garbage_is_no_lineage(octets: bytes) -> None:
 
 @given(st.integers(0, 2**32), st.floats(0.1, 10), st.floats(0.99, 1.01))
 def test_a_store_is_never_alone_while_its_mirror_may_take_over(seed: int, window_s: float, rate: float) -> None:
-    """Pulses and answers may take any time and be lost; the two clocks may differ, in rate by as much as is allowed for."""
+    """Pulses and answers may take any time and be lost.
+
+    The two clocks may differ, in rate by as much as is allowed for.
+    """
     random = Random(seed)
     offset = random.uniform(-1e6, 1e6)
 
@@ -190,7 +199,7 @@ def test_nothing_acknowledged_is_ever_lost_and_service_comes_back(go_on: tuple[b
 
 
 def test_two_masters_that_may_go_on_alone_lose_what_one_of_them_acknowledged() -> None:
-    """What a fenced pair cannot guarantee, and why the manual recommends a witness."""
+    """The case that a fenced pair cannot exclude, which is why the manual recommends a witness."""
     found = search(Rules((True, True), witness=False), BEGINNINGS["empty"])
     assert found.path[-1] == "acknowledge"
 

@@ -75,7 +75,7 @@ async def test_sql_service(spark: SparkSession, geo: str) -> None:
 
 
 class Entry:
-    """What `importlib.metadata` gives for a line of pyproject.toml, whatever was installed when."""
+    """Result of `importlib.metadata` for a line of pyproject.toml, whatever was installed when."""
 
     def load(self) -> type[TitanicSource]:
         """Return the class."""

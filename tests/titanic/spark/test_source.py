@@ -146,7 +146,7 @@ def test_all_replies_of_a_service_are_read_without_a_batch(spark: SparkSession, 
 
 
 def test_the_store_is_killed_between_the_staging_and_the_reading(spark: SparkSession, house: House) -> None:
-    """What was staged and committed is there after kill -9."""
+    """Rows staged and committed are there after kill -9."""
     save(rows(spark, "killed-", 500), house, batch="killed")
     house.kill_store()
     house.start_store()

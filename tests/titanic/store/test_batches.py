@@ -1,4 +1,7 @@
-"""Batches in the store: staged rows become requests together or not at all, whatever is repeated, aborted or killed in between."""
+"""Batches in the store.
+
+Staged rows become requests together or not at all, whatever is repeated, aborted or killed in between.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +215,10 @@ async def ended(opened: Shop, after: int, end: int, service: str = "echo") -> se
 
 
 async def mark_behind(opened: Shop, after: int, keys: set[bytes]) -> int:
-    """Return the first mark behind these answers and no others, each of which is there once: they may become durable one by one."""
+    """Return the first mark behind these answers and no others, each of which is there once.
+
+    They may become durable one by one.
+    """
     end, seen = after, set[bytes]()
     while seen != keys:
         begin, end = end, await mark(opened, end)

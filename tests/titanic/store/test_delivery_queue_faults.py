@@ -24,7 +24,10 @@ FAST = titanic.DispatchOptions(retry_s=0.01, probe_s=0.01)
 
 
 class Shop:
-    """A broker, a store and a worker of `echo`; `fail` has what is called by a name fail so many times."""
+    """A broker, a store and a worker of `echo`.
+
+    `fail` has what is called by a name fail so many times.
+    """
 
     async def __aenter__(self) -> Shop:
         self.broker = await mdp.Broker().__aenter__()

@@ -53,7 +53,7 @@ def asked(store: titanic.Store, body: bytes, key: bytes = b"") -> asyncio.Future
 
 
 async def test_a_writer_that_ends_with_an_unexpected_error_wounds_the_store(tmp_path: Path, supervisor: Supervisor) -> None:
-    """Nothing that was not synced is acknowledged, state and readiness say why, and what was acknowledged is there after a restart."""
+    """Only synced records are acknowledged, state and readiness say why; acknowledged ones survive a restart."""
     disk = BreakableDisk(tmp_path / "store")
     async with mdp.Broker() as broker:
         service = titanic.Service(broker.bind(f"ipc://{tmp_path}/b"), titanic.Store(disk, JOURNAL))

@@ -1,4 +1,4 @@
-"""kill -9 of Titanic and of its mirror, again and again, while clients submit, fetch and close (TSP-06, TSP-16, IDM-03, P1, S9, G4, G19).
+"""kill -9 of Titanic and its mirror while clients submit, fetch and close (TSP-06, TSP-16, IDM-03, P1, S9, G4, G19).
 
 What was acknowledged is there with its own answer, what was closed never comes back, and a key means one request over all restarts.
 `make soak` kills as often as `SOAK_KILLS` says (1,000); `SOAK_SEED` says when (printed, drawn anew by default).

@@ -1,4 +1,4 @@
-"""Arbitrary messages to a mirror are refused with a reason, the mirror survives, and a real store is followed afterwards (fault X2)."""
+"""Arbitrary messages to a mirror are refused; the mirror survives and then follows a real store (fault X2)."""
 
 from __future__ import annotations
 

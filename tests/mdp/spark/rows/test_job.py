@@ -1,4 +1,7 @@
-"""`dispatch` on a real session, with a broker and a worker as processes: rows in, rows out, with faults in between."""
+"""`dispatch` on a real session, with a broker and a worker as processes.
+
+Rows in, rows out, with faults in between.
+"""
 
 from __future__ import annotations
 

@@ -161,7 +161,10 @@ def test_what_expires_or_was_kept_long_enough_is_due_once() -> None:
 
 
 def test_timers_of_closed_requests_do_not_pile_up() -> None:
-    """They are swept when they are 1024 more than two for each request, and not before: a sweep looks at all of them."""
+    """They are swept when they are 1024 more than two for each request, and not before.
+
+    A sweep looks at all of them.
+    """
     index = RequestIndex(Limits())
     for number in range(1, 11):
         stored(index, number, asked(ttl_ms=86_400_000))
