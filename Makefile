@@ -55,7 +55,7 @@ $(LOWEST_STAMP): pyproject.toml .ci/setup
 # Of the programs above sockets, those tests in which a dependency has the word; the others would start the same programs once more.
 LOWEST := tests/core/daemon/test_command.py tests/core/test_cli.py tests/core/security/test_key_files.py tests/core/security/test_curve.py tests/core/daemon/test_http.py \
 	tests/spec/test_curve_sockets.py tests/mdp/observe/test_tracing.py tests/web/test_daemons.py \
-	$(addprefix tests/mdp/commands/test_main.py::, test_wrong_use_is_2 test_worker_serves_what_it_is_told_to test_call_prints_reply_frames_one_a_line \
+	$(addprefix tests/mdp/commands/test_main.py::, test_wrong_use_is_2 test_worker_serves_the_services_it_is_given test_call_prints_reply_frames_one_a_line \
 		test_broker_takes_its_options_from_file_and_shows_them) \
 	$(addprefix tests/titanic/commands/test_main.py::, test_a_clean_store_is_0 test_export_writes_msgpack_and_parquet_with_the_bodies_as_they_are) \
 	tests/mdp/spark/rows/test_row_frames.py tests/mdp/spark/rows/test_job.py::test_every_row_comes_back_in_order_with_its_reply

@@ -160,7 +160,7 @@ def test_no_server_is_69(programs: Programs) -> None:
         assert (ended.code, ended.complaint) == (69, "bstar: nothing heard from ipc://nobody within 0.05 s")
 
 
-def test_two_primaries_are_78_with_the_mend(programs: Programs) -> None:
+def test_two_primaries_are_78_with_the_remedy(programs: Programs) -> None:
     """F3, BST-08."""
     first = programs.start(
         "bstar", "run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", *BEAT, "--log-level", "error"

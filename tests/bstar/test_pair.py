@@ -47,7 +47,7 @@ async def test_stock_client_is_answered_by_the_active_and_ignored_by_the_passive
         assert not passive.readable()
 
 
-async def test_client_of_ours_is_told_who_serves() -> None:
+async def test_client_of_ours_learns_which_server_is_active() -> None:
     """F2: the backup refuses while it hears the primary, and names it."""
     async with Scene() as scene:
         await scene.settle()
@@ -216,7 +216,7 @@ async def test_state_is_published_while_handlers_are_busy() -> None:
                 reply.cancel()
 
 
-async def test_two_heartbeats_are_told() -> None:
+async def test_two_different_heartbeats_are_reported() -> None:
     """BST-15: the figure travels with the state; a difference is counted once and shown."""
     async with Scene(heartbeat_ms=QUICK_MS) as scene:
         await scene.stop(1)

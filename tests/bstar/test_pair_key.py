@@ -101,7 +101,7 @@ async def test_witness_with_another_key_is_named_in_the_status() -> None:
                 assert scene.serving() == [False, False]
 
 
-async def test_servers_that_share_a_curve_key_sign_without_being_told() -> None:
+async def test_servers_that_share_a_curve_key_sign_by_themselves() -> None:
     public, secret = core.curve_keypair()
 
     def curve() -> core.Curve:

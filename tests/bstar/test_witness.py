@@ -176,7 +176,7 @@ async def test_jumps_do_not_add_up(context: core.Context) -> None:
         assert (await stranger.ask(QuestionKind.ASK, Ballot(most, 99))).kind is WitnessAnswerKind.GRANTED
 
 
-async def test_witness_with_a_pair_key_hears_those_who_have_it(context: core.Context) -> None:
+async def test_witness_with_a_pair_key_answers_servers_that_have_it(context: core.Context) -> None:
     """BST-46: status needs no key; asking, renewing and releasing do."""
     clock, key = Clock(), PairKey(bytes(range(32)))
     async with bstar.Witness("tcp://127.0.0.1:*", context=context, clock=clock, pair_key=bytes(range(32))) as one:

@@ -79,7 +79,7 @@ def test_proxy_forwards_between_two_endpoints(programs: Programs) -> None:
     assert proxy.signal(signal.SIGTERM).end().code == 0
 
 
-def test_monitor_prints_events_until_it_is_told_to_stop(programs: Programs) -> None:
+def test_monitor_prints_events_until_it_is_stopped(programs: Programs) -> None:
     monitor = programs.start("core", "monitor", "--connect", "ipc://nobody.sock")
     assert monitor.process.stdout is not None
     first = monitor.process.stdout.readline().decode()

@@ -112,7 +112,7 @@ def test_what_cannot_be() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "freelance-client"]
 
 
-def test_a_forked_copy_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_copy_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with freelance.SyncClient([NOBODY]) as client:
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: -1)

@@ -62,7 +62,7 @@ def looked_at(octets: bytes, taken: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_brokers_lane_takes_whole_messages_only(seed: int) -> None:
+def test_the_brokers_fast_path_takes_whole_messages_only(seed: int) -> None:
     chance = random.Random(seed)
     broker = Dispatcher(BrokerOptions())
     for dialect, peer in ((V03, b"W3"), (V01, b"W1")):
@@ -77,7 +77,7 @@ def test_the_brokers_lane_takes_whole_messages_only(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_clients_lanes_take_whole_messages_only(seed: int) -> None:
+def test_the_clients_fast_paths_take_whole_messages_only(seed: int) -> None:
     chance = random.Random(seed)
     call = Call("echo", timeout_s=2.5, attempts=3)
     requester: Requester[PendingRequest] = Requester(numbers_from(0), RequesterLimits())
@@ -99,7 +99,7 @@ def test_the_clients_lanes_take_whole_messages_only(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dialect", [V01, V03])
-def test_the_workers_lane_takes_whole_messages_only(dialect: str, seed: int) -> None:
+def test_the_workers_fast_path_takes_whole_messages_only(dialect: str, seed: int) -> None:
     chance = random.Random(seed)
     search = BrokerSearch(["tcp://127.0.0.1:1"], V01 if dialect == V01 else V03, SearchTimes(), lambda: 0.0)
     session = WorkerSession("echo", search, SessionOptions(credit=8))

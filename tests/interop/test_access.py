@@ -208,7 +208,7 @@ async def test_new_rules_hold_from_the_next_request_on_and_lose_none(mechanism: 
     assert answers[200:] == [b"%d" % number for number in range(200, 300)]
 
 
-async def test_new_rules_send_workers_away_and_end_what_waits(mechanism: str, broker: mdp.Broker, foreign: Foreign) -> None:
+async def test_new_rules_disconnect_workers_and_end_waiting_requests(mechanism: str, broker: mdp.Broker, foreign: Foreign) -> None:
     worker, client = (foreign("DEALER", **credentials(mechanism, user)) for user in ("worker", "web"))
     for end in (worker, client):
         end.connect(broker.endpoints[0])
@@ -276,7 +276,7 @@ async def test_a_name_that_is_none_is_malformed_and_no_question_of_rules(service
         assert await ask(end, "0.3", service, b"x") == "BAD_REQUEST"
 
 
-async def test_the_rules_are_not_there_for_those_who_have_none(foreign: Foreign) -> None:
+async def test_without_rules_nothing_is_checked(foreign: Foreign) -> None:
     """NULL and no rules: everything as before, and nobody is judged."""
     async with mdp.Broker(start_hold_ms=0) as broker:
         end = foreign("DEALER")

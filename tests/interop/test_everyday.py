@@ -142,7 +142,7 @@ async def test_a_flood_of_pings_is_answered_by_as_many_pongs_as_libzmq_sends_at_
             assert await peer.receive(20 * 7) == b"\x04\x05\x04PONG" * 20
 
 
-async def test_a_relaxed_req_whose_send_finds_no_room_has_forgotten_the_request_before() -> None:
+async def test_a_relaxed_req_whose_send_fails_has_forgotten_the_request_before() -> None:
     async with core.Context() as context:
         ours = await error_of_the_next_receive(core, context)
     assert ours == await error_with_libzmq() == "EFSM"

@@ -73,7 +73,7 @@ async def test_mmi_for_a_req_client(where: str, foreign: Foreign) -> None:
 
 
 @pytest.mark.parametrize("dialect", [Worker01, Worker02], ids=["0.1", "0.2"])
-async def test_strangers_are_told_to_register(dialect: type[Worker01 | Worker02], where: str, foreign: Foreign) -> None:
+async def test_unknown_workers_get_the_order_to_register(dialect: type[Worker01 | Worker02], where: str, foreign: Foreign) -> None:
     """MDP-26, MDP-27: HEARTBEAT and replies of workers the broker does not know are answered with DISCONNECT."""
     for command, rest in ((dialect.heartbeat, []), (b"\x03", [b"client", b"", b"body"])):
         worker = dialect(foreign, where)

@@ -34,7 +34,7 @@ async def test_our_client_and_our_worker_through_a_foreign_broker(broker: Exampl
         assert [outcome.reply for outcome in outcomes] == bodies
 
 
-async def test_several_seats_work_at_once(broker: ExampleBroker) -> None:
+async def test_several_registrations_work_at_once(broker: ExampleBroker) -> None:
     now = peak = 0
 
     async def handler(request: mdp.Request) -> bytes:

@@ -194,7 +194,7 @@ async def test_zap_02_zap_03_a_malformed_reply_costs_the_connection(ours: Ours, 
 
 
 @pytest.mark.parametrize("status", [b"400", b"500"])
-async def test_zap_05_a_refused_client_is_told_and_gives_up(ours: Ours, mechanism: str, status: bytes) -> None:
+async def test_zap_05_a_refused_client_gets_the_status_and_gives_up(ours: Ours, mechanism: str, status: bytes) -> None:
     asked = 0
 
     async def judge(request: ZapRequest) -> ZapReply:
@@ -335,7 +335,7 @@ async def test_a_handler_that_leaves_puts_its_askers_off(ours: Ours) -> None:
     assert (event.event, event.value) == (core.EVENT_HANDSHAKE_FAILED_AUTH, 300)
 
 
-async def test_c5_a_peer_whose_key_is_taken_out_of_the_file_is_cut(ours: Ours, foreign: Foreign, tmp_path: Path) -> None:
+async def test_c5_a_peer_whose_key_is_taken_out_of_the_file_is_disconnected(ours: Ours, foreign: Foreign, tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{CLIENT_PUBLIC.decode()} alice\n{OTHER_PUBLIC.decode()} bob\n")
     ours.context.authenticator = Authenticator(authorized_keys=path)
@@ -485,7 +485,7 @@ async def test_zmtp_75_finished_handshakes_over_ipc_leave_room_for_others(ours: 
     assert server.socket.counters.refused_connections == 0
 
 
-async def test_zmtp_12_a_mismatch_of_socket_types_is_not_spelt_out_to_those_who_listen_in(ours: Ours) -> None:
+async def test_zmtp_12_a_mismatch_of_socket_types_is_not_visible_on_the_wire(ours: Ours) -> None:
     server = ours("ROUTER", **SERVER["CURVE"])
     client = ours("PULL", **CLIENT["CURVE"])
     at_server, at_client = Watch(server.socket, FAILED), Watch(client.socket, FAILED)

@@ -54,7 +54,7 @@ async def test_workers_held_back_are_read_again_after_a_fault_of_the_clock_that_
             assert not supervisor.troubles
 
 
-async def test_a_broker_serves_on_when_memory_of_a_peer_that_was_cut_cannot_be_given_back() -> None:
+async def test_a_broker_continues_when_memory_of_a_disconnected_peer_cannot_be_given_back() -> None:
     with sabotaged("mdp broker memory clock") as supervisor:
         async with core.Context() as context, mdp.Broker(unread_max_bytes=8 * len(ANSWER)) as broker:
             at = broker.bind("tcp://127.0.0.1:*")

@@ -79,7 +79,7 @@ def test_free_places_of_all_workers_count_but_not_those_beyond_what_they_work_on
     scene.check()
 
 
-def test_nothing_is_asked_back_when_nobody_is_free_any_more() -> None:
+def test_nothing_is_recalled_when_no_worker_is_free() -> None:
     scene, given = ahead(5)
     scene.join(b"FREE", 1)
     scene.wait(0.001)

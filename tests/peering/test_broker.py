@@ -165,7 +165,7 @@ async def test_only_a_broker_has_a_status(scene: Scene) -> None:
             await asking
 
 
-async def test_an_endpoint_in_use_is_told_and_the_others_are_free_again(scene: Scene, tmp_path: Path) -> None:
+async def test_an_endpoint_in_use_is_named_and_the_others_are_free_again(scene: Scene, tmp_path: Path) -> None:
     one = await scene.broker("DC1", control="tcp://127.0.0.1:*")
     with pytest.raises(core.AddressInUse):
         async with Broker("DC2", context=scene.context, directory=str(tmp_path), control=one.control):

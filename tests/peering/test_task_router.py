@@ -200,7 +200,7 @@ def test_a_late_reply_is_not_taken_for_another_ones() -> None:
     assert scene.task(b"a", b"third") == [ToPeer([b"DC2", b"a", b"", b"third"])]
 
 
-def test_several_tasks_of_one_client_at_one_peer_are_told_apart() -> None:
+def test_several_tasks_of_one_client_at_one_peer_are_distinguished() -> None:
     scene = Scene(b"DC2")
     scene.heard(b"DC2", 3)
     first, second = scene.task(b"a", b"1")[0], scene.task(b"a", b"2")[0]

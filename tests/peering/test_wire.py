@@ -58,6 +58,6 @@ def test_a_state_is_read_as_it_was_written() -> None:
         [b"DC1", b" 1"],
     ],
 )
-def test_peer_13_malformed_states_are_told(frames: list[bytes]) -> None:
+def test_peer_13_malformed_states_are_reported(frames: list[bytes]) -> None:
     with pytest.raises(MalformedMessage):
         decode_state(frames)

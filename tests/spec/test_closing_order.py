@@ -76,7 +76,7 @@ async def slow(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 @pytest.mark.parametrize("when", ["at once", "connected", "in the handshake"])
-async def test_sock_15_a_handshake_that_is_under_way_when_the_socket_is_closed_goes_on(slow: SlowPeer, make: Make, when: str) -> None:
+async def test_sock_15_a_handshake_that_has_begun_when_the_socket_is_closed_goes_on(slow: SlowPeer, make: Make, when: str) -> None:
     """All there is comes on the first connection: nothing is cut and begun again."""
     push = make(core.PUSH, connect=slow.endpoint, linger=10_000)
     watch = Watch(push)

@@ -142,7 +142,7 @@ def listener_of(router: core.Socket) -> Listener:
     return router._endpoints._listeners[router.last_endpoint]
 
 
-async def test_c3_a_turn_of_the_loop_spends_so_much_on_strangers_and_no_more(work: Work) -> None:
+async def test_c3_an_iteration_of_the_loop_spends_at_most_so_much_on_unknown_peers(work: Work) -> None:
     async with listening() as router, strangers(router, 60) as flood:
         hellos = [await peer.hello() for peer in flood]
         for peer, hello in zip(flood, hellos, strict=True):

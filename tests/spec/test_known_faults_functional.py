@@ -254,7 +254,7 @@ async def test_w5_a_message_without_end_is_cut_at_its_thousandth_part(parts: byt
 
 
 @pytest.mark.parametrize("long", [False, True])
-async def test_w5_a_message_whose_parts_are_too_much_together_is_cut(long: bool) -> None:
+async def test_w5_a_peer_whose_parts_are_too_much_together_is_disconnected(long: bool) -> None:
     async with bound(core.ROUTER, max_message_bytes=10_000) as router, await WirePeer.connect(router.last_endpoint) as peer:
         await peer.shake(b"DEALER", b"me")
         await peer.send(frame(b"x" * 200, MORE | (LONG if long else 0)) * 51)

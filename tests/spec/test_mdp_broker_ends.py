@@ -60,7 +60,7 @@ def test_deadline_of_a_running_request(worker: Dialect) -> None:
     scene.check()
 
 
-def test_a_worker_is_told_what_is_left_of_the_deadline() -> None:
+def test_a_worker_gets_the_rest_of_the_deadline() -> None:
     scene = Scene()
     scene.ask("0.3", b"C1", options={"deadline_ms": 3000, "wait": True})
     scene.wait(1)

@@ -203,7 +203,7 @@ def test_a_follower_leaves_alone(scene: Scene) -> None:
     scene.check()
 
 
-def test_cancel_of_the_last_one_who_waits_ends_the_work() -> None:
+def test_cancel_of_the_last_waiting_request_ends_the_work() -> None:
     scene = Scene()
     scene.ready("0.3", b"W1")
     request_id = scene.ask("0.3", b"C1", b"x", options=KEY)
@@ -217,7 +217,7 @@ def test_cancel_of_the_last_one_who_waits_ends_the_work() -> None:
     scene.check()
 
 
-def test_errors_are_told_to_all_and_not_kept() -> None:
+def test_errors_are_sent_to_all_and_not_kept() -> None:
     scene = Scene()
     scene.ready("0.3", b"W1")
     for client in (b"C1", b"C2"):
@@ -229,7 +229,7 @@ def test_errors_are_told_to_all_and_not_kept() -> None:
     scene.check()
 
 
-def test_dead_letters_and_lost_workers_are_told_to_all(scene: Scene) -> None:
+def test_dead_letters_and_lost_workers_are_reported_to_all(scene: Scene) -> None:
     for client in (b"C1", b"C2"):
         scene.ask("0.3", client, b"x", options={**KEY, "once": True})
     scene.lose(b"W1")

@@ -36,7 +36,7 @@ def test_equal_deadlines_end_all_who_wait_for_one_key_and_the_clock_goes_on(clie
     assert scene.failure(b"C9") == "DEADLINE_EXCEEDED"
 
 
-def test_whose_deadline_comes_while_it_runs_is_told_running_also_if_it_follows() -> None:
+def test_a_deadline_while_it_runs_is_answered_with_running_for_followers_too() -> None:
     scene = Scene()
     scene.ready("0.3", b"W1")
     scene.ask("0.3", b"C1", b"x", options=KEY)
@@ -142,7 +142,7 @@ def test_the_deadline_of_the_first_is_not_that_of_the_others(begun: bool) -> Non
 
 
 @pytest.mark.parametrize("why", ["once", "streamed"])
-def test_what_cannot_be_begun_again_is_told_that_no_answer_came_in_time(why: str) -> None:
+def test_requests_that_cannot_begin_again_learn_that_no_answer_came_in_time(why: str) -> None:
     scene = Scene()
     scene.ready("0.3", b"W1")
     scene.ask("0.3", b"C1", b"x", options={**KEY, "deadline_ms": 500})
@@ -158,7 +158,7 @@ def test_what_cannot_be_begun_again_is_told_that_no_answer_came_in_time(why: str
     scene.check()
 
 
-def test_a_worker_that_gives_up_though_it_was_told_no_deadline_has_failed() -> None:
+def test_a_worker_that_gives_up_without_a_deadline_has_failed() -> None:
     scene = Scene()
     scene.ready("0.3", b"W1")
     for client in (b"C1", b"C2"):
@@ -246,7 +246,7 @@ def test_mmi_disable_leaves_those_whose_request_runs() -> None:
     scene.check()
 
 
-def test_stop_tells_those_who_follow_a_running_request_that_it_may_have_been_executed() -> None:
+def test_stop_tells_followers_of_a_running_request_that_it_may_have_been_executed() -> None:
     scene = Scene()
     scene.ready("0.3", b"W1")
     for client in (b"C1", b"C2", b"C3"):

@@ -100,7 +100,7 @@ def test_retry_needs_a_dialect_whose_replies_do_not_name_the_service() -> None:
 
 @pytest.mark.parametrize("about", [b"", b"x", b"-1", b"1" * 30, "\u0661".encode(), b"999"])
 @pytest.mark.parametrize("name", [b"mmi.dlq.show", b"mmi.dlq.drop", b"mmi.dlq.retry"])
-def test_no_such_letter(name: bytes, about: bytes) -> None:
+def test_no_such_dead_letter(name: bytes, about: bytes) -> None:
     assert ask(poisoned(), name, about) == [b"404"]
 
 
@@ -110,7 +110,7 @@ def test_bodies_are_for_operators(name: bytes) -> None:
 
 
 @pytest.mark.parametrize(("options", "kept"), [({"letters_max": 3}, 3), ({"letters_max_bytes": 25}, 2)])
-def test_the_oldest_make_room(options: dict[str, float], kept: int) -> None:
+def test_the_oldest_are_dropped(options: dict[str, float], kept: int) -> None:
     scene = poisoned(5, **options)
     letters = scene.machine.letters
     assert len(letters) == kept
@@ -120,7 +120,7 @@ def test_the_oldest_make_room(options: dict[str, float], kept: int) -> None:
     assert (code, body) == (b"200", b"poison 4")
 
 
-def test_letters_of_clients_without_errors_are_kept_too() -> None:
+def test_dead_letters_of_clients_without_errors_are_kept_too() -> None:
     scene = Scene(deliveries_max=1)
     scene.ready("0.1", b"W1")
     scene.ask("0.1", b"C1", b"poison")

@@ -182,7 +182,7 @@ def test_mmi_09_stats(dialect: Dialect) -> None:
     assert ask(scene, dialect, b"mmi.stats", b"echo") == [b"400"]
 
 
-def test_fault_b11_answers_are_cut(dialect: Dialect) -> None:
+def test_fault_b11_answers_are_truncated(dialect: Dialect) -> None:
     """Fault B11: a list longer than the limit ends with null and is still JSON."""
     scene = Scene(mmi_max_bytes=5000)
     for i in range(100):
@@ -213,7 +213,7 @@ def test_mmi_09_managing_is_not_offered_unless_the_operator_says_so(dialect: Dia
     assert ask(scene, dialect, name, ECHO, ECHO) == [b"400"]
 
 
-def test_mmi_drain_serves_those_who_wait(dialect: Dialect) -> None:
+def test_mmi_drain_serves_waiting_requests(dialect: Dialect) -> None:
     scene = Scene(manage=True)
     scene.ready("0.1", b"W1")
     scene.ask("0.3", b"C2", b"runs")
@@ -234,7 +234,7 @@ def test_mmi_drain_serves_those_who_wait(dialect: Dialect) -> None:
     scene.check()
 
 
-def test_mmi_disable_refuses_those_who_wait(dialect: Dialect) -> None:
+def test_mmi_disable_refuses_waiting_requests(dialect: Dialect) -> None:
     scene = Scene(manage=True)
     scene.ready("0.1", b"W1")
     scene.ask("0.3", b"C2", b"runs")

@@ -379,7 +379,7 @@ def test_mdp_37_a_lost_workers_request_goes_to_the_head_of_the_queue(dialect: Di
     scene.check()
 
 
-def test_delivery_count_is_told_to_workers_of_ours() -> None:
+def test_delivery_count_is_sent_to_workers_of_ours() -> None:
     scene = Scene()
     scene.ask("0.3", b"C1", b"x", options={"wait": True, "trace": {"traceparent": "00-1"}})
     deliveries = []

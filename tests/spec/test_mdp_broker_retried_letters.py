@@ -37,7 +37,7 @@ def kept(scene: Scene) -> bool:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_answered_letter_is_gone(dialect: Dialect) -> None:
+def test_an_answered_dead_letter_is_deleted(dialect: Dialect) -> None:
     scene = poisoned()
     work = tried(scene, dialect)
     scene.answer(b"W1", work, b"mended")
@@ -47,7 +47,7 @@ def test_an_answered_letter_is_gone(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_the_letter_stays_when_its_client_goes_away(dialect: Dialect) -> None:
+def test_the_dead_letter_stays_when_its_client_goes_away(dialect: Dialect) -> None:
     scene = poisoned()
     work = tried(scene, dialect)
     scene.lose(b"OP")
@@ -56,7 +56,7 @@ def test_the_letter_stays_when_its_client_goes_away(dialect: Dialect) -> None:
     assert kept(scene)
 
 
-def test_the_letter_stays_when_its_client_cancels() -> None:
+def test_the_dead_letter_stays_when_its_client_cancels() -> None:
     scene = poisoned()
     (letter,) = listed(scene)
     scene.ready("0.3", b"W1")
@@ -67,7 +67,7 @@ def test_the_letter_stays_when_its_client_cancels() -> None:
     assert kept(scene)
 
 
-def test_the_letter_stays_when_the_handler_fails() -> None:
+def test_the_dead_letter_stays_when_the_handler_fails() -> None:
     scene = poisoned()
     work = tried(scene)
     scene.send(b"W1", worker_error(work.id, "HANDLER_ERROR", "still poison"))
@@ -75,7 +75,7 @@ def test_the_letter_stays_when_the_handler_fails() -> None:
     assert kept(scene)
 
 
-def test_the_letter_stays_with_the_losses_of_its_second_death() -> None:
+def test_the_dead_letter_stays_with_the_losses_of_its_second_death() -> None:
     scene = poisoned()
     (before,) = listed(scene)
     tried(scene)
@@ -99,7 +99,7 @@ def test_a_try_that_waits_behind_others_may_be_given_up_too() -> None:
     assert kept(scene)
 
 
-def test_a_queue_that_is_full_keeps_the_letter() -> None:
+def test_a_queue_that_is_full_keeps_the_dead_letter() -> None:
     scene = poisoned(1, client_queue_max=1)
     (letter,) = listed(scene)
     scene.ready("0.3", b"W1")
@@ -122,7 +122,7 @@ def test_a_second_try_is_refused_while_the_first_is_open() -> None:
     assert listed(scene) == []
 
 
-def test_a_letter_dropped_while_it_is_tried_is_gone_either_way() -> None:
+def test_a_dead_letter_dropped_while_it_is_tried_is_deleted_either_way() -> None:
     scene = poisoned()
     (letter,) = listed(scene)
     tried(scene, peer=b"OTHER")
@@ -133,7 +133,7 @@ def test_a_letter_dropped_while_it_is_tried_is_gone_either_way() -> None:
 
 
 @pytest.mark.parametrize("ends", ["drain", "stop"])
-def test_the_letter_stays_when_the_broker_ends(ends: str) -> None:
+def test_the_dead_letter_stays_when_the_broker_ends(ends: str) -> None:
     scene = poisoned()
     tried(scene)
     if ends == "stop":

@@ -123,7 +123,7 @@ async def test_mdp_14_a_late_reply_is_not_the_answer_to_another_request(broker: 
         assert frames[-1] == b"first"
 
 
-async def test_mdp_14_late_replies_in_our_dialect_are_told_by_their_number(broker: StandIn | LibzmqStandIn) -> None:
+async def test_mdp_14_late_replies_in_our_dialect_are_recognized_by_their_number(broker: StandIn | LibzmqStandIn) -> None:
     async with mdp.Client(broker.endpoint, timeout=0.3, attempts=1) as client:
         abandoned = client.request("echo", b"first")
         peer, first = await broker.next()

@@ -164,7 +164,7 @@ async def test_peer_06_names_are_not_those_of_clients(scene: Scene) -> None:
         assert await ask(client, b"y") == [b"DC1", b"y"]
 
 
-async def test_peer_07_capacity_is_told_on_change_and_again_and_again(scene: Scene, peer: Peer) -> None:
+async def test_peer_07_capacity_is_sent_on_change_and_periodically(scene: Scene, peer: Peer) -> None:
     broker = await scene.broker("DC1", state_ms=30)
     peer.meet(scene, "DC1")
     assert [await peer.hears() for _ in range(3)] == [[b"DC1", b"0"]] * 3

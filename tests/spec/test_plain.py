@@ -115,7 +115,7 @@ def test_plain_06_nobody_to_ask_is_a_refusal(enforce: bool) -> None:
 
 
 @pytest.mark.parametrize("status,words", [(b"400", [b"\x05ERROR\x03400"]), (b"500", [b"\x05ERROR\x03500"]), (b"300", [])])
-def test_plain_07_400_and_500_are_told_300_is_not(status: bytes, words: list[bytes]) -> None:
+def test_plain_07_400_and_500_are_sent_300_is_not(status: bytes, words: list[bytes]) -> None:
     subject = server()
     subject.receive(HELLO)
     with pytest.raises(AuthenticationRefused) as caught:

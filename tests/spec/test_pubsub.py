@@ -293,7 +293,7 @@ async def test_zmtp_66_a_subscriber_counts(make: Make) -> None:
         assert await peer.receive(len(expected)) == expected
 
 
-async def test_zmtp_67_topics_are_told_again_on_every_connection(make: Make) -> None:
+async def test_zmtp_67_topics_are_sent_again_on_every_connection(make: Make) -> None:
     sub = make(core.SUB)
     xpub = make(core.XPUB, bind=TCP)
     sub.subscribe(b"a")

@@ -30,7 +30,7 @@ def fill(sender: core.Socket, first: int = 0) -> int:
         first += 1
 
 
-async def test_sock_06_a_full_queue_has_room_again_when_its_reader_has_read(make: Make) -> None:
+async def test_sock_06_a_full_queue_has_capacity_again_when_its_reader_has_read(make: Make) -> None:
     push = make(core.PUSH, bind=ANY, sndhwm=4, sndbuf=64 * 1024)
     watch = Watch(push)
     pull = make(core.PULL, connect=push.last_endpoint, rcvhwm=4, rcvbuf=64 * 1024)
@@ -79,7 +79,7 @@ async def test_psb_14_a_subscriber_with_nobody_there_closes_at_once_whatever_its
         assert subscriber.closed
 
 
-async def test_rtr_15_who_comes_and_goes_is_told_to_the_receiver(make: Make) -> None:
+async def test_rtr_15_peers_that_come_and_go_are_reported_to_the_receiver(make: Make) -> None:
     told: list[tuple[bytes, bool]] = []
     router = make(core.ROUTER, bind=ANY)
     router.set_receiver(lambda batch: None, on_peer=lambda name, joined: told.append((name, joined)))

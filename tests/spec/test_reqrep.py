@@ -127,7 +127,7 @@ async def test_req_06_what_came_before_is_discarded_by_a_new_request(make: Make)
 
 
 @pytest.mark.parametrize("reply", [[b"no delimiter"], [b""], [b"id", b"x"]], ids=["one frame", "delimiter only", "no delimiter"])
-async def test_req_07_zmtp_84_a_reply_without_delimiter_cuts_the_connection(make: Make, reply: list[bytes]) -> None:
+async def test_req_07_zmtp_84_a_reply_without_delimiter_closes_the_connection(make: Make, reply: list[bytes]) -> None:
     req = make(core.REQ, bind=TCP)
     watch = Watch(req)
     async with await WirePeer.connect(req.last_endpoint) as peer:

@@ -292,7 +292,7 @@ async def test_sock_15_linger_0_drops_at_once_and_a_short_one_ends_in_time(make:
         assert push.counters.undelivered == 1
 
 
-async def test_sock_15_a_peer_that_does_not_read_is_cut_when_linger_is_over(make: Make) -> None:
+async def test_sock_15_a_peer_that_does_not_read_is_disconnected_when_linger_is_over(make: Make) -> None:
     push = make(core.PUSH, bind=TCP, linger=50, sndhwm=0)
     async with await WirePeer.connect(push.last_endpoint) as peer:
         await peer.shake(b"PULL")

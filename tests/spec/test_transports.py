@@ -346,7 +346,7 @@ async def test_trn_12_names_belong_to_a_context_and_to_one_binder(make: Make) ->
         assert elsewhere.last_endpoint == "inproc://mine"
 
 
-async def test_trn_12_identity_is_told_and_no_security_asked_for(make: Make) -> None:
+async def test_trn_12_identity_is_announced_and_no_security_asked_for(make: Make) -> None:
     router = make(core.ROUTER, bind="inproc://open", plain_server=1)
     dealer = make(core.DEALER, connect="inproc://open", identity=b"me")
     await dealer.send(b"hello")

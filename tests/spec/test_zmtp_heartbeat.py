@@ -162,7 +162,7 @@ async def test_zmtp_59_a_socket_that_is_closed_forgets_what_was_read_ahead() -> 
         assert scheduler.ahead == 0
 
 
-async def test_zmtp_59_nothing_is_said_unasked_once_there_is_room() -> None:
+async def test_zmtp_59_nothing_is_sent_unasked_once_there_is_capacity() -> None:
     async with stalled(5, heartbeat_ivl=100, heartbeat_timeout=60_000) as (pull, peer):
         while await peer.frame() != (COMMAND, PONG):
             pass
@@ -174,7 +174,7 @@ async def test_zmtp_59_nothing_is_said_unasked_once_there_is_room() -> None:
             assert await peer.frame() == (COMMAND, PING)
 
 
-async def test_zmtp_56_zmtp_59_our_own_patience_does_not_run_out_while_we_do_not_read() -> None:
+async def test_zmtp_56_zmtp_59_silence_does_not_count_while_we_do_not_read() -> None:
     """The peer answers no PING for ten times the timeout; only what it fails to say when we listen counts."""
     async with stalled(5, heartbeat_ivl=20, heartbeat_timeout=20) as (pull, peer):
         for _ in range(10):

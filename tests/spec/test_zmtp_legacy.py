@@ -234,7 +234,7 @@ async def test_zmtp_17_zmtp_61_subscribers_of_old_publishers(name: bytes, versio
         assert await socket.recv_multipart() == [b"later", b"yes"]
 
 
-async def test_zmtp_15_zmtp_16_zmtp_20_our_identity_is_told(version: int) -> None:
+async def test_zmtp_15_zmtp_16_zmtp_20_our_identity_is_announced(version: int) -> None:
     async with socket_of(core.DEALER, routing_id=b"RR") as dealer:
         wire = await WirePeer.connect(dealer.last_endpoint)
         async with OldPeer(wire, version) as peer:

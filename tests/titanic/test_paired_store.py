@@ -215,9 +215,7 @@ async def test_a_warning_of_the_mirror_is_logged_once(tmp_path: Path, monkeypatc
     assert 1 <= len(said) <= 2  # of each of the two once
 
 
-async def test_one_whose_disk_is_full_when_it_is_to_lead_waits_and_leads_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_with_a_full_disk_waits_and_leads_when_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, write = False, write_mark
 
     def written(disk: titanic.RealDisk, mark: Mark) -> None:

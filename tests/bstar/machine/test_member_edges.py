@@ -140,7 +140,7 @@ def test_an_active_server_that_is_refused_stops_serving(highest: Ballot) -> None
 # --- claims -------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_vote_lengthens_the_claim_under_way_and_begins_no_other() -> None:
+def test_a_vote_lengthens_the_open_claim_and_begins_no_other() -> None:
     """By two heartbeats from then on."""
     machine, _ = asking()
     while machine.deadline() <= 11.5:

@@ -156,7 +156,7 @@ def test_switchover_the_peer_does_not_follow_ends() -> None:
 # --- stock peers ------------------------------------------------------------------------------------------------------------------
 
 
-def test_stock_peer_is_told_what_keeps_it_alive() -> None:
+def test_stock_peer_gets_the_state_that_keeps_it_alive() -> None:
     """BST-38: a passive server without an active peer says that it waits."""
     star = Star(PRIMARY)
 
@@ -184,7 +184,7 @@ def test_compatible_mode_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("role, at, expected", [(PRIMARY, 0.0, 0.25), (PRIMARY, 1.9, 0.1), (PRIMARY, 5.0, 0.05), (BACKUP, 5.0, 0.25)])
-def test_rejected_client_is_told_when_to_come_again(role: State, at: float, expected: float) -> None:
+def test_rejected_client_learns_when_to_come_again(role: State, at: float, expected: float) -> None:
     """While no active server is known a change is imminent."""
     machine = Machine(Settings(role), 0, 0.0)
     assert member_values.retry_after(machine.settings, machine.member, at) == pytest.approx(expected)
@@ -207,7 +207,7 @@ def test_description() -> None:
     assert Flag.CLAIMS in waiting.says(2.0).flags
 
 
-def test_request_of_another_client_waits_for_the_claim_under_way() -> None:
+def test_request_of_another_client_waits_for_the_open_claim() -> None:
     star = Star(PRIMARY, lease_s=LEASE_S)
     star.hears(StateMessage(BACKUP, BACKUP, Flag(0), B, 1, 1, NO_BALLOT, 0, 0, 1000), 0.5)
     assert star.machine.member.claim is Claim.ACQUIRING

@@ -120,7 +120,7 @@ def test_the_file_itself_may_come_from_the_environment(config: Path) -> None:
         ("[serve]\nheartbeat_ms = \n", 2, "not TOML"),
     ],
 )
-def test_x1_bad_file_is_78_with_file_line_and_mend(config: Path, text: str, line: int, said: str) -> None:
+def test_x1_bad_file_is_78_with_file_line_and_remedy(config: Path, text: str, line: int, said: str) -> None:
     config.write_text(text)
     result = run("serve", "--config", str(config))
     assert result.exit_code == 78

@@ -145,7 +145,7 @@ async def test_w8_connections_over_the_limit_are_closed_and_the_others_served() 
             writer.close()
 
 
-async def test_w7_who_never_finishes_his_request_is_cut() -> None:
+async def test_w7_a_client_that_never_finishes_its_request_is_disconnected() -> None:
     async with served(a_page(), request_s=0.2) as url:
         assert b"200 OK" not in await raw(url, b"GET / HTTP/1.1\r\nHost: ")
         assert b"200 OK" not in await raw(url, b"")
@@ -208,7 +208,7 @@ async def test_a_live_page_asked_for_while_the_server_closes_does_not_keep_it(tu
     writer.close()
 
 
-async def test_live_pages_over_the_limit_are_told() -> None:
+async def test_live_pages_over_the_limit_are_refused_with_a_reason() -> None:
     async with served(a_page(), streams_max=1) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}/live") as first:
             await first.content.readline()

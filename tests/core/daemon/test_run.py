@@ -100,7 +100,7 @@ def test_a_daemon_may_stop_itself(start: Start) -> None:
     assert start("--ends", "at-once").wait() == 0
 
 
-def test_x1_port_in_use_is_69_and_names_the_mend(start: Start) -> None:
+def test_x1_port_in_use_is_69_and_names_the_remedy(start: Start) -> None:
     process = start("--ends", "in-use")
     stderr = text_of(process)
     assert process.returncode == 69

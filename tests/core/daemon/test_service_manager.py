@@ -42,7 +42,7 @@ def test_ready_when_it_serves_and_stopping_when_it_drains(manager: socket.socket
         assert process.wait() == 0
 
 
-def test_the_watchdog_is_told_again_and_again_while_the_loop_turns(manager: socket.socket) -> None:
+def test_the_watchdog_is_notified_repeatedly_while_the_loop_runs(manager: socket.socket) -> None:
     with start(manager.getsockname(), WATCHDOG_USEC="50000") as process:
         assert manager.recv(4096).startswith(b"READY=1")
         assert [manager.recv(4096) for _ in range(4)] == [b"WATCHDOG=1"] * 4

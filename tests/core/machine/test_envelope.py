@@ -16,7 +16,7 @@ class WrongShape(Exception):
 
 
 @given(FRAMES)
-def test_a_letter_is_all_its_frames_or_refused_with_the_error_that_was_given(frames: list[bytes]) -> None:
+def test_an_enveloped_request_is_all_its_frames_or_the_given_error(frames: list[bytes]) -> None:
     try:
         letter = read_request(frames, WrongShape)
     except WrongShape:

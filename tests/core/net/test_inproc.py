@@ -145,7 +145,7 @@ async def test_immediate_has_no_meaning_for_inproc(context: core.Context) -> Non
 
 
 @pytest.mark.parametrize("kind", ["PUSH", "DEALER", "REQ"])
-async def test_asking_for_room_does_not_change_whose_turn_it_is(context: core.Context, kind: str) -> None:
+async def test_polling_for_writability_does_not_change_the_order(context: core.Context, kind: str) -> None:
     """SOCK-09: consecutive messages go to consecutive peers, however often the socket is polled in between."""
     make = maker(context)
     takers = [make({"PUSH": "PULL", "DEALER": "ROUTER", "REQ": "ROUTER"}[kind]) for _ in range(3)]

@@ -46,7 +46,7 @@ async def test_a_peer_that_has_gone_is_there_until_its_messages_are_taken() -> N
         assert router.scheduler.ahead == 0
 
 
-async def test_a_peer_that_is_cut_after_it_has_gone_takes_what_was_ahead_along() -> None:
+async def test_a_peer_disconnected_after_its_end_takes_its_read_ahead_along() -> None:
     async with behind(core.ROUTER, b"DEALER") as (router, peer):
         await peer.close()
         assert router.cut(b"id")

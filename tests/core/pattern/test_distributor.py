@@ -22,7 +22,7 @@ def pipe(held: int = 0, limit: int = 10, limits: PeerLimits | None = None, *, oc
     return made
 
 
-def test_a_pipe_takes_messages_up_to_its_limit_and_what_it_has_no_room_for_is_counted() -> None:
+def test_a_pipe_takes_messages_up_to_its_limit_and_counts_the_rest() -> None:
     pipes = [pipe(9), pipe(10), pipe(11), pipe(10, flushes=True)]
     counters = Counters()
     distribute(pipes, [b"a", b"b"], counters)

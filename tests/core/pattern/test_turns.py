@@ -113,7 +113,7 @@ def test_whose_turn_it_is_stays_when_another_pipe_goes(chosen: int, removed: int
     assert [one.listed for one in pipes] == [place != removed for place in range(3)]
 
 
-def test_a_full_pipe_is_passed_over_until_it_has_room() -> None:
+def test_a_full_pipe_is_passed_over_until_it_has_capacity() -> None:
     pipes = [pipe("a", limit=1), pipe("b"), pipe("c", limit=0)]
     balancer = balanced(*pipes)
     assert balancer.has_room()
@@ -129,7 +129,7 @@ def test_a_full_pipe_is_passed_over_until_it_has_room() -> None:
     assert names(balancer, 2) == "aa"
 
 
-def test_when_all_were_full_the_first_that_has_room_again_is_the_first() -> None:
+def test_when_all_were_full_the_first_with_capacity_again_is_the_first() -> None:
     pipes = [pipe("a", limit=1), pipe("b", limit=0), pipe("c", limit=0)]
     balancer = balanced(*pipes)
     assert [balancer.send([b"x"]) for _ in range(2)] == [True, False]
@@ -139,7 +139,7 @@ def test_when_all_were_full_the_first_that_has_room_again_is_the_first() -> None
     assert names(balancer, 4) == "bcab"
 
 
-def test_a_full_pipe_that_can_be_emptied_has_room() -> None:
+def test_a_full_pipe_that_can_be_emptied_has_capacity() -> None:
     balancer = balanced(pipe("a", limit=0, flushes=True))
     assert balancer.has_room()
     assert names(balancer, 2) == "aa"
@@ -181,7 +181,7 @@ def routed(limit: int, held: int = 0, **options: int) -> tuple[Router, Any]:
     return router, one
 
 
-def test_a_router_sends_where_there_is_room_and_says_when_there_is_none() -> None:
+def test_a_router_sends_where_there_is_capacity_and_says_when_there_is_none() -> None:
     router, one = routed(2)
     assert [router.send([b"id", b"x"]) for _ in range(3)] == [True] * 3
     assert one.outbox == [[b"x"]] * 2

@@ -89,7 +89,7 @@ def test_of_many_threads_each_is_served_or_refused(thread: LoopThread) -> None:
     assert ends == [True] * 800
 
 
-def test_a_forked_copy_is_told_so_and_ends_nothing(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_copy_gets_an_error_and_ends_nothing(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault P7."""
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)

@@ -164,7 +164,7 @@ def test_what_is_no_address(text: str) -> None:
         Authenticator(deny=[text])
 
 
-async def test_changes_by_hand_change_verdicts_and_tell_those_who_watch() -> None:
+async def test_changes_in_a_program_change_verdicts_and_notify_watchers() -> None:
     judge = Authenticator()
     first = await judge.generation()
     judge.authorize(PUBLIC, "alice")

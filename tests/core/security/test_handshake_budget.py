@@ -87,7 +87,7 @@ def test_c3_neither_all_nor_one_address_get_more_than_a_burst_and_their_rate(see
     assert sum(spent.values()) >= 0.9 * per_s * (now - NOON)
 
 
-def test_c3_who_has_spent_his_share_waits_and_the_others_do_not() -> None:
+def test_c3_an_address_that_has_spent_its_share_waits_and_the_others_do_not() -> None:
     budget: HandshakeBudget[str] = HandshakeBudget(1000, 10)
     for number in range(20):
         budget.ask(f"greedy{number}", "g", HELLO, NOON)

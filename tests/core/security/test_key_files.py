@@ -38,7 +38,7 @@ def test_keys_and_passwords_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o620, 0o666])
 @pytest.mark.parametrize("read", [read_secret_key, read_password, read_users])
-def test_a_secret_others_may_use_is_refused_with_the_mend(tmp_path: Path, read: Callable[[Path], object], mode: int) -> None:
+def test_a_secret_others_may_use_is_refused_with_the_remedy(tmp_path: Path, read: Callable[[Path], object], mode: int) -> None:
     path = put(tmp_path / "secret", SECRET, mode)
     with pytest.raises(KeyFileError, match="others may use it") as caught:
         read(path)

@@ -162,7 +162,7 @@ async def test_zap_12_a_judge_that_never_ends_has_failed(context: core.Context, 
     assert asker.verdicts == [ZapReply(b"500")]
 
 
-async def test_c5_whoever_a_judge_no_longer_welcomes_is_revoked_and_nobody_else(
+async def test_c5_every_peer_that_is_no_longer_allowed_is_revoked_and_no_other(
     context: core.Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zap_client, "RECHECK_S", 0.01)

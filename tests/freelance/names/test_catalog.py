@@ -26,7 +26,7 @@ def put(catalog: Catalog, *keys: Key, ttl_ms: int = 0, now: float = 0.0) -> None
         catalog.put(key, ttl_ms, wall_ms=1000, now=now)
 
 
-def test_nam_01_environments_are_apart_and_roles_are_told() -> None:
+def test_nam_01_environments_are_separate_and_roles_are_distinguished() -> None:
     catalog = Catalog("a")
     put(catalog, other("tcp://b:1"), SHOP, other("tcp://*:1", "bind"), other("tcp://x:1", environment="production"))
     found = [(entry.key.role, entry.key.endpoint, entry.ttl_ms) for entry in catalog.listing("test", "shop", 0)]
@@ -119,7 +119,7 @@ def test_limits_are_kept_and_named() -> None:
         other("\ud800"),
     ],
 )
-def test_what_cannot_be_told_in_a_line_is_refused(key: Key) -> None:
+def test_what_does_not_fit_in_a_line_is_refused(key: Key) -> None:
     with pytest.raises(MalformedMessage):
         Catalog("a").put(key, 0, wall_ms=1, now=0)
     with pytest.raises(MalformedMessage):

@@ -106,7 +106,7 @@ def test_nam_04_the_end_of_an_endpoint_is_a_change() -> None:
     assert registry.changed == {("test", "shop")}
 
 
-def test_nam_06_what_one_server_is_told_the_other_takes() -> None:
+def test_nam_06_records_of_one_server_are_taken_by_the_other() -> None:
     one, two = Registry("a"), Registry("b")
     told = one.receive(SET, wall_ms=1000, now=0)
     assert isinstance(told, Answer)
@@ -117,7 +117,7 @@ def test_nam_06_what_one_server_is_told_the_other_takes() -> None:
     assert ask(two, b"DUMP", told.tell[0]) == [b"200"]
 
 
-def test_no_room_is_507_and_a_record_too_many_is_counted() -> None:
+def test_a_full_catalog_is_507_and_a_record_too_many_is_counted() -> None:
     registry = Registry("a", CatalogLimits(names_max=0))
     assert ask(registry, *SET)[0] == b"507"
     told = Registry("b").receive(SET, wall_ms=1000, now=0)

@@ -131,7 +131,7 @@ async def test_nam_02_a_lease_lives_as_long_as_its_block(stack: AsyncExitStack, 
     assert (await names.get("shop")).connect == ()
 
 
-async def test_nam_06_what_one_server_of_a_pool_is_told_all_know(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_nam_06_a_record_at_one_server_of_a_pool_reaches_all(stack: AsyncExitStack, tmp_path: Path) -> None:
     one, two, three = await pool(stack, tmp_path)
     await (await asking(stack, one.identity)).set("shop", connect=["tcp://a:1"])
     for other in (two, three):

@@ -135,7 +135,7 @@ def test_half_a_security_and_bad_files_are_refused_before_anything_begins(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_is_told_how_to_complete(programs: Programs, shell: str) -> None:
+def test_the_shell_gets_its_completion_script(programs: Programs, shell: str) -> None:
     told = programs.run("mdp", _MDP_COMPLETE=f"{shell}_source")
     assert told.code == 0
     assert b"_MDP_COMPLETE" in told.out

@@ -472,7 +472,7 @@ def test_via_grows_by_one() -> None:
     assert via_of(extend_via(extend_via(b"", (), b"A"), (b"A",), b"B")) == (b"A", b"B")
 
 
-def test_an_offer_is_cut_where_it_gets_too_large() -> None:
+def test_an_offer_is_truncated_where_it_gets_too_large() -> None:
     scene = Scene()
     for number in range(20):
         scene.say(b"w%d" % number, WORKER_READY_03, b"service-%02d" % number, b"")

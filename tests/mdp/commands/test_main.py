@@ -162,7 +162,7 @@ def test_bench_with_losses_is_1(programs: Programs, broker: str) -> None:
     assert programs.run(*bench, "--service", "nobody").complaint == "mdp: nobody: nothing to measure, the broker answers 404"
 
 
-def test_worker_serves_what_it_is_told_to(programs: Programs, broker: str) -> None:
+def test_worker_serves_the_services_it_is_given(programs: Programs, broker: str) -> None:
     worker(programs, broker, "--app", "shop")
     worker(programs, broker, "--service", "sleepy", "--handler", "sleep")
     worker(programs, broker, "--service", "slow", "--handler", "shop:slow")

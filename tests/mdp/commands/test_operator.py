@@ -109,7 +109,7 @@ def test_workers_of_all_services_or_of_one(operator: Operator) -> None:
     assert (unknown.code, unknown.out, unknown.complaint) == (1, b"", "mdp: nobody: the broker knows no such service")
 
 
-def test_b11_a_list_that_is_cut_says_so(programs: Programs) -> None:
+def test_b11_a_truncated_list_says_so(programs: Programs) -> None:
     operator = Operator(programs, "--mmi-max-bytes", "200")
     for name in ("echo", "sleep"):
         operator.worker("--service", name)

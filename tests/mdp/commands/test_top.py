@@ -56,7 +56,7 @@ async def test_a_broker_that_lies_is_no_crash() -> None:
 
 
 @pytest.mark.parametrize("answer", [[b"501"], [b"200"], [b"200", b"{"], [b"200", b"7"]])
-async def test_a_broker_without_these_services_is_told(answer: list[bytes]) -> None:
+async def test_a_broker_without_these_services_is_reported(answer: list[bytes]) -> None:
     with pytest.raises(RequestFailed, match="does not answer"):
         await read_view(Liar(answer, answer, answer))  # type: ignore[arg-type]
 

@@ -183,7 +183,7 @@ def test_a_directory_that_fails_is_named_and_tried_again(tmp_path: Path) -> None
     assert writer.dropped == 40
 
 
-def test_damage_is_told_with_file_and_place(tmp_path: Path) -> None:
+def test_damage_is_reported_with_file_and_place(tmp_path: Path) -> None:
     with EventLogWriter(tmp_path, clock=lambda: CLOCK) as writer:
         writer.append(TWO)
     (path,) = segments(tmp_path)

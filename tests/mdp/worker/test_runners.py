@@ -302,7 +302,7 @@ async def test_a_deadline_that_passes_while_a_request_waits_for_a_runner_is_answ
 
 
 @pytest.mark.parametrize("kind", [HandlerKind.COROUTINE, HandlerKind.INLINE])
-async def test_a_request_that_comes_after_its_deadline_is_answered_in_the_same_turn(kind: HandlerKind) -> None:
+async def test_a_request_that_comes_after_its_deadline_is_answered_at_once(kind: HandlerKind) -> None:
     called: list[bytes] = []
 
     async def handler(request: Request) -> bytes:

@@ -39,7 +39,7 @@ async def test_the_question_is_answered_by_both_services() -> None:
 
 
 @pytest.mark.parametrize("closes", [True, False])
-async def test_a_stock_store_is_told_from_ours_by_the_request_too(closes: bool) -> None:
+async def test_a_stock_store_is_distinguished_from_ours_by_the_request_too(closes: bool) -> None:
     """A stock store may keep the question as a request that can never run: it is closed."""
     stored: dict[bytes, list[bytes]] = {}
 

@@ -282,7 +282,7 @@ async def test_ends_are_ones_own(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("believed", [True, False])
-async def test_a_worker_is_told_the_user_who_stored_the_request(believed: bool) -> None:
+async def test_a_worker_gets_the_user_of_the_stored_request(believed: bool) -> None:
     text = TENANTS + STORE + ('pass_users = ["echo"]\n' if believed else "") + WORKERS + 'see_users = ["echo"]\n'
     async with Scene(text) as scene:
         for user in ("ann", "bob", "ann"):

@@ -305,7 +305,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_process_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
+def test_a_second_process_gets_the_pid_of_the_first(tmp_path: Path) -> None:
     """S11."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -176,7 +176,7 @@ def test_manifest_and_checkpoint_go_there_and_back() -> None:
 
 
 @pytest.mark.parametrize("kind", [Manifest, Checkpoint])
-def test_a_newer_manifest_or_checkpoint_is_told_from_a_damaged_one(kind: type[Manifest | Checkpoint]) -> None:
+def test_a_newer_manifest_or_checkpoint_is_distinguished_from_a_damaged_one(kind: type[Manifest | Checkpoint]) -> None:
     """S12."""
     octets = Manifest(STORE, (), ()).encode() if kind is Manifest else Checkpoint(STORE, 1, 1, []).encode()
     newer = octets[:8] + b"\x00\x02" + octets[10:-4]

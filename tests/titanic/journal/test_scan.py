@@ -209,7 +209,7 @@ def spoilt(octets: bytes, at: int) -> bytes:
         (header(length=65), "does not know"),
     ],
 )
-def test_a_header_that_is_none_is_told_by_what_is_wrong(octets: bytes, said: str) -> None:
+def test_a_header_that_is_none_is_reported_with_its_fault(octets: bytes, said: str) -> None:
     with pytest.raises(JournalError, match=said) as caught:
         SegmentHeader.decode(octets, "x.seg")
     assert (caught.value.path, caught.value.name) == ("x.seg", "DAMAGED")

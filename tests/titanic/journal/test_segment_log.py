@@ -193,7 +193,7 @@ def test_a_batch_one_byte_too_long_for_a_segment_goes_into_the_next() -> None:
 
 
 @pytest.mark.parametrize("more", [0, 8])
-def test_an_empty_segment_is_made_longer_for_a_batch_that_no_segment_has_room_for(more: int) -> None:
+def test_an_empty_segment_is_made_longer_for_a_batch_that_fits_in_no_segment(more: int) -> None:
     log, disk, _ = opened()
     size = ROOM - 48 + more
     log.commit(drafts(1, size))
@@ -368,7 +368,7 @@ def test_a_segment_on_a_full_disk_is_a_part_of_the_reserve() -> None:
     assert (log.full, log.size_of(2)) == (True, 600)
 
 
-def test_a_full_disk_that_has_no_room_for_what_ends_requests_either_is_said_to_be_full() -> None:
+def test_a_disk_too_full_for_records_that_end_requests_is_reported_as_full() -> None:
     log, disk, _ = opened()
     log.commit(drafts(6))
     failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
@@ -478,7 +478,7 @@ def test_a_store_that_has_nothing_to_give_back_or_another_trouble_stays_down(err
     assert ("reserve" in again.names()) == bool(reserve)
 
 
-def test_a_reserve_that_there_is_no_room_for_makes_a_store_full_and_another_error_stops_it() -> None:
+def test_a_reserve_that_does_not_fit_makes_a_store_full_and_another_error_stops_it() -> None:
     disk = ToldDisk()
     failing(disk, f"preallocate reserve {RESERVE}", errno.ENOSPC)
     log, disk, _ = opened(disk)

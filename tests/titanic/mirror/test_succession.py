@@ -118,7 +118,7 @@ def test_epoch_from_far_ahead_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize("epoch", [EPOCH_MAX + 1, 2**64 - 1, -1])
-def test_epoch_that_leaves_no_room_is_none(epoch: int) -> None:
+def test_epoch_without_a_successor_is_none(epoch: int) -> None:
     with pytest.raises(BadCall):
         Lineage.decode(msgpack.packb([epoch, int(SOLE), STORE]))
     with pytest.raises(BadCall):

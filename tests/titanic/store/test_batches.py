@@ -179,7 +179,7 @@ async def test_closing_a_batch_forgets_its_requests_and_its_name_stays_taken(tmp
         assert len(opened.waiting) == 1
 
 
-async def test_a_full_store_finishes_the_commit_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_full_store_finishes_the_commit_when_there_is_space(tmp_path: Path) -> None:
     async with shop(tmp_path, Limits(service_requests_max=2)) as opened:
         await opened.stage("job/0/1", *((b"k%d" % n, b"x") for n in range(3)))
         assert await opened.commit("job", "job/0/1") == [b"300"]

@@ -153,7 +153,7 @@ async def test_a_fault_after_a_permission_affects_one_request_only(monkeypatch: 
         assert supervisor.faults == {"titanic dispatch": 2}
 
 
-async def test_a_fault_of_one_who_asked_what_a_user_may_do_keeps_no_other_waiting() -> None:
+async def test_a_fault_in_one_question_about_rights_delays_no_other() -> None:
     with supervision.scope(Supervisor()) as supervisor:
         async with Scene() as scene:
             permissions = scene.store._permissions

@@ -238,7 +238,7 @@ async def test_a_result_that_comes_after_the_close_is_discarded(scene: Scene) ->
             await ticket.fetch()
 
 
-async def test_a_full_store_is_told_by_its_type(scene: Scene) -> None:
+async def test_a_full_store_is_recognized_by_its_type(scene: Scene) -> None:
     async with scene.store(titanic.Limits(requests_max=1)), scene.client() as client:
         await client.submit("nobody", b"x")
         with pytest.raises(StoreFull, match="requests_max"):

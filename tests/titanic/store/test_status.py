@@ -116,7 +116,7 @@ async def test_leaving_the_loop_over_tickets_early_leaves_nothing_behind(served:
     assert first.reply is not None
 
 
-async def test_leaving_the_service_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
+async def test_leaving_the_service_does_not_wait_for_waiting_clients(tmp_path: Path) -> None:
     async with core.Context() as context, mdp.Broker(context=context) as broker:
         endpoint = broker.bind("tcp://127.0.0.1:*")
         store = titanic.Store(titanic.RealDisk(tmp_path / "store"), titanic.JournalOptions())

@@ -137,7 +137,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "events"
 
 
-def test_the_figures_can_be_counted_by_hand(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+def test_the_figures_can_be_counted_from_the_events(spark: SparkSession, log: Path, tmp_path: Path) -> None:
     register(spark)
     events = spark.read.format("mdp-events").load(str(log)).cache()
     assert events.count() == 107

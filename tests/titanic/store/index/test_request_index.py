@@ -107,7 +107,7 @@ def test_a_request_that_could_not_be_stored_frees_its_key_and_room() -> None:
         (Limits(service_requests_max=3), "service_requests_max"),
     ],
 )
-def test_a_quota_refuses_by_name_and_takes_again_when_there_is_room(limits: Limits, name: str) -> None:
+def test_a_quota_refuses_by_name_and_takes_again_when_there_is_space(limits: Limits, name: str) -> None:
     index = RequestIndex(limits)
     entries = [stored(index, number) for number in range(1, 4)]
     with pytest.raises(StoreFull) as caught:
