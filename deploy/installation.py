@@ -5,7 +5,7 @@
 Two brokers as a Binary Star with a witness, a Titanic with its mirror, two workers; CURVE between all of them and rules at the brokers.
 The files of the example are used as they are, with addresses and folders replaced by free ports and a temporary folder. A steady client
 asks `echo` and a second one stores requests with Titanic, while each part is killed (SIGKILL) and started again. At the end each request
-must have had its own answer: exit code 0 if it had, 1 if not. With --upgrade nothing is killed: one part after another is told to end
+must have had its own answer: exit code 0 if it had, 1 if not. With --upgrade nothing is killed: one part after another is stopped
 and started again, in the order of an upgrade, the broker that serves after handing over to the other.
 """
 

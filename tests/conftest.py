@@ -40,7 +40,7 @@ SIMULATED = HERE / "sim"
 # half of its tests run on the one and half on the other; `--loops both` runs each on both.
 ON_BOTH_LOOPS = (HERE / "core", HERE / "interop", HERE / "spec")
 ABOVE_SOCKETS = re.compile(r"test_(mdp|titanic|bstar|freelance|peering|pirate|ppp|spp|lazy|lru|queue|example|guide)")
-# A task that was cancelled or has its result needs a turn of the loop or two before it counts as done.
+# A task that was cancelled or has its result needs an event-loop iteration or two before it counts as done.
 SETTLE_TURNS = 5
 SPARK_TIMEOUT_S = 240
 

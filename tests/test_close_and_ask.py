@@ -28,7 +28,7 @@ class Kind(NamedTuple):
     """A kind of client.
 
     Attributes:
-        make: one for an endpoint, in a context, with a patience that outlasts the test.
+        make: one for an endpoint, in a context, with a timeout that outlasts the test.
         ask: makes a request of it.
         closed: what becomes of a request that is open when the client closes, or made afterwards.
     """

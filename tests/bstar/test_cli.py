@@ -168,7 +168,7 @@ def test_two_primaries_are_78_with_the_remedy(programs: Programs) -> None:
     second = programs.start(
         "bstar", "run", "--primary", "--local", "ipc://b", "--remote", "ipc://a", "--frontend", "ipc://d", *BEAT, "--log-level", "error"
     )
-    # Whoever hears the other stops; the first to stop may not be heard by the one that is left, which then is the only one.
+    # The server that hears the other stops; the first to stop may not be heard by the one that is left, which then is the only one.
     while first.process.poll() is second.process.poll() is None:
         time.sleep(0.01)
     ended = (first if second.process.poll() is None else second).end()

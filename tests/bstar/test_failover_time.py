@@ -2,7 +2,7 @@
 
 No processes, no network, no load.
 
-What is left is arithmetic: the pair's heartbeats and leases, what a refused client is told, and the waits of clients and workers. A pair is
+What is left is arithmetic: the pair's heartbeats and leases, the waits of clients and workers. A pair is
 killed at 400 moments of its heartbeat; times are virtual. What the system adds to them is measured by `benchmarks.bstar_failover`.
 """
 

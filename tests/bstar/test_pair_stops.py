@@ -74,7 +74,7 @@ def disk_fails(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 async def test_server_whose_ballot_cannot_be_written_stays_what_it_was_and_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """BST-27: said once, counted, shown, tried again by itself; when there is room it serves."""
+    """BST-27: logged once, counted, shown, tried again by itself; when there is space it serves."""
     path = tmp_path / "a.ballot"
     caplog.set_level("INFO")
     async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=20, store=path) as pair:

@@ -41,7 +41,7 @@ class Asker:
         frame = await self.socket.recv()
         answer = decode_answer(frame)
         assert answer.nonce == self.nonce
-        # What a question is not signed with its answer is not either, so that whoever has no key can read it.
+        # An unsigned question gets an unsigned answer, so that programs without the key can read it.
         if self.key is not None and answer.kind is not WitnessAnswerKind.NOT_SIGNED:
             assert signed_by(self.key, frame)
         return answer
@@ -111,7 +111,7 @@ async def test_witness_that_cannot_write_refuses_and_says_why(
 ) -> None:
     """BST-27: what cannot be written is not granted.
 
-    What needs no writing is, and what was refused when there is room again.
+    Leases without writing are, and refused ones when there is space again.
     """
     clock, path, save = Clock(), tmp_path / "witness.ballot", BallotFile.save
     full = False

@@ -86,7 +86,7 @@ def test_a_cancelled_future_forgets_its_request() -> None:
         first.cancel()
         with pytest.raises(CancelledError):
             first.result()
-        for _ in range(2):  # two turns of the loop: the task is told, the task ends
+        for _ in range(2):  # two event-loop iterations: the task is cancelled, the task ends
             assert client.live == []
         with pytest.raises(freelance.NoServer):
             client.request(b"y", timeout=0.05)

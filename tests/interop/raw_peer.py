@@ -21,7 +21,7 @@ class PeerClosed(Exception):
 
 
 class RawPeer:
-    """Our mechanism against whoever is at the other end of `connection`."""
+    """Our mechanism against the program at the other end of `connection`."""
 
     minor = 1  # of the version in our greeting
 

@@ -1,4 +1,4 @@
-"""A relaxed REQ whose send finds no room, with our library or with libzmq.
+"""A relaxed REQ whose send fails, with our library or with libzmq.
 
     python -m tests.interop.relaxed_req
 
@@ -25,7 +25,7 @@ RUNS_MAX = 50  # one in eight is ended by libzmq when the machine is busy
 
 
 async def error_of_the_next_receive(module: Any, context: Any) -> str:
-    """Send until there is no room, receive, and return the name of the error."""
+    """Send until the queue is full, receive, and return the name of the error."""
     req, router = context.socket(module.REQ), context.socket(module.ROUTER)
     req.req_relaxed = 1
     req.linger = router.linger = 0

@@ -1,6 +1,6 @@
 """Rules (BEY-11) tried by libzmq's PLAIN and CURVE peers, each frame written out.
 
-Who may do what, and what those who may not are told.
+Rights of each peer, and the answer to peers without the right.
 """
 
 from __future__ import annotations

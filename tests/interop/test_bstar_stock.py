@@ -157,7 +157,7 @@ async def test_stock_backup_takes_over_from_us_and_keeps_the_role(compatible: bo
 async def test_stock_peer_survives_what_would_kill_it() -> None:
     """A passive server without an active peer would be fatal to a passive stock member.
 
-    It is told that we wait, and takes over.
+    It gets the message that we wait, and takes over.
     """
     stock = StockMember(bstar.BACKUP)
     ahead = 0.0

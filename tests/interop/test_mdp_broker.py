@@ -238,7 +238,7 @@ async def test_workers_of_both_rfcs_serve_our_client(where: str, foreign: Foreig
 
 
 async def test_all_dialects_on_one_service(where: str, foreign: Foreign) -> None:
-    """Three dialects of clients, two of workers, one service: everybody is answered, whoever works."""
+    """Three dialects of clients, two of workers, one service: every client is answered by every worker."""
     clients_01 = [Client01(foreign, where) for _ in range(3)]
     clients_02 = [Client02(foreign, where) for _ in range(3)]
     async with (

@@ -1,4 +1,4 @@
-"""The three flows with libzmq at the other end: by hand, and a whole broker of the chapter's kind."""
+"""The three flows with libzmq at the other end: single messages, and a whole broker of the chapter's kind."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ async def test_a_rep_of_libzmq_that_crashes_and_returns(foreign: Foreign, relaxe
         assert await request == [b"1"]
         request = asyncio.ensure_future(client.request(b"2"))
         assert await first.recv() == [b"2"]
-        first.close()  # with the request in hand
+        first.close()  # with the request in flight
         await eventually(lambda: client.counters["timeout"] == 1)
         second = foreign("REP")
         second.bind(endpoint)

@@ -351,7 +351,7 @@ async def test_c5_a_peer_whose_key_is_taken_out_of_the_file_is_disconnected(ours
         await server.recv()
     path.write_text(f"{OTHER_PUBLIC.decode()} bob\n")
     assert "revoked" in (await gone.next()).reason
-    assert (await failed.next()).value == 400  # it comes again, and is told
+    assert (await failed.next()).value == 400  # it reconnects, and gets the status
     await bob.send(b"still in")
     assert await server.recv() == [b"bob", b"still in"]
 

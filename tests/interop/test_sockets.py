@@ -313,7 +313,7 @@ async def test_probe_router(dealer_first: bool, first_is: str, ours: Ours, forei
 
 
 async def test_zmtp_59_heartbeats_of_libzmq_are_answered_while_we_do_not_read(ours: Ours, foreign: Foreign) -> None:
-    """Its patience is shorter than the time our application takes.
+    """Its heartbeat timeout is shorter than the time our application takes.
 
     The inbox is full and its PINGs are behind messages all that time.
     """

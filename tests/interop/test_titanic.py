@@ -60,7 +60,7 @@ async def test_a_stock_client_runs_the_whole_cycle(foreign: Foreign, anywhere: s
 
 
 async def test_titanic_serves_at_a_broker_that_speaks_only_the_oldest_dialect(foreign: Foreign, tmp_path: Path) -> None:
-    """Seats of one request at a time, and a dispatcher that looks at mmi.service (TSP-12)."""
+    """Registrations with one request at a time, and a dispatcher that looks at mmi.service (TSP-12)."""
     async with mdp.Broker() as broker:
         endpoint = broker.bind("tcp://127.0.0.1:*")
         store = titanic.Store(titanic.RealDisk(tmp_path / "store"), titanic.JournalOptions(log=titanic.LogOptions(reserve_bytes=0)))

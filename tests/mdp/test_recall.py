@@ -323,7 +323,7 @@ def test_one_that_has_begun_the_last_it_was_asked_for_is_looked_at_like_any() ->
 
 
 def test_one_that_is_kept_from_work_is_given_it_ten_seconds_after_it_had_any() -> None:
-    """Then nothing is looked at any more: no worker is held back, and nothing is known of any."""
+    """Then no service is examined: no worker is paused, and nothing is known of any."""
     scene = Quiet()
     for peer in (b"QUICK", b"SLOW"):
         scene.join(peer, 1)

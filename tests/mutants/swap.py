@@ -1,4 +1,4 @@
-"""Puts changed code into functions that exist: whoever holds one of them runs the change, without importing anything again."""
+"""Puts changed code into functions that exist: every holder of such a function runs the change, without a new import."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Three brokers joined without sockets, while connections break one way or both and brokers are killed.
 
-What the network may do: within a connection messages keep their order and none is lost; a connection ends with all that is under way on
+What the network may do: within a connection messages keep their order and none is lost; a connection ends with all that is in flight on
 it, in both directions, and both ends hear of that; connections are independent of each other, so a broker may hear of a peer's capacity
 and not reach it. Cuts, kills and deliveries come in any order (faults N4, N6).
 """

@@ -34,7 +34,7 @@ def watch_states() -> None:
     slot: Any = Request.__dict__["state"]
     read, write = slot.__get__, slot.__set__
     lawful = {(before, after) for before, afters in AFTER.items() for after in afters}
-    first = {RequestState.ACCEPTED, *AFTER[RequestState.ACCEPTED]}  # the express lane places a request before it writes a state
+    first = {RequestState.ACCEPTED, *AFTER[RequestState.ACCEPTED]}  # the fast path places a request before it writes a state
 
     def store(request: Request, state: RequestState) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Shared parts of tests with real sockets: connections that can be cut, clocks that can jump, pairs on loopback."""
+"""Shared parts of tests with real sockets: connections that can be broken, clocks that can jump, pairs on loopback."""
 
 from __future__ import annotations
 

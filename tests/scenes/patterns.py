@@ -1,6 +1,6 @@
 """Lines in the place of connections.
 
-What a pattern does shows in the octets that leave, in what is told, and in its counters.
+What a pattern does shows in the bytes that leave, in its callbacks, and in its counters.
 
 A line is read by code of its own, so that an encoder that is wrong is not excused by a decoder that is wrong in the same way.
 """
@@ -46,14 +46,14 @@ class Line:
     Attributes:
         pipe: whose it is.
         takes: whether octets leave now; a transport that is full takes none.
-        holds: a message for an empty outbox waits for the end of the turn, as a second one does in a turn of the loop.
+        holds: a message for an empty outbox waits for the end of the iteration, as a second one does in an event-loop iteration.
         told: (topic, whether it is subscribed to) in their order.
         cuts: why the connection was ended, each time.
         full: how often reading was paused.
         resumed: and gone on with.
         muted: what counts the messages of a peer whose routing id another one has taken.
         left: how many octets the transport has taken and not sent.
-        rooms: how often the socket was told that there is room again.
+        rooms: how often the socket was notified of capacity.
     """
 
     def __init__(self, pattern: Pattern | None, pipe: Pipe, *, takes: bool = True, holds: bool = False) -> None:

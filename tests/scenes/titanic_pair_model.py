@@ -61,7 +61,7 @@ class Node(NamedTuple):
     active: bool = False
     phase: Phase = Phase.MIRROR
     promise: Promised = Promised.NONE
-    over: bool = False  # its patience
+    over: bool = False  # its timeout
     before: Mark | None = None  # what to go back to when it was too late
 
     @property
@@ -140,7 +140,7 @@ def _roles(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
         yield "undo", world.put(n, mark=node.before if node.before is not None else node.mark, phase=Phase.MIRROR, before=None)
     elif node.phase is not Phase.MIRROR:
         yield "step down", _ended(world, n).put(n, phase=Phase.MIRROR, over=False)
-        if node.phase in (Phase.AGREED, Phase.PROMISED):  # the write was under way when the role was lost
+        if node.phase in (Phase.AGREED, Phase.PROMISED):  # the write had begun when the role was lost
             yield "late", world.put(n, mark=_raised(node), before=node.mark, phase=Phase.LATE)
 
 

@@ -356,7 +356,7 @@ class Model:
             elif kind == CRASH:
                 old: Server = self.servers[s[i]]
                 s[i] = self.server_number(Server(CRASHED, disk=old.disk, won=old.won, question=old.question))
-                ab, ba = (ab, 0) if i == 0 else (0, ba)  # what it had not read is gone; what it sent is still under way
+                ab, ba = (ab, 0) if i == 0 else (0, ba)  # what it had not read is gone; what it sent is still in flight
             else:
                 return self.react(a, b, w, ab, ba, self.worlds.number(env), kind, i)
         return self.pack(s[0], s[1], w, ab, ba, self.worlds.number(env))
@@ -454,7 +454,7 @@ class Model:
         return outcome
 
     def arrival(self, i: int, s: Server, w: Witness) -> tuple[int, int, int, int]:
-        """The witness reads a question, however old; its answer is for whoever is there to hear it."""
+        """The witness reads a question, however old; its answer goes to any server that can receive it."""
         question = s.question
         assert question is not None
         w, answer = self.ask(w, Ballot(question.counter, self.settings[i].node), question.holding)

@@ -3,7 +3,7 @@
 safety      with a witness two servers never serve at once; without one never under the same ballot, and where the faults allow no
             better than one master (`single`) not at all; no ballot is served twice; the two are never both dead.
 overlap     without a witness: two masters are one again a heartbeat after everything healed.
-liveness    from every state one server comes to serve, and its replies are believed, when nothing breaks any more. The way there
+liveness    from every state one server comes to serve, and its replies are believed, when no more faults happen. The way there
             is not only looked for: one fixed schedule, in which everything heals and clients ask, has to lead there.
 """
 
@@ -136,7 +136,7 @@ class Search:
         return "" if what in self.ignore else what
 
     def unhealthy(self, state: int) -> str:
-        """Return what goes wrong when everything is mended, or nothing."""
+        """Return what goes wrong when all faults are repaired, or nothing."""
         if not self.settle:
             return ""
         if not self.single and self.two_serve(state) and self.two_serve(self.round(self.healed(state))):
@@ -149,7 +149,7 @@ class Search:
         return serving[state & 0xFFFFF] is not None and serving[state >> 20 & 0xFFFFF] is not None
 
     def settles(self, state: int) -> bool:
-        """Return whether one server comes to serve when nothing breaks any more: all heals, time passes, clients ask."""
+        """Return whether one server comes to serve when no more faults happen: all heals, time passes, clients ask."""
         state = self.healed(state)
         chain: list[int] = []
         outcome = False
@@ -173,7 +173,7 @@ class Search:
         return len(serving) == 1 and (not model.clients or serving[0] >= model.worlds[world].seen)
 
     def healed(self, state: int) -> int:
-        """Return the state with everything mended that was broken, and no time passed."""
+        """Return the state with all faults repaired, and no time passed."""
         while True:
             heal = next((action for action in self.model.enabled(state) if action in HEALS), None)
             if heal is None:

@@ -116,7 +116,7 @@ class Play:
             self.start()
 
     def try_step(self) -> None:
-        """As `step`, on a disk that may fail: what was under way is in doubt from then on."""
+        """As `step`, on a disk that may fail: unfinished calls are in doubt from then on."""
         try:
             self.step()
         except (OSError, StoreFull, Wounded) as error:
@@ -239,7 +239,7 @@ def check(disk: SimDisk, log: SegmentLog, index: RequestIndex, promise: Promise)
     found = contents(disk, index)
     for uuid, known in promise.kept.items():
         if uuid in promise.open:
-            # A reply or a close was under way: what was there before it, or what it makes.
+            # A reply or a close was unfinished: what was there before it, or what it makes.
             after = promise.open[uuid]
             assert found.get(uuid) in (known, after)
         else:

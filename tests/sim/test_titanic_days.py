@@ -35,7 +35,7 @@ BROKER = "inproc://broker"
 
 
 class Threads:
-    """Counts what the threads of a store have under way, so that no time passes meanwhile."""
+    """Counts unfinished work of the threads of a store, so that no time passes meanwhile."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.under_way = 0

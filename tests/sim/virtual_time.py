@@ -3,7 +3,7 @@
 When nothing is to be done until the next timer, the clock is put there.
 
 Programs run as they are: `time.monotonic` and the wall clock show the virtual time while the loop runs, so a month passes in as
-many turns of the loop as it has timers. Threads are waited for in real time, with the clock standing still, while `busy` says that
+many event-loop iterations as it has timers. Threads are waited for in real time, with the clock standing still, while `busy` says that
 the loop waits for one of them: a simulated disk is infinitely fast.
 """
 

@@ -228,7 +228,7 @@ def test_curve_07_a_cookie_opens_once_and_only_where_it_was_given() -> None:
     refused(again, damaged, CRYPTOGRAPHIC)
     with pytest.raises(HandshakeError):
         again.receive(initiate)  # the one try is spent
-    for subject in (theirs, other, again):  # nobody can make the key of the cookie again, whatever he reads of our memory later
+    for subject in (theirs, other, again):  # the key of the cookie cannot be made again from anything in our memory later
         assert subject._cookie_half == b""
 
 
@@ -266,7 +266,7 @@ def test_curve_08_a_vouch_by_the_owner_of_the_key_is_taken() -> None:
         ({"client_key": OTHER_PUBLIC}, CRYPTOGRAPHIC),  # somebody else's key
         ({"vouching_secret": OTHER_SECRET}, CRYPTOGRAPHIC),
         ({"vouched": OTHER_PUBLIC}, KEY_EXCHANGE),  # a vouch for another connection
-        ({"server_key": OTHER_PUBLIC}, KEY_EXCHANGE),  # a vouch for another server: the one who relays it to us
+        ({"server_key": OTHER_PUBLIC}, KEY_EXCHANGE),  # a vouch for another server: it is relayed to us
     ],
 )
 def test_curve_08_any_other_vouch_is_refused(lie: dict[str, bytes], code: int) -> None:
@@ -323,7 +323,7 @@ def test_curve_12_commands_have_inner_flag_02_and_the_bits_above_mean_nothing() 
     [
         (b"", MALFORMED_MESSAGE),
         (b"\x07MESSAGE", MALFORMED_MESSAGE),
-        (b"\x07MESSAGE" + b"\x00" * 7 + b"\x09" + bytes(16), MALFORMED_MESSAGE),  # 32 octets: no room for the flags
+        (b"\x07MESSAGE" + b"\x00" * 7 + b"\x09" + bytes(16), MALFORMED_MESSAGE),  # 32 octets: too short for the flags
         (b"\x07MESSAGE" + b"\x00" * 7 + b"\x09" + bytes(17), CRYPTOGRAPHIC),
         (b"\x05READY" + bytes(40), MALFORMED_MESSAGE),
         (b"\x04PING\x00\x00" + bytes(40), MALFORMED_MESSAGE),

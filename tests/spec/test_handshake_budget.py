@@ -67,7 +67,7 @@ class Stranger(WirePeer):
 
 
 class Work:
-    """Key agreements the server has spent, in each turn of the loop."""
+    """Key agreements the server has spent, in each event-loop iteration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.turns = [0]
@@ -225,7 +225,7 @@ async def test_c3_who_leaves_while_it_waits_leaves_nothing_and_who_waits_too_lon
 
 
 async def test_c3_handshakes_that_wait_go_on_when_the_listener_is_gone() -> None:
-    """TRN-07: who was accepted stays."""
+    """TRN-07: accepted peers stay."""
     async with listening(max_key_agreements=40) as router:
         async with strangers(router, 30) as flood:
             for peer in flood:

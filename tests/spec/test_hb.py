@@ -45,7 +45,7 @@ async def test_hb_01_both_ways_on_the_socket_of_the_data_unasked(make: Make) -> 
 
 
 async def test_hb_02_anything_counts_as_a_heartbeat(make: Make) -> None:
-    """Noise too: who makes it is alive."""
+    """Noise too: a peer that makes it is alive."""
     async with pirate.Queue(ANY, ANY, heartbeat_ms=20) as queue:
         worker = make(core.DEALER, connect=queue.backend)
         await worker.send(READY)

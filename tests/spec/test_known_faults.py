@@ -143,7 +143,7 @@ async def test_cve_2019_13132_an_initiate_that_is_too_long_before_anybody_is_kno
 
 
 async def test_cve_2020_15166_omq_206_who_says_nothing_is_nobodys_peer() -> None:
-    """A bound PUSH sends to those who have said who they are; silent connections get nothing and hold nobody up."""
+    """A bound PUSH sends to peers that have completed the handshake; silent connections get nothing and delay no other."""
     async with bound(core.PUSH) as push:
         silent = [await WirePeer.connect(push.last_endpoint) for _ in range(20)]
         await silent[0].send(greeting())
@@ -283,7 +283,7 @@ async def test_libzmq_ba63f037_a_judge_that_gives_no_status_lets_nobody_in(statu
 
 
 async def test_libzmq_4503_zmq_rs_190_many_short_connections_with_one_name() -> None:
-    """The name is refused while somebody has it, told, and free when he has gone.
+    """The name is refused while a peer has it, reported, and free when that peer is gone.
 
     Nothing is left of a hundred who had it.
     """

@@ -119,7 +119,7 @@ async def test_libzmq_3be093c2_lengths_beyond_what_came_leave_nothing_behind(len
 async def test_libzmq_acef50b8_a_pipe_that_ends_from_both_sides_ends_once(endpoint: str, order: str, pause: int) -> None:
     """Its messages arrive or are counted, and not twice.
 
-    Nobody is told twice that it is gone, whoever ends it first and in which turn.
+    Its end is reported once, whichever side ends it first and in whichever iteration.
     """
     async with core.Context() as context:
         pair = context.socket(core.PAIR, linger=0, rcvtimeo=10_000)

@@ -47,7 +47,7 @@ async def test_lpp_01_three_times_the_same_request(make: Make, relaxed: bool) ->
 
 
 async def test_lpp_02_an_abandoned_request_is_never_sent_later(make: Make, relaxed: bool) -> None:
-    """Nobody listens while two requests are tried; who listens afterwards sees the third only."""
+    """No server listens while two requests are tried; a later server sees the third only."""
     async with make(core.ROUTER, bind=ANY) as chooser:
         endpoint = chooser.last_endpoint
     async with pirate.Client(endpoint, timeout=0.05, attempts=200, relaxed=relaxed) as client:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_fault_b8_deadline_in_the_queue() -> None:
-    """Fault B8: never dispatched; the client is told when the deadline comes, not when a worker would have been free."""
+    """Fault B8: never dispatched; the client's error comes at the deadline, not when a worker is free."""
     scene = Scene()
     scene.ready("0.3", b"W1")
     scene.ask("0.3", b"C1", b"runs")
@@ -45,7 +45,7 @@ def test_fault_b8_deadline_is_looked_at_again_before_dispatch() -> None:
 
 @pytest.mark.parametrize("worker", DIALECTS)
 def test_deadline_of_a_running_request(worker: Dialect) -> None:
-    """The client is told, the worker cancelled if it knows that; its late answer is dropped and its credit returns."""
+    """The client gets the error, the worker a CANCEL; its late answer is dropped and its credit returns."""
     scene = Scene()
     scene.ready(worker, b"W1")
     scene.ask("0.3", b"C1", options={"deadline_ms": 300})

@@ -254,7 +254,7 @@ def test_a_full_queue_refuses_the_first_and_forgets_the_key() -> None:
 
 @pytest.mark.parametrize("when", ["before", "between", "after", "gone"])
 def test_streams_are_played_back(when: str) -> None:
-    """MDP-42: whoever joins gets every part, in order, and one FINAL."""
+    """MDP-42: a client that joins gets every part, in order, and one FINAL."""
     scene = Scene()
     scene.ready("0.3", b"W1")
     scene.ask("0.3", b"C1", b"x", options=KEY)

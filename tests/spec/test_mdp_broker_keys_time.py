@@ -116,7 +116,7 @@ def test_a_follower_with_a_deadline_outlives_a_service_that_is_gone() -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_the_deadline_of_the_first_is_not_that_of_the_others(begun: bool) -> None:
-    """A worker that is given the execution after the first one's deadline is told what the others asked for."""
+    """A worker that is given the execution after the first one's deadline gets the options of the others."""
     scene = Scene(deliveries_max=3)
     scene.ready("0.3", b"W1")
     if begun:
@@ -129,7 +129,7 @@ def test_the_deadline_of_the_first_is_not_that_of_the_others(begun: bool) -> Non
     scene.wait(0.6)
     assert codes(scene, b"C1") == ["DEADLINE_EXCEEDED"]
     scene.check()
-    if begun:  # the worker keeps to the deadline it was told
+    if begun:  # the worker keeps to the deadline it was given
         scene.send(b"W1", worker_error(work.id, "DEADLINE_EXCEEDED", "running"))
     else:
         scene.answer(b"W1", work)
@@ -202,7 +202,7 @@ def test_a_take_over_keeps_the_workers_that_were_lost(back: bool) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_take_over_keeps_in_mind_what_was_sent_already(late: bool) -> None:
-    """Half an answer is not begun again (MDP-42), whoever has seen it and whoever is left of them."""
+    """Half an answer is not begun again (MDP-42), whichever clients have seen it and are left."""
     scene = Scene()
     scene.ready("0.3", b"W1")
     scene.ask("0.3", b"C1", b"x", options=KEY)

@@ -78,7 +78,7 @@ def test_retry_is_answered_by_the_service(worker: Any) -> None:
     scene = poisoned(1, b"a", b"")
     (letter,) = listed(scene)
     number = str(letter["id"]).encode()
-    assert ask(scene, b"mmi.dlq.retry", number) == [b"404"]  # the service has no worker: the letter stays
+    assert ask(scene, b"mmi.dlq.retry", number) == [b"404"]  # the service has no worker: the dead letter stays
     scene.ready(worker, b"W1")
     scene.ask("0.3", b"OP", number, service=b"mmi.dlq.retry")
     work = scene.work(b"W1")

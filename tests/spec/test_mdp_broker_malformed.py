@@ -47,7 +47,7 @@ CLIENT: dict[str, tuple[list[bytes], str]] = {
     "heartbeat with an id": ([b"MDPC03\x06" + ID], "invalid_frames"),
     "long frame that looks like a header": ([b"MDPC03\x01" + LONG, ECHO, b"", b"x"], "invalid_id"),
 }
-ANSWERED: dict[str, list[bytes]] = {  # the id is there, so the client is told
+ANSWERED: dict[str, list[bytes]] = {  # the id is there, so the client gets an error
     "no options and body, 0.3": [b"MDPC03\x01" + ID, ECHO],
     "no body, 0.3": [b"MDPC03\x01" + ID, ECHO, b""],
     "nothing but the command, 0.3": [b"MDPC03\x01" + ID],
@@ -121,7 +121,7 @@ def test_fault_b1_malformed_from_a_client(frames: list[bytes], counter: str) -> 
 
 @pytest.mark.parametrize("frames", ANSWERED.values(), ids=ANSWERED)
 def test_fault_b1_malformed_with_an_id(frames: list[bytes]) -> None:
-    """The draft: a client whose request can be told from others learns that it was wrong."""
+    """The draft: a client whose request can be distinguished from others learns that it was wrong."""
     scene = busy_scene()
     scene.send(b"X", frames)
     assert scene.failure(b"X") == "BAD_REQUEST"
@@ -174,7 +174,7 @@ def test_ready_twice(dialect: Dialect) -> None:
 
 
 def test_fault_b3_a_flood_of_names_finds_a_limit() -> None:
-    """Fault B3: services are capped, idle ones make room, and a name that is in use stays."""
+    """Fault B3: services are capped, idle ones are removed for new ones, and a name that is in use stays."""
     scene = Scene(services_max=50)
     scene.ready("0.1", b"W1")
     for i in range(2000):

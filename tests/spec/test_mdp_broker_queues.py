@@ -129,7 +129,7 @@ def test_mdp_33_an_expired_request_is_never_dispatched_even_between_sweeps() -> 
 
 @pytest.mark.parametrize(("dialect", "how"), [("0.1", "expired"), ("0.2", "expired"), ("0.3", "expired"), ("0.3", "cancelled")])
 def test_mdp_33_what_has_left_the_queue_counts_against_no_limit(dialect: Dialect, how: str) -> None:
-    """`client_queue_max` is of those who wait; who was cancelled or whose time is over does not."""
+    """`client_queue_max` counts waiting requests, not those that were cancelled or have expired."""
     scene = Scene(client_queue_max=4, queue_ms=1000)
     scene.ready("0.1", b"W1")
     scene.ask("0.3", b"C0", b"runs")
@@ -194,7 +194,7 @@ def test_all_requests_together_are_bounded_in_memory() -> None:
 
 
 def test_no_service_at_once_unless_the_client_waits() -> None:
-    """Fault B9: MDP/0.3 is told, or waits if it asks to."""
+    """Fault B9: a client of MDP/0.3 gets an error, or waits if it asks to."""
     scene = Scene(queue_ms=5000)
     scene.ask("0.3", b"C1")
     assert scene.failure(b"C1") == "NO_SERVICE"
@@ -268,7 +268,7 @@ def test_mdp_36_a_silent_idle_worker_expires(dialect: Dialect) -> None:
     ids=["quicker", "far too quick", "the same", "slower", "far too slow"],
 )
 def test_bey_10_a_worker_with_another_interval_is_not_taken_for_dead(told_ms: int, gap_s: float, expiry_s: float) -> None:
-    """BEY-10: the broker beats at the shorter interval, at least 100 ms, and waits by the longer, up to 16 times."""
+    """BEY-10: the broker beats at the shorter interval, at least 100 ms; waits by the longer, up to 16 times."""
     scene = Scene(heartbeat_ms=1000, liveness=3)
     scene.send(b"W1", worker_ready("0.3", ECHO, options=encode_options({"heartbeat_ms": told_ms})))
     beats = len([event for event in scene.wait(2.0) if event[0] == b"W1"])
@@ -539,7 +539,7 @@ def test_kept_partials_of_a_lost_worker_are_not_sent() -> None:
 
 
 def test_a_stream_that_has_begun_is_not_begun_again() -> None:
-    """MDP-42: parts of two executions must not be mixed, so the client is told."""
+    """MDP-42: parts of two executions must not be mixed, so the client gets an error."""
     scene = Scene()
     scene.ready("0.3", b"W1")
     scene.ask("0.3", b"C1")

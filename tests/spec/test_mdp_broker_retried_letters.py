@@ -1,4 +1,4 @@
-"""Dead letters that are tried again: a letter goes when it was answered, and in no other way (fault B7)."""
+"""Dead letters that are tried again: one is deleted when it was answered, and in no other way (fault B7)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIALECTS: list[Dialect] = ["0.1", "0.2", "0.3"]
 
 
 def tried(scene: Scene, dialect: Dialect = "0.3", peer: bytes = b"OP") -> Work:
-    """Let an operator try the only letter again; return what the worker gets."""
+    """Let an operator try the only dead letter again; return what the worker gets."""
     (letter,) = listed(scene)
     scene.ready(dialect, b"W1")
     scene.ask("0.3", peer, str(letter["id"]).encode(), service=RETRY)
@@ -30,7 +30,7 @@ def tried(scene: Scene, dialect: Dialect = "0.3", peer: bytes = b"OP") -> Work:
 
 
 def kept(scene: Scene) -> bool:
-    """Return whether the only letter is there and may be tried again."""
+    """Return whether the only dead letter is there and may be tried again."""
     scene.check()
     (letter,) = listed(scene)
     return "retried" not in letter

@@ -21,7 +21,7 @@ BULK = bytes(64 * 1024)
 
 
 def fill(sender: core.Socket, first: int = 0) -> int:
-    """Send numbered messages until there is no room; return the next number."""
+    """Send numbered messages until the queue is full; return the next number."""
     while True:
         try:
             sender.send_multipart([b"%d" % first, BULK], core.NOBLOCK)

@@ -96,7 +96,7 @@ async def test_sock_05_a_reader_that_stalls_holds_the_sender_and_nothing_is_lost
 
     task = asyncio.create_task(fill())
     level = -1
-    while level != sent:  # until a turn of the loop moves nothing any more
+    while level != sent:  # until an event-loop iteration moves nothing
         level = sent
         await asyncio.sleep(0.05)
     task.cancel()

@@ -40,7 +40,7 @@ def libzmq() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 
 
 def fill(push: core.Socket | zmq.Socket[bytes], limit: int) -> int:
-    """Send until there is no room, at most `limit` messages; returns how many there was room for."""
+    """Send until the queue is full, at most `limit` messages; returns how many were taken."""
     for sent in range(limit):
         try:
             push.send(b"x", core.NOBLOCK)

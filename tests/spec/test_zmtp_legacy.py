@@ -194,7 +194,7 @@ async def test_zmtp_16_zmtp_19_octet_by_octet(name: bytes, version: int) -> None
 @pytest.mark.parametrize("connecting", [False, True], ids=["bound", "connecting"])
 @pytest.mark.parametrize("name", [b"PUB", b"XPUB"], ids=bytes.decode)
 async def test_zmtp_17_zmtp_18_zmtp_21_publishers_and_old_subscribers(name: bytes, version: int, connecting: bool) -> None:
-    """A 2.0 subscriber says what it wants; one of 1.0 gets everything, and an XPUB is told so."""
+    """A 2.0 subscriber says what it wants; one of 1.0 gets everything, and an XPUB gets a report."""
     async with met(name, version, connecting=connecting) as (socket, peer):
         if version == 2:
             await peer.send(b"\x01news")
@@ -388,7 +388,7 @@ async def test_zmtp_13_zmtp_14_cve_2014_9721_security_is_never_negotiated_away(o
 
 @pytest.mark.parametrize("octets", OLD.values(), ids=OLD.keys())
 async def test_zmtp_13_cve_2014_9721_a_client_with_keys_sends_nothing_to_an_older_server(octets: bytes) -> None:
-    """Whoever sits in the way and plays an older server learns nothing but the mechanism."""
+    """An attacker in the middle that plays an older server learns nothing but the mechanism."""
     async with core.Context() as context, listening() as listener:
         dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1, curve_secretkey=SECRET, curve_serverkey=core.curve_public(SECRET))
         dealer.connect(listener.endpoint)

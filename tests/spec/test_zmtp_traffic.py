@@ -296,7 +296,7 @@ async def test_zmtp_86_a_connector_forgets_half_a_message_and_comes_back(deliver
 
 
 async def test_sock_15_closing_when_the_peer_has_just_reset_the_connection() -> None:
-    """Peer and socket end in the same turn of the loop.
+    """Peer and socket end in the same event-loop iteration.
 
     The end of the stream finds nobody, and that is no error.
     """

@@ -67,7 +67,7 @@ async def test_staged_rows_go_when_their_time_is_up_though_their_clock_failed(tm
 
 
 class FullDisk(titanic.RealDisk):
-    """A disk without room for a while."""
+    """A disk that is full for a while."""
 
     full = False
 

@@ -64,7 +64,7 @@ def test_holder_renews_and_may_take_a_new_ballot() -> None:
     book, again = granted(book, Ballot(4, 10), 1.5)
     assert again
     _, old = granted(book, A, 1.6, holding=True)
-    assert not old  # a question from before is worth nothing any more
+    assert not old  # an earlier question is no longer of use
 
 
 def test_release_is_the_holders_only() -> None:

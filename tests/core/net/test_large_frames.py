@@ -1,4 +1,4 @@
-"""Large frames are read into buffers (core.net.large_frames): however the bytes are cut, the messages arrive as sent."""
+"""Large frames are read into buffers (core.net.large_frames): however the bytes are divided, the messages arrive as sent."""
 
 from __future__ import annotations
 

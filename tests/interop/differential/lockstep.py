@@ -143,7 +143,7 @@ class Lockstep:
         return 0.02 if self.plan.refusing else 3 * self.limit_s
 
     async def _alike(self, look: Callable[[World], object]) -> list[object]:
-        """Look at both worlds until they show the same, or for as long as there is patience."""
+        """Look at both worlds until they show the same, or until the time limit."""
         started = time.monotonic()
         while True:
             seen = [look(world) for world in self.worlds]

@@ -2,7 +2,7 @@
 
 Sockets of libzmq, of `core`, or one side of each, behind the same few verbs.
 
-Every verb acts at once and never waits; `World.settle` then waits until nothing moves any more. For `core` that is some
+Every verb acts at once and never waits; `World.settle` then waits until nothing changes. For `core` that is some
 iterations of the event loop. For libzmq it is the moment in which its threads sleep: what was sent over the loopback interface
 is with the receiver when the sender's system call returns, so a thread that has nothing to do has done everything.
 """

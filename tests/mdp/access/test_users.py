@@ -123,7 +123,7 @@ async def raw(where: str, security: core.Plain | None, service: bytes, options: 
 
 
 async def options_of(request: mdp.Request) -> bytes:
-    """Answer with all the worker was told."""
+    """Answer with everything the worker knows of the user."""
     return f"{request.user} {request.key!r} {request.trace}".encode()
 
 

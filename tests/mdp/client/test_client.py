@@ -189,7 +189,7 @@ async def test_an_answered_request_leaves_no_reference_cycle(endpoint: str) -> N
             trace = weakref.ref(reply)
             assert await reply == [b"x"]
             del reply
-            await asyncio.sleep(0)  # the loop lets go of what woke this task
+            await asyncio.sleep(0)  # the loop drops its reference to the event that woke this task
             assert trace() is None
         finally:
             gc.enable()

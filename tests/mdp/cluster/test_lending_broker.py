@@ -128,7 +128,7 @@ async def test_parts_errors_and_cancellation_pass(context: core.Context) -> None
 
 
 async def test_nothing_is_lost_with_a_peer(context: core.Context) -> None:
-    """PEER-11: one peer is cut while it holds requests; another one, and the workers here, take them."""
+    """PEER-11: one peer is disconnected with requests in flight; another one, and the workers here, take them."""
     never = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         other = await stack.enter_async_context(mdp.Broker(context=context))

@@ -76,7 +76,7 @@ async def test_the_clock_of_a_term_goes_on_after_a_moment_in_which_the_broker_mu
 
 
 async def test_a_switchover_under_load_has_nothing_done_twice() -> None:
-    """BST-36: replies that wait for more to be sent together leave before the connections are cut."""
+    """BST-36: replies that wait for more to be sent together leave before the connections are closed."""
     done = 0
 
     async def count(request: mdp.Request) -> list[bytes]:

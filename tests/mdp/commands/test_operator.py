@@ -54,7 +54,7 @@ class Operator:
         self.programs.start("mdp", "worker", *arguments, MDP_BROKER="ipc://b.sock").said("registered")
 
     def bury(self, handler: str = "deadly") -> int:
-        """Have a worker killed with a request in hand; return the number of the dead letter."""
+        """Have a worker killed with a request in flight; return the number of the dead letter."""
         worker = self.programs.start("mdp", "worker", "--service", "deadly", "--handler", f"shop:{handler}", MDP_BROKER="ipc://b.sock")
         worker.said("registered")
         call = self.programs.start("mdp", "call", "deadly", "die", "\x1b[2J", MDP_BROKER="ipc://b.sock")

@@ -138,7 +138,7 @@ def test_a_lost_connection_is_retried_soon_and_backs_off_too() -> None:
 
 
 def test_a_connection_alone_does_not_end_the_back_off_but_an_answer_does() -> None:
-    """MDP-18: a broker that accepts and sends away would otherwise be asked without pause."""
+    """MDP-18: a broker that accepts and then disconnects would otherwise be asked without pause."""
     made = search(dialect=V01)
     made.start(0.0)
     for _ in range(3):

@@ -108,7 +108,7 @@ def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSessi
 def crash_once(place: str) -> Any:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        # When every row is answered: what a worker has in hand when its client goes is given up, and executed once more.
+        # When every row is answered: requests in flight when their client disconnects are given up, and executed once more.
         if not os.path.exists(place):
             open(place, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)

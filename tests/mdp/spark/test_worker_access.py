@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-# The analyst may have his function answered, and write no SQL of his own.
+# The analyst may call the function, and may not write SQL.
 RULES = {
     "allow": [
         {"who": ["engineer"], "call": ["spark.sql"]},
@@ -79,7 +79,7 @@ async def test_a_query_of_a_user_without_rights_is_refused_and_does_not_run(
             with pytest.raises(Forbidden):
                 await ask_sql(intern, "3", service="squares")
             assert broker.counters["error_forbidden"] == 3
-            # Rules that are changed hold for whoever is connected, at once.
+            # Changed rules apply to connected peers at once.
             broker.set_rules(mdp.Rules({"allow": [{"who": ["pipeline"], "serve": ["*"]}, {"who": ["intern"], "call": ["spark.sql"]}]}))
             assert (await ask_sql(intern, "select 2 as a"))["a"].to_pylist() == [2]
             with pytest.raises(Forbidden):

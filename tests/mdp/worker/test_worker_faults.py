@@ -235,7 +235,7 @@ async def test_a_request_of_a_worker_that_dies_goes_to_another(endpoint: str, cl
     async with Worker(endpoint, "echo", handler=hold, context=context, drain_s=0) as dying:
         reply = client.request("echo", b"x", wait=True)
         await reached.wait()
-        context.destroy(0)  # its connection is cut, without DISCONNECT
+        context.destroy(0)  # its connection is closed, without DISCONNECT
         async with Worker(endpoint, "echo", handler=answer):
             assert await reply == [b"2"]
         assert dying.running == 1

@@ -1,4 +1,4 @@
-"""Programs for `spark-submit` and for a cluster of processes, with what they are told on the command line. Not tests."""
+"""Programs for `spark-submit` and for a cluster of processes, with their arguments on the command line. Not tests."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ async def test_while_the_broker_does_not_say_what_users_may_do_nothing_of_theirs
     assert (await scene.ask("ann", tsp.REPLY, waits))[0] == b"300"
     blind = rules(RULES.replace('see_users = ["titanic.*"]', ""))
     scene.broker.set_rules(blind)
-    # What is hers is not shown to those who come without a name.
+    # Requests of a user are not shown to peers without a name.
     assert (await scene.ask("ann", tsp.REPLY, waits))[0] == b"400"
     await eventually(lambda: scene.store._permissions.failed)
     assert scene.executed == []

@@ -99,7 +99,7 @@ def check_flip(name: str, at: int, damaged: Image, files: Image) -> None:
         assert set(recover(damaged)[2].entries) == set(journal()[1])
         return
     hit = next((r for r in records_of(files[name]) if r.offset <= at < r.offset + r.size), None)
-    if hit is None:  # in the room behind the last record: it cannot be told from the beginning of one
+    if hit is None:  # in the zeros behind the last record: it looks like the beginning of a record
         assert [(problem.kind, problem.code) for problem in named][-1] == ("cut", "DAMAGED")
         assert set(recover(damaged)[2].entries) == set(journal()[1])
         return

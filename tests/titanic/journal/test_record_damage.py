@@ -84,7 +84,7 @@ def judge(whole: Segment, data: bytes, moved: bool) -> None:
         else:
             damages += 1
             assert isinstance(item, Damage)
-            # What is missing stands where it should have begun, which is behind a file that was cut within padding.
+            # What is missing stands where it should have begun, which is behind a file truncated within padding.
             assert HEADER_BYTES <= item.offset <= item.offset + item.length <= len(data) + (0 if item.length else 7)
             reported.update(range(item.first, item.last + 1))
     now = [data[at : at + len(octets)] for at, octets in zip(whole.offsets, whole.records, strict=True)]

@@ -25,7 +25,7 @@ REQUESTS = 10 * SLICE
 
 
 class Pace:
-    """Counts what is done between two turns of the loop.
+    """Counts what is done between two event-loop iterations.
 
     Attributes:
         most: the largest count.

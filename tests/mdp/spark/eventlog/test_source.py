@@ -1,4 +1,4 @@
-"""`mdp-events` and the report: the same events as the plain reader finds, and figures that can be counted by hand."""
+"""`mdp-events` and the report: the plain reader's events, and figures that can be counted from them."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_stream_may_begin_after_the_current_end(tmp_path: Path) -> None:
 def test_segments_that_were_over_before_the_time_that_is_asked_for_are_not_opened(tmp_path: Path) -> None:
     """By both clocks of the next one.
 
-    What was buffered a minute when it was begun, and whoever has no next, is looked at.
+    What was buffered a minute when it was begun, and a segment without a next one, is examined.
     """
     hour_us = 3_600_000_000
     for number, clock in enumerate([Clock(0, 50.0), Clock(hour_us, 3650.0), Clock(2 * hour_us, 20.0)], 1):

@@ -173,7 +173,7 @@ def test_a_task_that_crashed_and_ran_again_used_the_same_keys(spark: SparkSessio
 
     def crash_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        # When every row is answered: what a worker has in hand when its client goes is given up, and executed once more.
+        # When every row is answered: requests in flight when their client disconnects are given up, and executed once more.
         if not os.path.exists(crashed):
             open(crashed, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
