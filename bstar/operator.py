@@ -25,6 +25,7 @@ from bstar.machine.wire import (
     encode_question,
     encode_request_header,
 )
+from core.rpc.control_socket import asking
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -37,10 +38,9 @@ __all__ = ["ask_all", "look", "look_in_words", "look_at_witness", "order", "word
 
 async def look(peer: str, timeout_s: float, security: Secured | None = None) -> StateMessage:
     """Return the next state message of a server, stock members included; raises TimeoutError."""
-    async with core.Context(security=security) as context, context.socket(core.SUB, linger=0) as socket, asyncio.timeout(timeout_s):
+    async with asking(core.SUB, peer, timeout_s, security) as socket:
         for topic in (STATE_TOPIC, *DIGITS):
             socket.setsockopt(core.SUBSCRIBE, topic)
-        socket.connect(peer)
         while True:
             try:
                 return decode_state(await socket.recv_multipart())
@@ -90,8 +90,7 @@ def words(message: StateMessage) -> dict[str, Any]:
 async def order(control: str, kind: RequestKind, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Send an order to the control socket of a server and return its answer."""
     header = RequestHeader(kind, secrets.randbits(64), 1)
-    async with core.Context(security=security) as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
-        socket.connect(control)
+    async with asking(core.DEALER, control, timeout_s, security) as socket:
         await socket.send_multipart([b"", encode_request_header(header)])
         frames = await socket.recv_multipart()
     if len(frames) != 3:
@@ -108,8 +107,7 @@ async def order(control: str, kind: RequestKind, timeout_s: float, security: Sec
 
 async def look_at_witness(witness: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Return the holder of the lease."""
-    async with core.Context(security=security) as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
-        socket.connect(witness)
+    async with asking(core.DEALER, witness, timeout_s, security) as socket:
         await socket.send(encode_question(Question(QuestionKind.LOOK, secrets.randbits(64))))
         answer = decode_answer(await socket.recv())
     cannot = answer.kind is WitnessAnswerKind.NOT_WRITTEN

@@ -26,7 +26,7 @@ from bstar.net.control import Control
 from bstar.net.lease_client import LeaseClient
 from bstar.net.state_channel import StateChannel
 from bstar.net.trouble import Troubles
-from bstar.net.voter import TURNS_BEFORE_A_VERDICT, Voter
+from bstar.net.voter import ITERATIONS_BEFORE_VERDICT, Voter
 from bstar.pair_key import trust_of_server
 from bstar.reactor import Reactor
 
@@ -254,7 +254,7 @@ class Pair(Reactor):
         Returns:
             ACCEPT, REJECT, or HOLD: then on-active will follow, or the client asks again.
         """
-        for _ in range(TURNS_BEFORE_A_VERDICT):
+        for _ in range(ITERATIONS_BEFORE_VERDICT):
             await asyncio.sleep(0)
         return self.verdict(seen)
 

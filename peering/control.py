@@ -5,12 +5,11 @@ request   [""]["STATUS"]        reply   [""]["200"][JSON]   or   [""]["400"]
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.rpc.control_socket import ControlSocket
+from core.rpc.control_socket import ControlSocket, asking
 from peering.errors import MalformedMessage
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ class Control(ControlSocket):
 
 async def ask(endpoint: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Return the status of a broker; raises TimeoutError, or MalformedMessage if no broker of this kind listens there."""
-    async with core.Context(security=security) as context, context.socket(core.REQ, linger=0) as socket, asyncio.timeout(timeout_s):
-        socket.connect(endpoint)
+    async with asking(core.REQ, endpoint, timeout_s, security) as socket:
         await socket.send(STATUS)
         reply = await socket.recv_multipart()
     try:

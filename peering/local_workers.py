@@ -100,7 +100,7 @@ class LocalWorkers:
         return WorkerOutcome(task, message.body)
 
     def give(self, task: Task, now: float) -> list[bytes]:
-        """Give a task to the longest idle worker and return the message to it; raises KeyError if no worker is idle."""
+        """Give a task to the longest idle worker; return the message to it. Raises KeyError without one."""
         name, worker = self._workers.give(task, now)
         self._workers.watch(name, now)
         return [name, b"", *task.frames] if worker.is_req else [name, *task.frames]

@@ -170,7 +170,7 @@ class Cluster:
 
 
 async def simulate(plan: Plan, on_look: Callable[[list[Cluster]], None] | None = None, *, look_s: float = 0.5, **limits: Any) -> Result:
-    """Run the simulation to its end; `on_look` is called with the clusters every `look_s`. The limits are those of the brokers."""
+    """Run the simulation to its end; call `on_look` with the clusters every `look_s`. The brokers have these limits."""
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="peering-"))

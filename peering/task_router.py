@@ -310,7 +310,7 @@ class TaskRouter:
     # --- what could not be sent, and time -----------------------------------------------------------------------------------
 
     def not_sent(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
-        """Take back a message that could not be sent; its task goes elsewhere, and this does not count as a try (PEER-11)."""
+        """Take back a message that could not be sent; its task goes elsewhere, without counting a try (PEER-11)."""
         name = effect.frames[0]
         if isinstance(effect, ToWorker):
             task = self.workers.gone(name, now)

@@ -49,7 +49,7 @@ split_envelope: Final = partial(read_request, malformed=MalformedMessage)
 
 
 def decode_worker(frames: Sequence[bytes]) -> tuple[Control | EnvelopedRequest, bool]:
-    """Decode a worker's message, without its routing id; return also whether it is a REQ worker, with an empty frame in front."""
+    """Decode a worker's message, without its routing id; return it, and whether it is from a REQ worker."""
     is_req = bool(frames) and not frames[0]
     return read_worker(frames[1:] if is_req else frames, MalformedMessage, req=is_req), is_req
 

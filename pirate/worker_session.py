@@ -168,7 +168,7 @@ class WorkerSession:
         return [Send([*envelope, *(body or [b""])])]
 
     def failed(self, now: float) -> list[Effect]:
-        """Record that the handler failed. There is no message for that: a new session tells the queue that the worker is free."""
+        """Record that the handler failed. No message says that: a new session shows that the worker is free."""
         self.handling = False
         if self.state is not SessionState.BUSY:
             return self._open_if_due(now)

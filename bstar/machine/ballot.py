@@ -111,7 +111,7 @@ class Record(NamedTuple):
 
 
 def lease_expiry(asked_at: float, lease_s: float) -> float:
-    """Return until when the holder may rely on a lease, by its own clock, from when the question was sent (not when the answer arrived)."""
+    """Return until when the holder may rely on a lease; `asked_at` is when the question left, not when the answer arrived."""
     return asked_at + lease_s * (1.0 - LEASE_MARGIN)
 
 
@@ -147,8 +147,8 @@ class LeaseTable(NamedTuple):
         elif not free and ballot.node != self.holder.node:
             wait_s = self.until - now
         else:
-            book = self._replace(holder=ballot, until=now + lease_s, highest=ballot)
-            return book, Answer(True, ballot, ballot, lease_s)
+            table = self._replace(holder=ballot, until=now + lease_s, highest=ballot)
+            return table, Answer(True, ballot, ballot, lease_s)
         holder = NO_BALLOT if free else self.holder
         return self, Answer(False, holder, self.highest, wait_s)
 

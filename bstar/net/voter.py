@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from bstar.machine.fsm import State
     from bstar.machine.wire import RequestHeader
 
-__all__ = ["TURNS_BEFORE_A_VERDICT", "VotePolicy", "Request", "Voter"]
+__all__ = ["ITERATIONS_BEFORE_VERDICT", "VotePolicy", "Request", "Voter"]
 
 log = logging.getLogger(__name__)
 
 # A vote is decided after the state channel was read (BST-18): the first loop iteration processes what the selector has found already, the
 # second selects again, the third is behind what that brought.
-TURNS_BEFORE_A_VERDICT: Final = 3
+ITERATIONS_BEFORE_VERDICT: Final = 3
 
 
 class VotePolicy(Protocol):
@@ -86,7 +86,7 @@ class Voter:
     def __init__(
         self,
         socket: core.Socket,  # bound; owned by the voter from now on
-        # takes a `Request`, returns the reply's body frames, one frame, or None for no reply; may be a coroutine function. It
+        # takes a `Request`, reiterations the reply's body frames, one frame, or None for no reply; may be a coroutine function. It
         # must be quick or asynchronous: it blocks heartbeats while it computes
         handler: Callable[[Request], Any],
         policy: VotePolicy,
@@ -160,12 +160,12 @@ class Voter:
         if self._policy.serves() and not self._held:
             self._decide()  # an active server need not read the state channel first: the request is no vote
         elif self._undecided and self._handle is None:
-            self._wait_turns(TURNS_BEFORE_A_VERDICT)
+            self._wait_iterations(ITERATIONS_BEFORE_VERDICT)
 
-    def _wait_turns(self, turns: int) -> None:
+    def _wait_iterations(self, iterations: int) -> None:
         loop = asyncio.get_running_loop()
-        self._handle = loop.call_soon(self._wait_turns, turns - 1) if turns else None
-        if not turns:
+        self._handle = loop.call_soon(self._wait_iterations, iterations - 1) if iterations else None
+        if not iterations:
             self._decide()
 
     def _parse(self, frames: list[bytes]) -> Request | None:

@@ -173,7 +173,7 @@ class WorkerTable(Generic[J]):
         return abandoned
 
     def watch(self, name: bytes, now: float) -> None:
-        """Count a worker's silence from now on, or not at all in a state in which it need not send anything."""
+        """Count a worker's silence from now on; not at all where it need not send anything."""
         worker = self._workers[name]
         if worker.is_req or worker.state is WorkerState.SILENT or (worker.state is WorkerState.BUSY and not worker.beats_busy):
             self._heartbeats.forget(name)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from core.constants import ROUTER
 from core.errors import ZMQError
+from core.sockets.context import Context
 
 if TYPE_CHECKING:
-    from core.sockets.context import Context
+    from collections.abc import AsyncIterator
 
-__all__ = ["ControlSocket"]
+    from core.security.credentials import Secured
+    from core.sockets.socket import Socket
+
+__all__ = ["ControlSocket", "asking"]
 
 LINGER_MS: Final = 200  # time for answers to leave when the daemon closes
+
+
+@asynccontextmanager
+async def asking(kind: int, endpoint: str, timeout_s: float, security: Secured | None) -> AsyncIterator[Socket]:
+    """Yield a socket connected to an endpoint, for a question that is answered within a time; raises TimeoutError."""
+    async with Context(security=security) as context, context.socket(kind, linger=0) as socket, asyncio.timeout(timeout_s):
+        socket.connect(endpoint)
+        yield socket
 
 
 class ControlSocket(ABC):

@@ -61,7 +61,7 @@ class Service(ABC):
         await self._end()
 
     async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are served with or without this call. Raises the error that ends the server, if any."""
+        """Wait for the end of the block; requests are served without it too. Raises the error that ends the server."""
         await asyncio.shield(self._ended)
 
     @abstractmethod

@@ -87,7 +87,7 @@ class Catalog:
         return len(self._names)
 
     def put(self, key: Key, ttl_ms: int, *, wall_ms: int, now: float) -> Entry:
-        """Add an endpoint or renew it; ttl 0 is for ever. Returns the entry for other servers. Raises MalformedMessage and CatalogFull."""
+        """Add an endpoint or renew it; return the entry for other servers. Raises MalformedMessage and CatalogFull."""
         check_key(key)
         if not 0 <= ttl_ms <= TTL_MS_MAX:
             raise MalformedMessage(f"a time to live of {ttl_ms} ms is not within 0 and {TTL_MS_MAX}")

@@ -106,10 +106,8 @@ class Names:
         self._wait_s = wait
         self._client = Client(servers, timeout=timeout, context=self._context, socket_options=options)
         # A watch is silent for long by design and must not count as a failure, so it has a client with longer time-outs.
-        patience_s = wait + WATCH_TRY_S
-        self._watcher = Client(
-            servers, timeout=3 * patience_s, try_timeout=patience_s, hedge=None, context=self._context, socket_options=options
-        )
+        try_s = wait + WATCH_TRY_S
+        self._watcher = Client(servers, timeout=3 * try_s, try_timeout=try_s, hedge=None, context=self._context, socket_options=options)
         self._stack = AsyncExitStack()
         self._known: dict[str, CachedListing] = {}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bstar.machine.ballot import NO_BALLOT
 from bstar.machine.fsm import Verdict
-from bstar.net.voter import TURNS_BEFORE_A_VERDICT
+from bstar.net.voter import ITERATIONS_BEFORE_VERDICT
 from core.errors import RemoteProtocolError
 from core.runtime import supervision
 from core.zmtp.decoder import decode_frames, split_frames
@@ -84,7 +84,7 @@ class StandbyFrontend:
             else:
                 self._counters["gate_ignored"] += 1
         if self._undecided and self._handle is None:
-            self._wait_iterations(TURNS_BEFORE_A_VERDICT)
+            self._wait_iterations(ITERATIONS_BEFORE_VERDICT)
 
     def peer_changed(self, peer: bytes, joined: bool) -> None:
         """Drop the requests of a peer that has disconnected."""
