@@ -20,7 +20,7 @@ from bstar.pair import Pair
 from bstar.pair_options import HEARTBEAT, KEY_HELP, key_from, pair_errors
 from bstar.witness import Witness
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
-from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
@@ -270,12 +270,8 @@ def call(primary: str, backup: str, as_json: bool, body: tuple[str, ...], uvloop
             reply = await client.request(*frames)
             return {"frames": reply, "server": client.server, "ballot": str(client.ballot)}
 
-    try:
+    with exits({NoServer: Unreachable, HandlerError: RequestFailed}):
         outcome = run_loop(talk(), uvloop=uvloop)
-    except NoServer as error:
-        raise Unreachable(str(error)) from None
-    except HandlerError as error:
-        raise RequestFailed(str(error)) from None
     if as_json:
         write_json({**outcome, "frames": [json_frame(frame) for frame in outcome["frames"]]})
     else:

@@ -12,7 +12,7 @@ from bstar.errors import Misconfigured, PairFault, StoreDamaged, StoreLocked
 from bstar.machine.fsm import State
 from bstar.machine.member_values import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
 from core.daemon.command import BIND, CONNECT
-from core.daemon.exit_codes import BadConfig, DiskFailed, RequestFailed
+from core.daemon.exit_codes import BadConfig, DiskFailed, RequestFailed, exits
 from core.daemon.option_fields import options
 from core.security.key_files import KeyFileError, read_secret_key
 
@@ -73,11 +73,8 @@ def pair_of(values: dict[str, Any]) -> Callable[..., Pair] | None:
 def pair_errors() -> Iterator[None]:
     """Turn errors of a pair into exit codes, with one line that says what to do."""
     try:
-        yield
-    except Misconfigured as error:
-        raise BadConfig(str(error)) from None
-    except PairFault as error:
-        raise RequestFailed(str(error)) from None
+        with exits({Misconfigured: BadConfig, PairFault: RequestFailed}):
+            yield
     except StoreLocked as error:
         raise BadConfig(f"{error}; give each server a ballot file of its own") from None
     except StoreDamaged as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
-from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
+from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
@@ -109,10 +109,5 @@ def call(
         async with Client(endpoints, model=_model(model), security=security, **times) as client:
             return await client.request(*frames)
 
-    try:
-        reply = run_loop(talk(), uvloop=uvloop)
-    except NoServer as error:
-        raise Unreachable(str(error)) from None
-    except TooLarge as error:
-        raise RequestFailed(str(error)) from None
-    write_reply(reply, as_json)
+    with exits({NoServer: Unreachable, TooLarge: RequestFailed}):
+        write_reply(run_loop(talk(), uvloop=uvloop), as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
-from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
+from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import Table, figures_page
 from core.daemon.option_fields import field_options
@@ -114,10 +114,8 @@ def broker(name: str, peers: tuple[str, ...], http: tuple[str, int] | None, sett
             return set()
         return {"peers"} if _change_peers(running[0], wanted, _peers(changed["peers"])) else set()
 
-    try:
+    with exits({BadName: BadConfig, DuplicateName: BadConfig}):
         run_daemon(body, settings, reload=reload)
-    except (BadName, DuplicateName) as error:
-        raise BadConfig(str(error)) from None
 
 
 def _change_peers(serving: Broker, before: Peers, after: Peers) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
-from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
@@ -101,10 +101,8 @@ def worker(
             await daemon.until_stopped_or(running.serve_forever())
             await running.drain(settings.drain_s)
 
-    try:
+    with exits({SimulatedCrash: RequestFailed}):
         run_daemon(body, settings)
-    except SimulatedCrash as error:
-        raise RequestFailed(str(error)) from None
 
 
 @main.command()
@@ -137,7 +135,5 @@ def client(
                 number += 1
                 write_reply(await one.request(b"%d" % number), as_json)
 
-    try:
+    with exits({NoReply: Unreachable}):
         run_loop(talk(), uvloop=uvloop)
-    except NoReply as error:
-        raise Unreachable(str(error)) from None

@@ -7,13 +7,17 @@ Raised anywhere in a command, they end it with one line on stderr and their code
 
 from __future__ import annotations
 
-from typing import IO, Any
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from core.daemon.logs import printable
 
-__all__ = ["BadConfig", "DiskFailed", "ExitError", "Interrupted", "RequestFailed", "Unreachable"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["BadConfig", "DiskFailed", "ExitError", "Interrupted", "RequestFailed", "Unreachable", "exits"]
 
 
 class ExitError(click.ClickException):
@@ -55,3 +59,13 @@ class Interrupted(ExitError):
     """The user ended the command."""
 
     exit_code = 130
+
+
+@contextmanager
+def exits(codes: Mapping[type[Exception], type[ExitError]]) -> Iterator[None]:
+    """Turn errors of the block into those with an exit code, with the same text; the first kind that fits counts."""
+    try:
+        yield
+    except tuple(codes) as error:
+        code = next(code for kind, code in codes.items() if isinstance(error, kind))
+        raise code(str(error)) from None

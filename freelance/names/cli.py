@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
-from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
+from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
 from core.daemon.option_fields import options
@@ -209,9 +209,5 @@ def _ask(
         async with Names(servers, environment=environment, timeout=timeout, security=security) as client:
             return await question(client)
 
-    try:
+    with exits({NoServer: Unreachable, NamesRefused: RequestFailed}):
         return run_loop(talk(), uvloop=uvloop)
-    except NoServer as error:
-        raise Unreachable(str(error)) from None
-    except NamesRefused as error:
-        raise RequestFailed(str(error)) from None

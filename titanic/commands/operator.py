@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from core.daemon.command import CONNECT, Group
-from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable
+from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable, exits
 from core.daemon.run import log_options, loop_option
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
@@ -64,17 +64,14 @@ def operator() -> None:
 @contextmanager
 def disk_errors() -> Iterator[None]:
     try:
-        yield
-    except StoreLocked as error:
-        raise Unreachable(str(error)) from None
+        with exits({StoreLocked: Unreachable, Wounded: DiskFailed}):
+            yield
     except VersionTooNew as error:
         raise BadConfig(f"{error}; use the newer program") from None
     except JournalError as error:
         if error.name == "MIRROR":
             raise BadConfig(str(error)) from None
         raise StoreDamaged(f"{error}; check with titanic verify, repair with titanic repair --accept-loss") from None
-    except Wounded as error:
-        raise DiskFailed(str(error)) from None
     except OSError as error:
         raise DiskFailed(f"{error.filename or 'the store'}: {error.strerror or error}") from None
 
