@@ -352,7 +352,6 @@ class Journal:
         if str(error) != self._logged:
             self._logged = str(error)
             log.error("journal: %s; %d records refused", error, len(tokens))
-
         self._supervisor.each("titanic acknowledgement", call_tokens, zip(tokens, repeat(None), repeat(error), strict=False))
 
     # ---- reading
