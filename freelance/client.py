@@ -200,7 +200,7 @@ class Client:
         self._connect(endpoint)
 
     def remove_server(self, endpoint: str) -> None:
-        """Remove a server; its requests go to others at once, and its replies are ignored. The last one may be removed too.
+        """Remove a server, also the last one; its requests go to others and its replies are ignored.
 
         Raises:
             core.EndpointNotFound: not a server of this client.
@@ -293,7 +293,7 @@ class Client:
             socket.close(linger=0)
 
     def _connect_dealer(self, endpoint: str, name: bytes) -> None:
-        """Make a DEALER for each server: a single one for all would distribute the copies in turn, not one to each."""
+        """Make a DEALER for each server; a single one would distribute the copies instead of sending one to each."""
         # FRL-07: nothing waits for a connection or for capacity.
         dealer = self._context.socket(core.DEALER, **{"tell_limits": 1, **self._options, "linger": 0, "immediate": 1, "sndtimeo": 0})
         self._sockets[name] = dealer
@@ -315,7 +315,7 @@ class Client:
             self._apply(self._machine.joined(name, now) if joined else self._machine.lost(name, now))
 
     def _take_fast_replies(self, name: bytes, octets: bytes, longest: int) -> int:
-        """Take plain replies off the front of the bytes from a server. They only postpone deadlines, so the timer may stay."""
+        """Take plain replies off the front of a server's bytes; they only postpone deadlines, so the timer may stay."""
         # Hot path.
         finished: list[tuple[int, list[bytes]]] = []
         taken = self._machine.take_fast_replies(name, octets, longest, self._time(), finished)
@@ -393,7 +393,7 @@ class Client:
             self._wake(at)
 
     def _wake(self, at: float) -> None:
-        """Set the timer to a time unless it fires earlier. An early timer costs less than setting one for each request."""
+        """Set the timer unless it fires earlier; an early timer costs less than one timer per request."""
         if self._wakes_at <= at:
             return
         self._wakes_at = at

@@ -1,4 +1,4 @@
-"""Freelance server: answers PINGs at once and requests through a handler (RFC 10; FRL-02 and FRL-04 for models 1 and 2).
+"""Freelance server: answers PINGs at once, requests by a handler (RFC 10; FRL-02 and FRL-04 for models 1, 2).
 
     async with freelance.Server("tcp://10.0.0.7:5055", handler=lambda body: body) as server:
         await server.serve_forever()

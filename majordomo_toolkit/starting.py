@@ -1,4 +1,4 @@
-"""Signals while a daemon of ours is being imported and parses its options: SIGTERM and SIGINT end it with exit code 0.
+"""SIGTERM and SIGINT while a daemon is imported and parses its options: both end it with exit code 0.
 
 `core.daemon.run` handles the signals once the loop runs. Importing takes some tenths of a second, in which a supervisor may stop the
 daemon. This module is imported first and does nothing in other programs, nor for our commands that only print: those end by the

@@ -28,12 +28,6 @@ TREES = (*PACKAGES, *TESTS, "benchmarks", "examples", "deploy")
 LEFT = {
     "core": (1, 36),
     "mdp": (130, 84),
-    "titanic": (0, 1),
-    "bstar": (0, 1),
-    "freelance": (0, 11),
-    "pirate": (0, 1),
-    "peering": (0, 4),
-    "majordomo_toolkit": (0, 1),
     "tests/core/zmtp": (10, 2),
     "tests/core/sockets": (3, 4),
     "tests/mdp/broker": (65, 69),

@@ -170,7 +170,7 @@ class Agent(ClientMachine[AgentRequest]):
         return self._advance(request, now) if request.in_play.pop(name, None) is not None else []
 
     def add(self, endpoint: str) -> bool:
-        """Add a server at the end of the list; return whether it is new. It is asked once it has joined."""
+        """Add a server at the end of the list; return whether it is new. Requests go to it once connected."""
         return self.servers.add(endpoint)
 
     def remove(self, name: bytes, now: float) -> list[Effect]:

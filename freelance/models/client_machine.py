@@ -99,7 +99,7 @@ class ClientMachine(ABC, Generic[R]):
         return request
 
     def _answered(self, name: bytes, control: bytes) -> int:
-        """Take a decoded reply; return the number of its request, 0 if it has none or that server was not asked."""
+        """Take a decoded reply; return its request's number, 0 for none or a server that was not asked."""
         number = self._fast.settle(control, name)
         request = self._requests.get(control)
         if request is not None and name in request.asked:

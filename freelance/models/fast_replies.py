@@ -85,7 +85,7 @@ class FastReplies:
         return number, b"".join((self._head, MORE_HEADERS[len(control)], control, LAST_HEADERS[len(frame)], frame))
 
     def take(self, name: bytes, octets: bytes, longest: int, known: Container[bytes], finished: list[tuple[int, list[bytes]]]) -> int:
-        """Take replies off the front of the bytes from a server; stop at a message with another shape or a long frame.
+        """Take plain replies off the front of a server's bytes; stop at any other message or a long frame.
 
         Args:
             name: of the server.

@@ -1,4 +1,4 @@
-"""Servers of one client: which are live, the order to ask them, and when to ping them (FLP-06, 10, 12, 13).
+"""Servers of one client: liveness, order of requests, and times of PINGs (FLP-06, 10, 12, 13).
 
 *Live* and *suspect* are independent. *Live*: connected, and something was received within `dead_s`; a PONG is enough. *Suspect*: a
 request was not answered in time. Only a reply clears that, because a server may answer PING and still fail its requests. Suspects are
@@ -142,7 +142,7 @@ class ServerList:
         return None
 
     def take(self, now: float, exclude: Container[bytes]) -> Server | None:
-        """Return the server to ask: the first live one that is not suspect, else the suspect with the shortest pause left."""
+        """Return the server to ask: the first live unsuspected one, else the suspect with the shortest pause left."""
         suspect: Server | None = None
         for server in self.by_name.values():
             if not server.live or server.name in exclude:

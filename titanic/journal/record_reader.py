@@ -44,7 +44,7 @@ OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
 
 
 def call_tokens(items: Iterator[tuple[Token, Any, Any]]) -> None:
-    """Call each token with its result and error; continues behind a handler that fails when it is called again with the same items."""
+    """Call each token with its result and error; called again with the same items, continue after the failed one."""
     for (handler, argument), result, error in items:
         handler(argument, result, error)
 
