@@ -197,7 +197,7 @@ _ALIASES: Final = {
 
 
 def row_of(key: int | str) -> OptionRow:
-    """Return the row of an option by number or (any-case) name; raises InvalidOption if there is none with a value (EINVAL)."""
+    """Return the row of an option by number or (any-case) name; raises InvalidOption without one (EINVAL)."""
     if isinstance(key, str):
         name = key.lower()
         row = _BY_NAME.get(_ALIASES.get(name, name))

@@ -26,8 +26,8 @@ TESTS = ("tests", "tests/core/zmtp", "tests/core/sockets", "tests/mdp/broker", "
 TREES = (*PACKAGES, *TESTS, "benchmarks", "examples", "deploy")
 # Texts with forbidden words, and first lines that are no first lines, which a tree still has: these numbers only go down.
 LEFT = {
-    "core": (1, 34),
-    "mdp": (130, 84),
+    "core": (1, 15),
+    "mdp": (130, 81),
     "bstar": (0, 1),
     "tests/core/zmtp": (10, 2),
     "tests/core/sockets": (3, 4),

@@ -62,9 +62,10 @@ class ConfigFile:
         self._text, self._tables = read_toml(path, "check the path given to --config")
 
     def table(self, name: str, commands: Iterable[str], keys: Iterable[str]) -> dict[str, Any]:
-        """Return the values of a command's table, `-` in keys as `_`; raises BadConfig for a table of no command or an unknown key.
+        """Return the values of a command's table, `-` in keys as `_`.
 
-        `name` has dots if the command is in a group; `commands` are the tables of all commands of the program and its groups.
+        `name` has dots if the command is in a group; `commands` are the tables of all commands of the program and its groups. Raises
+        BadConfig for a table of no command or an unknown key.
         """
         known_tables, known = sorted(commands), sorted(keys)
         tables, above = self._tables, ""

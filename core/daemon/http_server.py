@@ -173,7 +173,7 @@ class Server:
     # -- access
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether a Host is an address or a name of this server, not a foreign name that resolves to it.
+        """Return whether a Host is an address or a name of this server, not a foreign name for it.
 
         Browsers always send one; HTTP/1.0 probes may send none.
         """

@@ -10,8 +10,9 @@ DOUBLINGS_MAX: Final = 32  # beyond any sensible ratio of two waits, and far fro
 
 
 def backoff_s(first_s: float, most_s: float, doublings: int, jitter: float = 0.0, chance: float = 0.0) -> float:
-    """Return `first_s` doubled so many times, at most `most_s`; the part `jitter` of it is multiplied by `chance`, a number of 0 to 1.
+    """Return `first_s` doubled so many times, at most `most_s`, with jitter.
 
-    Jitter spreads clients that begin to wait together, and only shortens a wait, so that `most_s` holds.
+    The part `jitter` of the wait is multiplied by `chance`, a number of 0 to 1: that spreads clients that begin to wait together, and only
+    shortens a wait, so that `most_s` holds.
     """
     return min(most_s, first_s * 2.0 ** min(doublings, DOUBLINGS_MAX)) * (1 - jitter + jitter * chance)

@@ -1,4 +1,4 @@
-"""Heartbeats between two peers, or of a queue and its workers: when to send one, and when a peer is dead (HB-01 to HB-04).
+"""Heartbeats of two peers, or of a queue and its workers: sending, and death by silence (HB-01 to HB-04).
 
 Pure. Any message counts as a heartbeat (HB-02). Sending has its own schedule, so that two peers never speed each other up (HB-03).
 """
@@ -17,7 +17,7 @@ __all__ = ["Liveness", "WorkerHeartbeats"]
 
 
 def _next_beat(at: float, interval_s: float, now: float) -> tuple[bool, float]:
-    """Return whether a heartbeat is due, and when the next one is: after a pause one, not one for each missed interval (HB-03)."""
+    """Return whether a heartbeat is due, and the next time: after a pause once, not for each missed interval (HB-03)."""
     if now < at:
         return False, at
     return True, at + interval_s if at + interval_s > now else now + interval_s

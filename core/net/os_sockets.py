@@ -174,7 +174,7 @@ def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
 
 
 def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> Listening:
-    """Bind a Unix socket and listen; with `exclusive`, not to a path on which another process listens, which libzmq takes over."""
+    """Bind a Unix socket and listen; with `exclusive`, refuse a path in use, which libzmq takes over."""
     endpoint, address, path = bind.endpoint, bind.address, ""
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, f"{endpoint}: this system has no ipc", endpoint=endpoint)

@@ -83,7 +83,7 @@ class ReadAhead:
 
 
 def read_rest(transport: asyncio.Transport, ahead: ReadAhead) -> None:
-    """Read what the system still holds of a connection that failed in a write, as far as it may be kept."""
+    """Read what the system still holds of a connection that failed in a write, within the limit."""
     number = descriptor(transport)
     while number >= 0 and os.name == "posix" and ahead.has_room():
         try:

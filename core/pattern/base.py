@@ -100,7 +100,7 @@ class Pattern:
     def suspend(self, pipe: Pipe) -> None: ...
 
     def available(self, pipe: Pipe) -> bool:
-        """Whether a pipe can be sent to: without a connection only if it will get one, and not with IMMEDIATE (OPT-01).
+        """Whether a pipe can be sent to: with a connection, or before it, but not with IMMEDIATE (OPT-01).
 
         IMMEDIATE has no meaning for inproc, whose pipe is the connection.
         """

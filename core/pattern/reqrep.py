@@ -85,7 +85,7 @@ class Router(Pattern):
                 return routing_id
 
     def suspend(self, pipe: Pipe) -> None:
-        """Keep id and queue of a peer that we connect to (RTR-13); with IMMEDIATE drop both, unless we named it (OPT-01)."""
+        """Keep id and queue of a peer we connect to (RTR-13); with IMMEDIATE drop unnamed ones (OPT-01)."""
         if self.options.immediate and not pipe.local_name:
             self._unroute(pipe)
             pipe.routing_id = b""
@@ -294,7 +294,7 @@ class Rep(Pattern):
         return sound
 
     def recv(self) -> Message | None:
-        """Take the body of the next request and keep its envelope; raises BadState if the last one has not been answered (REP-02)."""
+        """Take the body of the next request, keep its envelope; raises BadState before the last answer (REP-02)."""
         if self._envelope is not None:
             raise BadState(msg="a REP socket has to answer before it receives")
         taken = self.inbound.pop_from()

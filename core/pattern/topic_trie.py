@@ -38,7 +38,10 @@ class _Node(Generic[V]):
 
 
 class _Trie(Generic[V]):
-    """Radix trie of topics of at least one byte. Only the root may have no value and fewer than two children."""
+    """Radix trie of topics of at least one byte.
+
+    Only the root may have no value and fewer than two children.
+    """
 
     __slots__ = ("_nodes", "_root")
 

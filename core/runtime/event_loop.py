@@ -25,7 +25,7 @@ def has_uvloop() -> bool:
 
 
 def loop_factory(*, uvloop: bool | None = None) -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return the factory of the event loop; True requires uvloop (ImportError), False excludes it, None uses it where it is installed."""
+    """Return the factory of the event loop; True requires uvloop (ImportError), False excludes it, None prefers it."""
     if uvloop is False or (uvloop is None and not has_uvloop()):
         return asyncio.new_event_loop
     from uvloop import new_event_loop

@@ -54,7 +54,7 @@ class LoopThread:
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its end; Ctrl-C cancels it. Raises as `start`, or what the coroutine raises."""
+        """Run a coroutine on the loop and wait for its end; Ctrl-C cancels it. Raises like `start`."""
         done = self.start(coroutine)
         try:
             return done.result()

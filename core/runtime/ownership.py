@@ -58,7 +58,7 @@ class Owned:
                 self._thread = get_ident()
 
     def enter(self) -> None:
-        """Check a call from a thread that is not known as the owner; raises WrongOwner if another thread or loop is."""
+        """Check a call from a thread not known as the owner; raises WrongOwner if another one is."""
         if self._ended:
             self._refuse()
         loop = asyncio._get_running_loop()  # None before a loop runs: what is sent then waits for it

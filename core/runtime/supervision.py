@@ -201,7 +201,7 @@ class Supervisor:
         return asyncio.get_running_loop().call_later(delay_s, partial(self.call, name, call, *arguments, failed=failed))
 
     def call(self, name: str, call: Callable[..., object], *arguments: Any, failed: Failed = None) -> None:
-        """Call something now, for callbacks of the loop or of a signal; a fault is passed to `failed` and not raised."""
+        """Call something now, for callbacks of the loop or a signal; a fault is passed to `failed`."""
         try:
             if self._probe is not None:
                 self._probe(name)
@@ -224,7 +224,7 @@ class Supervisor:
         return run
 
     def each(self, name: str, work: Callable[[Iterator[T]], object], items: Iterator[T], failed: Failed = None) -> None:
-        """Call `work(items)`, which takes the items one by one; after a fault with one it is called again for the others.
+        """Call `work(items)`, which takes items one by one; after a fault again, for the others.
 
         The loop is in `work`, so that the guard costs nothing per item; `failed` is called with each fault.
         """

@@ -320,7 +320,7 @@ def _host(address: str) -> str:
 
 
 def _claimed(request: ZapRequest) -> dict[str, str]:
-    """Return the claimed identity of a refused peer for the log: a user name or a public key, never a password."""
+    """Return the claimed identity of a refused peer for the log: user name or public key, never a password."""
     match request.mechanism, request.credentials:
         case b"PLAIN", (user, _):
             return {"user": user.decode("utf-8", "backslashreplace")}

@@ -181,7 +181,7 @@ def context_for(context: Context | None, security: Secured | None) -> Context:
 
 
 def only_one(context: Context | None, security: Secured | None) -> Secured | None:
-    """Return the security for a context that is made later; raises TypeError if there is a context already, which has its own."""
+    """Return the security for a context made later; raises TypeError if there is a context, which has its own."""
     if context is not None and security is not None:
         raise TypeError("give the security to the context: core.Context(security=...)")
     return security

@@ -50,9 +50,9 @@ def poll_one(socket: Pollable, timeout_ms: float | None, flags: int) -> Awaitabl
 
 
 async def wait_for(sockets: Collection[Pollable], found: Callable[[], T], timeout_ms: float | None) -> T:
-    """Return the first true result of `found`, or its last result when the time is over (None or negative: no limit).
+    """Return the first true result of `found`, or its last when the time is over.
 
-    Events of the sockets cause a new call of `found`.
+    Events of the sockets cause a new call of `found`; `timeout_ms` None or negative is no limit.
     """
     loop = asyncio.get_running_loop()
     deadline = None if timeout_ms is None or timeout_ms < 0 else loop.time() + timeout_ms / 1000

@@ -106,7 +106,9 @@ def traced(handler: Callable[[Request], Any], provider: trace.TracerProvider | N
 
 
 class BrokerSpans:
-    """Spans of a broker's events, for a program that reads its event log: from acceptance to the end, with dispatch as an event.
+    """Spans of a broker's events, for a program that reads its event log.
+
+    Each goes from acceptance to the end, with dispatch as an event.
 
     Args:
         provider: of tracers; None: the global one.

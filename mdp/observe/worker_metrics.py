@@ -24,7 +24,7 @@ GAUGES = {
 
 
 def worker_page(workers: Sequence[Worker]) -> MetricsPage:
-    """Return the page of a process's workers; it is ready while all are registered with a broker and none is stuck."""
+    """Return the page of a process's workers; it is ready while all are registered and none is stuck."""
 
     def not_ready() -> str:
         away = [worker.service for worker in workers if not worker.connected]

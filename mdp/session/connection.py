@@ -46,7 +46,10 @@ _TROUBLES = (
 
 
 class Connection:
-    """A connection that is being opened, is up, or is closed. Raises core.ZMQError: the endpoint or an option is not valid."""
+    """A connection that is being opened, is up, or is closed.
+
+    Raises core.ZMQError: the endpoint or an option is not valid.
+    """
 
     def __init__(
         self,
