@@ -9,22 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.errors import MalformedMessage, NotActive
-from bstar.machine.wire import (
-    DIGITS,
-    STATE_TOPIC,
-    Flag,
-    Question,
-    QuestionKind,
-    ReplyKind,
-    RequestHeader,
-    RequestKind,
-    WitnessAnswerKind,
-    decode_answer,
-    decode_reply_header,
-    decode_state,
-    encode_question,
-    encode_request_header,
-)
+from bstar.machine import wire
 from core.rpc.control_socket import asking
 
 if TYPE_CHECKING:
@@ -39,11 +24,11 @@ __all__ = ["ask_all", "look", "look_in_words", "look_at_witness", "order", "word
 async def look(peer: str, timeout_s: float, security: Secured | None = None) -> StateMessage:
     """Return the next state message of a server, stock members included; raises TimeoutError."""
     async with asking(core.SUB, peer, timeout_s, security) as socket:
-        for topic in (STATE_TOPIC, *DIGITS):
+        for topic in (wire.STATE_TOPIC, *wire.DIGITS):
             socket.setsockopt(core.SUBSCRIBE, topic)
         while True:
             try:
-                return decode_state(await socket.recv_multipart())
+                return wire.decode_state(await socket.recv_multipart())
             except MalformedMessage:
                 continue
 
@@ -74,33 +59,33 @@ def words(message: StateMessage) -> dict[str, Any]:
         return status | {"guard": "none", "safe": False, "serving": message.state.name == "ACTIVE"}
     return status | {
         "role": message.role.name.lower(),
-        "serving": Flag.SERVES in message.flags,
-        "guard": "witness" if Flag.WITNESS in message.flags else "fenced",
-        "safe": Flag.WITNESS in message.flags,
+        "serving": wire.Flag.SERVES in message.flags,
+        "guard": "witness" if wire.Flag.WITNESS in message.flags else "fenced",
+        "safe": wire.Flag.WITNESS in message.flags,
         "ballot": str(message.ballot),
         "node": f"{message.node:016x}",
         "incarnation": message.incarnation,
         "heartbeat_ms": message.heartbeat_ms,
         "hears_peer": bool(message.heard_sequence),
-        "claims": Flag.CLAIMS in message.flags,
-        "yields": Flag.YIELDS in message.flags,
+        "claims": wire.Flag.CLAIMS in message.flags,
+        "yields": wire.Flag.YIELDS in message.flags,
     }
 
 
-async def order(control: str, kind: RequestKind, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
+async def order(control: str, kind: wire.RequestKind, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Send an order to the control socket of a server and return its answer."""
-    header = RequestHeader(kind, secrets.randbits(64), 1)
+    header = wire.RequestHeader(kind, secrets.randbits(64), 1)
     async with asking(core.DEALER, control, timeout_s, security) as socket:
-        await socket.send_multipart([b"", encode_request_header(header)])
+        await socket.send_multipart([b"", wire.encode_request_header(header)])
         frames = await socket.recv_multipart()
     if len(frames) != 3:
         raise MalformedMessage(f"answer of {len(frames)} frames")
-    reply = decode_reply_header(frames[1])
+    reply = wire.decode_reply_header(frames[1])
     try:
         content: dict[str, Any] = json.loads(frames[2])
     except ValueError:
         raise MalformedMessage("answer is not JSON") from None
-    if reply.kind is not ReplyKind.REPLY:
+    if reply.kind is not wire.ReplyKind.REPLY:
         raise NotActive(str(content.get("reason", "refused")), active=str(content.get("active", "")))
     return content
 
@@ -108,8 +93,8 @@ async def order(control: str, kind: RequestKind, timeout_s: float, security: Sec
 async def look_at_witness(witness: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Return the holder of the lease."""
     async with asking(core.DEALER, witness, timeout_s, security) as socket:
-        await socket.send(encode_question(Question(QuestionKind.LOOK, secrets.randbits(64))))
-        answer = decode_answer(await socket.recv())
-    cannot = answer.kind is WitnessAnswerKind.NOT_WRITTEN
+        await socket.send(wire.encode_question(wire.Question(wire.QuestionKind.LOOK, secrets.randbits(64))))
+        answer = wire.decode_answer(await socket.recv())
+    cannot = answer.kind is wire.WitnessAnswerKind.NOT_WRITTEN
     found = {"holder": str(answer.holder), "highest": str(answer.highest), "left_ms": answer.wait_ms}
     return found | ({"trouble": "the ballot file cannot be written"} if cannot else {})

@@ -46,7 +46,17 @@ class Callbacks:
     def every(self, interval_s: float, callback: Callable[[], Any]) -> None:
         """Call `callback` periodically; missed calls are not made up for."""
         loop = asyncio.get_running_loop()
-        self._set_timer(loop, loop.time() + interval_s, interval_s, callback)
+        at = loop.time() + interval_s
+
+        def due() -> None:
+            nonlocal at
+            at = max(at + interval_s, loop.time())
+            timer.at(at)
+            self.spawn(partial(call, callback))
+
+        timer = self._supervisor.timer("bstar beat", due)
+        timer.at(at)
+        self._timers.add(timer)
 
     def serve(self) -> None:
         for callback in self.on_serving:
@@ -85,14 +95,3 @@ class Callbacks:
         async with self._order:
             for callback in callbacks:
                 await call(callback)
-
-    def _set_timer(self, loop: asyncio.AbstractEventLoop, at: float, interval_s: float, callback: Callable[[], Any]) -> None:
-        def due() -> None:
-            nonlocal at
-            at = max(at + interval_s, loop.time())
-            timer.at(at)
-            self.spawn(partial(call, callback))
-
-        timer = self._supervisor.timer("bstar beat", due)
-        timer.at(at)
-        self._timers.add(timer)

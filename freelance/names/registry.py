@@ -10,25 +10,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from freelance.errors import CatalogFull, MalformedMessage
+from freelance.names import messages
 from freelance.names.catalog import Catalog, digest
-from freelance.names.messages import (
-    BAD,
-    FULL,
-    NONE,
-    OK,
-    PAGE,
-    Drop,
-    Dump,
-    Get,
-    List,
-    Merge,
-    Put,
-    State,
-    Watch,
-    decode_request,
-    encode_entry,
-    encode_record,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,21 +49,21 @@ class Registry:
         """Take a request `[verb][…]`; an error is reported in the reply."""
         self.tick(now)
         try:
-            return self._do(decode_request(body), wall_ms, now)
+            return self._do(messages.decode_request(body), wall_ms, now)
         except MalformedMessage as error:
             self.counters["refused_malformed"] += 1
-            return Answer([BAD, error.reason.encode()], [])
+            return Answer([messages.BAD, error.reason.encode()], [])
         except CatalogFull as error:
             self.counters["refused_full"] += 1
-            return Answer([FULL, str(error).encode()], [])
+            return Answer([messages.FULL, str(error).encode()], [])
 
     def put(self, key: Key, ttl_ms: int, *, wall_ms: int, now: float) -> bytes:
         """Add an endpoint of our own configuration; return the record for the other servers. Raises as `Catalog.put`."""
         entry = self.catalog.put(key, ttl_ms, wall_ms=wall_ms, now=now)
         self.changed.add(key[:2])
-        return encode_record(entry)
+        return messages.encode_record(entry)
 
-    def merge(self, records: Merge, *, wall_ms: int, now: float) -> None:
+    def merge(self, records: messages.Merge, *, wall_ms: int, now: float) -> None:
         """Take records of another server; those beyond a limit are counted."""
         for entry in records.entries:
             try:
@@ -97,7 +80,7 @@ class Registry:
     def listing_reply(self, where: tuple[str, str], now: float) -> list[bytes]:
         """Return the reply to GET."""
         entries = self.catalog.listing(*where, now)
-        return [OK if entries else NONE, digest(entries), *map(encode_entry, entries)]
+        return [messages.OK if entries else messages.NONE, digest(entries), *map(messages.encode_entry, entries)]
 
     def tick(self, now: float) -> None:
         self.changed |= self.catalog.tick(now)
@@ -107,32 +90,32 @@ class Registry:
 
     def _do(self, request: NameRequest, wall_ms: int, now: float) -> Answer | Wait:
         match request:
-            case Get(environment, name):
+            case messages.Get(environment, name):
                 self.counters["get"] += 1
                 return Answer(self.listing_reply((environment, name), now), [])
-            case Watch(environment, name, known, wait_ms):
+            case messages.Watch(environment, name, known, wait_ms):
                 self.counters["watch"] += 1
                 reply = self.listing_reply((environment, name), now)
                 if reply[1] != known or not wait_ms:
                     return Answer(reply, [])
                 return Wait((environment, name), known, now + wait_ms / 1000)
-            case Put(key, ttl_ms):
+            case messages.Put(key, ttl_ms):
                 self.counters["set"] += 1
-                return Answer([OK], [self.put(key, ttl_ms, wall_ms=wall_ms, now=now)])
-            case Drop(key):
+                return Answer([messages.OK], [self.put(key, ttl_ms, wall_ms=wall_ms, now=now)])
+            case messages.Drop(key):
                 self.counters["drop"] += 1
                 entry = self.catalog.withdraw(key, wall_ms=wall_ms, now=now)
                 if entry is None:
-                    return Answer([NONE], [])
+                    return Answer([messages.NONE], [])
                 self.changed.add(key[:2])
-                return Answer([OK], [encode_record(entry)])
-            case List(environment, after):
-                names = self.catalog.names(environment, after, PAGE, now)
-                return Answer([OK, *(name.encode() for name in names)], [])
-            case State():
-                return Answer([OK, self.catalog.state()], [])
-            case Dump(after_key):
-                return Answer([OK, *map(encode_record, self.catalog.dump(after_key, PAGE, now))], [])
-            case Merge():
+                return Answer([messages.OK], [messages.encode_record(entry)])
+            case messages.List(environment, after):
+                names = self.catalog.names(environment, after, messages.PAGE, now)
+                return Answer([messages.OK, *(name.encode() for name in names)], [])
+            case messages.State():
+                return Answer([messages.OK, self.catalog.state()], [])
+            case messages.Dump(after_key):
+                return Answer([messages.OK, *map(messages.encode_record, self.catalog.dump(after_key, messages.PAGE, now))], [])
+            case messages.Merge():
                 self.merge(request, wall_ms=wall_ms, now=now)
-                return Answer([OK], [])
+                return Answer([messages.OK], [])
