@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -18,9 +18,10 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Decorator", "field_options", "given", "options"]
+__all__ = ["Decorator", "build", "field_options", "given", "options"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+T = TypeVar("T")
 
 _ENTRY = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.MULTILINE)
 _RULE_IDS = re.compile(r" \((?:fault )?[A-Z]{1,4}-?\d+\)")
@@ -61,6 +62,12 @@ def field_options(
         )
 
     return options(*(option(field) for field in dataclasses.fields(cls) if field.name not in skip))
+
+
+def build(cls: type[T], values: dict[str, Any], **more: Any) -> T:
+    """Make a dataclass of the values of its options, which are taken out of `values`."""
+    names = [field.name for field in dataclasses.fields(cls) if field.name in values]  # type: ignore[arg-type]  # of a dataclass
+    return cls(**{name: values.pop(name) for name in names}, **more)
 
 
 def given(context: click.Context, cls: type) -> dict[str, Any]:

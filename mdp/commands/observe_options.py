@@ -11,7 +11,7 @@ import click
 
 from core.daemon.exit_codes import DiskFailed
 from core.daemon.http import http_option, serve_page
-from core.daemon.option_fields import field_options, options
+from core.daemon.option_fields import build, field_options, options
 from mdp.eventlog.files import EventLogOptions, EventLogWriter
 from mdp.observe.broker_metrics import BrokerMetrics
 
@@ -59,8 +59,7 @@ def observe_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def command(*args: Any, http: tuple[str, int] | None, events: str | None, **kwargs: Any) -> Any:
-        options = EventLogOptions(**{name: kwargs.pop(name) for name in EventLogOptions.__slots__})
-        return function(*args, observation=Observation(http, events, options), **kwargs)
+        return function(*args, observation=Observation(http, events, build(EventLogOptions, kwargs)), **kwargs)
 
     events_option = click.option("--events", metavar="DIR", help="Directory for the event log of all requests (specs/events.md).")
     return options(http_option, events_option, field_options(EventLogOptions))(command)

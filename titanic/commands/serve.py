@@ -12,7 +12,7 @@ import click
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, CONNECT, Command
 from core.daemon.http import http_option, serve_page
-from core.daemon.option_fields import field_options, options
+from core.daemon.option_fields import build, field_options, options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.daemon.security_flags import security_options
 from mdp.commands.client_options import BROKER
@@ -133,19 +133,18 @@ def serve(
         raise click.UsageError("--mirror needs --fsync always and --store DIR")
     if (new_pair is not None) != (mirror_bind is not None) or (new_pair is not None and mirror is None):
         raise click.UsageError("half of a pair needs --bstar, --mirror and --mirror-bind: each is the mirror of the other")
-    log_options = LogOptions(segment_bytes=values.pop("segment_bytes"))
-    journal = JournalOptions(log=log_options, fsync=fsync, scrub_s=values.pop("scrub_s"))
-    paired = PairedOptions(
+    paired = build(
+        PairedOptions,
+        values,
         brokers=brokers,
         mirror=mirror or "",
         mirror_bind=mirror_bind or "",
-        journal=journal,
+        journal=build(JournalOptions, values, log=build(LogOptions, values), fsync=fsync),
         go_on=mirror_away == "go-on",
         window_s=values.pop("mirror_window"),
         mirror_timeout_s=values.pop("mirror_timeout"),
-        limits=Limits(**{name: values.pop(name) for name in Limits.__slots__}),
-        **{name: values.pop(name) for name in ("hyphens", "heartbeat_ms", "liveness", "security")},
-        service=ServiceOptions(dispatch=DispatchOptions(**{name: values.pop(name) for name in DispatchOptions.__slots__}), **values),
+        limits=build(Limits, values),
+        service=build(ServiceOptions, values, dispatch=build(DispatchOptions, values)),
     )
 
     async def body(daemon: Daemon) -> None:
