@@ -8,6 +8,7 @@ broker names no users, and all requests are accessible to all, as in RFC 9.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from titanic.access.broker_permissions import Question, Verdict
@@ -89,20 +90,21 @@ class Access:
         except BadRequest:
             self._store.submit(frames, done)  # answers the reason, and counts it
             return
-        self._permissions.ask(Question(b"call", owner, asked.service), self._submit_decided, (owner, frames, asked, done))
+        self._if_callable(owner, asked.service, done, partial(self._store.submit, frames, done, lambda _: asked, owner))
 
-    def _submit_decided(self, about: Any, verdict: Verdict) -> None:
-        owner, frames, asked, done = about
+    def _if_callable(self, owner: bytes, service: bytes, done: Done, act: Callable[[], None]) -> None:
+        """Act if the user may call the service; otherwise answer the reason."""
+        self._permissions.ask(Question(b"call", owner, service), self._call_decided, (owner, service, done, act))
+
+    def _call_decided(self, about: Any, verdict: Verdict) -> None:
+        owner, service, done, act = about
         if verdict is Verdict.YES:
-            self._store.submit(frames, done, lambda _: asked, owner)
-        else:
-            done(self._refused(owner, asked.service, verdict))
-
-    def _refused(self, owner: bytes, service: bytes, verdict: Verdict) -> list[bytes]:
-        if verdict is Verdict.NO:
+            act()
+        elif verdict is Verdict.NO:
             self._store.counters["forbidden"] += 1
-            return [BAD, refusal(owner, service).encode()]
-        return self._cannot_tell()
+            done([BAD, refusal(owner, service).encode()])
+        else:
+            done(self._cannot_tell())
 
     def _cannot_tell(self) -> list[bytes]:
         return [FAILED, f"the broker does not say what users may do: {self._permissions.reason}".encode()]
@@ -174,14 +176,7 @@ class Access:
         except BadRequest:
             self._batch(frames, done, owner)  # answers the reason; an invalid name is no question for the broker
             return
-
-        def then(_: None, verdict: Verdict) -> None:
-            if verdict is Verdict.YES:
-                self._batch(frames, done, owner)
-            else:
-                done(self._refused(owner, service, verdict))
-
-        self._permissions.ask(Question(b"call", owner, service), then, None)
+        self._if_callable(owner, service, done, partial(self._batch, frames, done, owner))
 
 
 def refusal(owner: bytes, service: bytes) -> str:
