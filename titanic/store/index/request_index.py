@@ -1,18 +1,8 @@
 """Index of all stored requests: their life from acceptance to close, and what compaction must keep (specs/titanic.md §4.1, §8). Pure.
 
-States of a request, with the method on each edge:
-
-    accept -> STORING --stored--> WAITING --answered--> ANSWERED --closed--> forgotten
-                 |                   |                                ^
-              abandon          dead_lettered --> DEAD ----closed------'
-
-    STORING          nothing is durable; a repeated key waits for this one
-    WAITING          the REQUEST is durable: acknowledged, delivered until it ends
-    ANSWERED, DEAD   the REPLY or DEAD is durable: fetchable, never delivered again; a late reply is discarded
-    forgotten        the CLOSE is durable; its key is remembered for `key_age_ms`
-
-The store calls `stored`, `answered`, `dead_lettered` and `closed` only after the record is durable. Bodies stay on disk; an entry knows
-their places. Times are ms of the store clock.
+`titanic.store.index.stored_request` has the states of a request, with the method on each edge. The store calls `stored`, `answered`,
+`dead_lettered` and `closed` only after the record is durable. Bodies stay on disk; an entry knows their places. Times are ms of the store
+clock.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@ States, with the method of `RequestIndex` on each edge:
                  |                   '------dead_lettered--> DEAD ----closed--> forgotten
                  '--abandon--> forgotten
 
-    STORING     `request` is None; unknown to clients
-    WAITING     `request` is durable; `ending`: a REPLY or DEAD is being written, `closing`: CLOSEs are being written
-    ANSWERED    `reply` is the place of the REPLY; `request` is no longer needed
-    DEAD        `reply` is the place of the DEAD
+    STORING      nothing is durable: `request` is None, clients know nothing of it, and a repeated key waits for it
+    WAITING      `request` is durable: acknowledged, delivered until it ends
+                 `ending`: a REPLY or DEAD is being written, `closing`: CLOSEs are being written
+    ANSWERED     `reply` is the place of the REPLY: can be fetched, never delivered again; a late reply is discarded
+    DEAD         `reply` is the place of the DEAD
+    forgotten    the CLOSE is durable; its key is remembered for `key_age_ms`
 """
 
 from __future__ import annotations
