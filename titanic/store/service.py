@@ -2,8 +2,8 @@
 
     titanic.request  titanic.reply  titanic.close     RFC 9, each an mdp.Worker with many requests in flight
     titanic.wait     [uuid][ms]                       extension: as titanic.reply, but answered when the request ends
-    titanic.batch    see titanic.store.batches              extension: many requests at once, all or none
-    titanic.look     see titanic.store.status               extension: state, metrics and requests, for the operator
+    titanic.batch    see titanic.store.batches        extension: many requests at once, all or none
+    titanic.look     see titanic.store.status         extension: state, metrics and requests, for the operator
 
 Delivery uses an mdp.Client: `mmi.service` first, then the request (TSP-12). There is neither a task nor a future per request: the client
 calls back.

@@ -1,7 +1,9 @@
 """Status of a store that serves: state, counters and gauges, requests.
 
-titanic.look    ours:  [status]                            -> [200][JSON object]
-[requests][service][start][count]   -> [200][JSON array], service b"" for all
+    titanic.look    extension
+
+    [status]                             -> [200][JSON object]
+    [requests][service][start][count]    -> [200][JSON array], service b"" for all
 
 An operator sees everything. With authentication, another user sees the state of the store and its own requests.
 """
