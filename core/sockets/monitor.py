@@ -190,8 +190,7 @@ class SocketMonitoring:
     monitors: Monitors
 
     @abstractmethod
-    def check_open(self) -> None:
-        """See `SocketOptions`."""
+    def check_open(self) -> None: ...
 
     def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
         """Call `sink` with each `MonitorEvent` of these kinds, at once."""

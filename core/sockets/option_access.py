@@ -43,16 +43,13 @@ class SocketOptions(OptionValues):
         """Raise SocketClosed (ENOTSOCK) or ContextTerminated (ETERM) after the end."""
 
     @abstractmethod
-    def options_changed(self, name: str) -> None:
-        """Apply the new value of an option, if it acts at once."""
-
+    def options_changed(self, name: str) -> None: ...  # apply the new value of an option, if it acts at once
     @abstractmethod
     def peer_limits(self, routing_id: bytes | None = None) -> PeerLimits | None:
         """Return the limits that peers have announced."""
 
     @abstractmethod
-    def live_option(self, option: int) -> Any:
-        """Return an option that only a live socket knows (EVENTS, RCVMORE, LAST_ENDPOINT, TYPE), None for any other."""
+    def live_option(self, option: int) -> Any: ...  # only a live socket knows EVENTS, RCVMORE, LAST_ENDPOINT, TYPE; None for any other
 
     def setsockopt(self, option: int | str, value: OptionValue | str) -> None:
         """Set an option by number or name; SUBSCRIBE and UNSUBSCRIBE act on the topics.

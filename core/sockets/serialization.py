@@ -21,16 +21,11 @@ class Serialization:
     __slots__ = ()
 
     @abstractmethod
-    def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
-        """See `Socket.send`."""
-
+    def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]: ...
     @abstractmethod
-    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
-        """See `Socket.send_multipart`."""
-
+    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]: ...
     @abstractmethod
-    def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
-        """Receive one message, or one frame of it, converted by `shape`."""
+    def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]: ...
 
     def send_string(self, u: str, flags: int = 0, copy: bool = True, encoding: str = "utf-8") -> Awaitable[None]:
         """Send text as one frame."""
