@@ -21,7 +21,8 @@ PATH = re.compile(r"`([\w.*-]+(?:/[\w.*-]+)*(?:\.(?:py|md|toml|txt)|/))`")
 SPECS = sorted((ROOT / "specs").glob("*.md"))
 # Tables of mistakes that tests detect: they quote lines of code.
 QUOTED = {"layout.md", "mutants.md"}
-# A name in the code, as specs/ write it: `module.Class.method`, `Class.method` or `package.Name`.
+# A name in the code, as specs/ write it: `module.Class.method`, `Class.method`, `package.Name`, or names behind a file.
+NAMES_IN_FILE = re.compile(r"([\w/]+\.py) ([A-Za-z_][\w., ]*)")
 REFERENCE = re.compile(r"[\w/]+(?:\.[A-Za-z_]\w*)+(?:\(\))?")
 # Look like names in the code: services, a logger, a file, an example of a file name, the standard library.
 NO_REFERENCES = re.compile(r"(mmi|titanic)\.[a-z.]+|mdp\.refusals|py\.typed|N+\.seg|os\.urandom")
@@ -141,6 +142,15 @@ def test_every_name_in_the_code_exists() -> None:
         if page.name not in QUOTED
         for place, text in quoted(page)
         if REFERENCE.fullmatch(text) and not PATH.fullmatch(f"`{text}`") and not NO_REFERENCES.fullmatch(text) and not exists(text, classes)
+    ]
+    lost += [
+        f"{place} {name}"
+        for page in SPECS
+        if page.name not in QUOTED
+        for place, text in quoted(page)
+        if (found := NAMES_IN_FILE.fullmatch(text))
+        for name in re.split(r"[., ]+", found[2])
+        if not any(name in identifiers(module) for module in modules() if f"/{module}".endswith(f"/{found[1]}"))
     ]
     assert lost == []
 
