@@ -14,7 +14,7 @@ import click
 
 from core import constants, errors
 from core.daemon.command import BIND, CONNECT, Group
-from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable
+from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable, exits
 from core.daemon.logs import printable
 from core.daemon.option_fields import options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
@@ -99,28 +99,24 @@ def socket_options(kinds: list[str], default: str) -> Decorator:
 async def open_socket(flags: SocketFlags) -> AsyncIterator[Socket]:
     """Make a socket with its endpoints; leaving waits for LINGER."""
     async with Context(security=flags.security) as context:
-        try:
+        with exits({errors.InvalidOption: click.UsageError}):
             socket = context.socket(constants.SocketType[flags.kind.upper()], **flags.settings)
-        except errors.InvalidOption as error:
-            raise click.UsageError(str(error)) from None
         attach(socket, flags.bind, flags.connect)
         yield socket
 
 
 def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> None:
     """Bind and connect a socket."""
-    for endpoint in bind:
-        try:
-            socket.bind(endpoint)
-        except errors.InvalidOption as error:
-            raise click.UsageError(str(error)) from None
-        except errors.ZMQError as error:
-            raise Unreachable(f"cannot listen on {endpoint}: {error.strerror}") from None
-    for endpoint in connect:
-        try:
+    with exits({errors.InvalidOption: click.UsageError}):
+        for endpoint in bind:
+            try:
+                socket.bind(endpoint)
+            except errors.InvalidOption:
+                raise
+            except errors.ZMQError as error:
+                raise Unreachable(f"cannot listen on {endpoint}: {error.strerror}") from None
+        for endpoint in connect:
             socket.connect(endpoint)
-        except errors.InvalidOption as error:
-            raise click.UsageError(str(error)) from None
 
 
 @main.command()

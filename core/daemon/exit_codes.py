@@ -62,7 +62,7 @@ class Interrupted(ExitError):
 
 
 @contextmanager
-def exits(codes: Mapping[type[Exception], type[ExitError]]) -> Iterator[None]:
+def exits(codes: Mapping[type[Exception], type[click.ClickException]]) -> Iterator[None]:
     """Turn errors of the block into those with an exit code, with the same text; the first kind that fits counts."""
     try:
         yield

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from core.daemon.command import CONNECT, SECONDS
-from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.option_fields import options
 from core.daemon.security_flags import security_options
 from core.errors import LocalProtocolError
@@ -48,12 +48,9 @@ def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str]
         async with Client(brokers, **settings) as client:
             return await talk(client)
 
-    try:
-        return run(converse(), uvloop=uvloop)
-    except NoBroker as error:
-        why = f": {error.text}" if error.text else ""
-        raise Unreachable(f"no broker reached within {error.after_s:.1f} s{why}") from None
-    except RequestError as error:
-        raise RequestFailed(str(error)) from None
-    except LocalProtocolError as error:
-        raise click.UsageError(str(error)) from None
+    with exits({RequestError: RequestFailed, LocalProtocolError: click.UsageError}):
+        try:
+            return run(converse(), uvloop=uvloop)
+        except NoBroker as error:
+            why = f": {error.text}" if error.text else ""
+            raise Unreachable(f"no broker reached within {error.after_s:.1f} s{why}") from None

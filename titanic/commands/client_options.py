@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import mdp
-from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.errors import LocalProtocolError
 from core.runtime.event_loop import run
 from titanic.client import Client
@@ -28,11 +28,8 @@ def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str]
         async with Client(brokers, **options) as client:
             return await talk(client)
 
-    try:
-        return run(converse(), uvloop=uvloop)
-    except mdp.Unreachable as error:
-        raise Unreachable(f"no broker at {', '.join(brokers)}: {error}") from None
-    except (mdp.RequestError, TitanicError) as error:
-        raise RequestFailed(str(error)) from None
-    except LocalProtocolError as error:
-        raise click.UsageError(str(error)) from None
+    with exits({mdp.RequestError: RequestFailed, TitanicError: RequestFailed, LocalProtocolError: click.UsageError}):
+        try:
+            return run(converse(), uvloop=uvloop)
+        except mdp.Unreachable as error:
+            raise Unreachable(f"no broker at {', '.join(brokers)}: {error}") from None
