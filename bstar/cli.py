@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import AsyncExitStack
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -80,7 +79,7 @@ def run(
     if primary is None:
         raise click.UsageError("which of the two is this? give --primary or --backup")
     role = State.PRIMARY if primary else State.BACKUP
-    answer = handler or _echo
+    answer = handler or (lambda request: request.body)
     if options["compatible"] and (options["witness"] or options["store"] or pair_key_file):
         raise click.UsageError("--compatible has no ballots: leave --witness, --store and --pair-key-file out")
     options["pair_key"] = key_from(pair_key_file)
@@ -96,10 +95,6 @@ def run(
 
     with pair_errors():
         run_daemon(body, settings)
-
-
-def _echo(request: Request) -> list[bytes]:
-    return request.body
 
 
 @main.command()
@@ -146,9 +141,11 @@ def witness(
             ]
             for one in ones:
                 await stack.enter_async_context(one)
-            figures = partial(_sums, [one.counters for one in ones])
             page = figures_page(
-                "bstar witness", "bstar_witness", figures, not_ready=lambda: "; ".join(filter(None, (one.trouble for one in ones)))
+                "bstar witness",
+                "bstar_witness",
+                lambda: sum((one.counters for one in ones), Counter()),
+                not_ready=lambda: "; ".join(filter(None, (one.trouble for one in ones))),
             )
             await stack.enter_async_context(serve_page(http, page))
             daemon.ready("witness runs", endpoint=", ".join(one.endpoint for one in ones), pair_key=bool(keys))
@@ -156,10 +153,6 @@ def witness(
 
     with pair_errors():
         run_daemon(body, settings)
-
-
-def _sums(counters: list[Counter[str]]) -> Counter[str]:
-    return sum(counters, Counter())
 
 
 # ----------------------------------------------------------------------------------------------------------------- operators

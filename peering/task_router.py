@@ -148,7 +148,7 @@ class TaskRouter:
             return False
         if self.workers.idle:
             return True
-        return side is Side.LOCAL and self._may_lend(now)
+        return side is Side.LOCAL and self._chosen(now) is not None
 
     @property
     def open(self) -> int:
@@ -360,9 +360,6 @@ class TaskRouter:
         return self._serve(now)
 
     # --- inside ---------------------------------------------------------------------------------------------------------------
-
-    def _may_lend(self, now: float) -> bool:
-        return self._chosen(now) is not None
 
     def _chosen(self, now: float) -> bytes | None:
         full = [peer for peer, tasks in self._lent.items() if len(tasks) >= self._limits.lent_max]

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BALLOT", "GUIDE", "Cell", "Effect", "Event", "Fault", "State", "Verdict", "mermaid", "step"]
+__all__ = ["BALLOT", "GUIDE", "Cell", "Effect", "Event", "Fault", "State", "Verdict", "step"]
 
 
 class State(IntEnum):
@@ -248,18 +248,3 @@ def step(
     if int(event) == int(role) and (table is GUIDE or state is not ACTIVE):  # PEER_PRIMARY and PEER_BACKUP are the roles' digits
         return Cell(state, fault=Fault.DOUBLE_PRIMARY if role is PRIMARY else Fault.DOUBLE_BACKUP)
     return table[state][event]
-
-
-def mermaid(table: Mapping[State, Mapping[Event, Cell]]) -> str:
-    """Draw a table as a Mermaid state diagram: an arrow per cell that changes the state, claims or is fatal."""
-    lines = ["stateDiagram-v2", "    [*] --> PRIMARY: configured primary", "    [*] --> BACKUP: configured backup"]
-    for state, row in table.items():
-        for event, cell in row.items():
-            label = event.name.replace("_", " ").lower()
-            if cell.fault:
-                lines.append(f"    {state.name} --> [*]: {label}, fatal")
-            elif cell.state is not state:
-                lines.append(f"    {state.name} --> {cell.state.name}: {label}")
-            elif CLAIM in cell.effects:
-                lines.append(f"    {state.name} --> {state.name}: {label}, claims")
-    return "\n".join(lines) + "\n"

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["NameServer"]
 
 UNSENT_MAX: Final = 20_000  # records queued for an unreachable peer; it fetches the rest when it is back
-RECORDS_PER_MESSAGE: Final = PAGE
 # A server that has just started and has no records of its peers yet would report that a name does not exist.
 VERBS_AFTER_CATCHING_UP: Final = frozenset({b"GET", b"WATCH", b"LIST"})
 
@@ -260,7 +259,7 @@ class Peer:
             async with asyncio.timeout(self._sync_s):
                 while True:
                     await self._queued.wait()
-                    records = list(self._unsent)[:RECORDS_PER_MESSAGE]
+                    records = list(self._unsent)[:PAGE]
                     if records:
                         await self._ask(b"MERGE", *records)
                     for record in records:

@@ -11,7 +11,8 @@ import click
 import pytest
 
 from bstar.cli import main
-from bstar.machine.fsm import BALLOT, GUIDE, mermaid
+from bstar.machine.fsm import BALLOT, GUIDE
+from tests.scenes.bstar_diagram import mermaid
 from tests.scenes.docs_page import Page, flag_table
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from bstar.machine import fsm
-from bstar.machine.fsm import BALLOT, GUIDE, Cell, Effect, Event, Fault, State, Verdict, mermaid, step
+from bstar.machine.fsm import BALLOT, GUIDE, Cell, Effect, Event, Fault, State, Verdict, step
+from tests.scenes.bstar_diagram import mermaid
 
 PRIMARY, BACKUP, ACTIVE, PASSIVE = State
 ROLES = (PRIMARY, BACKUP)
