@@ -7,6 +7,7 @@ are behind messages that have no place. So every quarter of a second the session
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,40 +30,27 @@ SIGN_OF_LIFE_S: Final = 0.25  # shorter than any useful timeout, and 30 bytes a 
 SOON_S: Final = 0.02  # until the next check whether everything of the peer was read
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Heartbeat:
     """Heartbeat timers; the actions are passed in."""
 
-    __slots__ = (
-        "_alive", "_dead", "_suspended", "_interval_s", "_later", "_ping", "_ping_seen", "_timeout_s", "_timers", "_ttl_s", "_ttl_seen",
-        "heard",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        later: Callable[[float, Callable[[], object]], asyncio.TimerHandle],
-        interval_s: float,
-        timeout_s: float,
-        ping: Callable[[], None],
-        dead: Callable[[str], None],
-        alive: Callable[[], float],
-    ) -> None:
-        self.heard = False  # set by the owner when anything was read (ZMTP-57)
-        self._later = later  # starts a timer; the connection ends with a fault in one
-        self._interval_s = interval_s  # between PINGs, 0 to send none (ZMTP-55)
-        self._timeout_s = timeout_s  # silence after a PING that ends the connection, 0 for never (ZMTP-56)
-        self._ping = ping  # sends a PING
-        self._dead = dead  # called with a reason when the peer was silent for too long
-        self._alive = alive  # sends a sign of life; returns the seconds until the next one, 0 for none
-        self._suspended = False  # nothing is read
-        self._ttl_s = 0.0
-        self._ping_seen = False
-        self._ttl_seen = False
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+    later: Callable[[float, Callable[[], object]], asyncio.TimerHandle]  # starts a timer; the connection ends with a fault in one
+    interval_s: float  # between PINGs, 0 to send none (ZMTP-55)
+    timeout_s: float  # silence after a PING that ends the connection, 0 for never (ZMTP-56)
+    ping: Callable[[], None]
+    dead: Callable[[str], None]  # called with a reason when the peer was silent for too long
+    alive: Callable[[], float]  # sends a sign of life; returns the seconds until the next one, 0 for none
+    heard: bool = False  # set by the owner when anything was read (ZMTP-57)
+    _suspended: bool = False  # nothing is read
+    _ttl_s: float = 0.0
+    _ping_seen: bool = False
+    _ttl_seen: bool = False
+    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
 
     def start(self) -> None:
         """Start; the first PING is sent after one interval."""
-        if self._interval_s > 0:
-            self._timers["ping"] = self._later(self._interval_s, self._send)
+        if self.interval_s > 0:
+            self._timers["ping"] = self.later(self.interval_s, self._send)
 
     def stop(self) -> None:
         for timer in self._timers.values():
@@ -78,7 +66,7 @@ class Heartbeat:
         if timer is not None:
             timer.cancel()
         if ttl_s > 0:
-            self._timers["ttl"] = self._later(ttl_s, self._ttl_over)
+            self._timers["ttl"] = self.later(ttl_s, self._ttl_over)
 
     def suspend(self) -> None:
         """Ignore silence: nothing is read from now on."""
@@ -88,7 +76,7 @@ class Heartbeat:
     def show_life(self, delay_s: float) -> None:
         """Send a sign of life after a time, unless one is due earlier."""
         if "life" not in self._timers:
-            self._timers["life"] = self._later(delay_s, self._show_life)
+            self._timers["life"] = self.later(delay_s, self._show_life)
 
     def resume(self) -> None:
         """Measure silence again: reading goes on."""
@@ -97,7 +85,7 @@ class Heartbeat:
 
     def _show_life(self) -> None:
         del self._timers["life"]
-        again_s = self._alive()
+        again_s = self.alive()
         if again_s:
             self.show_life(again_s)
 
@@ -108,18 +96,18 @@ class Heartbeat:
             self.heard = False
 
     def _send(self) -> None:
-        self._timers["ping"] = self._later(self._interval_s, self._send)
-        if self._timeout_s > 0 and "timeout" not in self._timers:
+        self._timers["ping"] = self.later(self.interval_s, self._send)
+        if self.timeout_s > 0 and "timeout" not in self._timers:
             self._note()
             self._ping_seen = False
-            self._timers["timeout"] = self._later(self._timeout_s, self._timeout_over)
-        self._ping()
+            self._timers["timeout"] = self.later(self.timeout_s, self._timeout_over)
+        self.ping()
 
     def _timeout_over(self) -> None:
         del self._timers["timeout"]
         self._note()
         if not self._ping_seen:
-            self._dead(f"silent for {self._timeout_s:g} s after a PING")
+            self.dead(f"silent for {self.timeout_s:g} s after a PING")
 
     def _ttl_over(self) -> None:
         del self._timers["ttl"]
@@ -127,7 +115,7 @@ class Heartbeat:
         if self._suspended:
             self.ttl(self._ttl_s)
         elif not self._ttl_seen:
-            self._dead("silent for longer than the TTL of its last PING")
+            self.dead("silent for longer than the TTL of its last PING")
 
 
 class KeptAlive(FrameReading):

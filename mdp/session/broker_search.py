@@ -18,6 +18,7 @@ that refused is asked first, because the other machine may be gone. Ballots that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 from typing import TYPE_CHECKING
@@ -61,18 +62,18 @@ class EndReason(Enum):
     DISCONNECTED = auto()  # the broker sent DISCONNECT
 
 
+@dataclass(slots=True)
 class SearchTimes:
     """Waits of a search."""
 
-    __slots__ = ("join_s", "lost_s", "reconnect_max_s", "reconnect_s")
+    reconnect_s: float = 2.5  # first wait after silence or DISCONNECT, as in the guide (MDP-20)
+    reconnect_max_s: float = 32.0  # cap of the waits
+    lost_s: float = 0.1  # first wait after a lost connection: long enough to spread many clients (fault B10), too short to be noticed
+    join_s: float = 1.0  # how long one of several brokers may take before the next is tried
 
-    def __init__(self, reconnect_s: float = 2.5, reconnect_max_s: float = 32.0, lost_s: float = 0.1, join_s: float = 1.0) -> None:
-        if not (0 < lost_s and 0 < reconnect_s <= reconnect_max_s and join_s > 0):
-            raise ValueError(f"waits must be positive: {lost_s=} {reconnect_s=} {reconnect_max_s=} {join_s=}")
-        self.reconnect_s = reconnect_s  # first wait after silence or DISCONNECT, 2.5 s in the guide (MDP-20)
-        self.reconnect_max_s = reconnect_max_s  # cap of the waits
-        self.lost_s = lost_s  # first wait after a lost connection: long enough to spread many clients (fault B10), too short to be noticed
-        self.join_s = join_s  # how long one of several brokers may take before the next is tried
+    def __post_init__(self) -> None:
+        if not (0 < self.lost_s and 0 < self.reconnect_s <= self.reconnect_max_s and self.join_s > 0):
+            raise ValueError(f"waits must be positive: {self}")
 
 
 def chosen_dialect(name: str) -> Dialect | None:
