@@ -131,7 +131,7 @@ class TaskRouter:
         self.draining = False  # nothing more is read or lent
         self._state_s = limits.state_ms / 1000
         self._ttl_s = limits.ttl_ms / 1000
-        self._number = first_number
+        self._number = first_number  # of additional addresses; random, so that a restarted broker repeats none
         self._again: deque[Task] = deque()  # tasks that lost their worker or peer
         self._by_origin: dict[tuple[Side, bytes], set[Task]] = {}  # open tasks by sender
         self._lent: dict[bytes, dict[Envelope, Task]] = {}  # tasks by peer and by the envelope sent to it

@@ -86,7 +86,7 @@ class Voter:
     def __init__(
         self,
         socket: core.Socket,  # bound; owned by the voter from now on
-        # takes a `Request`, reiterations the reply's body frames, one frame, or None for no reply; may be a coroutine function. It
+        # takes a `Request`, returns the reply's body frames, one frame, or None for no reply; may be a coroutine function. It
         # must be quick or asynchronous: it blocks heartbeats while it computes
         handler: Callable[[Request], Any],
         policy: VotePolicy,
