@@ -9,6 +9,7 @@ import pytest
 
 import core
 import freelance
+from core.rpc.handlers import echo
 from freelance.models.agent import Agent, AgentLimits
 from freelance.models.effects import Finished, Send
 from freelance.models.shotgun import Shotgun
@@ -21,10 +22,6 @@ MODELS: tuple[Model, ...] = (1, 2, 3)
 A, B = b"tcp://a:1", b"tcp://b:1"
 ANY = "tcp://127.0.0.1:*"
 NOBODY = "tcp://127.0.0.1:9"  # the discard port: nothing listens there
-
-
-def echo(body: list[bytes]) -> list[bytes]:
-    return body
 
 
 def test_agent_asks_an_added_server_once_it_has_joined() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import core
 import freelance
+from core.rpc.handlers import echo
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 MODELS: tuple[Model, ...] = (1, 2, 3)
 ANY = "tcp://127.0.0.1:*"
 NOBODY = "tcp://127.0.0.1:9"  # the discard port: nothing listens there
-
-
-def echo(body: list[bytes]) -> list[bytes]:
-    return body
 
 
 @pytest.fixture(params=MODELS)

@@ -9,6 +9,7 @@ import pytest
 
 import core
 import freelance
+from core.rpc.handlers import echo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,10 +21,6 @@ MODELS: list[Model] = [1, 2, 3]
 FRAMES_MAX = 1024
 ENVELOPES = {1: 1, 2: 2, 3: 1}  # frames before the body
 QUICK: dict[str, Any] = {"timeout": 20.0, "try_timeout": 5.0, "hedge": None}
-
-
-async def echo(body: list[bytes]) -> list[bytes]:
-    return body
 
 
 def server(path: Path, model: Model, handler: Any = echo, **options: Any) -> freelance.Server:

@@ -11,6 +11,7 @@ import pytest
 
 import core
 import pirate
+from core.rpc.handlers import echo
 from pirate.worker_session import SessionState
 from tests.scenes.waiting import eventually
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 ANY = "tcp://127.0.0.1:*"
 NOBODY = "tcp://127.0.0.1:9"
-
-
-def echo(body: list[bytes]) -> list[bytes]:
-    return body
 
 
 async def nothing(client: pirate.Conversation, body: list[bytes]) -> None:

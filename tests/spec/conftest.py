@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import core
+from tests.scenes.raw_octets import Delivery, at_once, octet_by_octet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -42,3 +44,19 @@ def make(context: core.Context) -> Make:
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An endpoint to bind on each transport."""
     return {"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path / 's'}", "inproc": "inproc://anywhere"}[request.param]
+
+
+@pytest.fixture(params=[at_once, octet_by_octet], ids=["at once", "octet by octet"])
+def delivery(request: pytest.FixtureRequest) -> Delivery:
+    """Division of the peer's bytes into reads (HAR-02)."""
+    found: Delivery = request.param
+    return found
+
+
+@asynccontextmanager
+async def bound(kind: int, **options: Any) -> AsyncIterator[core.Socket]:
+    """A socket of ours that listens."""
+    async with core.Context() as context:
+        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, **options)
+        socket.bind("tcp://127.0.0.1:*")
+        yield socket

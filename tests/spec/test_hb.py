@@ -12,6 +12,7 @@ import pytest
 import core
 import pirate
 from core.machine.liveness import Liveness
+from core.rpc.handlers import echo
 from pirate.ppp import checked_heartbeat_s
 from pirate.worker_session import SessionState
 from tests.scenes.waiting import eventually
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 ANY = "tcp://127.0.0.1:*"
 READY, HEARTBEAT = b"\1", b"\2"
-
-
-def echo(body: list[bytes]) -> list[bytes]:
-    return body
 
 
 async def test_hb_01_both_ways_on_the_socket_of_the_data_unasked(make: Make) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,22 +23,11 @@ from core.zmtp.decoder import Decoder
 from core.zmtp.zap import ZapReply
 from tests.scenes.raw_octets import COMMAND, LONG, MORE, WirePeer, command, frame, greeting, listening, message, properties, ready
 from tests.scenes.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.spec.conftest import bound
 
 TCP = "tcp://127.0.0.1:*"
 PUBLIC, SECRET = curve_keypair()
 random_bytes = random.Random(25).randbytes
-
-
-@asynccontextmanager
-async def bound(kind: int, **options: Any) -> AsyncIterator[core.Socket]:
-    """A socket of ours that listens."""
-    async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, **options)
-        socket.bind(TCP)
-        yield socket
 
 
 def alive(kind: type) -> int:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,21 +19,10 @@ from core.zmtp.commands import decode_metadata, parse_command
 from core.zmtp.connection import Connection
 from tests.scenes.raw_octets import COMMAND, LONG, MORE, WirePeer, command, frame, greeting, message, properties, ready
 from tests.scenes.waiting import Watch, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.spec.conftest import bound
 
 TCP = "tcp://127.0.0.1:*"
 HIGH = (0x7F, 0x80, 0x81, 0xC0, 0xFE, 0xFF)  # lengths of one octet, signed and not
-
-
-@asynccontextmanager
-async def bound(kind: int, **options: Any) -> AsyncIterator[core.Socket]:
-    """A socket of ours that listens."""
-    async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, **options)
-        socket.bind(TCP)
-        yield socket
 
 
 async def failure(router: core.Socket, octets: bytes) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 import core
 import pirate
+from core.rpc.handlers import echo
 from pirate.lru_queue import QueueLimits
 from pirate.worker_session import SessionLimits as WorkerLimits
 from tests.scenes.waiting import eventually
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 ANY = "tcp://127.0.0.1:*"
 READY, HEARTBEAT = b"\1", b"\2"
-
-
-def echo(body: list[bytes]) -> list[bytes]:
-    return body
 
 
 async def beyond_heartbeats(socket: core.Socket) -> list[bytes]:

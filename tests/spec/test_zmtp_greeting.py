@@ -20,13 +20,11 @@ from tests.scenes.raw_octets import (
     PATIENCE_S,
     Delivery,
     WirePeer,
-    at_once,
     command,
     frame,
     greeting,
     listening,
     message,
-    octet_by_octet,
     properties,
     ready,
 )
@@ -61,13 +59,6 @@ LEGAL = {
     b"PULL": {b"PUSH"},
     b"PAIR": {b"PAIR"},
 }
-
-
-@pytest.fixture(params=[at_once, octet_by_octet], ids=["at once", "octet by octet"])
-def delivery(request: pytest.FixtureRequest) -> Delivery:
-    """Division of the peer's bytes into reads (HAR-02)."""
-    found: Delivery = request.param
-    return found
 
 
 @asynccontextmanager

@@ -118,13 +118,6 @@ def version(request: pytest.FixtureRequest) -> int:
     return found
 
 
-@pytest.fixture(params=[at_once, octet_by_octet], ids=["at once", "octet by octet"])
-def delivery(request: pytest.FixtureRequest) -> Delivery:
-    """Division of the peer's bytes into reads (HAR-02)."""
-    found: Delivery = request.param
-    return found
-
-
 @asynccontextmanager
 async def socket_of(kind: int, **options: int | bytes) -> AsyncIterator[core.Socket]:
     """One socket of ours that listens."""

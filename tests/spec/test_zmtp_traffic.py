@@ -22,7 +22,6 @@ from tests.scenes.raw_octets import (
     greeting,
     listening,
     message,
-    octet_by_octet,
     ready,
 )
 
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 PING, PONG = command(b"PING", b"\x00\x00"), b"\x04PONG"
-
-
-@pytest.fixture(params=[at_once, octet_by_octet], ids=["at once", "octet by octet"])
-def delivery(request: pytest.FixtureRequest) -> Delivery:
-    """Division of the peer's bytes into reads (HAR-02)."""
-    found: Delivery = request.param
-    return found
 
 
 @asynccontextmanager

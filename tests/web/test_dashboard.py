@@ -16,6 +16,7 @@ import mdp
 from benchmarks.process import free_port
 from core.daemon.http import WebLimits, serve_page
 from mdp.observe.broker_metrics import BrokerMetrics
+from tests.scenes.mdp_handlers import echo
 from tests.web.browser import page_at
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.browser]
 FIGURE = "document.querySelector('#figures dd[data-name=\"{}\"]')?.dataset.value"
-
-
-async def echo(request: mdp.Request) -> bytes:
-    return request.body[0]
 
 
 @asynccontextmanager

@@ -7,23 +7,20 @@ import errno
 import os
 import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import core
 from core.net import acceptor
+from tests.core.daemon.conftest import Start, line_with
 from tests.scenes.fault_injection import sabotaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.faults
 
-PROGRAM = Path(__file__).parents[2] / "scenes" / "daemon_program.py"
 LISTEN_S = 60.0
 
 
@@ -52,59 +49,33 @@ async def test_connections_are_accepted_again_after_a_fault_of_the_clock_that_wa
     assert refused == ours
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    running: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(PROGRAM), "serve", *arguments]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
-        running.append(process)
-        return process
-
-    yield begin
-    for process in running:
-        process.kill()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
-
-
-def said(process: subprocess.Popen[str], word: str) -> str:
-    """Return the next line of the log with a word in it."""
-    assert process.stderr is not None
-    return next(line for line in process.stderr if word in line)
-
-
-def test_a_drain_is_over_when_its_time_is_also_when_that_fails(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_drain_is_over_when_its_time_is_also_when_that_fails(start: Start) -> None:
     process = start("--ends", "never", "--drain-s", "0", "--fault", "daemon drain")
-    said(process, "listening")
+    line_with(process, "listening")
     process.send_signal(signal.SIGTERM)
-    said(process, "daemon drain: Broken")
-    said(process, "drain time is over")
+    line_with(process, "daemon drain: Broken")
+    line_with(process, "drain time is over")
     assert process.wait() == 0
 
 
-def test_what_is_to_be_read_again_can_be_read_again_after_a_fault(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_what_is_to_be_read_again_can_be_read_again_after_a_fault(start: Start) -> None:
     process = start("--fault", "daemon reload")
-    said(process, "listening")
+    line_with(process, "listening")
     process.send_signal(signal.SIGHUP)
-    said(process, "daemon reload: Broken")
+    line_with(process, "daemon reload: Broken")
     process.send_signal(signal.SIGHUP)
-    said(process, "reloaded")
+    line_with(process, "reloaded")
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 0
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="service managers listen on Unix sockets")
-def test_the_service_manager_hears_of_a_daemon_whose_watchdog_failed_once(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_the_service_manager_hears_of_a_daemon_whose_watchdog_failed_once(start: Start, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(LISTEN_S)
         process = start("--fault", "daemon watchdog", NOTIFY_SOCKET=manager.getsockname(), WATCHDOG_USEC="50000")
-        said(process, "daemon watchdog: Broken")
+        line_with(process, "daemon watchdog: Broken")
         assert manager.recv(4096).startswith(b"READY=1")
         assert [manager.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
         process.send_signal(signal.SIGTERM)

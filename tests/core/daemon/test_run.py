@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.core.daemon.conftest import Start, line_with
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import subprocess
+    from pathlib import Path
 
-PROGRAM = Path(__file__).parents[2] / "scenes" / "daemon_program.py"
 LOOPS = ["--uvloop", "--no-uvloop"] if sys.platform != "win32" else ["--no-uvloop"]
-
-Start: TypeAlias = "Callable[..., subprocess.Popen[str]]"
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    running: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen([sys.executable, str(PROGRAM), "serve", *arguments], stderr=subprocess.PIPE, text=True)
-        running.append(process)
-        return process
-
-    yield begin
-    for process in running:
-        process.kill()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
-
-
-def line_with(process: subprocess.Popen[str], word: str) -> str:
-    """Return the next line of the log with a word in it.
-
-    The test's time limit is the only other way out.
-    """
-    assert process.stderr is not None
-    for line in process.stderr:
-        if word in line:
-            return line
-    raise AssertionError(f"the program ended without saying {word}")
 
 
 def text_of(process: subprocess.Popen[str]) -> str:

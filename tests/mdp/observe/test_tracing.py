@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind
 import mdp
 from mdp.eventlog.files import EventLogWriter, read_events
 from mdp.observe.tracing import BrokerSpans, TracedClient, carrier_of, traced
+from tests.scenes.mdp_handlers import echo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +31,6 @@ def provider(exporter: InMemorySpanExporter) -> TracerProvider:
     made = TracerProvider()
     made.add_span_processor(SimpleSpanProcessor(exporter))
     return made
-
-
-async def echo(request: mdp.Request) -> bytes:
-    return request.body[0]
 
 
 def plain(request: mdp.Request) -> bytes:
