@@ -81,10 +81,12 @@ class Service(ABC):
 
     def _wake_at(self, at: float | None) -> None:
         """Set the timer to a deadline, unless it is earlier: an early timer costs less than setting one each time."""
-        if self._timer is not None and at is not None:
-            at = max(at, self._loop.time() + TIMER_S_MIN)
-            if self._timer.when is None or self._timer.when > at:
-                self._timer.at(at)
+        timer = self._timer
+        if timer is None or at is None or (timer.when is not None and timer.when <= at):
+            return  # the usual case
+        at = max(at, self._loop.time() + TIMER_S_MIN)
+        if timer.when is None or at < timer.when:
+            timer.at(at)
 
     def _send_reply(self, socket: Socket, frames: list[bytes], counters: Counter[str]) -> None:
         """Send a reply, or drop it: its client has given up, does not read, or takes no message so large."""
