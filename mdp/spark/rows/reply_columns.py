@@ -72,11 +72,15 @@ def arrow_type(kind: types.DataType) -> pa.DataType:
     return found
 
 
+def _only(frames: list[bytes], what: str) -> bytes:
+    if len(frames) != 1:
+        raise ValueError(f"{what} in one frame is expected, the reply has {len(frames)} frames")
+    return frames[0]
+
+
 def decode_map(frames: list[bytes]) -> Mapping[str, Any]:
     """Decode a reply of one frame with a msgpack map, whose keys are column names; raises ValueError."""
-    if len(frames) != 1:
-        raise ValueError(f"a msgpack map in one frame is expected, the reply has {len(frames)} frames")
-    decoded = unpack(frames[0], extensions=True)
+    decoded = unpack(_only(frames, "a msgpack map"), extensions=True)
     if not isinstance(decoded, dict):
         raise ValueError(f"a msgpack map is expected, the reply is a {type(decoded).__name__}")
     return decoded
@@ -93,9 +97,7 @@ def decode_text(frames: list[bytes]) -> Sequence[Any]:
 
 def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
     """Decode a reply of one JSON frame: an object by column names, or an array in schema order; raises ValueError."""
-    if len(frames) != 1:
-        raise ValueError(f"JSON in one frame is expected, the reply has {len(frames)} frames")
-    decoded = json.loads(frames[0])
+    decoded = json.loads(_only(frames, "JSON"))
     if not isinstance(decoded, dict | list):
         raise ValueError(f"a JSON object or array is expected, the reply is a {type(decoded).__name__}")
     return decoded
@@ -111,10 +113,8 @@ def decode_arrow(frames: list[bytes]) -> Mapping[str, Any]:
 
 def arrow_rows(frames: list[bytes]) -> list[Mapping[str, Any]]:
     """Decode a reply of one frame with an Arrow stream (IPC) and return its rows; raises ValueError."""
-    if len(frames) != 1:
-        raise ValueError(f"an Arrow stream in one frame is expected, the reply has {len(frames)} frames")
     try:
-        rows: list[Mapping[str, Any]] = pa.ipc.open_stream(frames[0]).read_all().to_pylist()
+        rows: list[Mapping[str, Any]] = pa.ipc.open_stream(_only(frames, "an Arrow stream")).read_all().to_pylist()
     except OSError as error:  # Arrow's error for truncated data
         raise ValueError(str(error)) from None
     return rows
