@@ -1,10 +1,10 @@
-# Every target sets up what it needs: a fresh machine wants Python 3.11 or later and make, no more.
+# Every target sets up what it needs: a new machine needs only Python 3.11 or later and make.
 #   make demo           3,376 airports through Spark and Majordomo, a table and a map in out/demo
 #   make demo KILL=1    the same with one worker process killed in the middle
 #   make test           lint, types, every test: what .ci/run runs
-#   make lowest         what a machine with the oldest admitted dependencies would see: a part of the tests; make test does it too
+#   make lowest         a part of the tests with the oldest allowed dependencies; make test does it too
 #   make lint | sim | fuzz | soak | bench | differential    one part of it, or longer
-#   make mutants [FILES=… SAMPLE=40 SEED=1]  mistakes that the tests would not see, in machines and hot files
+#   make mutants [FILES=… SAMPLE=40 SEED=1]  mistakes that the tests do not detect, in machines and hot files
 
 SHELL := /bin/sh
 VENV := .venv
@@ -13,15 +13,15 @@ STAMP := $(VENV)/.installed
 LOWEST_STAMP := .venv-lowest/.installed
 SOURCES := $(wildcard majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy)
 PYTEST := $(PY) -m pytest
-# Three test processes: with two, half of two processors waits for programs that start and for answers that take their time.
+# Three test processes: with two, one of two processors waits half of the time for programs that start and for slow answers.
 # All Spark tests go to one of them and share its session.
 JOBS ?= 3
-# A process of the tests that dies ends the run and is named at its end: with another in its place pytest-xdist can wait for ever.
+# If a test process dies, the run ends and names it: with a replacement, pytest-xdist can wait without end.
 SPREAD := -n $(JOBS) --dist loadgroup --max-worker-restart 0
-# What is asked to run for long ends when it is done, and not after the minutes a test may take otherwise.
+# Long runs have no time limit per test.
 LONG := --timeout 0 -o faulthandler_timeout=0
 
-# Some hundred programs are started, and each process of the tests reads all of them: 14 s instead of 7 where no bytecode may be kept.
+# Some hundred programs are started, and each test process imports all modules: 14 s instead of 7 without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: lowest help venv java lint types test demo bench soak fuzz sim differential mutants clean
@@ -52,7 +52,7 @@ $(LOWEST_STAMP): pyproject.toml .ci/setup
 	@touch $@
 
 # Programs, security, the web page, and one job of Spark where there is Java: each dependency is used. The warnings are those of old releases.
-# Of the programs above sockets, those tests in which a dependency has the word; the others would start the same programs once more.
+# Of the programs above sockets, only tests that use a dependency; the others would start the same programs once more.
 LOWEST := tests/core/daemon/test_command.py tests/core/test_cli.py tests/core/security/test_key_files.py tests/core/security/test_curve.py tests/core/daemon/test_http.py \
 	tests/spec/test_curve_sockets.py tests/mdp/observe/test_tracing.py tests/web/test_daemons.py \
 	$(addprefix tests/mdp/commands/test_main.py::, test_wrong_use_is_2 test_worker_serves_the_services_it_is_given test_call_prints_reply_frames_one_a_line \

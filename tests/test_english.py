@@ -188,3 +188,14 @@ def test_messages_speak_of_bytes() -> None:
     strings = [text for package in PACKAGES for text in texts_of_tree(package) if text.kind == "string"]
     found = [text.place for text in strings if OCTET.search(plain(text.words))]
     assert len(found) <= OCTETS_LEFT, found
+
+
+def test_comments_of_other_files_have_no_forbidden_words() -> None:
+    """Units, configuration, container and build files."""
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}]
+    comments = [
+        Text(f"{path.relative_to(ROOT)}:{number}", "comment", line.partition("#")[2])
+        for path in [*files, ROOT / "Makefile", ROOT / "pyproject.toml"]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    ]
+    assert forbidden(comments) == []
