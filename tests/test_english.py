@@ -28,7 +28,6 @@ TREES = (*PACKAGES, *TESTS, "benchmarks", "examples", "deploy")
 LEFT = {
     "core": (1, 15),
     "mdp": (130, 81),
-    "bstar": (0, 1),
     "tests/core/zmtp": (10, 2),
     "tests/core/sockets": (3, 4),
     "tests/mdp/broker": (65, 69),

@@ -111,7 +111,7 @@ class Record(NamedTuple):
 
 
 def lease_expiry(asked_at: float, lease_s: float) -> float:
-    """Return until when the holder may rely on a lease; `asked_at` is when the question left, not when the answer arrived."""
+    """Return the time until which the holder may rely on a lease; `asked_at` is when the question was sent."""
     return asked_at + lease_s * (1.0 - LEASE_MARGIN)
 
 
