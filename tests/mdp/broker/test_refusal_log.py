@@ -25,7 +25,7 @@ def test_every_counter_is_a_refusal_or_ordinary() -> None:
 
 def test_the_specification_has_a_row_for_each() -> None:
     text = (Path(__file__).parents[3] / "specs" / "mdp.md").read_text(encoding="utf-8")
-    table = text.partition("### 4.6 What is refused")[2].partition("\n## ")[0]
+    table = text.partition("### 4.6 Refusals")[2].partition("\n## ")[0]
     assert [name for name in REFUSALS if f"`{name}`" not in table] == []
 
 
