@@ -110,14 +110,14 @@ async def watched_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """Fail the test for an error in the loop's exception handler or the supervisor, or for a leftover task."""
     faults = Faults()
     if request.node.get_closest_marker("faults") is None:
-        logging.getLogger("core.runtime.supervision").addHandler(faults)
+        logging.getLogger("core.supervision").addHandler(faults)
     unhandled: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     yield
     for _ in range(SETTLE_TURNS):
         await asyncio.sleep(0)
-    logging.getLogger("core.runtime.supervision").removeHandler(faults)
+    logging.getLogger("core.supervision").removeHandler(faults)
     leaked = asyncio.all_tasks() - {asyncio.current_task()}
     gc.collect(1)  # "exception was never retrieved" is reported by the collector
     if leaked:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Daemon", "DaemonSettings", "daemon_options", "log_options", "loop_option", "run_daemon", "settle_memory"]
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("core.daemon")
 
 # Long-lived objects are frozen out of collection after the start, and short-lived ones rarely form cycles: freezing and collecting
 # every 50,000 allocations instead of every 700 was measured at 1.28 times the throughput of a broker.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ONCE", "RESTART", "Restart", "Supervisor", "Timer", "cancel_all", "current", "scope"]
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("core.supervision")
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -49,7 +49,7 @@ _ACCEPTED: Final = b"200"
 _COME_AGAIN: Final = ZapReply(b"300", b"keys cannot be read")
 _REFUSED: Final = ZapReply(b"400", b"not allowed")
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("core.authenticator")
 
 
 def curve_keypair() -> tuple[bytes, bytes]:

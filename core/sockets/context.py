@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Context"]
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("core.context")
 
 # Attributes of a context itself; other public names are options of its sockets.
 _OWN: Final = frozenset(

@@ -1,10 +1,13 @@
-"""Documented paths of modules that have moved: what was imported from them is there, and is the same."""
+"""Documented paths of moved modules lead to them, and documented loggers have their names."""
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 
 import pytest
+
+import core
 
 PATHS = {
     "mdp.eventlog_files": "mdp.eventlog.files",
@@ -20,3 +23,11 @@ def test_a_documented_path_leads_to_the_module(path: str, place: str) -> None:
     documented, module = import_module(path), import_module(place)
     assert documented.__all__
     assert all(getattr(documented, name) is getattr(module, name) for name in documented.__all__)
+
+
+@pytest.mark.parametrize("name", ["core.daemon", "core.context", "core.socket", "core.authenticator", "core.supervision", "mdp.audit"])
+def test_a_documented_logger_has_its_name(name: str) -> None:
+    for module in ("core.daemon.run", "core.security.authenticator", "mdp.access.audit_log"):
+        import_module(module)
+    core.Context().term()
+    assert name in logging.root.manager.loggerDict

@@ -45,7 +45,7 @@ async def test_a_task_is_begun_again_and_its_faults_are_counted_logged_and_shown
     assert supervisor.restarts == {"a task": 2}
     assert supervisor.troubles == {"a task": "Broken: run 2"}  # it has not run for steady_s yet
     assert supervisor.not_ready() == "a task: Broken: run 2"
-    (record,) = [record for record in caplog.records if record.name == "core.runtime.supervision"]
+    (record,) = [record for record in caplog.records if record.name == "core.supervision"]
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
     assert record.exc_info[0] is Broken
