@@ -129,8 +129,6 @@ class Broker(Service):
 
     async def _stop(self) -> None:
         await supervision.cancel_all(self._readers)
-        if self._publishing is not None:
-            self._publishing.cancel()
         for connection in self._connections.values():
             connection.close()
         for connection in [*self._closing, *self._connections.values()]:
@@ -138,6 +136,8 @@ class Broker(Service):
         self._connections.clear()
         for socket, _ in self._sockets:
             socket.set_receiver(None)  # no more events: the end of a connection would need sockets that are closed
+        if self._publishing is not None:  # last, because connections that end change the state
+            self._publishing.cancel()
 
     # --- what a program calls -------------------------------------------------------------------------------------------------
 

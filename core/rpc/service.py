@@ -101,6 +101,8 @@ class Service(ABC):
         if self._timer is not None:
             self._timer.cancel()
         await self._stop()
+        if self._timer is not None:
+            self._timer.cancel()  # what ended meanwhile may have set it again
         for socket, linger_ms in self._sockets:
             socket.close(linger=linger_ms)
         for socket, _ in self._sockets:

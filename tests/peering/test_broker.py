@@ -11,6 +11,7 @@ from core.machine.envelope import HEARTBEAT, READY
 from peering import BadName, Broker, DuplicateName, UnknownPeer
 from peering.control import ask as ask_control
 from peering.errors import MalformedMessage
+from peering.peer_connection import PeerConnection
 from tests.scenes.peering_brokers import Scene, ask
 from tests.scenes.waiting import eventually
 
@@ -211,3 +212,21 @@ async def test_over_curve() -> None:
                     await worker.send_multipart(await worker.recv_multipart())
                     assert await client.recv() == b"x"
         assert (await ask_control(one.control, 10, outside))["name"] == "DC1"
+
+
+async def test_a_state_that_changes_while_the_connections_end_is_not_published(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callback would run after the sockets and the context are closed; the loop's error handler fails the test then."""
+    async with core.Context() as context:
+        async with Broker("DC1", context=context, directory=str(tmp_path)) as broker:
+            broker.add_peer("DC2")
+            wait_closed = PeerConnection.wait_closed
+
+            async def changing(connection: PeerConnection) -> None:
+                await wait_closed(connection)
+                broker._publish_soon([b"DC1", b"0"])
+
+            monkeypatch.setattr(PeerConnection, "wait_closed", changing)
+        context.term()
+    await asyncio.sleep(0)

@@ -81,3 +81,15 @@ async def test_an_error_that_ends_it_is_raised_by_waiting() -> None:
         with pytest.raises(ZeroDivisionError):
             await served.serve_forever()
     assert served.socket.closed
+
+
+async def test_a_timer_that_is_set_during_the_end_does_not_fire() -> None:
+    class Late(Served):
+        async def _stop(self) -> None:
+            await super()._stop()
+            self.wake_in(0.001)
+
+    async with Late() as served:
+        pass
+    assert served._timer is not None
+    assert served._timer.when is None
