@@ -98,17 +98,24 @@ class Service(ABC):
             self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     async def _end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        await self._stop()
+        try:
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._stop()
+        finally:  # also when that fails or is cancelled: nothing stays open, and nobody waits for an end that has been
+            await self._close()
+
+    async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()  # what ended meanwhile may have set it again
         for socket, linger_ms in self._sockets:
             socket.close(linger=linger_ms)
-        for socket, _ in self._sockets:
-            await socket.wait_closed()
-        await self._stack.aclose()
-        if not self._ended.done():
-            self._ended.set_result(None)
-        elif not self._ended.cancelled():
-            self._ended.exception()  # `serve_forever` need not be awaited
+        try:
+            async with self._stack:
+                for socket, _ in self._sockets:
+                    await socket.wait_closed()
+        finally:
+            if not self._ended.done():
+                self._ended.set_result(None)
+            elif not self._ended.cancelled():
+                self._ended.exception()  # `serve_forever` need not be awaited

@@ -18,7 +18,7 @@ class Served(Service):
         super().__init__(context, None, None)
         self._timer = supervision.current().timer("test clock", self.tick)
         self.steps: list[str] = []
-        self.ticked = asyncio.Event()
+        self.ticked, self.stopping = asyncio.Event(), asyncio.Event()
         self.endpoint, self.fails = endpoint, fails
 
     def tick(self) -> None:
@@ -93,3 +93,26 @@ async def test_a_timer_that_is_set_during_the_end_does_not_fire() -> None:
         pass
     assert served._timer is not None
     assert served._timer.when is None
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_an_end_that_is_cancelled_or_fails_leaves_nothing_open(cancelled: bool) -> None:
+    class Stuck(Served):
+        async def _stop(self) -> None:
+            await super()._stop()
+            self.stopping.set()
+            if not cancelled:
+                raise RuntimeError
+            await asyncio.Event().wait()
+
+    served = Stuck()
+    await served.__aenter__()
+    waiting = asyncio.ensure_future(served.serve_forever())
+    ending = asyncio.ensure_future(served.__aexit__(None, None, None))
+    await served.stopping.wait()
+    if cancelled:
+        ending.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else RuntimeError):
+        await ending
+    await waiting
+    assert served.socket.closed
