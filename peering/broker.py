@@ -38,15 +38,9 @@ COMPLAINTS_MAX: Final = 1000  # logged complaints to remember; ids come from pee
 
 
 def endpoint_of(name: str, flow: str, directory: str = "") -> str:
-    """Return the default endpoint of a broker's flow, e.g. `ipc://DC1-localfe.ipc`.
+    """Return the default endpoint of a broker's flow, e.g. `ipc://DC1-localfe.ipc`; the default directory is the working one.
 
-    Args:
-        name: of the broker.
-        flow: "localfe", "localbe", "cloud", "state" or "control".
-        directory: for the file; empty: the working directory.
-
-    Raises:
-        BadName: not usable in a file name.
+    `flow` is "localfe", "localbe", "cloud", "state" or "control". Raises BadName if the name is not usable in a file name.
     """
     if not name.isprintable() or "/" in name:
         raise BadName(name.encode(), "no file can have this name; give its endpoints")
@@ -76,6 +70,9 @@ class Broker(Service):
         socket_options: of all sockets except the operators' one.
         limits: fields of `RouterLimits`, by name.
 
+    Attributes:
+        machine: with the workers, peers and tasks.
+
     Raises:
         BadName: not a valid name of a broker.
         DuplicateName: two brokers have one name.
@@ -102,14 +99,13 @@ class Broker(Service):
         self._timer = supervision.current().timer("peering clock", self._tick)
         self.name = name
         self._limits = RouterLimits(**limits)
-        self._machine = TaskRouter(name.encode(), self._limits, first_number=secrets.randbits(63))
+        self.machine = TaskRouter(name.encode(), self._limits, first_number=secrets.randbits(63))
         self._directory = directory
         given = {"localfe": localfe, "localbe": localbe, "cloud": cloudfe, "state": statebe, "control": control}
         self._binds = {flow: endpoint or endpoint_of(name, flow, directory) for flow, endpoint in given.items()}
         self._first_peers = dict(peers or {})
-        for peer in self._first_peers:
-            if peer == name:
-                raise DuplicateName(name.encode(), "this broker", "the list of its peers")
+        if name in self._first_peers:
+            raise DuplicateName(name.encode(), "this broker", "the list of its peers")
         self._readers: list[asyncio.Task[None]] = []
         self._connections: dict[bytes, PeerConnection] = {}
         self._closing: list[PeerConnection] = []
@@ -125,7 +121,7 @@ class Broker(Service):
         for peer, endpoints in self._first_peers.items():
             self.add_peer(peer, endpoints)
         self._readers = [supervision.current().task("peering frontend", partial(self._read, side)) for side in Side]
-        self._apply(self._machine.tick(self._loop.time()))
+        self._apply(self.machine.tick(self._loop.time()))
 
     async def _stop(self) -> None:
         await supervision.cancel_all(self._readers)
@@ -169,28 +165,16 @@ class Broker(Service):
     @property
     def counters(self) -> Counter[str]:
         """Messages forwarded and dropped, by name."""
-        return self._machine.counters
-
-    @property
-    def machine(self) -> TaskRouter:
-        """Machine with the workers, peers and tasks."""
-        return self._machine
+        return self.machine.counters
 
     def add_peer(self, peer: str, endpoints: tuple[str, str] | None = None) -> None:
-        """Add a peer while the broker runs (BEY-15).
+        """Add a peer while the broker runs (BEY-15); `endpoints` are its cloud and state endpoint, None for the defaults.
 
-        Args:
-            peer: its name.
-            endpoints: (cloud endpoint, state endpoint); None: the defaults.
-
-        Raises:
-            BadName: not a valid name of a broker.
-            DuplicateName: this broker or another peer has that name.
-            core.InvalidEndpoint: an endpoint is not valid.
+        Raises BadName, DuplicateName if this broker or another peer has that name, core.InvalidEndpoint.
         """
         name = peer.encode()
         where = Endpoints(*endpoints) if endpoints else cloud_endpoints(peer, self._directory)
-        effects = self._machine.add_peer(name, self._loop.time())
+        effects = self.machine.add_peer(name, self._loop.time())
         try:
             self._connections[name] = PeerConnection(
                 self._context,
@@ -199,32 +183,28 @@ class Broker(Service):
                 where,
                 state_ms=self._limits.state_ms,
                 options=self._options,
-                on_state=lambda peer, frames: self._apply(self._machine.peer_state(peer, frames, self._loop.time())),
-                on_reply=lambda frames: self._apply(self._machine.peer_reply(frames, self._loop.time())),
+                on_state=lambda peer, frames: self._apply(self.machine.peer_state(peer, frames, self._loop.time())),
+                on_reply=lambda frames: self._apply(self.machine.peer_reply(frames, self._loop.time())),
                 on_change=self._peer_changed,
                 on_stranger=self._stranger_found,
             )
         except core.ZMQError:
-            self._machine.remove_peer(name, self._loop.time())
+            self.machine.remove_peer(name, self._loop.time())
             raise
         self._apply(effects)
 
     def remove_peer(self, peer: str) -> None:
-        """Remove a peer while the broker runs; its tasks go elsewhere, and tasks it sent are still answered.
-
-        Raises:
-            UnknownPeer: there is no such peer.
-        """
+        """Remove a peer while the broker runs; its tasks go elsewhere, and tasks it sent are still answered. Raises UnknownPeer."""
         connection = self._connections.pop(peer.encode(), None)
         if connection is None:
             raise UnknownPeer(peer.encode())
         connection.close()
         self._closing = [*self._closing[-64:], connection]
-        self._apply(self._machine.remove_peer(peer.encode(), self._loop.time()))
+        self._apply(self.machine.remove_peer(peer.encode(), self._loop.time()))
 
     def status(self) -> dict[str, Any]:
         """Return the broker's status, as `peering status` shows it."""
-        machine, now = self._machine, self._loop.time()
+        machine, now = self.machine, self._loop.time()
         peers = {
             peer.name.decode(errors="backslashreplace"): {
                 "up": peer.up,
@@ -247,7 +227,7 @@ class Broker(Service):
 
     async def drain(self, timeout_s: float) -> bool:
         """Read no more tasks and wait for outstanding replies; return whether all came in time."""
-        self._apply(self._machine.drain(self._loop.time()))
+        self._apply(self.machine.drain(self._loop.time()))
         try:
             async with asyncio.timeout(timeout_s):
                 await self._finished.wait()
@@ -293,7 +273,7 @@ class Broker(Service):
                 return
             if taken:
                 self._next_side = other
-                self._apply(self._machine.task(side, frames, self._loop.time()))
+                self._apply(self.machine.task(side, frames, self._loop.time()))
             await asyncio.sleep(0)
 
     def _frontend(self, side: Side) -> core.Socket:
@@ -302,19 +282,19 @@ class Broker(Service):
     def _receive_from_worker(self, batch: list[list[bytes]]) -> None:
         now = self._loop.time()
         for frames in batch:
-            self._apply(self._machine.worker(frames, now))
+            self._apply(self.machine.worker(frames, now))
 
     def _worker_changed(self, name: bytes, joined: bool) -> None:
         if joined or not self._localbe.peer_metadata(name):  # else the name was taken over, and the loss was recorded then
-            self._apply(self._machine.worker_gone(name, self._loop.time()))
+            self._apply(self.machine.worker_gone(name, self._loop.time()))
 
     def _sender_changed(self, side: Side, name: bytes, joined: bool) -> None:
         if joined or not self._frontend(side).peer_metadata(name):
-            self._apply(self._machine.sender_gone(side, name, self._loop.time()))
+            self._apply(self.machine.sender_gone(side, name, self._loop.time()))
 
     def _peer_changed(self, peer: bytes, joined: bool) -> None:
         now = self._loop.time()
-        self._apply(self._machine.peer_joined(peer, now) if joined else self._machine.peer_lost(peer, now))
+        self._apply(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
 
     def _stranger_found(self, peer: bytes, name: bytes) -> None:
         """Log that another broker is at a peer's endpoint, possibly with our own name (fault N8)."""
@@ -340,13 +320,13 @@ class Broker(Service):
                 case Complaint():
                     self._log_complaint(effect)
         for side, wanted in self._wanted.items():
-            if self._machine.wants(side, now):
+            if self.machine.wants(side, now):
                 wanted.set()
             else:
                 wanted.clear()
-        if self._machine.draining and not self._machine.open:
+        if self.machine.draining and not self.machine.open:
             self._finished.set()
-        self._wake_at(self._machine.deadline(now))
+        self._wake_at(self.machine.deadline(now))
 
     def _send_task(self, effect: ToWorker | ToPeer, now: float) -> None:
         """Send a task; if it cannot be sent it goes elsewhere, if it is too large it is dropped."""
@@ -358,10 +338,10 @@ class Broker(Service):
                 done = connection is not None and connection.send(effect.frames)
         except core.MessageTooLarge as error:
             self._context.warnings.warning("task_too_large", "task dropped: %s", error)
-            self._apply(self._machine.too_large(effect, now))
+            self._apply(self.machine.too_large(effect, now))
             return
         if not done:
-            self._apply(self._machine.not_sent(effect, now))
+            self._apply(self.machine.not_sent(effect, now))
 
     def _publish_soon(self, frames: list[bytes]) -> None:
         """Publish at the end of this event-loop iteration; only the newest state is needed."""
@@ -386,4 +366,4 @@ class Broker(Service):
         log.warning("%s", complaint.reason, extra={"about": complaint.about})
 
     def _tick(self) -> None:
-        self._apply(self._machine.tick(self._loop.time()))
+        self._apply(self.machine.tick(self._loop.time()))

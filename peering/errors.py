@@ -1,14 +1,4 @@
-"""Errors between brokers.
-
-    PeeringError
-      BadName             not a valid name of a broker
-      DuplicateName       two brokers have one name; `endpoints` are theirs
-      UnknownPeer         there is no such peer to remove
-      MalformedMessage    a peer sent an invalid message; it is counted and dropped
-      TaskLost            a client of the simulation got no reply, or a wrong one
-
-Numbers are fields; the text is one lower-case clause. Pure.
-"""
+"""Errors between brokers. Numbers are fields; the text is one lower-case clause. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +12,7 @@ class PeeringError(Exception):
 
 
 class BadName(PeeringError, ValueError):
-    """The name is not valid for a broker (PEER-06).
-
-    Args:
-        name: as given.
-        reason: one lower-case clause.
-    """
+    """The name is not valid for a broker (PEER-06)."""
 
     def __init__(self, name: bytes, reason: str) -> None:
         super().__init__(f"{name.decode('ascii', 'backslashreplace')!r} is no name of a broker: {reason}")
@@ -36,12 +21,7 @@ class BadName(PeeringError, ValueError):
 
 
 class DuplicateName(PeeringError, ValueError):
-    """Two brokers that are peers have the same name (fault N8).
-
-    Args:
-        name: of both.
-        endpoints: of the two, as far as known.
-    """
+    """Two brokers that are peers have the same name (fault N8); `endpoints` are theirs, as far as known."""
 
     def __init__(self, name: bytes, *endpoints: str) -> None:
         where = f": {' and '.join(endpoints)}" if endpoints else ""
@@ -51,11 +31,7 @@ class DuplicateName(PeeringError, ValueError):
 
 
 class UnknownPeer(PeeringError, LookupError):
-    """No peer has this name.
-
-    Args:
-        name: as given.
-    """
+    """No peer has this name."""
 
     def __init__(self, name: bytes) -> None:
         super().__init__(f"no peer is named {name.decode('ascii', 'backslashreplace')!r}")
@@ -63,16 +39,11 @@ class UnknownPeer(PeeringError, LookupError):
 
 
 class MalformedMessage(PeeringError, errors.MalformedMessage):
-    """A message is not valid in this protocol."""
+    """A message from a peer is not valid in this protocol; it is counted and dropped."""
 
 
 class TaskLost(PeeringError):
-    """Tasks of a simulation were not answered, or answered wrongly.
-
-    Args:
-        lost: tasks without a reply within the client's time.
-        wrong: replies that do not equal their task.
-    """
+    """Tasks of a simulation had no reply in time (`lost`), or one that does not equal the task (`wrong`)."""
 
     def __init__(self, *, lost: int, wrong: int) -> None:
         super().__init__(f"{lost} tasks were lost and {wrong} replies were wrong")

@@ -14,6 +14,7 @@ Pure: `now` in monotonic seconds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from peering.errors import BadName, DuplicateName, UnknownPeer
@@ -40,16 +41,14 @@ def check_name(name: bytes) -> bytes:
     return name
 
 
+@dataclass(slots=True, eq=False)
 class Peer:
     """State of one peer."""
 
-    __slots__ = ("capacity", "heard_at", "name", "up")
-
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.up = False  # whether tasks can be sent to it
-        self.capacity: dict[bytes, int] = {}  # remembered number of workers to lend, by subject
-        self.heard_at: float | None = None  # time of its last state; None if there was none
+    name: bytes
+    up: bool = False  # whether tasks can be sent to it
+    capacity: dict[bytes, int] = field(default_factory=dict)  # remembered number of workers to lend, by subject
+    heard_at: float | None = None  # time of its last state
 
 
 class PeerRouter:
@@ -96,10 +95,7 @@ class PeerRouter:
     def add(self, name: bytes) -> None:
         """Add a peer.
 
-        Raises:
-            BadName: not a valid name of a broker.
-            DuplicateName: this broker or another peer has that name.
-            ValueError: the limit of peers is reached.
+        Raises BadName, DuplicateName if this broker or another peer has that name, ValueError if the limit of peers is reached.
         """
         if check_name(name) == self.name or name in self._peers:
             raise DuplicateName(name)
@@ -108,11 +104,7 @@ class PeerRouter:
         self._peers[name] = Peer(name)
 
     def remove(self, name: bytes) -> None:
-        """Remove a peer.
-
-        Raises:
-            UnknownPeer: there is no such peer.
-        """
+        """Remove a peer; raises UnknownPeer if there is none."""
         if self._peers.pop(name, None) is None:
             raise UnknownPeer(name)
 
@@ -144,22 +136,15 @@ class PeerRouter:
     def capacity(self, name: bytes, subject: bytes, now: float) -> int:
         """Return the remembered capacity of a peer; 0 if it is too old or the peer is not connected (PEER-08)."""
         peer = self._peers.get(name)
-        if peer is None or not peer.up or not self._is_fresh(peer, now):
-            return 0
-        return peer.capacity.get(subject, 0)
+        fresh = peer is not None and peer.heard_at is not None and now - peer.heard_at < self._fresh_s
+        return peer.capacity.get(subject, 0) if peer is not None and peer.up and fresh else 0
 
     def has_capacity(self, subject: bytes, now: float) -> bool:
         """Return whether any peer has capacity."""
         return any(self.capacity(name, subject, now) for name in self._peers)
 
     def choose(self, subject: bytes, now: float, *, refuse: Collection[bytes] = ()) -> bytes | None:
-        """Return the peer with capacity that was not asked for longest, None if there is none (PEER-10).
-
-        Args:
-            subject: of the task.
-            now: monotonic seconds.
-            refuse: peers to leave out, e.g. those a task has passed.
-        """
+        """Return the peer with capacity that was not asked for longest, if any (PEER-10), without those in `refuse`."""
         return next((name for name in self._peers if name not in refuse and self.capacity(name, subject, now)), None)
 
     def lend(self, name: bytes, subject: bytes) -> None:
@@ -186,16 +171,12 @@ class PeerRouter:
         ends = [peer.heard_at + self._fresh_s for peer in self._peers.values() if peer.heard_at is not None and peer.capacity]
         return min((end for end in ends if end > now), default=None)
 
-    def _is_fresh(self, peer: Peer, now: float) -> bool:
-        return peer.heard_at is not None and now - peer.heard_at < self._fresh_s
-
     # --- how far a task may go --------------------------------------------------------------------------------------------
 
     def passed(self, via: Collection[bytes]) -> frozenset[bytes] | None:
         """Return the brokers a task may not be sent to; None if it may not be lent at all.
 
-        Args:
-            via: brokers that have forwarded it, including the first one.
+        `via`: brokers that have forwarded it, including the first one.
         """
         if len(via) >= self.hops_max or self.name in via:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -18,19 +19,17 @@ class Side(Enum):
     CLOUD = auto()  # a peer, on cloudfe
 
 
+@dataclass(slots=True, eq=False)
 class Task:
     """One task."""
 
-    __slots__ = ("body", "envelope", "lent_as", "peer", "side", "tries", "wanted")
-
-    def __init__(self, side: Side, envelope: Envelope, body: list[bytes]) -> None:
-        self.side = side  # where it came from
-        self.envelope = envelope  # routing id of the sender, further addresses, the empty frame
-        self.body = body
-        self.tries = 0  # workers and peers that were lost with it
-        self.wanted = True  # whether its sender is still connected
-        self.peer: bytes | None = None  # the peer it was lent to; None if it is here
-        self.lent_as: Envelope = envelope  # the envelope sent to the peer
+    side: Side  # where it came from
+    envelope: Envelope  # routing id of the sender, further addresses, the empty frame
+    body: list[bytes]
+    tries: int = 0  # workers and peers that were lost with it
+    wanted: bool = True  # whether its sender is still connected
+    peer: bytes | None = None  # the peer it was lent to; None if it is here
+    lent_as: Envelope = ()  # the envelope sent to the peer
 
     @property
     def origin(self) -> tuple[Side, bytes]:

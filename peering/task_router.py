@@ -70,38 +70,30 @@ class RouterLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ToWorker:
+class _Message:
+    """A message to send on one of the sockets."""
+
+    frames: list[bytes]
+
+
+class ToWorker(_Message):
     """Send on localbe: `[worker]…`."""
 
-    frames: list[bytes]
 
-
-@dataclass(frozen=True, slots=True)
-class ToClient:
+class ToClient(_Message):
     """Send on localfe: `[client][""][body…]`."""
 
-    frames: list[bytes]
 
-
-@dataclass(frozen=True, slots=True)
-class ToPeer:
+class ToPeer(_Message):
     """Send on the cloudbe of a peer: `[peer][client][""][body…]`."""
 
-    frames: list[bytes]
 
-
-@dataclass(frozen=True, slots=True)
-class ToBorrower:
+class ToBorrower(_Message):
     """Send on cloudfe: `[peer][client][""][body…]`."""
 
-    frames: list[bytes]
 
-
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(_Message):
     """Send on statebe: `[name][count]`; only the last of several need be sent."""
-
-    frames: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +136,7 @@ class TaskRouter:
 
     def wants(self, side: Side, now: float) -> bool:
         """Return whether the next task may be read from a frontend (PEER-03, PEER-04)."""
-        if self.draining:
-            return False
-        if self.workers.idle:
-            return True
-        return side is Side.LOCAL and self._chosen(now) is not None
+        return not self.draining and (self.workers.idle > 0 or (side is Side.LOCAL and self._chosen(now) is not None))
 
     @property
     def open(self) -> int:
@@ -296,12 +284,9 @@ class TaskRouter:
             return [Complaint(peer, error.reason)]
         task = self._lent.get(peer, {}).pop(envelope, None)
         if task is None:
-            late = self._unanswered.get(peer)
-            if late is not None and envelope in late:
-                del late[envelope]
-                self.counters["reply_late"] += 1
-            else:
-                self.counters["reply_stray"] += 1
+            late = self._unanswered.get(peer, OrderedDict())
+            self.counters["reply_late" if envelope in late else "reply_stray"] += 1
+            late.pop(envelope, None)
             return []
         task.peer = None
         self.counters["reply_from_peer"] += 1

@@ -1,14 +1,4 @@
-"""Errors of the pirate patterns.
-
-    PirateError
-      NoReply             no usable reply within all attempts; `attempts` and `after_s` say how it was tried
-      Busy                the client has a request outstanding; this one was not sent
-      ClientClosed        the client was closed while the request was outstanding
-      MalformedMessage    a peer sent an invalid message; it is counted and dropped
-      SimulatedCrash      a worker with simulated failures crashes
-
-Numbers are fields; the text is one lower-case clause. Pure.
-"""
+"""Errors of the pirate patterns. Numbers are fields; the text is one lower-case clause. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +31,7 @@ class ClientClosed(PirateError, errors.ClientClosed):
 
 
 class MalformedMessage(PirateError, errors.MalformedMessage):
-    """A message from a peer is not valid in this protocol."""
+    """A message from a peer is not valid in this protocol; it is counted and dropped."""
 
 
 class SimulatedCrash(PirateError):

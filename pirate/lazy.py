@@ -17,7 +17,8 @@ Pure: `now` in monotonic seconds.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from core.machine.backoff import backoff_s
@@ -32,23 +33,14 @@ Policy = Literal["ordered", "round-robin"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LazyLimits:
-    """Time-outs and numbers of a client.
+    """Time-outs and numbers of a client."""
 
-    Attributes:
-        timeout_s: for each attempt (LPP-01).
-        attempts: in total, the first one included (LPP-01).
-        relaxed: keep sockets and number the requests instead of closing them (BEY-02).
-        policy: the server to ask first: the first one that answers, or each in rotation (BEY-01).
-        suspect_s: how long a server that did not answer is asked last; doubles with each further failure.
-        suspect_max_s: the longest of these times.
-    """
-
-    timeout_s: float = 2.5
-    attempts: int = 3
-    relaxed: bool = False
-    policy: Policy = "ordered"
-    suspect_s: float = 2.0
-    suspect_max_s: float = 60.0
+    timeout_s: float = 2.5  # for each attempt (LPP-01)
+    attempts: int = 3  # in total, the first one included (LPP-01)
+    relaxed: bool = False  # keep sockets and number the requests instead of closing them (BEY-02)
+    policy: Policy = "ordered"  # the server to ask first: the first one that answers, or each in rotation (BEY-01)
+    suspect_s: float = 2.0  # how long a server that did not answer is asked last; doubles with each further failure
+    suspect_max_s: float = 60.0  # the longest of these times
 
 
 class Open(NamedTuple):
@@ -86,64 +78,40 @@ class GaveUp(NamedTuple):
 Effect = Open | Close | Send | Finished | GaveUp
 
 
+@dataclass(slots=True, eq=False)
 class Server:
-    """State of one server.
+    """State of one server."""
 
-    Attributes:
-        endpoint: where it listens.
-        failures: attempts in a row without an answer.
-        suspect_until: asked after the others before this time.
-    """
-
-    __slots__ = ("endpoint", "failures", "suspect_until")
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self.failures = 0
-        self.suspect_until = float("-inf")
+    endpoint: str
+    failures: int = 0  # attempts in a row without an answer
+    suspect_until: float = -inf  # asked after the others before this time
 
 
+@dataclass(slots=True, eq=False)
 class LazyRequest:
-    """One request until its end.
+    """One request until its end."""
 
-    Attributes:
-        frames: of the body, as sent.
-        began_at: when the caller asked.
-        tried: endpoint → number of attempts there.
-        attempts: their sum.
-        server: of the current attempt.
-        until: end of the current attempt.
-    """
+    frames: list[bytes]  # of the body, as sent
+    began_at: float
+    server: Server  # of the current attempt
+    until: float = inf  # end of the current attempt
+    tried: Counter[str] = field(default_factory=Counter)  # attempts by endpoint
 
-    __slots__ = ("attempts", "began_at", "frames", "server", "tried", "until")
-
-    def __init__(self, frames: list[bytes], now: float, server: Server) -> None:
-        self.frames = frames
-        self.began_at = self.until = now
-        self.tried: Counter[str] = Counter()
-        self.attempts = 0
-        self.server = server
+    @property
+    def attempts(self) -> int:
+        return self.tried.total()
 
 
 class LazyPirate:
-    """One client.
-
-    Args:
-        endpoints: of the servers, most wanted first.
-        limits: see `LazyLimits`.
-        check: returns whether a reply matches, from (request's frames, reply's frames); None accepts all replies the socket delivers.
-
-    Attributes:
-        counters: requests sent, answered, refused and given up, by name.
-    """
+    """One client of some servers, the most wanted one first."""
 
     def __init__(
         self, endpoints: Iterable[str], limits: LazyLimits, check: Callable[[list[bytes], list[bytes]], bool] | None = None
     ) -> None:
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()  # requests sent, answered, refused and given up, by name
         self._servers = [Server(endpoint) for endpoint in dict.fromkeys(endpoints)]
         self._limits = limits
-        self._check = check
+        self._check = check  # whether a reply matches, from (request's frames, reply's frames); None: all the socket delivers do
         self._first = 0  # index of the first server to ask
         self._open: set[str] = set()
         self._request: LazyRequest | None = None
@@ -172,7 +140,7 @@ class LazyPirate:
             self.counters["reply_mismatch"] += 1
             return []
         request.server.failures = 0
-        request.server.suspect_until = float("-inf")
+        request.server.suspect_until = -inf
         self._request = None
         self.counters["answered"] += 1
         return [Finished(frames)]
@@ -183,7 +151,9 @@ class LazyPirate:
         if request is None or now < request.until:
             return []
         self.counters["timeout"] += 1
-        self._suspect(request.server, now)
+        server = request.server
+        server.suspect_until = now + backoff_s(self._limits.suspect_s, self._limits.suspect_max_s, server.failures)
+        server.failures += 1
         effects = self._abandon(request)
         if request.attempts < self._limits.attempts:
             return effects + self._attempt(request, now)
@@ -192,12 +162,12 @@ class LazyPirate:
         return [*effects, GaveUp(request.attempts, now - request.began_at)]
 
     def withdraw(self) -> list[Effect]:
-        """Forget the outstanding request, if there is one."""
+        """Forget the outstanding request, if any."""
         request, self._request = self._request, None
         return [] if request is None else self._abandon(request)
 
     def deadline(self) -> float | None:
-        """Return when `tick` is due; None while no request is outstanding."""
+        """Return when `tick` is due."""
         return None if self._request is None else self._request.until
 
     # --- inside -------------------------------------------------------------------------------------------------------------
@@ -206,7 +176,6 @@ class LazyPirate:
         request.server = self._choose(request, now)
         endpoint = request.server.endpoint
         request.tried[endpoint] += 1
-        request.attempts += 1
         request.until = now + self._limits.timeout_s
         self.counters["sent"] += 1
         effects: list[Effect] = []
@@ -220,10 +189,6 @@ class LazyPirate:
         count = len(self._servers)
         turn = [self._servers[(self._first + step) % count] for step in range(count)]
         return min(turn, key=lambda server: (request.tried[server.endpoint], server.suspect_until > now))
-
-    def _suspect(self, server: Server, now: float) -> None:
-        server.suspect_until = now + backoff_s(self._limits.suspect_s, self._limits.suspect_max_s, server.failures)
-        server.failures += 1
 
     def _abandon(self, request: LazyRequest) -> list[Effect]:
         """Close the socket of an unanswered attempt; a relaxed client relies on its request id."""

@@ -159,7 +159,7 @@ class WorkerQueue:
         """Take a message `[worker]…` from the backend."""
         name = frames[0]
         worker = self._workers.get(name)
-        effects: list[Effect] = []
+        answers: list[Effect] = []
         try:
             message = decode(frames[1:], simple=self._limits.simple)
         except MalformedMessage as error:
@@ -173,15 +173,11 @@ class WorkerQueue:
             self._move(name, WorkerEvent.STRAY, now)
         else:
             self._move(name, WorkerEvent.REPLY, now)
-            effects.append(ToClient([*message.envelope, *message.body]))
-        return effects + self._serve(now)
-
-    def worker_joined(self, name: bytes, now: float) -> list[Effect]:
-        """Record a new connection to a worker; the state of an old one with that id is dropped."""
-        return self.worker_gone(name, now) if name in self._workers else []
+            answers = [ToClient([*message.envelope, *message.body])]
+        return answers + self._serve(now)
 
     def worker_gone(self, name: bytes, now: float) -> list[Effect]:
-        """Record the end of the connection to a worker."""
+        """Record the end of the connection to a worker, or that a new one has its id."""
         if name in self._workers:
             self._move(name, WorkerEvent.GONE, now)
         return []
@@ -256,8 +252,7 @@ class WorkerQueue:
         self._waiting_bytes -= waiting.octets
         self._ends.discard(number)
         client = waiting.envelope[0]
-        numbers = self._waiting_of.get(client)
-        if numbers is not None:
+        if (numbers := self._waiting_of.get(client)) is not None:
             numbers.discard(number)
             if not numbers:
                 del self._waiting_of[client]

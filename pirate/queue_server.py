@@ -168,12 +168,11 @@ class Queue(Service):
             self._apply(self._machine.receive(frames, now))
 
     def _worker_changed(self, name: bytes, joined: bool) -> None:
-        now = self._loop.time()
-        if joined:
-            self._apply(self._machine.worker_joined(name, now))
-        elif not self._backend.peer_metadata(name):  # else the id was taken over, and the old connection is forgotten already
+        if not joined:
+            if self._backend.peer_metadata(name):
+                return  # the id was taken over, and the old connection is forgotten already
             self._logged.discard(name)
-            self._apply(self._machine.worker_gone(name, now))
+        self._apply(self._machine.worker_gone(name, self._loop.time()))
 
     def _client_changed(self, name: bytes, joined: bool) -> None:
         if not joined:

@@ -109,7 +109,12 @@ class WorkerSession:
         self._queue: Liveness | None = None  # heartbeats of this session
 
     def start(self, now: float) -> list[Effect]:
-        return self._open(now)
+        """Begin a session."""
+        self.state = SessionState.OPENING
+        self._open_at = None
+        if not self._limits.simple:
+            self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
+        return [Open(self._queue_number)]
 
     def joined(self, now: float) -> list[Effect]:
         """Record the connection of the socket; READY is the first message (PPP-01)."""
@@ -174,7 +179,7 @@ class WorkerSession:
             return self._open_if_due(now)
         self.counters["failed"] += 1
         self._envelope = None
-        return [Close(0.0), *self._open(now)]
+        return [Close(0.0), *self.start(now)]
 
     def tick(self, now: float) -> list[Effect]:
         due_at = self.deadline()
@@ -190,7 +195,8 @@ class WorkerSession:
                 return self._close(now)
             self.counters["verdict_postponed"] += 1  # one more interval to read messages that came in the meantime
             self._queue.heard(self._woke_at - self._limits.heartbeat_s * (self._limits.liveness - 1))
-        if not self._queue.take_heartbeat(now) or not self._beats():
+        beats = self.state is SessionState.IDLE or (self.state is SessionState.BUSY and self._limits.heartbeat_busy)
+        if not self._queue.take_heartbeat(now) or not beats:
             return []
         self.counters["heartbeat_sent"] += 1
         return [Send([HEARTBEAT])]
@@ -206,20 +212,10 @@ class WorkerSession:
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _beats(self) -> bool:
-        return self.state is SessionState.IDLE or (self.state is SessionState.BUSY and self._limits.heartbeat_busy)
-
     def _open_if_due(self, now: float) -> list[Effect]:
         if self.state is not SessionState.WAITING or self.handling or self._open_at is None or now < self._open_at:
             return []
-        return self._open(now)
-
-    def _open(self, now: float) -> list[Effect]:
-        self.state = SessionState.OPENING
-        self._open_at = None
-        if not self._limits.simple:
-            self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
-        return [Open(self._queue_number)]
+        return self.start(now)
 
     def _close(self, now: float) -> list[Effect]:
         """End the session; the next one begins after a pause, which doubles (PPP-05)."""

@@ -205,7 +205,7 @@ def test_a_request_that_cannot_be_delivered_goes_to_the_next_worker_first_of_all
 
 def test_a_new_connection_under_a_known_id_is_another_worker() -> None:
     scene = Scene(WorkerState.BUSY)
-    scene.queue.worker_joined(W, 0.0)
+    scene.queue.worker_gone(W, 0.0)
     assert scene.state() is WorkerState.UNKNOWN
     assert scene.happen(WorkerEvent.REPLY) == []
     assert scene.queue.counters["reply_stray"] == 1

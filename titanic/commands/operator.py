@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
     from titanic.client import Client
-    from titanic.journal.inspection import Problem
-    from titanic.store.index.stored_request import Entry
 
 __all__ = ["StoreDamaged", "disk_errors", "operator"]
 
@@ -95,12 +93,6 @@ def _check_is_there(disk: RealDisk) -> None:
         raise RequestFailed(f"{disk.directory} holds no store")
 
 
-def _problem_row(problem: Problem) -> dict[str, Any]:
-    row = problem._asdict()
-    row["uuid"] = problem.uuid.hex().upper()
-    return row
-
-
 @operator.command()
 @_STORE
 @_JSON
@@ -110,13 +102,14 @@ def verify(store: str, as_json: bool) -> None:
     began = time.monotonic()
     with _held(store, ReadingDisk) as disk:
         problems, records, octets = check(disk)
-    elapsed = time.monotonic() - began
+    elapsed_s = time.monotonic() - began
     if as_json:
-        write_json({"records": records, "bytes": octets, "problems": [_problem_row(problem) for problem in problems]})
+        rows = [problem._asdict() | {"uuid": problem.uuid.hex().upper()} for problem in problems]
+        write_json({"records": records, "bytes": octets, "problems": rows})
     else:
         for problem in problems:
             click.echo(str(problem))
-        click.echo(f"{records} records, {octets} bytes read in {elapsed:.1f} s")
+        click.echo(f"{records} records, {octets} bytes read in {elapsed_s:.1f} s")
     if problems:
         raise StoreDamaged(f"{store}: {len(problems)} problems")
 
@@ -252,7 +245,8 @@ def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
         _, index = read_store(disk)
     _say_state("degraded" if any(problem.code != "TORN" for problem in problems) else "serving", len(problems))
     now_ms = index.resume_clock(time.time_ns() // 1_000_000)
-    for entry in _sorted(index, service):
+    entries = [entry for entry in index.entries.values() if service is None or entry.service == service.encode()]
+    for entry in sorted(entries, key=lambda entry: entry.accepted_ms):
         yield entry_row(entry, now_ms)
 
 
@@ -270,12 +264,6 @@ def _rows_at(
         return rows
 
     yield from ask(talk, brokers, uvloop, security=security)
-
-
-def _sorted(index: RequestIndex, service: str | None) -> list[Entry]:
-    wanted = service.encode() if service is not None else None
-    entries = [entry for entry in index.entries.values() if wanted is None or entry.service == wanted]
-    return sorted(entries, key=lambda entry: entry.accepted_ms)
 
 
 @operator.command()

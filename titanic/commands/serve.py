@@ -174,7 +174,8 @@ async def _serve_alone(
     async with service, serve_page(http, service.page()):
         _say_problems(stored)
         where = disk.directory if disk is not None else "memory"
-        daemon.ready("titanic serves", store=where, fsync=options.journal.fsync, **_summary(stored))
+        status = {name: stored.status[name] for name in ("state", "requests", "segments", "problems")}
+        daemon.ready("titanic serves", store=where, fsync=options.journal.fsync, **status)
         await daemon.until_stopped_or(service.until_failed())
         await service.drain(settings.drain_s)
 
@@ -228,7 +229,3 @@ class _Progress:
         if now - self._said_s >= PROGRESS_S:
             self._said_s = now
             log.info("reading the store", extra={"segments": done, "of": most})
-
-
-def _summary(stored: Store) -> dict[str, Any]:
-    return {name: value for name, value in stored.status.items() if name in ("state", "requests", "segments", "problems")}

@@ -32,6 +32,7 @@ CHECKPOINT_NAME: Final = "checkpoint"
 MAGIC: Final = b"\x89TSC\r\n\x1a\n"
 _HEAD: Final = Struct(">8sHBB16sQQI")
 _CHECK: Final = Struct(">I")
+assert (_HEAD.size, _CHECK.size) == (48, 4)
 
 
 def item_packer() -> Callable[[Any], bytes]:

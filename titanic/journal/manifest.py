@@ -29,6 +29,7 @@ _HEAD: Final = Struct(">8sHBB16sII")
 _SPAN: Final = Struct(">QQQ")
 _ACCEPTED: Final = Struct(">QQQQQ")
 _CHECK: Final = Struct(">I")
+assert (_HEAD.size, _SPAN.size, _ACCEPTED.size, _CHECK.size) == (36, 24, 40, 4)
 
 
 class Span(NamedTuple):

@@ -50,6 +50,9 @@ _HEAD: Final = Struct(">BBIQQ16s")
 _PREFIX: Final = Struct(">4sIH")
 _RECORD: Final = Struct(">4sIHBBIQQ16s")
 _CHECK: Final = Struct(">I")
+assert _SEGMENT.size + _CHECK.size == HEADER_BYTES
+assert _PREFIX.size + _HEAD.size == _RECORD.size == RECORD_HEADER_BYTES
+assert HEADER_BYTES % 8 == RECORD_HEADER_BYTES % 8 == 0  # records begin at multiples of 8
 _new: Final = tuple.__new__
 _PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
 

@@ -28,6 +28,7 @@ _CLOSE: Final = Struct(">QQQH")
 _DEAD: Final = Struct(">QI")
 _TICK: Final = Struct(">QQ")
 _ATTEMPTS: Final = Struct(">I")
+assert (_REQUEST.size, _REPLY.size, _CLOSE.size, _DEAD.size, _TICK.size, _ATTEMPTS.size) == (28, 8, 26, 12, 16, 4)
 # Bit 15 of the length of a key (at most 255 bytes): the key is followed by the owner, one length byte before it.
 _OWNED: Final = 0x8000
 OWNER_BYTES_MAX: Final = 255

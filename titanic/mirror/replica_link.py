@@ -19,6 +19,7 @@ import core
 from bstar.net.boot_clock import boot_clock
 from core.machine.bounded_msgpack import unpack
 from core.runtime import supervision
+from titanic.mirror.mirrored_disk import MirroredDisk
 from titanic.mirror.succession import FailureDetector
 from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_pair
 
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from core.security.credentials import Secured
+    from titanic.journal.disk import Disk
     from titanic.journal.group_commit import Journal
     from titanic.journal.segment_log import SegmentLog
-    from titanic.mirror.mirrored_disk import MirroredDisk
 
-__all__ = ["MirrorLine", "Terms"]
+__all__ = ["MirrorAttachment", "MirrorLine", "Terms"]
 
 log = logging.getLogger("titanic")
 
@@ -315,6 +316,39 @@ class MirrorLine:
             self._call_soon(self._in_step)
         else:
             self._fail("did not come in step")
+
+
+class MirrorAttachment:
+    """Mirror of one store, whose journal writes to `disk`, both copies; without the mirror it refuses requests, unless it may go alone."""
+
+    def __init__(self, mirror: MirrorLine, disk: Disk, go_on: bool) -> None:
+        self.disk = MirroredDisk(disk, mirror, go_on, mirror.may_go_alone if mirror.terms is not None else None)
+        self._mirror = mirror
+        self._go_on = go_on  # acknowledge without the mirror while it is away
+        self._in_step = asyncio.Event()
+        self._journal: Journal
+
+    async def start(self, journal: Journal) -> None:
+        """Connect, once the journal is open."""
+        self._journal = journal
+        self._mirror.on_state = self._on_state
+        self._on_state(self._mirror.state, self._mirror.reason)
+        disk = self.disk
+        await journal.run(lambda opened: disk.attach(opened.store))  # in the writer thread, before its first batch
+        self._mirror.start(disk, journal)
+
+    def _on_state(self, state: str, reason: str) -> None:
+        if state == IN_STEP:
+            self._in_step.set()
+            self._journal.stalled = None
+        else:
+            self._in_step.clear()
+            if not self._go_on or self._mirror.stale:
+                self._journal.stalled = f"the mirror is {state}{': ' + reason if reason else ''}"
+
+    async def wait(self) -> None:
+        if not self._go_on or (self._mirror.terms is not None and not self._mirror.terms.alone):
+            await self._in_step.wait()
 
 
 def _join(opened: SegmentLog) -> bool:

@@ -278,7 +278,7 @@ class Batches:
             summary = msgpack.packb({"rows": len(uuids), "refused": refused})
             self._store.answer(entry.uuid, [summary, b"".join(uuids)])
             while entry.reply is None and self._lives(entry):
-                await self._wait_ended(entry)
+                await _answer(partial(self._store.wait, [format_uuid(entry.uuid)], WAIT_MS_MAX / 1000))
             self._drop_stages(wanted)
         except BadRequest as error:
             if self._lives(entry):
@@ -287,9 +287,6 @@ class Batches:
         # Not after a fault: the commit is repeated and needs its chunks.
         self._reserved -= reserved
         self._working.pop(batch, None)
-
-    async def _wait_ended(self, entry: Entry) -> None:
-        await _answer(partial(self._store.wait, [format_uuid(entry.uuid)], WAIT_MS_MAX / 1000))
 
     async def _refuse(self, batch: Name, entry: Entry, reason: str) -> None:
         """End a commit that can never succeed; its client gets the reason, and may stage damaged chunks again and commit."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from titanic.journal.segment_log import SegmentLog
     from titanic.store.index.request_index import RequestIndex
 
-__all__ = ["Move", "checkpoint_of", "compact", "compact_segment", "live_moves", "merge_below", "pick_segment"]
+__all__ = ["Move", "checkpoint_of", "compact", "compact_segment", "live_moves", "merge_below", "pick_segment", "sealed_sizes"]
 
 GARBAGE_MIN: Final = 0.5  # an emptied segment frees at least as much as is copied: write amplification below 2
 SMALL: Final = 0.25  # of a segment; every start creates one, so restarts leave many
@@ -94,13 +94,17 @@ def compact_segment(log: SegmentLog, index: RequestIndex, number: int) -> int:
     return len(moves)
 
 
+def sealed_sizes(log: SegmentLog) -> dict[int, int]:
+    """Return the size in bytes of each segment that may be emptied."""
+    return {number: log.size_of(number) for number in log.droppable()}
+
+
 def compact(log: SegmentLog, index: RequestIndex) -> tuple[int, int]:
     """Empty segments while worthwhile: (segments dropped, records written again)."""
     dropped = moved = 0
     # Records written again may make another segment worth emptying: not in this call, or it might not end.
     for _ in log.droppable():
-        sizes = {number: log.size_of(number) for number in log.droppable()}
-        chosen = pick_segment(sizes, index, merge_below(log))
+        chosen = pick_segment(sealed_sizes(log), index, merge_below(log))
         if chosen is None:
             break
         moved += compact_segment(log, index, chosen)
@@ -115,5 +119,4 @@ def merge_below(log: SegmentLog) -> int:
 
 def checkpoint_of(log: SegmentLog, index: RequestIndex) -> bytes:
     """Return a checkpoint of the index; every record written so far must have been applied to it."""
-    items = list(index.snapshot(log.number))
-    return Checkpoint(log.store, log.number, log.durable, items).encode()
+    return Checkpoint(log.store, log.number, log.durable, list(index.snapshot(log.number))).encode()

@@ -197,7 +197,8 @@ class DeliveryQueue:
             if queue.known:
                 self._send_ready(queue, done)
             elif not queue.asked and queue.probe_at <= now and self._probes < self.options.probes_max:
-                self._skip_closed(queue)
+                while queue.ready and queue.ready[0] not in self.waiting:
+                    queue.ready.popleft()  # closed meanwhile
                 if queue.ready:
                     queue.asked = True
                     self._probes += 1
@@ -207,10 +208,6 @@ class DeliveryQueue:
             elif not queue.in_flight and not queue.asked:
                 del self._queues[service]
         return done
-
-    def _skip_closed(self, queue: _Queue) -> None:
-        while queue.ready and queue.ready[0] not in self.waiting:
-            queue.ready.popleft()
 
     def _send_ready(self, queue: _Queue, done: list[Probe | Send]) -> None:
         """Send from one queue as far as the windows allow."""

@@ -18,7 +18,7 @@ from titanic.journal.group_commit import no_call
 from titanic.journal.inspection import Problem, scan_span
 from titanic.journal.record import Damage, RecordKind, seed_of
 from titanic.journal.record_bodies import NO_UUID, Tick
-from titanic.store.compaction import Move, live_moves, merge_below, pick_segment
+from titanic.store.compaction import Move, live_moves, merge_below, pick_segment, sealed_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,8 +103,7 @@ class Maintenance:
     async def _compact(self) -> None:
         """Empty segments while worthwhile; each at most once per call."""
         for _ in self._journal.log.droppable():
-            sizes = await self._journal.run(_sealed_sizes)
-            chosen = pick_segment(sizes, self._index, merge_below(self._journal.log))
+            chosen = pick_segment(await self._journal.run(sealed_sizes), self._index, merge_below(self._journal.log))
             if chosen is None:
                 return
             await self._empty(chosen)
@@ -231,8 +230,3 @@ def _settle(future: asyncio.Future[Location | None], place: Location | None, err
 def _put_checkpoint(opened: SegmentLog, segment: int, sequence: int, packed: list[bytes]) -> None:
     """Encode a checkpoint and put it in place; runs in the writer thread."""
     opened.write_checkpoint(encode_packed(opened.store, segment, sequence, packed))
-
-
-def _sealed_sizes(opened: SegmentLog) -> dict[int, int]:
-    """Return the size of each segment that may be emptied; runs in the writer thread."""
-    return {number: opened.size_of(number) for number in opened.droppable()}

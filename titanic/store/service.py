@@ -122,10 +122,10 @@ class Service:
         self._where: dict[str, Any] = {"context": context, "security": security}
         self._progress = progress
         self._guard = guard
-        self._worker_options = {"connections": self.options.connections, **worker_options}
+        self._worker_options = {"credit": self.options.concurrency, "connections": self.options.connections, **worker_options}
         self._workers: list[DeferredWorker] = []
         self._stack = AsyncExitStack()
-        self._opening: asyncio.Task[None]
+        self.opening: asyncio.Task[None]  # registers the services; its error is the reason of a failure
         self._client: mdp.Client
         self._permissions: Permissions
         self._access: Access
@@ -163,10 +163,10 @@ class Service:
             )
             stack.callback(self._end_dispatch)
             self._stack = stack.pop_all()
-        self._opening = self._supervisor.task("titanic services", self._register, raises=True)
+        self.opening = self._supervisor.task("titanic services", self._register, raises=True)
         if self.store.mirror is None:
             try:
-                await self._opening
+                await self.opening
             except BaseException:
                 await self._stack.aclose()
                 raise
@@ -188,24 +188,33 @@ class Service:
             (tsp.LOOK, access.look),
         )
         for name, take in services:
-            await self._stack.enter_async_context(self._make_worker(name, take))
+            worker = DeferredWorker(self._broker, name.decode(), self._guarded(take), **self._where, **self._worker_options)
+            self._workers.append(worker)
+            await self._stack.enter_async_context(worker)
         store.start_dispatch()
         # A store that may not see users treats all alike: warn an operator who has configured rules.
         self._permissions.ask(Question(b"call", b"", tsp.REQUEST), lambda *_: None, None)
 
-    def _make_worker(self, name: bytes, take: Take) -> DeferredWorker:
-        credit = self.options.concurrency
-        if self._guard is not None:
-            take = _guarded(take, self._guard)
-        worker = DeferredWorker(self._broker, name.decode(), take, credit=credit, **self._where, **self._worker_options)
-        self._workers.append(worker)
-        return worker
+    def _guarded(self, take: Take) -> Take:
+        """Return `take` so that it acts and answers only while the guard agrees; the broker repeats unanswered requests."""
+        if (guard := self._guard) is None:
+            return take
+
+        def take_guarded(frames: Sequence[bytes], user: str | None, done: Done) -> None:
+            def done_guarded(reply: list[bytes]) -> None:
+                if guard():
+                    done(reply)
+
+            if guard():
+                take(frames, user, done_guarded)
+
+        return take_guarded
 
     async def __aexit__(self, *_: object) -> None:
-        self._opening.cancel()
+        self.opening.cancel()
         try:
             with suppress(asyncio.CancelledError):
-                await self._opening
+                await self.opening
         finally:
             self.store.end_waits()  # or leaving would wait for waiting clients
             await self._stack.aclose()
@@ -213,20 +222,15 @@ class Service:
     @property
     def connected(self) -> bool:
         """Whether all titanic.* services are registered at the broker."""
-        return self._opening.done() and all(worker.connected for worker in self._workers)
-
-    @property
-    def opening(self) -> asyncio.Task[None]:
-        """Task that registers the services; its error is the reason of a failure."""
-        return self._opening
+        return self.opening.done() and all(worker.connected for worker in self._workers)
 
     async def until_failed(self) -> None:
         """Wait until the store cannot be written or registration fails, and raise the reason. Cancel-safe."""
         failed = asyncio.ensure_future(self.store.until_failed())
         try:
-            await asyncio.wait([failed, self._opening], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([failed, self.opening], return_when=asyncio.FIRST_COMPLETED)
             if not failed.done():
-                await asyncio.shield(self._opening)
+                await asyncio.shield(self.opening)
             await failed
         finally:
             failed.cancel()
@@ -448,17 +452,3 @@ class Service:
     def _end_dispatch(self) -> None:
         self._stopping = self._closed = True
         self._clock.cancel()
-
-
-def _guarded(take: Take, guard: Callable[[], bool]) -> Take:
-    """Wrap `take` so that it acts and answers only while the guard agrees; the broker repeats unanswered requests."""
-
-    def take_guarded(frames: Sequence[bytes], user: str | None, done: Done) -> None:
-        def done_guarded(reply: list[bytes]) -> None:
-            if guard():
-                done(reply)
-
-        if guard():
-            take(frames, user, done_guarded)
-
-    return take_guarded

@@ -94,11 +94,13 @@ class StoreStatus:
 
     def _families(self) -> list[Family]:
         figures = self.figures()
-        found = [Family(f"titanic_{name}", "counter", f"{_words(name)}.", (), [((), n)]) for name, n in figures["counters"].items()]
-        found += [Family(f"titanic_{name}", "gauge", f"{_words(name)}.", (), [((), n)]) for name, n in figures["gauges"].items()]
-        state = Family(
-            "titanic_state", "gauge", "1 for the present state of the store.", ("state",), [((self._store.status["state"],), 1.0)]
-        )
+        found = [
+            Family(f"titanic_{name}", kind, f"{name.replace('_', ' ').capitalize()}.", (), [((), number)])
+            for kind in ("counter", "gauge")
+            for name, number in figures[f"{kind}s"].items()
+        ]
+        state = Family("titanic_state", "gauge", "1 for the present state of the store.", ("state",))
+        state.samples.append(((self._store.status["state"],), 1.0))
         services = Family("titanic_service_requests", "gauge", "Requests not closed, by service.", ("service",))
         services.samples += [((name,), float(count)) for name, count in self._services()[:SERIES_MAX]]
         return [*found, state, services]
@@ -149,7 +151,3 @@ class StoreStatus:
             counters["mirror_sessions"] = store.mirror.sessions
             gauges["mirror_in_step"] = int(store.mirror.state == "in step")
         return {"counters": counters, "gauges": gauges}
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").capitalize()

@@ -23,12 +23,12 @@ from titanic.journal.group_commit import Journal
 from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request
+from titanic.mirror.replica_link import MirrorAttachment
 from titanic.store.bodies import Bodies, decode_reply
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
 from titanic.store.index.stored_request import ANSWERED, STORING, WAITING, ClosedKey, Entry
 from titanic.store.maintenance import Maintenance
-from titanic.store.mirror_attachment import MirrorAttachment
 from titanic.store.waiters import Waiters
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
 
@@ -51,6 +51,7 @@ REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(Reco
 Reply = list[bytes]
 UUIDS_AT_ONCE: Final = 256  # drawn from the system at once
 RETRY_S: Final = 1.0  # before a reply or dead letter that could not be stored is tried again
+COUNTERS: Final = "accepted repeated refused forbidden unavailable answered late dead closed damaged batches_refused".split()
 
 
 class Store:
@@ -91,6 +92,7 @@ class Store:
         self.on_closed: Callable[[bytes], None] = _ignore
         self.on_answered: Callable[[Entry], None] | None = None
         self.counters = dict.fromkeys(COUNTERS, 0)
+        self.maintenance_counts: dict[str, int] = {}
         self._disk = disk
         self._mirror: MirrorAttachment | None = None
         if mirror is not None and disk is not None:
@@ -145,13 +147,9 @@ class Store:
         if self._mirror is not None:
             await self._mirror.start(journal)
         self._maintenance = Maintenance(journal, self.index, self.now_ms)
+        self.maintenance_counts = self._maintenance.counts
         self._maintenance.start()
         self._set_timer()
-
-    @property
-    def maintenance_counts(self) -> dict[str, int]:
-        """Counters of maintenance by name."""
-        return self._maintenance.counts if self._maintenance is not None else {}
 
     @property
     def stalled(self) -> str | None:
@@ -318,8 +316,8 @@ class Store:
         entry = self._known(frames)
         if entry is None or entry.reply is not None:
             self.fetch(frames, done)
-            return
-        self._waiters.add(entry.uuid, timeout_s, done)
+        else:
+            self._waiters.add(entry.uuid, timeout_s, done)
 
     def end_waits(self) -> None:
         """Answer 300 to all waiting clients."""
@@ -453,21 +451,6 @@ class Store:
             elif entry.state >= ANSWERED:
                 self._close(entry, _ignore)
         self._set_timer()
-
-
-COUNTERS: Final = (
-    "accepted",
-    "repeated",
-    "refused",
-    "forbidden",
-    "unavailable",
-    "answered",
-    "late",
-    "dead",
-    "closed",
-    "damaged",
-    "batches_refused",
-)
 
 
 def _ignore(_: Any) -> None: ...

@@ -34,6 +34,7 @@ PIECE_BYTES: Final = 1024 * 1024  # of a file in one message: long enough to cos
 COPIES_MAX: Final = 8  # pieces in flight
 _NUMBER: Final = Struct(">Q")
 _PAIR: Final = Struct(">QQ")
+assert _PAIR.size == 2 * _NUMBER.size == 16
 
 # Epochs of peers are adopted, incremented and sent as 64-bit numbers.
 EPOCH_MAX: Final = 1 << 62
