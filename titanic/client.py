@@ -276,12 +276,9 @@ class Client:
         if self._plain:
             return False
         async with self._asking:
-            if (
-                self._takes_options is None
-                or self._asked_over != self._client.connections
-                or not self._client.connected
-                or (refuse and not self._takes_options)
-            ):
+            takes = self._takes_options
+            same = self._asked_over == self._client.connections and self._client.connected
+            if takes is None or not same or (refuse and not takes):
                 try:
                     code, takes = _takes_options(await self._ask_by_reply())
                 except mdp.Forbidden:
@@ -289,8 +286,7 @@ class Client:
                 if code not in (200, 400):
                     raise Unavailable("the store cannot tell which options it knows")
                 self._takes_options, self._asked_over = takes, self._client.connections
-                return takes
-            return self._takes_options
+            return takes
 
     async def _ask_by_reply(self) -> Sequence[bytes]:
         """Ask titanic.reply; a store with titanic.request and without it is a stock store."""

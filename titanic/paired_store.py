@@ -274,17 +274,14 @@ class PairedTitanic:
 
     async def _yield_to(self, answer: Answer | None) -> None:
         """Yield to the other half if its data is more complete; wait if an operator must decide."""
-        if answer is None or answer is Answer.FOLLOW:
-            return
         if answer is Answer.NEITHER:
             self.part = "neither can lead"
             self._log_once(logging.ERROR, "neither half can tell which data is newer; see titanic promote")
-        else:
+            await self._pause()
+        elif answer is Answer.LEAD:
             self.part = "gives way"
             self._log_once(logging.INFO, "the other half has newer data and leads")
             await self._hand_over()
-            return
-        await self._pause()
 
     async def _hand_over(self) -> None:
         """Hand the active role over if the other half is there, and wait one heartbeat."""
@@ -443,6 +440,5 @@ class PairedTitanic:
 
 
 def _family(name: str, number: float) -> Family:
-    counter = name.endswith("_total")
-    words = name.removesuffix("_total").replace("_", " ")
-    return Family(name.removesuffix("_total"), "counter" if counter else "gauge", f"{words}.", (), [((), number)])
+    short = name.removesuffix("_total")
+    return Family(short, "gauge" if short == name else "counter", f"{short.replace('_', ' ')}.", (), [((), number)])

@@ -62,24 +62,17 @@ class Permissions:
         self._queue: deque[Question] = deque()  # not sent yet
         self._sent = 0
 
-    def known(self, question: Question) -> Verdict:
-        """Return the cached verdict, UNKNOWN if there is none."""
-        answer = self._answers.get(question)
-        return answer[1] if answer is not None and answer[0] > self._clock() else Verdict.UNKNOWN
-
     def ask(self, question: Question, then: Callable[[Any, Verdict], None], about: Any) -> None:
         """Call `then(about, verdict)`, at once if the answer is cached."""
-        verdict = self.known(question)
-        if verdict is not Verdict.UNKNOWN:
-            then(about, verdict)
-            return
-        waiting = self._asking.get(question)
-        if waiting is not None:
-            waiting.append((then, about))
-            return
-        self._asking[question] = [(then, about)]
-        self._queue.append(question)
-        self._send()
+        answer = self._answers.get(question)
+        if answer is not None and answer[0] > self._clock():
+            then(about, answer[1])
+        elif question in self._asking:
+            self._asking[question].append((then, about))
+        else:
+            self._asking[question] = [(then, about)]
+            self._queue.append(question)
+            self._send()
 
     def _send(self) -> None:
         while self._queue and self._sent < QUESTIONS_MAX:

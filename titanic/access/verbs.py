@@ -70,9 +70,6 @@ class Access:
             owner = self._names[user] = user.encode()
         return owner
 
-    def _may_see(self, owner: bytes, entry: Entry) -> bool:
-        return entry.owner == owner or (self._shares_ownerless and not entry.owner)
-
     # ---- titanic.request
 
     def submit(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
@@ -128,13 +125,14 @@ class Access:
         # Hot path: once per request.
         owner = self._owner(user)
         entry = self._store.find(frames)
-        if entry is not None and self._may_see(owner, entry):
+        if entry is None:
+            visible = not owner
+        else:
+            visible = entry.owner == owner or (self._shares_ownerless and not entry.owner)
+        if visible:
             take(frames, done)
         elif not owner:
-            if entry is None:
-                take(frames, done)
-            else:
-                done(_unknown(verb))
+            done(_unknown(verb))
         else:
             # From here on requests of other users and unknown ones take the same steps.
             self._permissions.ask(Question(b"manage", owner, verb), self._decided, (verb, frames, done, take))

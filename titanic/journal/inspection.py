@@ -99,7 +99,6 @@ def read_file(disk: Disk, name: str, size: int | None = None) -> bytes:
 
 
 def size_of(disk: Disk, name: str) -> int:
-    """Return the size of a file in bytes."""
     handle = disk.open(name)
     try:
         return disk.size(handle)

@@ -65,7 +65,6 @@ class RecordReader:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     def end(self) -> None:
-        """End the thread."""
         self._pool.shutdown(wait=False)
 
     def read(self, place: Location, token: Token) -> None:

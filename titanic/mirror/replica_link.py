@@ -165,16 +165,13 @@ class MirrorLine:
             self._open = True
             self.sessions += 1
         self._set_state(CATCHING_UP, "")
-        if await self._in_thread(self._handshake, disk):
+        if await self._loop.run_in_executor(None, self._handshake, disk):
             with self._changed:
                 self.ready = self._open
                 self._changed.notify_all()
             journal.run(_join).add_done_callback(_log_error)
         await self._over.wait()
         self._set_state(AWAY, self.reason)
-
-    async def _in_thread(self, call: Callable[[MirroredDisk], bool], disk: MirroredDisk) -> bool:
-        return await self._loop.run_in_executor(None, call, disk)
 
     def _handshake(self, disk: MirroredDisk) -> bool:
         """Send hello and copy files ahead; runs in a thread of its own."""

@@ -12,13 +12,13 @@ In a pair (`titanic.paired_store`) the mirror also answers whether the other hal
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import core
 from bstar.net.boot_clock import boot_clock
+from core.rpc.service import Service
 from core.runtime import supervision
 from titanic.errors import Wounded
 from titanic.journal.group_commit import fail_future
@@ -46,7 +46,7 @@ WINDOW_MS_DIGITS: Final = 7  # windows of up to three hours
 ANSWERED: Final = frozenset({Call.HELLO.value, Call.COPY.value, Call.SWAP.value, Call.SYNC.value, Call.SYNC_DIRECTORY.value})
 
 
-class Mirror:
+class Mirror(Service):
     """Follows one store at a time.
 
     Args:
@@ -77,6 +77,7 @@ class Mirror:
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(context, security, socket_options)
         self.calls = 0
         self.octets = 0
         self.sessions = 0
@@ -86,19 +87,12 @@ class Mirror:
         self.lease = lease
         self._take_over = take_over
         self._paired = paired
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._socket_options = dict(socket_options or {})
         self._queue: SimpleQueue[list[tuple[bytes, Sequence[bytes]]] | None] = SimpleQueue()
         self._store = b""  # routing id of the store that is followed
         self._socket: core.Socket
-        self._loop: asyncio.AbstractEventLoop
         self._thread: Thread
-        self._failed: asyncio.Future[None]
 
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._failed = self._loop.create_future()
+    async def _start(self) -> None:
         self._disk.lock()
         try:
             self.replica = Replica(self._disk, self._take_over, self._paired)
@@ -107,11 +101,20 @@ class Mirror:
             raise
         self._socket = self._context.socket(
             core.ROUTER, linger=0, sndhwm=HWM, rcvhwm=HWM, maxmsgsize=MESSAGE_BYTES_MAX, max_message_bytes=MESSAGE_BYTES_MAX,
-            heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS, **self._socket_options,
+            heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS, **self._options,
         )  # fmt: skip
+        self._sockets.append((self._socket, 0))
         self._socket.set_receiver(self._on_batch, on_peer=self._on_peer)
         self._thread = supervision.current().thread("titanic mirror", self._follow, failed=self._on_failure)
-        return self
+        self._stack.push_async_callback(self._end_thread)
+
+    async def _stop(self) -> None: ...
+
+    async def _end_thread(self) -> None:
+        """End the thread, when the socket is closed and no more calls can come; only then may others use the directory."""
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+        self._disk.unlock()
 
     def bind(self, endpoint: str) -> str:
         """Bind; return the endpoint with its port. Raises core.ZMQError."""
@@ -120,17 +123,7 @@ class Mirror:
 
     async def until_failed(self) -> None:
         """Wait until the thread ends with an unexpected error, and raise `Wounded`. Cancel-safe."""
-        await asyncio.shield(self._failed)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._socket.close(linger=0)
-        self._queue.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
-        self._failed.cancel()
-        self._disk.unlock()
-        await self._socket.wait_closed()  # frees the endpoint for the next mirror of the same context
-        if self._own_context:
-            await self._context.__aexit__(None, None, None)
+        await self.serve_forever()
 
     @property
     def connected(self) -> bool:
@@ -206,7 +199,7 @@ class Mirror:
     def _on_failure(self, error: Exception) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(
-                fail_future, self._failed, Wounded(f"the mirror's thread has ended: {type(error).__name__}: {error}")
+                fail_future, self._ended, Wounded(f"the mirror's thread has ended: {type(error).__name__}: {error}")
             )
 
     def _follow(self) -> None:
@@ -224,8 +217,8 @@ class Mirror:
                     answers.append([peer, *answer])
                     if answer[2] == NO:
                         followed = b""
-            if answers:
-                self._send_answers(answers)
+            if answers and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._answer, answers)
         self.replica.end()
 
     def _carry_out(self, frames: Sequence[bytes]) -> list[bytes]:
@@ -241,7 +234,3 @@ class Mirror:
         if self.replica.mark.step is not before:
             log.info("mirror: %s", self.replica.mark.step.value)
         return [*pack_pair(session, number), OK, detail] if frames[2] in ANSWERED else []
-
-    def _send_answers(self, answers: list[list[bytes]]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._answer, answers)

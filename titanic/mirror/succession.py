@@ -62,7 +62,6 @@ class Lineage(NamedTuple):
         return self.kind >= LineageKind.WHOLE
 
     def encode(self) -> bytes:
-        """Return the argument of `consult`."""
         return bytes(msgpack.packb([self.epoch, int(self.kind), self.store]))
 
     @classmethod
@@ -128,11 +127,7 @@ def judge(mine: Lineage, theirs: Lineage) -> Answer:
     if theirs.leads and (theirs.epoch > mine.epoch or (theirs.epoch == mine.epoch and mine.kind is not LineageKind.SOLE)):
         return Answer.FOLLOW
     # Theirs is less complete, or it cannot be decided: an epoch above ours is unknown to us.
-    return Answer.LEAD if mine.leads and _is_above(mine, theirs) else Answer.NEITHER
-
-
-def _is_above(mine: Lineage, theirs: Lineage) -> bool:
-    return mine.epoch > theirs.epoch or (mine.epoch == theirs.epoch and mine.kind > theirs.kind)
+    return Answer.LEAD if mine.leads and mine[:2] > theirs[:2] else Answer.NEITHER
 
 
 def led_mark(mark: Mark | None, lineage: Lineage, *, alone: bool) -> Mark:

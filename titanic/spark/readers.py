@@ -155,7 +155,6 @@ class StreamReader(_Reading, DataSourceStreamReader):
         return {"ms": self._mark(start["ms"], most, _MARK_WAIT_MS)}
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the option `batch_rows` as Spark's limit."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
         return ReadMaxRows(self.settings.batch_rows) if self.settings.batch_rows else ReadAllAvailable()
@@ -165,7 +164,6 @@ class StreamReader(_Reading, DataSourceStreamReader):
         return int(ok_frames("the latest answer", self.client.request(BATCH, *asked, wait=True))[0])
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """List the requests that were answered between two offsets."""
         return _parts(self.client, self.settings, start["ms"], end["ms"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

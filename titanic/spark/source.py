@@ -28,7 +28,6 @@ class TitanicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "titanic"
 
     def schema(self) -> str:
@@ -37,21 +36,17 @@ class TitanicSource(DataSource):
         return f"{HEAD}, {Settings.of(self.options).reply or RAW}"
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return the reader of a batch."""
         return BatchReader(Settings.of(self.options), _checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """Return the reader of a stream."""
         return StreamReader(Settings.of(self.options), _checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return the writer of a job."""
         if overwrite:
             raise BadOption("mode", "only append: a request that was stored is not taken back")
         return BatchWriter(Settings.of(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """Return the writer of a stream."""
         if overwrite:
             raise BadOption("outputMode", "only append: a request that was stored is not taken back")
         return StreamWriter(Settings.of(self.options), schema)

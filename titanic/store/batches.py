@@ -124,11 +124,7 @@ class Batches:
 
     async def close(self) -> None:
         """Cancel running work; commits continue at the next start."""
-        tasks = [*self._working.values(), *self._verbs]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await supervision.cancel_all([*self._working.values(), *self._verbs])
 
     def take(self, frames: Sequence[bytes], done: Done, owner: bytes = b"") -> None:
         """Answer one request to `titanic.batch`, now or later; names are those of its owner."""
