@@ -86,7 +86,7 @@ async def silent() -> AsyncIterator[str]:
 
 async def settled(asked: list[asyncio.Future[Any]], kind: Kind) -> None:
     """Wait until each request has ended, and look how."""
-    done, pending = await asyncio.wait(asked, timeout=20)
+    done, pending = await asyncio.wait(asked, timeout=100)
     for one in pending:
         one.cancel()
     assert not pending, f"{len(pending)} of {len(asked)} requests were not settled"

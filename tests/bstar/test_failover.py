@@ -50,7 +50,7 @@ async def test_requests_in_flight_are_sent_again() -> None:
         await scene.stop(0)
         await scene.start(0, never)
         await scene.settle()
-        async with scene.client(timeout=10.0) as client:
+        async with scene.client(timeout=100) as client:
             replies = [client.request(b"%d" % number) for number in range(20)]
             await asked.wait()
             await scene.stop(0)

@@ -85,5 +85,5 @@ async def test_the_user_id_is_the_authenticators_and_the_address_ours_whatever_a
 
 def test_the_first_example_of_the_page_prints_what_it_says() -> None:
     program = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout == "[b'worker-1', b'', b'hello']\n"

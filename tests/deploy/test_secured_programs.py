@@ -55,7 +55,7 @@ async def test_mdp_and_titanic(secured: Make, tmp_path: Path) -> None:
             while not await client.mmi("service", "titanic.request") == "200":
                 await asyncio.sleep(0.005)
             ticket = await store.submit("echo", b"stored")
-            assert await ticket.result(timeout=30) == [b"stored"]
+            assert await ticket.result(timeout=100) == [b"stored"]
         async with mdp.Client(where, timeout=0.2, attempts=1) as stranger:
             with pytest.raises(mdp.Timeout):
                 await stranger.request("echo", b"x")
@@ -70,7 +70,7 @@ def test_sync_clients(secured: Make) -> None:
 @pytest.mark.parametrize("model", [1, 2, 3])
 async def test_freelance(secured: Make, model: Any) -> None:
     async with freelance.Server(ANY, lambda body: body, model=model, security=secured("server")) as server:
-        async with freelance.Client([server.endpoint], model=model, timeout=20, try_timeout=10, security=secured("client")) as client:
+        async with freelance.Client([server.endpoint], model=model, timeout=100, try_timeout=10, security=secured("client")) as client:
             assert await client.request(b"hello") == [b"hello"]
         async with freelance.Client([server.endpoint], model=model, timeout=0.3, try_timeout=0.1) as stranger:
             with pytest.raises(freelance.NoServer):

@@ -81,7 +81,7 @@ def test_shotgun_copies_to_added_servers_and_ignores_removed_ones() -> None:
 async def test_a_server_is_added_while_a_request_waits(model: Model) -> None:
     async with (
         freelance.Server(ANY, echo, model=model) as server,
-        freelance.Client([NOBODY], model=model, timeout=30, try_timeout=0.3) as client,
+        freelance.Client([NOBODY], model=model, timeout=100, try_timeout=0.3) as client,
     ):
         request = asyncio.ensure_future(client.request(b"x"))
         client.add_server(server.endpoint)
@@ -99,7 +99,7 @@ async def test_a_removed_server_is_asked_no_more_and_may_come_back(model: Model)
     async with (
         freelance.Server(ANY, lambda body: b"one", model=model) as one,
         freelance.Server(ANY, lambda body: b"two", model=model) as two,
-        freelance.Client([one.endpoint], model=model, timeout=30, try_timeout=10, hedge=None) as client,
+        freelance.Client([one.endpoint], model=model, timeout=100, try_timeout=10, hedge=None) as client,
     ):
         for _ in range(3):
             assert await client.request(b"x") == [b"one"]

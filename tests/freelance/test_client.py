@@ -33,7 +33,7 @@ def model(request: pytest.FixtureRequest) -> Model:
 async def test_request_and_reply(model: Model) -> None:
     async with (
         freelance.Server(ANY, echo, model=model) as server,
-        freelance.Client([server.endpoint], model=model, timeout=10) as client,
+        freelance.Client([server.endpoint], model=model, timeout=100) as client,
     ):
         assert await client.request(b"hello") == [b"hello"]
         assert await asyncio.gather(*(client.request(b"%d" % n) for n in range(50))) == [[b"%d" % n] for n in range(50)]
@@ -43,7 +43,7 @@ async def test_request_and_reply(model: Model) -> None:
 async def test_several_frames(model: Model) -> None:
     async with (
         freelance.Server(ANY, echo, model=model) as server,
-        freelance.Client([server.endpoint], model=model, timeout=10) as client,
+        freelance.Client([server.endpoint], model=model, timeout=100) as client,
     ):
         assert await client.request(b"", b"PING", b"\0") == [b"", b"PING", b"\0"]
 
@@ -51,7 +51,7 @@ async def test_several_frames(model: Model) -> None:
 async def test_dead_servers_do_not_prevent_an_answer(model: Model) -> None:
     async with (
         freelance.Server(ANY, lambda body: b"OK", model=model) as server,
-        freelance.Client([NOBODY, server.endpoint], model=model, timeout=10, try_timeout=0.5) as client,
+        freelance.Client([NOBODY, server.endpoint], model=model, timeout=100, try_timeout=0.5) as client,
     ):
         assert await client.request(b"x") == [b"OK"]
 
@@ -69,7 +69,7 @@ async def test_servers_on_every_transport(tmp_path: Path, model: Model) -> None:
         for bind in (f"ipc://{tmp_path / 's'}", "inproc://here", ANY):
             async with (
                 freelance.Server(bind, echo, model=model, context=context) as server,
-                freelance.Client([server.endpoint], model=model, timeout=10, context=context) as client,
+                freelance.Client([server.endpoint], model=model, timeout=100, context=context) as client,
             ):
                 assert await client.request(b"x") == [b"x"]
 
@@ -79,7 +79,7 @@ async def test_identity_is_the_endpoint(alias: bool) -> None:
     """A client uses the announced identity, or its own name for the server."""
     async with (
         freelance.Server(ANY, echo) as server,
-        freelance.Client([server.endpoint], alias=alias, timeout=10) as client,
+        freelance.Client([server.endpoint], alias=alias, timeout=100) as client,
     ):
         assert server.identity == server.endpoint
         assert await client.request(b"x") == [b"x"]
@@ -87,7 +87,7 @@ async def test_identity_is_the_endpoint(alias: bool) -> None:
 
 async def test_another_identity_needs_the_alias() -> None:
     async with freelance.Server(ANY, echo, identity="tcp://elsewhere:1") as server:
-        async with freelance.Client([server.endpoint], timeout=10) as client:
+        async with freelance.Client([server.endpoint], timeout=100) as client:
             assert await client.request(b"x") == [b"x"]
         async with freelance.Client([server.endpoint], alias=False, timeout=0.3) as client:
             await eventually(lambda: bool(client.counters["peer_unknown"]))
@@ -111,7 +111,7 @@ async def test_failing_and_mute_handlers_send_the_client_elsewhere(model: Model)
         mute = await stack.enter_async_context(freelance.Server(ANY, lambda body: None, model=model))
         good = await stack.enter_async_context(freelance.Server(ANY, echo, model=model))
         endpoints = [bad.endpoint, mute.endpoint, good.endpoint]
-        client = await stack.enter_async_context(freelance.Client(endpoints, model=model, timeout=20, try_timeout=0.5))
+        client = await stack.enter_async_context(freelance.Client(endpoints, model=model, timeout=100, try_timeout=0.5))
         if model == 3:
             await eventually(lambda: len(client.live) == 3)
         assert await client.request(b"x") == [b"x"]
@@ -135,7 +135,7 @@ async def test_health_memory_of_model_1() -> None:
 async def test_no_false_failures_while_the_loop_is_busy(turn_s: float) -> None:
     """FLP-06: PINGs every 10 ms, and a loop that is repeatedly busy for longer."""
     health = freelance.Health(ping_s=0.01, dead_s=0.03)
-    async with freelance.Server(ANY, echo) as server, freelance.Client([server.endpoint], health=health, timeout=20.0) as client:
+    async with freelance.Server(ANY, echo) as server, freelance.Client([server.endpoint], health=health, timeout=100) as client:
         await client.request(b"first")
         for _ in range(20):
             time.sleep(turn_s)
@@ -175,7 +175,7 @@ async def test_drain_finishes_what_runs_and_takes_nothing_more() -> None:
         await leave.wait()
         return body
 
-    async with freelance.Server(ANY, slow) as server, freelance.Client([server.endpoint], timeout=10, hedge=None) as client:
+    async with freelance.Server(ANY, slow) as server, freelance.Client([server.endpoint], timeout=100, hedge=None) as client:
         first = asyncio.ensure_future(client.request(b"x"))
         await entered.wait()
         assert not await server.drain(0.01)

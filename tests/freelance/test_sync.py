@@ -60,7 +60,7 @@ def town() -> Iterator[Town]:
 @pytest.mark.parametrize("model", MODELS)
 def test_requests_from_many_threads(town: Town, model: Model) -> None:
     with (
-        freelance.SyncClient([NOBODY, town.endpoints[model]], model=model, timeout=20, try_timeout=2) as client,
+        freelance.SyncClient([NOBODY, town.endpoints[model]], model=model, timeout=100, try_timeout=2) as client,
         ThreadPoolExecutor(8) as threads,
     ):
         bodies = [b"%d" % n for n in range(50)]
@@ -68,7 +68,7 @@ def test_requests_from_many_threads(town: Town, model: Model) -> None:
 
 
 def test_servers_change(town: Town) -> None:
-    with freelance.SyncClient([NOBODY], timeout=20) as client:
+    with freelance.SyncClient([NOBODY], timeout=100) as client:
         client.add_server(town.endpoints[3])
         assert client.request(b"x") == [b"x"]
         assert client.live == [town.endpoints[3]]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONVERSATIONS = int(os.environ.get("FUZZ_CONVERSATIONS", "10000"))
 AT_ONCE = 100
 PARTS = 4  # one test each, so that two processes share them
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 GREETING_OCTETS = 64
 
 Heard = list[list[bytes]]

@@ -52,7 +52,7 @@ async def test_har_07_strangers_harm_nobody(make_octets: Callable[[random.Random
         attacked.bind(TCP)
         open_endpoint = context.socket(core.ROUTER, linger=0)
         open_endpoint.bind(TCP)
-        honest = context.socket(core.DEALER, linger=0, rcvtimeo=10_000, identity=b"honest")
+        honest = context.socket(core.DEALER, linger=0, rcvtimeo=60_000, identity=b"honest")
         honest.connect(open_endpoint.last_endpoint)
         targets = [attacked.last_endpoint, open_endpoint.last_endpoint]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client01", "Client02", "Worker01", "Worker02", "echo_worker", "known"]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 
 class Client01:

@@ -33,7 +33,7 @@ async def error_of_the_next_receive(module: Any, context: Any) -> str:
         req.bind("tcp://127.0.0.1:*")
         endpoint = req.LAST_ENDPOINT
         router.connect(endpoint)
-        req.sndtimeo = 10_000
+        req.sndtimeo = 60_000
         await req.send(b"first")
         await router.recv_multipart()
         router.disconnect(endpoint)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 HEARTBEAT_MS = 150
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 
 
 class StockMember:

@@ -26,9 +26,12 @@ STALL_S = 0.8  # three signs of life, of ours and of theirs
 # What pings: nobody, the sender, we, both, or we with a promise to be heard.
 BEATS: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "nobody": ({}, {}),
-    "sender": ({"heartbeat_ivl": 50, "heartbeat_timeout": 5_000}, {}),
+    "sender": ({"heartbeat_ivl": 50, "heartbeat_timeout": 60_000}, {}),
     "receiver": ({}, {"heartbeat_ivl": 50}),
-    "both": ({"heartbeat_ivl": 50, "heartbeat_timeout": 5_000}, {"heartbeat_ivl": 50, "heartbeat_timeout": 5_000, "heartbeat_ttl": 5_000}),
+    "both": (
+        {"heartbeat_ivl": 50, "heartbeat_timeout": 60_000},
+        {"heartbeat_ivl": 50, "heartbeat_timeout": 60_000, "heartbeat_ttl": 60_000},
+    ),
 }
 
 
@@ -67,7 +70,7 @@ async def test_all_that_a_closed_peer_sent_is_received(pair: tuple[str, core.Soc
     theirs, ours = BEATS[beats]
     messages = [[b"%d" % number, BODY] for number in range(COUNT)]
     async with core.Context() as context:
-        socket = context.socket(receiver, rcvhwm=10, rcvtimeo=10_000, **ours)
+        socket = context.socket(receiver, rcvhwm=10, rcvtimeo=60_000, **ours)
         if receiver == core.SUB:
             socket.subscribe(b"")
         socket.bind("tcp://127.0.0.1:*")
@@ -80,7 +83,7 @@ async def test_what_a_peer_sent_before_an_answer_could_not_be_written_is_receive
     """Over ipc the answer fails at once, and all that the peer sent is in our system."""
     messages = [[b"%d" % number, BODY] for number in range(COUNT)]
     async with core.Context() as context:
-        router = context.socket(core.ROUTER, rcvhwm=10, rcvtimeo=10_000)
+        router = context.socket(core.ROUTER, rcvhwm=10, rcvtimeo=60_000)
         router.bind(f"ipc://{tmp_path / 'socket'}")
         sender = asyncio.to_thread(send_and_close, "DEALER", router.last_endpoint, {}, messages)
         answer: Callable[[list[bytes]], object] = lambda message: router.send_multipart([message[0], b"taken"])  # noqa: E731

@@ -223,7 +223,7 @@ PROGRAMS = {
             except (TimeoutError, asyncio.TimeoutError):
                 shown.append("timeout")
             await push.send(b"1")
-            shown.append(await asyncio.wait_for(pull.recv(), 5))
+            shown.append(await asyncio.wait_for(pull.recv(), 100))
             both = asyncio.gather(pull.recv(), pull.recv())
             await asyncio.gather(push.send(b"2"), push.send(b"3"))
             shown.append(await both)

@@ -65,7 +65,7 @@ def ask(router: zmq.Socket[bytes], server: bytes, control: bytes, body: list[byt
 @pytest.mark.parametrize("alias", [True, False])
 async def test_our_client_and_a_server_from_the_rfc(foreign: Foreign, alias: bool) -> None:
     server, endpoint = rfc_server(foreign)
-    async with freelance.Client([endpoint], alias=alias, timeout=10, try_timeout=10, health=Health(ping_s=0.01)) as client:
+    async with freelance.Client([endpoint], alias=alias, timeout=100, try_timeout=10, health=Health(ping_s=0.01)) as client:
         for number in (b"1", b"2", b"3"):
             answering = asyncio.ensure_future(server.run(lambda: serve_once(server.socket)))
             assert await client.request(b"x", b"") == [b"OK", b"x", b""]
@@ -74,7 +74,7 @@ async def test_our_client_and_a_server_from_the_rfc(foreign: Foreign, alias: boo
 
 async def test_our_client_goes_on_when_the_first_server_closes(foreign: Foreign) -> None:
     (first, one), (second, two) = rfc_server(foreign), rfc_server(foreign)
-    async with freelance.Client([one, two], timeout=20, try_timeout=10, hedge=None) as client:
+    async with freelance.Client([one, two], timeout=100, try_timeout=10, hedge=None) as client:
         request = asyncio.ensure_future(client.request(b"x"))
         answering = asyncio.ensure_future(second.run(lambda: serve_once(second.socket)))
         first.close()
@@ -107,7 +107,7 @@ async def test_model_1_with_req_and_rep(foreign: Foreign) -> None:
 
 async def test_model_2_with_dealer_and_rep(foreign: Foreign) -> None:
     reps = [foreign("REP") for _ in range(2)]
-    async with freelance.Client([rep.bind(ANY) for rep in reps], model=2, timeout=10) as client:
+    async with freelance.Client([rep.bind(ANY) for rep in reps], model=2, timeout=100) as client:
         request = asyncio.ensure_future(client.request(b"x"))
         for rep in reps:
             sequence, body = await rep.recv()

@@ -63,7 +63,7 @@ async def test_our_socket_connects_to_what_a_foreign_name_server_says(foreign: F
     shop = foreign("REP")
     shop_endpoint = shop.bind(ANY)
     async with (
-        freelance.Names([endpoint], environment="test", timeout=10) as names,
+        freelance.Names([endpoint], environment="test", timeout=100) as names,
         core.Context(resolver=names.resolve) as context,
     ):
         answering = asyncio.ensure_future(server.run(lambda: serve_names(server.socket, shop_endpoint.encode())))

@@ -266,7 +266,7 @@ async def test_the_daemon_serves_foreign_peers_and_drains(foreign: Foreign) -> N
     )
     try:
         assert daemon.stderr is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             record = json.loads(await daemon.stderr.readline())
         worker, client = Worker01(foreign, record["endpoints"]), Client01(foreign, record["endpoints"])
         await worker.ready(b"echo")
@@ -276,7 +276,7 @@ async def test_the_daemon_serves_foreign_peers_and_drains(foreign: Foreign) -> N
         assert await asking == [b"hello"]
         daemon.send_signal(signal.SIGTERM)
         assert await worker.hear() == (worker.disconnect, [])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             await daemon.communicate()
         assert daemon.returncode == 0
     finally:

@@ -26,7 +26,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExampleBroker]:
 
 async def test_our_client_and_our_worker_through_a_foreign_broker(broker: ExampleBroker) -> None:
     """MDP-09, MDP-15, MDP-22: found out that it speaks MDP/0.1 only, and the same program runs."""
-    async with mdp.Worker(broker.endpoint, "echo", handler=echo), mdp.Client(broker.endpoint, timeout=10) as client:
+    async with mdp.Worker(broker.endpoint, "echo", handler=echo), mdp.Client(broker.endpoint, timeout=100) as client:
         bodies = [[b"%d" % n, b"", b"x" * (n * 10)] for n in range(40)]
         assert await asyncio.gather(*(client.request("echo", *body) for body in bodies)) == bodies
         assert client.dialect == "0.1"
@@ -47,7 +47,7 @@ async def test_several_registrations_work_at_once(broker: ExampleBroker) -> None
 
     async with (
         mdp.Worker(broker.endpoint, "slow", handler=handler, connections=4),
-        mdp.Client(broker.endpoint, timeout=10) as client,
+        mdp.Client(broker.endpoint, timeout=100) as client,
     ):
         await eventually(lambda: broker.registered[b"slow"] == 4)
         assert await asyncio.gather(*(client.request("slow", b"x") for _ in range(16))) == [[b"ok"]] * 16
@@ -80,5 +80,5 @@ async def test_a_broker_that_forgot_our_worker_gets_it_back(broker: ExampleBroke
         broker._services.clear()
         broker._idle.clear()
         await eventually(lambda: broker.registered[b"echo"] == 2)
-        async with mdp.Client(broker.endpoint, timeout=10) as client:
+        async with mdp.Client(broker.endpoint, timeout=100) as client:
             assert await client.request("echo", b"x") == [b"x"]

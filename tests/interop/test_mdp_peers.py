@@ -69,7 +69,7 @@ async def test_a_worker_that_leaves_says_so(where: str, foreign: Foreign) -> Non
     client = Client01(foreign, where)
     async with mdp.Worker(where, "echo", handler=echo):
         assert await client.request(b"echo", b"hello") == [b"hello"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while await client.request(b"mmi.service", b"echo") != [b"404"]:
             await asyncio.sleep(0.005)
 

@@ -69,7 +69,7 @@ async def test_state_flow_both_ways(broker: peering.Broker, foreign: Foreign, an
     state_at = said.bind(anywhere)
     cloud_at = cloud.bind("tcp://127.0.0.1:*")
     broker.add_peer("DC2", (cloud_at, state_at))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while broker.status()["peers"]["DC2"]["capacity"] != 3:
             await said.send(b"DC2", b"3")
     worker = foreign("REQ")
@@ -100,7 +100,7 @@ async def test_cloud_flow_as_borrower(broker: peering.Broker, foreign: Foreign) 
     """A peer's cloudfe gets `[NAME][client][""][body]` and returns the same stack."""
     cloudfe, statebe, client = foreign("ROUTER", identity=b"DC2"), foreign("PUB"), foreign("REQ", identity=b"c")
     broker.add_peer("DC2", (cloudfe.bind("tcp://127.0.0.1:*"), statebe.bind("tcp://127.0.0.1:*")))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while broker.status()["peers"]["DC2"]["capacity"] != 1:
             await statebe.send(b"DC2", b"1")
     client.connect(broker.localfe)

@@ -31,7 +31,7 @@ async def next_request(lender: ForeignEnd, offer: dict[bytes, int]) -> tuple[byt
 async def test_a_foreign_lender(foreign: Foreign) -> None:
     lender = foreign("ROUTER")
     at = lender.bind(TCP)
-    async with mdp.LendingBroker([at], name="north", state_ms=50) as broker, mdp.Client(broker.bind(TCP), timeout=10) as client:
+    async with mdp.LendingBroker([at], name="north", state_ms=50) as broker, mdp.Client(broker.bind(TCP), timeout=100) as client:
         asking = asyncio.ensure_future(client.request("echo", b"1", b"2", wait=True))
         peer, number, options, body = await next_request(lender, {b"echo": 1})
         assert (options, body) == ({"wait": True, "via": [b"north"]}, [b"1", b"2"])
@@ -43,7 +43,7 @@ async def test_a_foreign_lender_that_refuses(foreign: Foreign) -> None:
     """A worker here executes the requests that the peer's worker cannot."""
     lender = foreign("ROUTER")
     at = lender.bind(TCP)
-    async with mdp.LendingBroker([at], name="north", state_ms=50) as broker, mdp.Client(broker.bind(TCP), timeout=10) as client:
+    async with mdp.LendingBroker([at], name="north", state_ms=50) as broker, mdp.Client(broker.bind(TCP), timeout=100) as client:
         asking = asyncio.ensure_future(client.request("echo", b"x", wait=True))
         peer, number, _, _ = await next_request(lender, {b"echo": 1})
         await lender.send(peer, ERROR + number, b"BUSY", b"not today")

@@ -86,7 +86,7 @@ async def test_our_worker_at_a_queue_of_the_guide(foreign: Foreign) -> None:
     running = asyncio.ensure_future(front.run(lambda: guide_queue(front.socket, back.socket, 20)))
     async with (
         pirate.Worker(backend, lambda body: [b"OK", *body], heartbeat_ms=BEAT_S * 1000, liveness=20),
-        pirate.Client(frontend, timeout=10) as client,
+        pirate.Client(frontend, timeout=100) as client,
     ):
         for number in range(20):
             assert await client.request(b"%d" % number, b"") == [b"OK", b"%d" % number, b""]
@@ -99,7 +99,7 @@ async def test_a_worker_of_the_guide_at_our_queue(foreign: Foreign, guide_compat
         worker = foreign("DEALER")
         worker.connect(queue.backend)
         running = asyncio.ensure_future(worker.run(lambda: guide_worker(worker.socket, 20)))
-        async with pirate.Client(queue.frontend, timeout=10) as client:
+        async with pirate.Client(queue.frontend, timeout=100) as client:
             for number in range(20):
                 assert await client.request(b"%d" % number) == [b"%d" % number]
         assert len(await running) == 20
@@ -128,7 +128,7 @@ async def test_req_workers_of_libzmq(foreign: Foreign, ready: bytes) -> None:
             worker.connect(queue.backend)
             running.append(asyncio.ensure_future(worker.run(lambda one=worker: req_worker(one.socket, ready, 10))))  # type: ignore[misc]
         await eventually(lambda: queue.idle == 2)
-        async with pirate.Client(queue.frontend, timeout=10) as client:
+        async with pirate.Client(queue.frontend, timeout=100) as client:
             for number in range(20):
                 assert await client.request(b"%d" % number) == [b"%d" % number]
         await asyncio.gather(*running)

@@ -47,7 +47,7 @@ class Watch:
         socket.on_event(self._events.put_nowait, events)
 
     async def next(self) -> MonitorEvent:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             return await self._events.get()
 
 
@@ -442,7 +442,7 @@ async def test_sock_07_each_endpoint_keeps_the_credentials_it_was_made_with(ours
                 return ZapReply(b"200")
 
             context.authenticator = judge
-        servers = [context.socket(core.ROUTER, linger=0, rcvtimeo=10_000, **SERVER["CURVE"]) for context in (one, two)]
+        servers = [context.socket(core.ROUTER, linger=0, rcvtimeo=60_000, **SERVER["CURVE"]) for context in (one, two)]
         for server in servers:
             server.bind("tcp://127.0.0.1:*")
         client = ours("DEALER", reconnect_ivl=1, **CLIENT["CURVE"])
@@ -455,7 +455,7 @@ async def test_sock_07_each_endpoint_keeps_the_credentials_it_was_made_with(ours
         endpoint = servers[0].last_endpoint
         servers[0].close()
         await servers[0].wait_closed()
-        again = one.socket(core.ROUTER, linger=0, rcvtimeo=10_000, **SERVER["CURVE"])
+        again = one.socket(core.ROUTER, linger=0, rcvtimeo=60_000, **SERVER["CURVE"])
         up = Watch(again, core.EVENT_HANDSHAKE_SUCCEEDED)
         again.bind(endpoint)
         await up.next()

@@ -127,7 +127,7 @@ async def test_router_to_router(router_is: str, anywhere: str, ours: Ours, forei
     for end, name in ((named, b"named"), (asking, b"asking")):
         end.set(routing_id=name, router_mandatory=1)
     asking.connect(named.bind(anywhere))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while True:
             try:
                 await asking.send(b"named", b"hello")
@@ -280,7 +280,7 @@ async def test_a_binder_that_comes_back(first_is: str, ours: Ours, foreign: Fore
 
 async def bind_again(end: End, where: str) -> None:
     """Bind an endpoint whose former owner closes in the background."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while True:
             try:
                 end.bind(where)

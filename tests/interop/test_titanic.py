@@ -215,8 +215,8 @@ async def test_our_client_asks_a_stock_store_for_nothing_it_does_not_know(foreig
             first, second = await asyncio.gather(store.submit("upper", b"hello"), store.submit("upper", b"", b"world"))
             assert stock.stored == {first.uuid.encode(): [b"upper", b"hello"], second.uuid.encode(): [b"upper", b"", b"world"]}
             await stock.run(client)
-            assert await first.result(10) == [b"HELLO"]
-            assert await second.result(10) == [b"", b"WORLD"]
+            assert await first.result(100) == [b"HELLO"]
+            assert await second.result(100) == [b"", b"WORLD"]
             await first.close()
             asked: list[dict[str, Any]] = [{"key": "k"}, {"delay": 1.0}, {"ttl": 60.0}, {"attempts": 3}]
             for options in asked:

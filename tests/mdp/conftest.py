@@ -38,7 +38,7 @@ async def endpoint(broker: Broker) -> str:
 
 @pytest.fixture
 async def client(endpoint: str) -> AsyncIterator[Client]:
-    async with Client(endpoint, attempts=1, timeout=10) as made:
+    async with Client(endpoint, attempts=1, timeout=100) as made:
         yield made
 
 

@@ -22,7 +22,7 @@ DAY_S = 86_400.0
 async def test_no_decision_depends_on_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
     async with mdp.testing.broker(heartbeat_ms=100, liveness=100) as local:
         worker = await local.add_worker("echo", echo, heartbeat_ms=100, liveness=100)
-        client = await local.add_client(timeout=30)
+        client = await local.add_client(timeout=100)
         machine, real, real_ns = local.broker.machine, time.time, time.time_ns
         for jump_s in (DAY_S, -DAY_S, 0.0):
             monkeypatch.setattr(time, "time", lambda jump_s=jump_s: real() + jump_s)

@@ -90,7 +90,7 @@ async def test_a_request_is_answered_though_the_thread_for_it_failed() -> None:
     with sabotaged("mdp handler thread") as supervisor:
         async with mdp.Broker() as broker:
             at = broker.bind("tcp://127.0.0.1:*")
-            async with mdp.Worker(at, "plain", handler=lambda request: request.body), mdp.Client(at, timeout=30) as client:
+            async with mdp.Worker(at, "plain", handler=lambda request: request.body), mdp.Client(at, timeout=100) as client:
                 assert await client.request("plain", b"x", wait=True) == [b"x"]
                 assert supervisor.restarts == {"mdp handler thread": 1}
 
@@ -108,7 +108,7 @@ async def test_a_request_for_which_no_thread_can_be_started_fails_and_is_never_w
 
     async with mdp.Broker() as broker:
         at = broker.bind("tcp://127.0.0.1:*")
-        async with mdp.Worker(at, "plain", handler=plain), mdp.Client(at, timeout=30) as client:
+        async with mdp.Worker(at, "plain", handler=plain), mdp.Client(at, timeout=100) as client:
             await eventually(lambda: broker.stats["workers"])
             monkeypatch.setattr(threading.Thread, "start", exhausted)
             with pytest.raises(mdp.HandlerError):
@@ -132,7 +132,7 @@ async def test_a_handler_that_does_not_end_is_found_after_a_fault_of_the_clock_t
     with sabotaged("mdp worker overdue"):
         async with mdp.Broker() as broker:
             at = broker.bind("tcp://127.0.0.1:*")
-            async with mdp.Worker(at, "stubborn", handler=stubborn, cancel_s=0.05) as worker, mdp.Client(at, timeout=30) as client:
+            async with mdp.Worker(at, "stubborn", handler=stubborn, cancel_s=0.05) as worker, mdp.Client(at, timeout=100) as client:
                 asked = asyncio.ensure_future(client.request("stubborn", b"x", wait=True))
                 await called.wait()
                 asked.cancel()
@@ -169,7 +169,7 @@ async def test_a_peer_is_asked_what_it_lends_after_a_fault_of_the_clock_that_ask
             mdp.Broker() as lender,
             mdp.LendingBroker([lender.bind("tcp://127.0.0.1:*")], state_ms=50) as borrower,
             mdp.Worker(lender.endpoints[0], "echo", handler=echo),
-            mdp.Client(borrower.bind("tcp://127.0.0.1:*"), timeout=30) as client,
+            mdp.Client(borrower.bind("tcp://127.0.0.1:*"), timeout=100) as client,
         ):
             assert await client.request("echo", b"x", wait=True) == [b"x"]
 

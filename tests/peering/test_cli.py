@@ -30,7 +30,7 @@ def broker(programs: Programs, name: str, *more: str) -> Program:
 
 def connected(context: zmq.Context[zmq.Socket[bytes]], programs: Programs, end: str) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.REQ)
-    socket.rcvtimeo = 20_000
+    socket.rcvtimeo = 60_000
     socket.connect(f"ipc://{programs.folder}/{end}.ipc")
     return socket
 

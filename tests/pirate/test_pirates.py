@@ -93,7 +93,7 @@ async def test_many_clients_and_workers(simple: bool) -> None:
             await stack.enter_async_context(pirate.Worker(queue.backend, echo, simple=simple))
 
         async def count(name: int) -> None:
-            async with pirate.Client(queue.frontend, timeout=10) as client:
+            async with pirate.Client(queue.frontend, timeout=100) as client:
                 for number in range(50):
                     assert await client.request(b"%d" % name, b"%d" % number) == [b"%d" % name, b"%d" % number]
 
@@ -107,7 +107,7 @@ async def test_every_transport(simple: bool, tmp_path: Any) -> None:
             async with (
                 pirate.Queue(front, back, simple=simple, context=context),
                 pirate.Worker(back, echo, simple=simple, context=context),
-                pirate.Client(front, timeout=10, context=context) as client,
+                pirate.Client(front, timeout=100, context=context) as client,
             ):
                 assert await client.request(b"x") == [b"x"]
 
@@ -174,7 +174,7 @@ async def test_a_paused_workers_late_reply_goes_to_no_other_client(simple: bool)
                 await client.request(b"slow")
         if not simple:
             await eventually(lambda: queue.counters["worker_silent"] == 1)
-        async with pirate.Client(queue.frontend, timeout=10) as client:
+        async with pirate.Client(queue.frontend, timeout=100) as client:
             request = asyncio.ensure_future(client.request(b"quick"))
             go_on.set()
             assert await request == [b"quick"]
@@ -207,7 +207,7 @@ async def test_what_a_handler_may_return(simple: bool, answer: Any, reply: list[
     async with (
         pirate.Queue(ANY, ANY, simple=simple) as queue,
         pirate.Worker(queue.backend, lambda body: answer, simple=simple),
-        pirate.Client(queue.frontend, timeout=10) as client,
+        pirate.Client(queue.frontend, timeout=100) as client,
     ):
         assert await client.request(b"x") == reply
 
@@ -233,7 +233,7 @@ async def test_a_worker_that_drains_answers_first(simple: bool) -> None:
         await go_on.wait()
         return body
 
-    async with pirate.Queue(ANY, ANY, simple=simple) as queue, pirate.Client(queue.frontend, timeout=10) as client:
+    async with pirate.Queue(ANY, ANY, simple=simple) as queue, pirate.Client(queue.frontend, timeout=100) as client:
         async with pirate.Worker(queue.backend, slow, simple=simple) as worker:
             request = asyncio.ensure_future(client.request(b"x"))
             await eventually(lambda: worker.state is SessionState.BUSY)
@@ -251,7 +251,7 @@ async def test_a_queue_that_drains_waits_for_replies(simple: bool) -> None:
         return body
 
     async with pirate.Queue(ANY, ANY, simple=simple) as queue:
-        async with pirate.Worker(queue.backend, slow, simple=simple), pirate.Client(queue.frontend, timeout=10) as client:
+        async with pirate.Worker(queue.backend, slow, simple=simple), pirate.Client(queue.frontend, timeout=100) as client:
             request = asyncio.ensure_future(client.request(b"x"))
             await eventually(lambda: queue.busy == 1)
             assert not await queue.drain(0.01)
@@ -326,7 +326,7 @@ async def test_bey_11_behind_curve(simple: bool) -> None:
         pirate.Queue(ANY, ANY, simple=simple, security=core.Curve(secret_key=secret, any_key=True)) as queue,
         pirate.Worker(queue.backend, echo, simple=simple, security=outside),
     ):
-        async with pirate.Client(queue.frontend, timeout=10, security=outside) as client:
+        async with pirate.Client(queue.frontend, timeout=100, security=outside) as client:
             assert await client.request(b"x") == [b"x"]
         async with pirate.Client(queue.frontend, timeout=0.2, attempts=1) as stranger:
             with pytest.raises(pirate.NoReply):

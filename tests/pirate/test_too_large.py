@@ -21,7 +21,7 @@ def frames(body: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize("simple", [True, False], ids=["simple", "paranoid"])
 async def test_a_client_hears_that_the_queue_takes_less(simple: bool) -> None:
     async with pirate.Queue(ANY, ANY, simple=simple, **LOW) as queue, pirate.Worker(queue.backend, frames, simple=simple):
-        async with pirate.Client(queue.frontend, timeout=5) as client:
+        async with pirate.Client(queue.frontend, timeout=100) as client:
             for _ in range(2):
                 with pytest.raises(core.MessageTooLarge, match="the peer takes 10"):
                     await client.request(*[b"x"] * 50)
@@ -36,7 +36,7 @@ async def test_the_queue_drops_what_a_worker_does_not_take_and_keeps_the_worker(
             with pytest.raises(pirate.NoReply):
                 await client.request(*[b"x"] * 50)
         await eventually(lambda: queue.counters["request_too_large"])
-        async with pirate.Client(queue.frontend, timeout=5) as client:
+        async with pirate.Client(queue.frontend, timeout=100) as client:
             assert await client.request(b"a", b"b") == [b"a", b"b"]
 
 
@@ -46,5 +46,5 @@ async def test_the_queue_drops_what_a_client_does_not_take() -> None:
             with pytest.raises(pirate.NoReply):
                 await client.request(b"20")
         await eventually(lambda: queue.counters["reply_too_large"])
-        async with pirate.Client(queue.frontend, timeout=5) as client:
+        async with pirate.Client(queue.frontend, timeout=100) as client:
             assert len(await client.request(b"20")) == 20

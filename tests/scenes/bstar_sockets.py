@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 QUICK_MS = 150
 # Where nobody is ever silent.
 CALM_MS = 2000
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 PATIENT = 10.0  # a client's timeout where none is to happen
 
 

@@ -99,7 +99,7 @@ class Stage:
 
     async def done(self) -> None:
         self.idle.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             await self.idle.wait()
 
     async def __aenter__(self) -> Stage:

@@ -80,7 +80,7 @@ class Scene:
 
 async def ask(socket: core.Socket, *frames: bytes) -> list[bytes]:
     """Send a task and return the reply."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         await socket.send_multipart(list(frames))
         reply: list[bytes] = await socket.recv_multipart()
         return reply

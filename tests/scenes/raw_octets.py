@@ -32,7 +32,7 @@ __all__ = [
     "ready",
 ]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 MORE, LONG, COMMAND = 1, 2, 4
 GREETING_NULL = bytes.fromhex("FF 0000000000000000 7F 03 01 4E554C4C") + bytes(16) + b"\x00" + bytes(31)
 

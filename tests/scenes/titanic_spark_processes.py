@@ -73,7 +73,7 @@ class House:
 
     def executed(self, prefix: str) -> dict[str, int]:
         """Return how often each body that begins with a prefix was executed."""
-        with mdp.SyncClient(self.broker, timeout=20.0) as client:
+        with mdp.SyncClient(self.broker, timeout=100) as client:
             counted: dict[str, int] = msgpack.unpackb(client.request("count", b"?" + prefix.encode())[0])
         return counted
 

@@ -11,7 +11,7 @@ import core
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 
 class Watch:

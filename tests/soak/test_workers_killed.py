@@ -79,9 +79,9 @@ async def test_every_request_is_answered_while_workers_are_killed(tmp_path: Path
         pid = processes.broker_process.pid
         memory: list[tuple[float, int]] = []
         async with (
-            mdp.Client(processes.broker, timeout=30.0) as one,
-            mdp.Client(processes.broker, timeout=30.0) as two,
-            mdp.Client(processes.broker, timeout=30.0) as three,
+            mdp.Client(processes.broker, timeout=100) as one,
+            mdp.Client(processes.broker, timeout=100) as two,
+            mdp.Client(processes.broker, timeout=100) as three,
             asyncio.TaskGroup() as group,
         ):
             asked = [group.create_task(ask_until(client, number, end_at)) for number, client in enumerate((one, two, three))]

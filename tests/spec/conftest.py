@@ -57,6 +57,6 @@ def delivery(request: pytest.FixtureRequest) -> Delivery:
 async def bound(kind: int, **options: Any) -> AsyncIterator[core.Socket]:
     """A socket of ours that listens."""
     async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, **options)
+        socket = context.socket(kind, linger=0, rcvtimeo=60_000, sndtimeo=60_000, **options)
         socket.bind("tcp://127.0.0.1:*")
         yield socket

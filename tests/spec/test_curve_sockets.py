@@ -75,7 +75,7 @@ async def welcome(request: ZapRequest) -> ZapReply:
 @asynccontextmanager
 async def router(mechanism: str = "CURVE", **options: Any) -> AsyncIterator[core.Socket]:
     async with core.Context(authenticator=welcome) as context:
-        socket = context.socket(core.ROUTER, linger=0, rcvtimeo=10_000, **SERVERS[mechanism], **options)
+        socket = context.socket(core.ROUTER, linger=0, rcvtimeo=60_000, **SERVERS[mechanism], **options)
         socket.bind("tcp://127.0.0.1:*")
         yield socket
 
@@ -141,7 +141,7 @@ async def test_curve_18_peers_of_version_3_0_get_and_give_subscriptions_as_messa
 
     subscriber = encode_metadata([(b"Socket-Type", b"SUB")])
     async with core.Context() as context:
-        publisher = context.socket(core.XPUB, linger=0, rcvtimeo=10_000, **SERVERS["CURVE"])
+        publisher = context.socket(core.XPUB, linger=0, rcvtimeo=60_000, **SERVERS["CURVE"])
         publisher.bind("tcp://127.0.0.1:*")
         with await asyncio.to_thread(Old.connect, publisher.last_endpoint, curve(subscriber)) as peer:
             await asyncio.to_thread(peer.handshake)
@@ -305,7 +305,7 @@ async def test_c3_a_flood_of_hellos_holds_nobody_up_and_nobody_out() -> None:
     An address has 64 unfinished ones, and others are served between any two turns.
     """
     async with router(handshake_ivl=60_000) as socket:
-        known, newcomer = (socket.context.socket(core.DEALER, linger=0, rcvtimeo=10_000, **client_options()) for _ in range(2))
+        known, newcomer = (socket.context.socket(core.DEALER, linger=0, rcvtimeo=60_000, **client_options()) for _ in range(2))
         known.connect(socket.last_endpoint)
 
         async def exchange(dealer: core.Socket) -> None:

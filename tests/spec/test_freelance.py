@@ -71,7 +71,7 @@ async def test_frl_02_any_rep_is_a_server_of_model_1(make: Make) -> None:
 
 async def test_frl_03_frl_05_every_server_gets_a_copy_and_the_first_matching_reply_wins(make: Make) -> None:
     servers = [make(core.ROUTER, bind=ANY) for _ in range(3)]
-    async with freelance.Client([server.last_endpoint for server in servers], model=2, timeout=10) as client:
+    async with freelance.Client([server.last_endpoint for server in servers], model=2, timeout=100) as client:
         for sequence in (b"1", b"2"):
             request = asyncio.ensure_future(client.request(b"x"))
             copies = [await server.recv_multipart() for server in servers]
@@ -94,7 +94,7 @@ async def test_frl_04_a_server_of_model_2_answers_sequence_and_ok_and_drops_othe
 
 async def test_frl_06_with_one_of_three_down_requests_succeed(make: Make) -> None:
     reps = [make(core.REP, bind=ANY) for _ in range(2)]
-    async with freelance.Client([reps[0].last_endpoint, NOBODY, reps[1].last_endpoint], model=2, timeout=10) as client:
+    async with freelance.Client([reps[0].last_endpoint, NOBODY, reps[1].last_endpoint], model=2, timeout=100) as client:
         request = asyncio.ensure_future(client.request(b"x"))
         for rep in reps:
             assert await rep.recv_multipart() == [b"1", b"x"]
@@ -112,7 +112,7 @@ async def test_frl_07_a_returning_server_gets_no_stale_requests(make: Make) -> N
             with pytest.raises(freelance.NoServer):
                 await client.request(b"stale", timeout=0.02)
         server = make(core.ROUTER, bind=endpoint)
-        request = asyncio.ensure_future(client.request(b"fresh", timeout=10))
+        request = asyncio.ensure_future(client.request(b"fresh", timeout=100))
         who, *frames = await server.recv_multipart()
         assert frames == [b"", b"4", b"fresh"]
         await server.send_multipart([who, b"", b"4", b"OK"])
@@ -183,7 +183,7 @@ async def test_a_single_frame_that_is_no_ping_is_dropped_and_counted(make: Make)
 @pytest.mark.parametrize("alias", [True, False])
 async def test_flp_01_flp_08_the_client_has_no_identity_and_counts_from_1(make: Make, alias: bool) -> None:
     server = await rule_server(make)
-    async with freelance.Client([server.last_endpoint], alias=alias, timeout=10) as client:
+    async with freelance.Client([server.last_endpoint], alias=alias, timeout=100) as client:
         for number in (b"1", b"2"):
             request = asyncio.ensure_future(client.request(b"x"))
             who, *frames = await server.recv_multipart()
@@ -220,7 +220,7 @@ async def test_flp_06_flp_10_a_silent_server_is_left_and_taken_back_when_it_spea
 
 async def test_flp_10_flp_14_requests_go_to_the_first_live_server_as_soon_as_it_is_there(make: Make) -> None:
     servers = [await rule_server(make) for _ in range(2)]
-    async with freelance.Client([NOBODY, *(server.last_endpoint for server in servers)], timeout=10) as client:
+    async with freelance.Client([NOBODY, *(server.last_endpoint for server in servers)], timeout=100) as client:
         await eventually(lambda: len(client.live) == 2)
         request = asyncio.ensure_future(client.request(b"x"))
         who, *frames = await servers[0].recv_multipart()

@@ -101,7 +101,7 @@ async def work(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Work]:
 async def listening(**options: Any) -> AsyncIterator[core.Socket]:
     """A CURVE server that lets every key in."""
     async with core.Context() as context:
-        router = context.socket(core.ROUTER, linger=0, rcvtimeo=10_000, curve_server=1, curve_secretkey=SECRET, **options)
+        router = context.socket(core.ROUTER, linger=0, rcvtimeo=60_000, curve_server=1, curve_secretkey=SECRET, **options)
         router.bind("tcp://127.0.0.1:*")
         yield router
 
@@ -120,7 +120,7 @@ async def strangers(router: core.Socket, count: int, address: str = ELSEWHERE) -
 def honest(router: core.Socket) -> core.Socket:
     """A client on its way in."""
     keys: dict[str, Any] = {"curve_secretkey": CLIENT_SECRET, "curve_publickey": CLIENT_PUBLIC, "curve_serverkey": PUBLIC}
-    dealer = router.context.socket(core.DEALER, linger=0, rcvtimeo=10_000, **keys)
+    dealer = router.context.socket(core.DEALER, linger=0, rcvtimeo=60_000, **keys)
     dealer.connect(router.last_endpoint)
     return dealer
 

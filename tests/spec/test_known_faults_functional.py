@@ -109,9 +109,9 @@ async def test_libzmq_acef50b8_a_pipe_that_ends_from_both_sides_ends_once(endpoi
     Its end is reported once, whichever side ends it first and in whichever iteration.
     """
     async with core.Context() as context:
-        pair = context.socket(core.PAIR, linger=0, rcvtimeo=10_000)
+        pair = context.socket(core.PAIR, linger=0, rcvtimeo=60_000)
         pair.bind(endpoint)
-        other = context.socket(core.PAIR, linger=0, sndtimeo=10_000)
+        other = context.socket(core.PAIR, linger=0, sndtimeo=60_000)
         here = pair.last_endpoint
         other.connect(here)
         got: list[list[bytes]] = []

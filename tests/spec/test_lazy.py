@@ -106,7 +106,7 @@ async def test_lpp_06_the_same_client_for_rep_and_both_queues(make: Make, simple
         pirate.Worker(queue.backend, lambda body: body, simple=simple),
     ):
         for endpoint in (rep.last_endpoint, queue.frontend):
-            async with pirate.Client(endpoint, timeout=10, relaxed=relaxed) as client:
+            async with pirate.Client(endpoint, timeout=100, relaxed=relaxed) as client:
                 assert await client.request(b"x", b"", b"y") == [b"x", b"", b"y"]
     answering.cancel()
     await asyncio.gather(answering, return_exceptions=True)
@@ -114,7 +114,7 @@ async def test_lpp_06_the_same_client_for_rep_and_both_queues(make: Make, simple
 
 async def test_lpp_07_one_request_after_the_other(make: Make, relaxed: bool) -> None:
     answering = asyncio.ensure_future(serve(rep := make(core.REP, bind=ANY)))
-    async with pirate.Client(rep.last_endpoint, timeout=10, relaxed=relaxed, check=same) as client:
+    async with pirate.Client(rep.last_endpoint, timeout=100, relaxed=relaxed, check=same) as client:
         for number in range(100):
             assert await client.request(b"%d" % number) == [b"%d" % number]
         assert client.counters["sent"] == 100
@@ -135,7 +135,7 @@ async def test_bey_01_another_server_and_the_memory_of_who_was_silent(make: Make
 
 async def test_bey_01_round_robin(make: Make) -> None:
     routers = [make(core.ROUTER, bind=ANY) for _ in range(2)]
-    async with pirate.Client([router.last_endpoint for router in routers], timeout=10, policy="round-robin") as client:
+    async with pirate.Client([router.last_endpoint for router in routers], timeout=100, policy="round-robin") as client:
         for router in (*routers, *routers):
             request = asyncio.ensure_future(client.request(b"x"))
             await router.send_multipart(await router.recv_multipart())
@@ -144,7 +144,7 @@ async def test_bey_01_round_robin(make: Make) -> None:
 
 async def test_one_request_at_a_time(make: Make) -> None:
     mute = make(core.ROUTER, bind=ANY)
-    async with pirate.Client(mute.last_endpoint, timeout=10) as client:
+    async with pirate.Client(mute.last_endpoint, timeout=100) as client:
         request = asyncio.ensure_future(client.request(b"1"))
         await mute.recv_multipart()
         with pytest.raises(pirate.Busy):
@@ -160,7 +160,7 @@ async def test_one_request_at_a_time(make: Make) -> None:
 
 async def test_a_client_that_closes_tells_its_caller(make: Make, relaxed: bool) -> None:
     mute = make(core.ROUTER, bind=ANY)
-    async with pirate.Client(mute.last_endpoint, timeout=10, relaxed=relaxed) as client:
+    async with pirate.Client(mute.last_endpoint, timeout=100, relaxed=relaxed) as client:
         request = asyncio.ensure_future(client.request(b"1"))
         await mute.recv_multipart()
     with pytest.raises(pirate.ClientClosed):

@@ -166,7 +166,7 @@ async def main():
             member.close()
         newcomer = context.socket(core.DEALER, linger=0)
         newcomer.connect(router.last_endpoint)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             await echo(newcomer)
         print("recovered")
         print({failure.reason for failure in failures})

@@ -80,6 +80,6 @@ async def test_spp_04_ours_says_ready_again(make: Make) -> None:
         worker = pirate.Worker(backend, lambda body: body, simple=True, reconnect_ms=10)
         await worker.__aenter__()
         await eventually(lambda: queue.idle == 1)
-    async with await restarted(backend) as queue, pirate.Client(queue.frontend, timeout=10) as client:
+    async with await restarted(backend) as queue, pirate.Client(queue.frontend, timeout=100) as client:
         assert await client.request(b"x") == [b"x"]
         await worker.__aexit__(None, None, None)

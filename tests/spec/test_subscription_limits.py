@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def publisher(**options: Any) -> AsyncIterator[core.Socket]:
     async with core.Context() as context:
-        socket = context.socket(core.XPUB, linger=0, rcvtimeo=10_000, rcvhwm=0, **options)
+        socket = context.socket(core.XPUB, linger=0, rcvtimeo=60_000, rcvhwm=0, **options)
         socket.bind("tcp://127.0.0.1:*")
         yield socket
 

@@ -65,7 +65,7 @@ LEGAL = {
 async def bound(kind: int, **options: int) -> AsyncIterator[core.Socket]:
     """One socket of ours that listens."""
     async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, oldest_zmtp=3, **options)
+        socket = context.socket(kind, linger=0, rcvtimeo=60_000, sndtimeo=60_000, oldest_zmtp=3, **options)
         socket.bind("tcp://127.0.0.1:*")
         yield socket
 
@@ -74,7 +74,7 @@ async def bound(kind: int, **options: int) -> AsyncIterator[core.Socket]:
 async def connected(kind: int, endpoint: str, **options: int) -> AsyncIterator[core.Socket]:
     """One socket of ours that connects, and again soon if it has to."""
     async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, reconnect_ivl=1, oldest_zmtp=3, **options)
+        socket = context.socket(kind, linger=0, rcvtimeo=60_000, sndtimeo=60_000, reconnect_ivl=1, oldest_zmtp=3, **options)
         socket.connect(endpoint)
         yield socket
 

@@ -58,7 +58,7 @@ async def test_zmtp_60_no_ping_before_the_handshake_is_complete() -> None:
 async def stalled(count: int, **options: int) -> AsyncIterator[tuple[core.Socket, WirePeer]]:
     """A PULL whose application has received nothing of a peer's messages, which exceed the inbox."""
     async with core.Context() as context:
-        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, **options)
+        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=60_000, **options)
         pull.bind("tcp://127.0.0.1:*")
         async with await WirePeer.connect(pull.last_endpoint) as peer:
             await peer.shake(b"PUSH")
@@ -95,7 +95,7 @@ async def test_zmtp_59_a_peer_that_never_pings_hears_nothing_unasked() -> None:
 
 async def test_zmtp_59_without_memory_for_what_is_ahead_who_is_known_to_ping_is_still_told() -> None:
     async with core.Context() as context:
-        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, max_ahead_bytes=0)
+        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=60_000, max_ahead_bytes=0)
         pull.bind("tcp://127.0.0.1:*")
         async with await WirePeer.connect(pull.last_endpoint) as peer:
             await peer.shake(b"PUSH")
@@ -125,7 +125,7 @@ async def test_zmtp_59_what_was_read_ahead_comes_whole_and_in_order(seed: int, a
         if random.random() < 0.1:
             wire.append(command(b"PING", b"\x00\x00%d" % number))
     async with core.Context() as context:
-        pull = context.socket(core.PULL, linger=0, rcvhwm=3, rcvtimeo=10_000, max_ahead_bytes=ahead_bytes)
+        pull = context.socket(core.PULL, linger=0, rcvhwm=3, rcvtimeo=60_000, max_ahead_bytes=ahead_bytes)
         pull.bind("tcp://127.0.0.1:*")
         received: list[list[bytes]] = []
         async with await WirePeer.connect(pull.last_endpoint) as peer:
@@ -187,7 +187,7 @@ async def test_zmtp_56_zmtp_59_silence_does_not_count_while_we_do_not_read() -> 
 
 async def test_zmtp_53_zmtp_59_a_ttl_does_not_run_out_while_we_do_not_read() -> None:
     async with core.Context() as context:
-        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000)
+        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=60_000)
         pull.bind("tcp://127.0.0.1:*")
         async with await WirePeer.connect(pull.last_endpoint) as peer:
             await peer.shake(b"PUSH")

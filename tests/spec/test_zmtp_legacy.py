@@ -122,7 +122,7 @@ def version(request: pytest.FixtureRequest) -> int:
 async def socket_of(kind: int, **options: int | bytes) -> AsyncIterator[core.Socket]:
     """One socket of ours that listens."""
     async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, reconnect_ivl=1, **options)
+        socket = context.socket(kind, linger=0, rcvtimeo=60_000, sndtimeo=60_000, reconnect_ivl=1, **options)
         socket.bind("tcp://127.0.0.1:*")
         yield socket
 
@@ -461,7 +461,7 @@ async def test_zmtp_11_zmtp_76_an_old_peer_that_never_says_who_it_is_ends_at_the
 
 async def test_zmtp_48_a_connector_comes_again_to_an_old_peer_that_closed(version: int) -> None:
     async with core.Context() as context, listening() as listener:
-        dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1, sndtimeo=10_000)
+        dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1, sndtimeo=60_000)
         dealer.connect(listener.endpoint)
         for body in (b"one", b"two"):
             async with OldPeer(await listener.accept(), version) as peer:

@@ -35,7 +35,7 @@ PING, PONG = command(b"PING", b"\x00\x00"), b"\x04PONG"
 async def talking(kind: int, theirs: bytes, delivery: Delivery = at_once, **options: int) -> AsyncIterator[tuple[core.Socket, WirePeer]]:
     """One socket of ours that listens and a raw peer named ``me`` whose handshake is done."""
     async with core.Context() as context:
-        tested = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, **options)
+        tested = context.socket(kind, linger=0, rcvtimeo=60_000, sndtimeo=60_000, **options)
         tested.bind("tcp://127.0.0.1:*")
         async with await WirePeer.connect(tested.last_endpoint, delivery) as peer:
             await peer.shake(theirs, b"me" if theirs in (b"REQ", b"DEALER", b"ROUTER") else None)
@@ -274,7 +274,7 @@ async def test_rep_01_rep_05_envelopes_and_empty_bodies(delivery: Delivery) -> N
 
 async def test_zmtp_86_a_connector_forgets_half_a_message_and_comes_back(delivery: Delivery) -> None:
     async with listening(delivery) as listener, core.Context() as context:
-        dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1, rcvtimeo=10_000)
+        dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1, rcvtimeo=60_000)
         dealer.connect(listener.endpoint)
         peer = await listener.accept()
         await peer.shake(b"ROUTER")

@@ -71,7 +71,7 @@ async def test_a_client_takes_up_where_another_left_off(tmp_path: Path) -> None:
             async with titanic.Client(endpoint, book=book) as client:
                 (ticket,) = client.tickets()
                 assert ticket.uuid == kept.uuid
-                assert await ticket.result(10) == [b"one"]
+                assert await ticket.result(100) == [b"one"]
                 await ticket.close()
                 assert client.tickets() == []
             await asyncio.sleep(0)

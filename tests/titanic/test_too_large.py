@@ -55,18 +55,18 @@ async def test_the_largest_request_is_stored_and_answered_and_a_larger_one_is_re
             await client.submit("count", *[b"x"] * (KEYED_MAX + 1), key="k")
         assert caught.value.size - caught.value.limit == 1
         ticket = await client.submit("count", *[b"x"] * KEYED_MAX, key="k")
-        assert await ticket.result(timeout=30) == [b"%d" % KEYED_MAX]
+        assert await ticket.result(timeout=100) == [b"%d" % KEYED_MAX]
 
 
 @pytest.mark.parametrize("extra", [1, 2, 3])
 async def test_a_reply_that_could_never_be_fetched_is_a_dead_letter_with_both_numbers(scene: Scene, extra: int) -> None:
     async with mdp.Worker(scene.endpoint, "frames", handler=scene.frames), titanic.Client(scene.endpoint) as client:
         most = await client.submit("frames", b"%d" % REPLY_MAX)
-        assert await most.result(timeout=30) == [b"x"] * REPLY_MAX
+        assert await most.result(timeout=100) == [b"x"] * REPLY_MAX
         scene.runs = 0
         ticket = await client.submit("frames", b"%d" % (REPLY_MAX + extra))
         with pytest.raises(titanic.DeadLettered, match=f"frames of the reply: {REPLY_MAX + extra}, at most 102[23]"):
-            await ticket.result(timeout=30)
+            await ticket.result(timeout=100)
         assert scene.runs == 1
 
 
@@ -74,10 +74,10 @@ async def test_a_request_that_its_worker_does_not_take_is_a_dead_letter_at_once(
     low: dict[str, Any] = {"socket_options": {"max_parts": 100}}
     async with mdp.Worker(scene.endpoint, "count", handler=scene.count, **low), titanic.Client(scene.endpoint) as client:
         fits = await client.submit("count", *[b"x"] * 98)
-        assert await fits.result(timeout=30) == [b"98"]
+        assert await fits.result(timeout=100) == [b"98"]
         ticket = await client.submit("count", *[b"x"] * 99)
         with pytest.raises(titanic.DeadLettered, match="frames of the request: 99, at most 98"):
-            await ticket.result(timeout=30)
+            await ticket.result(timeout=100)
 
 
 async def test_a_request_that_was_stored_where_more_is_taken_is_a_dead_letter_at_once(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ async def test_a_request_that_was_stored_where_more_is_taken_is_a_dead_letter_at
                     continue
                 async with mdp.Worker(scene.endpoint, "count", handler=scene.count):
                     with pytest.raises(titanic.DeadLettered, match="frames of the request: 50, at most 17"):
-                        await client.ticket(uuid).result(timeout=30)
+                        await client.ticket(uuid).result(timeout=100)
                     assert scene.runs == 0

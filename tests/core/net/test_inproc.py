@@ -39,7 +39,7 @@ def join(order: str, first: core.Socket, second: core.Socket) -> None:
 
 
 def maker(context: core.Context, **options: Any) -> Any:
-    return lambda kind, **more: context.socket(core.SocketType[kind], rcvtimeo=5000, sndtimeo=5000, linger=0, **options, **more)
+    return lambda kind, **more: context.socket(core.SocketType[kind], rcvtimeo=60_000, sndtimeo=60_000, linger=0, **options, **more)
 
 
 @pytest.mark.parametrize("order", ORDERS)

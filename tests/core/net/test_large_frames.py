@@ -15,7 +15,7 @@ from tests.scenes.raw_octets import LONG, MORE, WirePeer, command, frame, messag
 if TYPE_CHECKING:
     from core.net.large_frames import LargeFramePool
 
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 
 
 def body(octets: int, seed: int = 0) -> bytes:

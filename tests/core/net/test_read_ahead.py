@@ -19,7 +19,7 @@ COUNT = 60
 async def behind(kind: core.SocketType, peer_kind: bytes, **options: int) -> AsyncIterator[tuple[core.Socket, WirePeer]]:
     """A socket that holds five messages of a peer, and has read the others ahead."""
     async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvhwm=3, rcvtimeo=10_000, **options)
+        socket = context.socket(kind, linger=0, rcvhwm=3, rcvtimeo=60_000, **options)
         socket.bind("tcp://127.0.0.1:*")
         async with await WirePeer.connect(socket.last_endpoint) as peer:
             await peer.shake(peer_kind, b"id" if kind == core.ROUTER else None)

@@ -21,7 +21,7 @@ class Echo(ControlSocket):
 async def test_requests_are_answered_at_the_bound_endpoint() -> None:
     async with core.Context() as context:
         control = Echo(context, "tcp://127.0.0.1:*", maxmsgsize=100)
-        async with asyncio.timeout(10), context.socket(core.REQ) as client:
+        async with asyncio.timeout(100), context.socket(core.REQ) as client:
             client.connect(control.endpoint)
             await client.send_multipart([b"STATUS", b"x"])
             assert await client.recv_multipart() == [b"STATUS", b"x"]

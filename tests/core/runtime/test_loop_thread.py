@@ -85,7 +85,7 @@ def test_of_many_threads_each_is_served_or_refused(thread: LoopThread) -> None:
         asker.start()
     thread.end()
     for asker in askers:
-        asker.join(30)
+        asker.join(100)
     assert ends == [True] * 800
 
 

@@ -227,7 +227,7 @@ async def test_a_handler_serves_several_sockets_at_once_and_drops_what_is_no_req
         return ZapReply(b"200", b"OK", request.domain)
 
     async with core.Context() as context, ZapHandler(context, judge) as handler:
-        asking = {name: context.socket(core.DEALER, linger=0, rcvtimeo=10_000) for name in (b"slow", b"quick", b"broken")}
+        asking = {name: context.socket(core.DEALER, linger=0, rcvtimeo=60_000) for name in (b"slow", b"quick", b"broken")}
         for name, socket in asking.items():
             socket.connect(ZAP_ENDPOINT)
             await socket.send_multipart([b"", b"no", b"request"])

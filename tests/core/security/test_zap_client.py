@@ -35,7 +35,7 @@ class Asker:
         self._told.set()
 
     async def told(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             await self._told.wait()
         self._told.clear()
 
@@ -75,7 +75,7 @@ async def test_the_judge_goes_before_a_handler(context: core.Context) -> None:
 
 
 async def test_a_handler_is_asked_on_a_socket_for_each_question(context: core.Context) -> None:
-    handler = context.socket(core.ROUTER, rcvtimeo=10_000)
+    handler = context.socket(core.ROUTER, rcvtimeo=60_000)
     handler.bind(ZAP_ENDPOINT)
     askers = [Asker(), Asker()]
     for asker in askers:
@@ -89,7 +89,7 @@ async def test_a_handler_is_asked_on_a_socket_for_each_question(context: core.Co
 
 
 async def test_a_handlers_nonsense_is_an_error_and_only_its_first_word_counts(context: core.Context) -> None:
-    handler = context.socket(core.ROUTER, rcvtimeo=10_000)
+    handler = context.socket(core.ROUTER, rcvtimeo=60_000)
     handler.bind(ZAP_ENDPOINT)
     asker = Asker()
     asker.ask(context.authentication)
@@ -104,7 +104,7 @@ async def test_a_handlers_nonsense_is_an_error_and_only_its_first_word_counts(co
 
 
 async def test_a_question_taken_back_is_not_answered(context: core.Context) -> None:
-    handler = context.socket(core.ROUTER, rcvtimeo=10_000)
+    handler = context.socket(core.ROUTER, rcvtimeo=60_000)
     handler.bind(ZAP_ENDPOINT)
     asker = Asker()
     forget = asker.ask(context.authentication)

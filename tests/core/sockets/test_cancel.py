@@ -82,7 +82,7 @@ async def receive_all(socket: core.Socket, chance: random.Random, shape: str) ->
 async def test_sock_13_nothing_is_lost_and_nothing_comes_twice(sends: int, receives: int, transport: str, shape: str) -> None:
     """The queues are two messages long, so that sends wait as well as receives, with two tasks of each kind."""
     chance = random.Random(f"{sends} {receives} {transport} {shape}")
-    async with core.Context() as context, asyncio.timeout(40):
+    async with core.Context() as context, asyncio.timeout(100):
         receiver = context.socket(receives, rcvhwm=2, linger=0)
         receiver.bind("tcp://127.0.0.1:*" if transport == "tcp" else "inproc://cancel")
         sender = context.socket(sends, sndhwm=2, linger=0)
@@ -98,7 +98,7 @@ async def test_sock_13_nothing_is_lost_and_nothing_comes_twice(sends: int, recei
 async def test_sock_13_req_and_rep_keep_their_step_when_either_is_cancelled() -> None:
     """A request or an answer that was cancelled is tried again; every request is answered once, with its own answer."""
     chance = random.Random(13)
-    async with core.Context() as context, asyncio.timeout(40):
+    async with core.Context() as context, asyncio.timeout(100):
         rep, req = context.socket(core.REP, linger=0), context.socket(core.REQ, linger=0)
         rep.bind("tcp://127.0.0.1:*")
         req.connect(rep.last_endpoint)
@@ -124,7 +124,7 @@ async def test_sock_13_req_and_rep_keep_their_step_when_either_is_cancelled() ->
 @pytest.mark.parametrize("receives", [core.PULL, core.ROUTER], ids=lambda kind: core.SocketType(kind).name)
 async def test_sock_13_a_batch_whose_receiver_was_cancelled_is_received_again_whole(receives: int) -> None:
     """A cancelled `recv_many` puts all its messages back, to the head of the queue and in order."""
-    async with core.Context() as context, asyncio.timeout(40):
+    async with core.Context() as context, asyncio.timeout(100):
         receiver, sender = context.socket(receives, linger=0), context.socket(core.PUSH if receives == core.PULL else core.DEALER, linger=0)
         receiver.bind("tcp://127.0.0.1:*")
         sender.connect(receiver.last_endpoint)

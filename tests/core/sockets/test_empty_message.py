@@ -54,7 +54,7 @@ async def test_with_nobody_there(kind: str) -> None:
 
 async def test_what_is_there_is_received_as_before() -> None:
     async with core.Context() as context:
-        pull = context.socket(core.PULL, rcvtimeo=10_000)
+        pull = context.socket(core.PULL, rcvtimeo=60_000)
         pull.bind("inproc://there")
         push = context.socket(core.PUSH, linger=0)
         push.connect("inproc://there")

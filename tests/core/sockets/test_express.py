@@ -46,7 +46,7 @@ class Lane:
         return [body for _, body in self.seen]
 
     async def count(self, wanted: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             while len(self.seen) < wanted:
                 await asyncio.sleep(0)
 

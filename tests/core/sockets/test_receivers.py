@@ -19,7 +19,7 @@ ENDPOINTS = ["tcp://127.0.0.1:*", "inproc://receivers"]
 
 @asynccontextmanager
 async def pushed(endpoint: str) -> AsyncIterator[tuple[core.Socket, core.Socket]]:
-    async with core.Context() as context, asyncio.timeout(40):
+    async with core.Context() as context, asyncio.timeout(100):
         pull, push = context.socket(core.PULL), context.socket(core.PUSH)
         pull.bind(endpoint)
         push.connect(pull.last_endpoint)

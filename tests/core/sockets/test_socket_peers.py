@@ -93,7 +93,7 @@ async def test_req_and_rep_keep_their_step_when_a_receiver_is_called() -> None:
 
 async def asked(context: core.Context, rep: core.Socket, *bodies: bytes) -> list[core.Socket]:
     """REQs that have sent one request each, all of which the REP has read."""
-    requesters = [context.socket(core.REQ, linger=0, rcvtimeo=10_000) for _ in bodies]
+    requesters = [context.socket(core.REQ, linger=0, rcvtimeo=60_000) for _ in bodies]
     for requester, body in zip(requesters, bodies, strict=True):
         requester.connect(rep.last_endpoint)
         await requester.send(body)
@@ -103,7 +103,7 @@ async def asked(context: core.Context, rep: core.Socket, *bodies: bytes) -> list
 async def test_rep_02_a_receiver_that_answers_later_gets_the_next_request_when_it_has_answered() -> None:
     """Nothing new has to arrive for it."""
     got: asyncio.Queue[list[bytes]] = asyncio.Queue()
-    async with core.Context() as context, asyncio.timeout(10):
+    async with core.Context() as context, asyncio.timeout(100):
         rep = context.socket(core.REP, linger=0)
         rep.bind("tcp://127.0.0.1:*")
         rep.set_receiver(lambda batch: got.put_nowait(batch[0]))
@@ -119,7 +119,7 @@ async def test_rep_02_a_receiver_that_answers_later_gets_the_next_request_when_i
 
 
 async def test_rep_02_receives_that_wait_side_by_side_get_a_request_each_after_the_answer_before() -> None:
-    async with core.Context() as context, asyncio.timeout(10):
+    async with core.Context() as context, asyncio.timeout(100):
         rep = context.socket(core.REP, linger=0)
         rep.bind("tcp://127.0.0.1:*")
         waiting = [asyncio.ensure_future(rep.recv()) for _ in range(2)]
@@ -135,7 +135,7 @@ async def test_rep_02_receives_that_wait_side_by_side_get_a_request_each_after_t
 
 
 async def test_req_02_rep_02_a_batch_that_waits_is_one_message() -> None:
-    async with core.Context() as context, asyncio.timeout(10):
+    async with core.Context() as context, asyncio.timeout(100):
         rep = context.socket(core.REP, linger=0)
         rep.bind("tcp://127.0.0.1:*")
         waiting = rep.recv_many()
@@ -150,7 +150,7 @@ async def test_req_02_rep_02_a_batch_that_waits_is_one_message() -> None:
 
 async def test_req_02_rep_02_a_poll_ends_when_the_other_thing_has_been_done() -> None:
     """A REP is readable again when it has answered, a REQ writable again when it has received."""
-    async with core.Context() as context, asyncio.timeout(10):
+    async with core.Context() as context, asyncio.timeout(100):
         rep = context.socket(core.REP, linger=0)
         rep.bind("tcp://127.0.0.1:*")
         requesters = await asked(context, rep, b"a", b"b")

@@ -39,7 +39,7 @@ async def joined(context: core.Context, sender: str, bind: bool, **limits: Any) 
 @pytest.mark.parametrize("bind", [True, False], ids=["bound", "connected"])
 @pytest.mark.parametrize(("sender", "envelope"), [("DEALER", 0), ("REQ", 1), ("PUSH", 0), ("PAIR", 0), ("ROUTER", 0)])
 async def test_the_largest_message_goes_through_and_one_frame_or_octet_more_is_refused_here(sender: str, envelope: int, bind: bool) -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         ours, theirs = await joined(context, sender, bind, max_parts=8, max_message_bytes=1000, maxmsgsize=500)
         head = [b"peer"] if sender == "ROUTER" else []
         most = 8 - envelope
@@ -63,7 +63,7 @@ async def test_the_largest_message_goes_through_and_one_frame_or_octet_more_is_r
 
 
 async def test_a_reply_that_is_too_large_is_refused_and_another_one_can_be_given() -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         req, rep = context.socket(core.REQ, max_parts=8), context.socket(core.REP)
         rep.bind(TCP)
         req.connect(rep.last_endpoint)
@@ -76,7 +76,7 @@ async def test_a_reply_that_is_too_large_is_refused_and_another_one_can_be_given
 
 
 async def test_in_a_batch_what_is_too_large_is_dropped_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         router, dealer = await joined(context, "ROUTER", True, max_parts=3)
         tail = core.Encoded.of([b"1", b"2", b"3", b"4"])
         await router.send_many([[b"peer", b"a"], [b"peer", *[b"b"] * 4], [b"peer", tail], [b"peer", b"c"]])
@@ -86,7 +86,7 @@ async def test_in_a_batch_what_is_too_large_is_dropped_counted_and_logged(caplog
 
 
 async def test_a_router_drops_what_it_cannot_deliver_unless_it_is_mandatory() -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         router, dealer = await joined(context, "ROUTER", True, max_parts=3)
         router.router_mandatory = 0
         await router.send_multipart([b"peer", *[b"x"] * 4])
@@ -96,7 +96,7 @@ async def test_a_router_drops_what_it_cannot_deliver_unless_it_is_mandatory() ->
 
 
 async def test_a_publisher_leaves_out_who_takes_no_such_message(caplog: pytest.LogCaptureFixture) -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         pub, small = await joined(context, "PUB", True, max_message_bytes=100)
         large = context.socket(core.SUB)
         large.subscribe(b"")
@@ -114,7 +114,7 @@ async def test_a_publisher_leaves_out_who_takes_no_such_message(caplog: pytest.L
 
 
 async def test_what_was_queued_before_the_peer_could_tell_is_dropped_when_it_has(caplog: pytest.LogCaptureFixture) -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         pull, push = context.socket(core.PULL, max_parts=3), context.socket(core.PUSH)
         pull.bind(TCP)
         endpoint = pull.last_endpoint
@@ -128,7 +128,7 @@ async def test_what_was_queued_before_the_peer_could_tell_is_dropped_when_it_has
 
 @pytest.mark.parametrize("waiting", [True, False], ids=["recv waits", "recv comes later"])
 async def test_a_request_that_is_dropped_so_is_told_to_who_receives_and_another_can_be_sent(waiting: bool) -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         rep, req = context.socket(core.REP, max_parts=3), context.socket(core.REQ)
         rep.bind(TCP)
         watch = Watch(req)
@@ -145,7 +145,7 @@ async def test_a_request_that_is_dropped_so_is_told_to_who_receives_and_another_
 
 
 async def test_a_send_that_waits_for_a_peer_is_refused_when_the_peer_tells() -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         dealer, router = context.socket(core.DEALER), context.socket(core.ROUTER, max_parts=3)
         dealer.bind(TCP)
         waiting = dealer.send_multipart([b"x"] * 4)
@@ -158,7 +158,7 @@ async def test_a_send_that_waits_for_a_peer_is_refused_when_the_peer_tells() -> 
 
 
 async def test_options_show_what_the_peers_take_and_cannot_be_set() -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         lone = context.socket(core.DEALER)
         assert (lone.peer_max_parts, lone.peer_max_message_bytes, lone.get("peer_maxmsgsize")) == (-1, -1, -1)
         dealer, router = await joined(context, "DEALER", False, max_parts=8, max_message_bytes=1000)
@@ -178,7 +178,7 @@ async def test_options_show_what_the_peers_take_and_cannot_be_set() -> None:
 
 
 async def test_a_router_knows_the_limits_of_each_peer() -> None:
-    async with core.Context() as context, asyncio.timeout(30):
+    async with core.Context() as context, asyncio.timeout(100):
         router, _ = await joined(context, "ROUTER", True, max_parts=8)
         plain = context.socket(core.DEALER, identity=b"plain")
         watch = Watch(router)

@@ -310,7 +310,7 @@ async def test_an_answer_that_cannot_be_sent_is_the_handlers_failure(answer: obj
                 with pytest.raises(freelance.NoServer):
                     await client.request(body)
         assert server.counters["handler_failed"] >= 2
-        async with freelance.Client([server.endpoint], model=model, timeout=20.0) as client:
+        async with freelance.Client([server.endpoint], model=model, timeout=100) as client:
             assert await client.request(b"fine") == [b"fine"]
 
 

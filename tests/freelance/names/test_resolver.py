@@ -36,7 +36,7 @@ async def server(stack: AsyncExitStack) -> NameServer:
 
 
 async def asking(stack: AsyncExitStack, *servers: str, environment: str = "test", wait: float = 10.0) -> Names:
-    return await stack.enter_async_context(Names(servers, environment=environment, timeout=10, wait=wait))
+    return await stack.enter_async_context(Names(servers, environment=environment, timeout=100, wait=wait))
 
 
 async def pool(stack: AsyncExitStack, folder: Path, size: int = 3) -> list[NameServer]:
@@ -170,15 +170,15 @@ async def test_nam_06_clients_go_on_when_a_server_of_the_pool_dies(stack: AsyncE
 async def test_nam_07_core_connects_to_a_name(stack: AsyncExitStack, server: NameServer) -> None:
     names = await asking(stack, server.identity)
     context = await stack.enter_async_context(core.Context(resolver=names.resolve))
-    dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=5, rcvtimeo=10_000)
+    dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=5, rcvtimeo=60_000)
     dealer.connect("name://shop")
     await dealer.send(b"hello")
     await eventually(lambda: names.counters["looked_up"] > 1)
-    first = context.socket(core.ROUTER, linger=0, rcvtimeo=10_000)
+    first = context.socket(core.ROUTER, linger=0, rcvtimeo=60_000)
     first.bind(ANY)
     await names.set("shop", connect=[first.last_endpoint])
     assert (await first.recv_multipart())[1:] == [b"hello"]
-    second = context.socket(core.ROUTER, linger=0, rcvtimeo=10_000)
+    second = context.socket(core.ROUTER, linger=0, rcvtimeo=60_000)
     second.bind(ANY)
     await names.set("shop", connect=[second.last_endpoint])
     await names.drop("shop", connect=[first.last_endpoint])
@@ -199,7 +199,7 @@ async def test_nam_07_mdp_clients_and_workers_connect_to_a_name(stack: AsyncExit
         return request.body
 
     await stack.enter_async_context(mdp.Worker("name://broker", "echo", handler=echo, context=context))
-    client = await stack.enter_async_context(mdp.Client("name://broker", context=context, timeout=10))
+    client = await stack.enter_async_context(mdp.Client("name://broker", context=context, timeout=100))
     assert await client.request("echo", b"x") == [b"x"]
 
 
@@ -208,7 +208,7 @@ async def test_nam_07_freelance_clients_connect_to_a_name(stack: AsyncExitStack,
     shop = await stack.enter_async_context(freelance.Server(ANY, lambda body: body))
     await names.set("shop", connect=[shop.identity])
     context = await stack.enter_async_context(core.Context(resolver=names.resolve))
-    client = await stack.enter_async_context(freelance.Client(["name://shop"], context=context, timeout=10))
+    client = await stack.enter_async_context(freelance.Client(["name://shop"], context=context, timeout=100))
     assert await client.request(b"x") == [b"x"]
 
 
@@ -255,7 +255,7 @@ async def test_nam_08_a_socket_follows_a_name(stack: AsyncExitStack, server: Nam
     joined: list[bool] = []
     for publisher, end in zip(publishers, ends, strict=True):
         publisher.bind(end)
-    sub = context.socket(core.SUB, linger=0, rcvtimeo=10_000)
+    sub = context.socket(core.SUB, linger=0, rcvtimeo=60_000)
     sub.set_receiver(lambda batch: None, on_peer=lambda name, is_there: joined.append(is_there))
     await names.set("news", connect=[ends[0]])
     async with names.follow(sub, "news"):
@@ -274,7 +274,7 @@ async def test_nam_08_a_freelance_client_follows_a_name(stack: AsyncExitStack, s
     one = await stack.enter_async_context(freelance.Server(ANY, lambda body: b"one"))
     two = await stack.enter_async_context(freelance.Server(ANY, lambda body: b"two"))
     await names.set("shop", connect=[one.identity])
-    client = await stack.enter_async_context(freelance.Client([NOBODY], timeout=10))
+    client = await stack.enter_async_context(freelance.Client([NOBODY], timeout=100))
     async with names.follow(client, "shop"):
         assert client.servers == [one.identity]
         assert await client.request(b"x") == [b"one"]

@@ -25,7 +25,7 @@ async def test_p5_a_broker_without_descriptors_serves_who_is_here_and_newcomers_
     broker = programs.start("mdp", "broker", "--bind", "tcp://127.0.0.1:0", loop)
     found = re.search(r"tcp://127\.0\.0\.1:(\d+)", broker.said("serves"))
     assert found is not None
-    async with mdp.Worker(found[0], "echo", handler=echo), mdp.Client(found[0], timeout=20) as client:
+    async with mdp.Worker(found[0], "echo", handler=echo), mdp.Client(found[0], timeout=100) as client:
         assert await client.request("echo", b"before", wait=True) == [b"before"]
         pid = broker.process.pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -35,7 +35,7 @@ async def test_p5_a_broker_without_descriptors_serves_who_is_here_and_newcomers_
             assert await client.request("echo", b"meanwhile") == [b"meanwhile"]
         for member in crowd:
             member.close()
-        async with mdp.Client(found[0], timeout=20) as newcomer:
+        async with mdp.Client(found[0], timeout=100) as newcomer:
             assert await newcomer.request("echo", b"after") == [b"after"]
     ended = broker.stop()
     assert ended.code == 0

@@ -46,7 +46,7 @@ async def test_what_waits_for_all_clients_is_bounded_and_others_are_served(tmp_p
     async with core.Context() as context, mdp.Broker(context=context, unread_max_bytes=TOTAL, unread_total_max_bytes=TOTAL) as broker:
         at = broker.bind(f"ipc://{tmp_path / 'broker'}")  # the system keeps a fifth of a MiB for each, with tcp several
         most = 0
-        async with mdp.Worker(at, "big", handler=answer), mdp.Client(at, timeout=30) as client:
+        async with mdp.Worker(at, "big", handler=answer), mdp.Client(at, timeout=100) as client:
             assert await client.request("big", b"x", wait=True) == [ANSWER]
             deaf = [context.socket(core.DEALER, linger=0, rcvhwm=1, max_ahead_bytes=0) for _ in range(DEAF)]
             for serial in range(EACH * DEAF):
@@ -75,7 +75,7 @@ async def test_a_client_that_reads_slower_than_workers_answer_is_waited_for() ->
 
     async with mdp.Broker(unread_max_bytes=8 * len(ANSWER)) as broker:
         at = broker.bind("tcp://127.0.0.1:*")
-        async with mdp.Worker(at, "big", handler=count), mdp.Worker(at, "big", handler=count), mdp.Client(at, timeout=30) as client:
+        async with mdp.Worker(at, "big", handler=count), mdp.Worker(at, "big", handler=count), mdp.Client(at, timeout=100) as client:
             replies = await asyncio.gather(*(client.request("big", b"x", wait=True) for _ in range(400)))
         assert replies == [[ANSWER]] * 400
         assert (done, client.counters.repeated, broker.counters["cut_slow"]) == (400, 0, 0)

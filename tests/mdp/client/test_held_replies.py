@@ -24,7 +24,7 @@ REQUESTS = HELD_BEHIND_MIN * 3
 @contextlib.asynccontextmanager
 async def trio() -> AsyncIterator[tuple[mdp.Broker, core.Socket, core.Socket]]:
     """A broker, a worker of MDP/0.1 played by the test, and a client whose queue is long."""
-    async with core.Context() as context, mdp.Broker() as broker, asyncio.timeout(20):
+    async with core.Context() as context, mdp.Broker() as broker, asyncio.timeout(100):
         endpoint = broker.bind("tcp://127.0.0.1:*")
         worker, client = context.socket(core.DEALER, linger=0), context.socket(core.DEALER, linger=0)
         for socket in (worker, client):

@@ -221,7 +221,7 @@ async def test_a_stream_fails_in_the_middle_with_a_typed_error(endpoint: str) ->
 
 async def test_half_a_stream_fails_with_its_connection() -> None:
     async with StandIn() as first:
-        client = Client(first.endpoint, timeout=5)
+        client = Client(first.endpoint, timeout=100)
         parts = client.stream("tail", b"x")
         reading = asyncio.ensure_future(anext(parts))
         peer, frames = await first.next()
@@ -233,7 +233,7 @@ async def test_half_a_stream_fails_with_its_connection() -> None:
 
 
 async def test_a_reader_that_does_not_keep_up_gets_an_error(stand_in: StandIn) -> None:
-    async with Client(stand_in.endpoint, timeout=5) as client:
+    async with Client(stand_in.endpoint, timeout=100) as client:
         parts = client.stream("tail", b"x")
         reading = asyncio.ensure_future(anext(parts))
         peer, frames = await stand_in.next()

@@ -77,7 +77,7 @@ class Picky:
 @pytest.mark.parametrize("attempts", [1, 2, 3, 5])
 async def test_the_poison_is_sent_once_per_attempt_and_the_others_are_answered(attempts: int) -> None:
     bodies = [b"a", b"b", b"c"]
-    async with Picky(bodies) as broker, mdp.Client(broker.endpoint, attempts=attempts, timeout=30) as client:
+    async with Picky(bodies) as broker, mdp.Client(broker.endpoint, attempts=attempts, timeout=100) as client:
         before = client.request("any", bodies[0])
         poison = client.request("any", POISON)
         behind = [client.request("any", body) for body in bodies[1:]]
@@ -93,7 +93,7 @@ async def test_the_poison_is_sent_once_per_attempt_and_the_others_are_answered(a
 
 async def test_two_poisons_are_found_one_after_the_other() -> None:
     bodies = [b"%d" % n for n in range(40)]
-    async with Picky(bodies) as broker, mdp.Client(broker.endpoint, timeout=30) as client:
+    async with Picky(bodies) as broker, mdp.Client(broker.endpoint, timeout=100) as client:
         asked = [client.request("any", POISON if n in (3, 30) else body) for n, body in enumerate(bodies)]
         for n in (3, 30):
             with pytest.raises(mdp.Timeout):
@@ -105,7 +105,7 @@ async def test_two_poisons_are_found_one_after_the_other() -> None:
 
 
 async def test_a_request_asked_meanwhile_is_sent_when_the_others_are() -> None:
-    async with Picky() as broker, mdp.Client(broker.endpoint, timeout=30, attempts=2) as client:
+    async with Picky() as broker, mdp.Client(broker.endpoint, timeout=100, attempts=2) as client:
         poison = [client.request("any", POISON) for _ in range(3)]
         for one in poison:
             with pytest.raises(mdp.Timeout):
@@ -115,7 +115,7 @@ async def test_a_request_asked_meanwhile_is_sent_when_the_others_are() -> None:
 
 
 async def test_in_older_dialects_too() -> None:
-    async with Picky() as broker, mdp.Client(broker.endpoint, timeout=30, dialect="0.1") as client:
+    async with Picky() as broker, mdp.Client(broker.endpoint, timeout=100, dialect="0.1") as client:
         asked = [client.request("any", body) for body in (b"a", POISON, b"b")]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert answers[::2] == [[b"a"], [b"b"]]

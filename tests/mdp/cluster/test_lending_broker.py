@@ -43,7 +43,7 @@ async def test_a_service_only_a_peer_has_is_served(context: core.Context) -> Non
         mdp.Broker(context=context) as lender,
         mdp.LendingBroker([lender.bind(TCP)], name="A", context=context, state_ms=50) as borrower,
         mdp.Worker(lender.endpoints[0], "echo", handler=answers(b"B"), context=context),
-        mdp.Client(borrower.bind(TCP), context=context, timeout=10) as client,
+        mdp.Client(borrower.bind(TCP), context=context, timeout=100) as client,
     ):
         assert await client.request("echo", b"hello", wait=True) == [b"B", b"hello"]
         assert await client.mmi("service", "echo") == "200"
@@ -58,7 +58,7 @@ async def test_workers_here_go_first_and_peers_take_what_they_cannot(context: co
         mdp.LendingBroker([lender.bind(TCP)], context=context, state_ms=50) as borrower,
         mdp.Worker(lender.endpoints[0], "echo", handler=answers(b"B"), context=context),
         mdp.Worker(borrower.bind(TCP), "echo", handler=answers(b"A", gate), concurrency=1, credit=1, context=context),
-        mdp.Client(borrower.endpoints[0], context=context, timeout=10) as client,
+        mdp.Client(borrower.endpoints[0], context=context, timeout=100) as client,
     ):
         await eventually(lambda: borrower.stats["workers"] == 2)
         first = asyncio.ensure_future(client.request("echo", b"1"))
@@ -75,7 +75,7 @@ async def test_both_brokers_lend_and_borrow_and_no_request_circulates(context: c
         one = await stack.enter_async_context(mdp.LendingBroker([], name="A", context=context, state_ms=50))
         two = await stack.enter_async_context(mdp.LendingBroker([one.bind(TCP)], name="B", context=context, state_ms=50))
         one.add_peer(two.bind(TCP))
-        clients = [await stack.enter_async_context(mdp.Client(broker.endpoints[0], context=context, timeout=10)) for broker in (one, two)]
+        clients = [await stack.enter_async_context(mdp.Client(broker.endpoints[0], context=context, timeout=100)) for broker in (one, two)]
         waiting = [asyncio.ensure_future(client.request("echo", b"x", wait=True)) for client in clients]
         await eventually(lambda: one.stats["queued"] == two.stats["queued"] == 1)
         await stack.enter_async_context(mdp.Worker(one.endpoints[0], "echo", handler=answers(b"A"), context=context))
@@ -115,15 +115,15 @@ async def test_parts_errors_and_cancellation_pass(context: core.Context) -> None
         borrower = await stack.enter_async_context(mdp.LendingBroker([lender.bind(TCP)], context=context, state_ms=50))
         for name, handler in (("parts", parts), ("fails", fails), ("slow", slow)):
             await stack.enter_async_context(mdp.Worker(lender.endpoints[0], name, handler=handler, context=context))
-        client = await stack.enter_async_context(mdp.Client(borrower.bind(TCP), context=context, timeout=10))
+        client = await stack.enter_async_context(mdp.Client(borrower.bind(TCP), context=context, timeout=100))
         await eventually(lambda: len(borrower.machine.directory.routes) == 3)
         assert [part async for part in client.stream("parts", b"")] == [[b"1"], [b"2"], [b"3"]]
         with pytest.raises(mdp.HandlerError):
             await client.request("fails", b"")
         asking = asyncio.ensure_future(client.request("slow", b""))
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 100)
         asking.cancel()
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 100)
         await eventually(lambda: borrower.machine.idle and lender.machine.idle)
 
 
@@ -135,7 +135,7 @@ async def test_nothing_is_lost_with_a_peer(context: core.Context) -> None:
         gone = await stack.enter_async_context(mdp.Broker(context=context))
         await stack.enter_async_context(mdp.Worker(gone.bind(TCP), "echo", handler=answers(b"gone", never), context=context, drain_s=0))
         borrower = await stack.enter_async_context(mdp.LendingBroker([gone.endpoints[0]], context=context, state_ms=50))
-        client = await stack.enter_async_context(mdp.Client(borrower.bind(TCP), context=context, timeout=20))
+        client = await stack.enter_async_context(mdp.Client(borrower.bind(TCP), context=context, timeout=100))
         asking = [asyncio.ensure_future(client.request("echo", b"%d" % number, wait=True)) for number in range(20)]
         await eventually(lambda: borrower.lending_counters["lent"] == 20)
         await stack.enter_async_context(mdp.Worker(other.bind(TCP), "echo", handler=answers(b"other"), context=context))
@@ -153,7 +153,7 @@ async def test_requests_of_a_removed_peer_are_given_back(context: core.Context) 
         worker = mdp.Worker(lender.bind(TCP), "echo", handler=answers(b"B", never), context=context, drain_s=0)
         await stack.enter_async_context(worker)
         borrower = await stack.enter_async_context(mdp.LendingBroker([lender.endpoints[0]], context=context, state_ms=50))
-        client = await stack.enter_async_context(mdp.Client(borrower.bind(TCP), context=context, timeout=10))
+        client = await stack.enter_async_context(mdp.Client(borrower.bind(TCP), context=context, timeout=100))
         asking = asyncio.ensure_future(client.request("echo", b"x", wait=True))
         await eventually(lambda: borrower.lending_counters["lent"] == 1)
         await borrower.remove_peer(lender.endpoints[0])
@@ -173,7 +173,7 @@ async def test_a_silent_peer_is_lost_and_found_again(context: core.Context) -> N
         peer.bind(TCP)
         borrower = await stack.enter_async_context(mdp.LendingBroker([peer.last_endpoint], context=context, state_ms=20))
         before, *_ = await peer.recv_multipart()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             while (message := await peer.recv_multipart())[0] == before:
                 assert message[2] == LENDING_SERVICE
         assert borrower.machine.idle
@@ -198,7 +198,7 @@ async def test_clients_of_older_dialects_get_borrowed_workers_too(context: core.
     ):
         client.connect(borrower.bind(TCP))
         await client.send_multipart([b"MDPC01", b"echo", b"x"])
-        assert await asyncio.wait_for(client.recv_multipart(), 10) == [b"MDPC01", b"echo", b"B", b"x"]
+        assert await asyncio.wait_for(client.recv_multipart(), 100) == [b"MDPC01", b"echo", b"B", b"x"]
 
 
 def test_on_the_command_line(programs: Programs) -> None:

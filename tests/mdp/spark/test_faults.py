@@ -91,7 +91,7 @@ def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSessi
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        answered = ask(spark.range(0, 4000, 1, 2), frail, "nap", window=64, wait=True, timeout=15.0, client_options={"reconnect_ms": 100.0})
+        answered = ask(spark.range(0, 4000, 1, 2), frail, "nap", window=64, wait=True, timeout=100, client_options={"reconnect_ms": 100.0})
         rows = answered.collect()
     finally:
         in_time = killed.is_set()
@@ -120,7 +120,7 @@ def executed_by(spark: SparkSession, processes: ServiceProcesses, place: Path, d
     """Run a dispatch whose task crashes once after rows were answered; return how many requests were executed, and the statuses."""
 
     def accepted() -> int:
-        with SyncClient(processes.broker, timeout=5.0) as client:
+        with SyncClient(processes.broker, timeout=100) as client:
             return broker_stats(client)["accepted"]
 
     before = accepted()

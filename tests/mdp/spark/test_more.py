@@ -163,7 +163,7 @@ def test_keys_are_read_from_files_where_the_client_is(spark: SparkSession, secur
 
     def answered(curve: CurveFiles | None) -> DataFrame:
         return dispatch(
-            spark.range(0, 100, 1, 2), broker=broker, service="keys", schema=KEYS, curve=curve, timeout=20.0 if curve else 0.5, attempts=1
+            spark.range(0, 100, 1, 2), broker=broker, service="keys", schema=KEYS, curve=curve, timeout=100 if curve else 0.5, attempts=1
         )
 
     assert {row["_status"] for row in answered(files).collect()} == {"OK"}

@@ -29,7 +29,7 @@ def test_it_ends_with_its_own_error_and_its_blocks_are_left(factory: Callable[[]
 
     async def ask(where: str, asked: asyncio.Event) -> None:
         try:
-            async with mdp.Client(where, attempts=1, timeout=30) as client:
+            async with mdp.Client(where, attempts=1, timeout=100) as client:
                 if answered:
                     assert await client.mmi("protocol", "0.3") == "200"
                 request = client.request("nobody", b"x", wait=True)

@@ -235,7 +235,7 @@ async def test_a_generator_that_never_waits_lets_others_go_on_and_is_done_in_its
         others += 1
         await asyncio.sleep(0)
     assert len({*bodies}) == 12
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         await until(lambda: ledger.ends)
     await stage.runners.close()
 

@@ -65,7 +65,7 @@ async def turns(count: int) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while not condition():
             await asyncio.sleep(0)
 

@@ -405,6 +405,6 @@ asyncio.run(main())
 
 def test_a_forked_child_that_returns_to_the_loop_is_ended_with_a_log_line() -> None:
     """Fault P7."""
-    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == "[b'70'] [b'70']\n", done.stderr
     assert "forked" in done.stderr

@@ -87,7 +87,7 @@ async def test_a_store_that_has_no_service_for_replies_knows_no_options() -> Non
 async def test_a_store_that_comes_later_is_waited_for() -> None:
     async with mdp.Broker() as broker:
         where = broker.bind("tcp://127.0.0.1:*")
-        async with titanic.Client(where, timeout=20) as client:
+        async with titanic.Client(where, timeout=100) as client:
             submitted = asyncio.ensure_future(client.submit("absent", b"x", key="k"))
             await asyncio.wait([submitted], timeout=0.1)
             async with titanic.Service(where, titanic.Store(None, None)):

@@ -62,7 +62,7 @@ async def test_an_answer_counts_for_its_request_until_it_is_closed(tmp_path: Pat
         index = scene.store.store.index
         ann = await scene.client("ann")
         ticket = await ann.submit("echo", bytes(10_000))
-        await ticket.result(20)
+        await ticket.result(100)
         assert index.owned[b"ann"].octets == index.bytes_used > 20_000
         await ticket.close()
         assert index.owned == {}

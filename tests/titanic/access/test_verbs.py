@@ -178,7 +178,7 @@ async def test_what_is_forbidden_later_is_given_up(scene: Scene) -> None:
     scene.broker.set_rules(rules(RULES.replace('"echo", "own-*"', '"own-*"')))
     assert await scene.ask("ann", b"titanic.wait", uuid, b"20000") == [b"500", b"FORBIDDEN: ann may not call echo"]
     with pytest.raises(titanic.DeadLettered, match="FORBIDDEN"):
-        await (await scene.client("ann")).ticket(uuid.decode()).result(timeout=20)
+        await (await scene.client("ann")).ticket(uuid.decode()).result(timeout=100)
     assert scene.executed == []
 
 

@@ -209,7 +209,7 @@ async def test_interval_syncs_by_itself(tmp_path: Path) -> None:
     events.clear()
     journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
     await acks.wait(1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while journal.log.durable != journal.log.next - 1:
             await asyncio.sleep(0.001)
     assert events[:2] == ["write", "sync"]

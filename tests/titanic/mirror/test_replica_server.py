@@ -212,7 +212,7 @@ async def test_the_first_machine_is_lost_and_the_mirror_promoted(tmp_path: Path)
             titanic.Client(endpoint) as client,
             mdp.Worker(endpoint, "echo", handler=echo),
         ):
-            assert [await client.ticket(ticket.uuid).result(20) for ticket in tickets] == [[b"%d" % n] for n in range(30)]
+            assert [await client.ticket(ticket.uuid).result(100) for ticket in tickets] == [[b"%d" % n] for n in range(30)]
             # The machine that was lost comes back as the mirror of what was its mirror.
             assert (await cli("mirror", "--bind", at, "--store", one))[0] == 78
             async with daemon("mirror", "--bind", at, "--store", one, "--take-over") as third:

@@ -24,7 +24,7 @@ def batches(spark: SparkSession, broker: str, events: str) -> dict[str, Any]:
     """Return what `dispatch` and the data sources give."""
     rows = spark.range(0, ROWS, 1, 2).selectExpr("concat('connect-', id) as x")
     options: dict[str, Any] = {"request": lambda row: [row.x.encode()], "schema": "frames int", "decode": lambda frames: [len(frames)]}
-    answered = dispatch(rows, broker=broker, service="count", key="x", timeout=20.0, **options)
+    answered = dispatch(rows, broker=broker, service="count", key="x", timeout=100, **options)
     store = {"broker": broker, "batch": "connect"}
     rows.write.format("titanic").options(**store, service="count", request="x", key="x").mode("append").save()
     replies = spark.read.format("titanic").options(**store, reply="text string", wait="60").load()
@@ -39,7 +39,7 @@ def batches(spark: SparkSession, broker: str, events: str) -> dict[str, Any]:
 def streams(spark: SparkSession, broker: str, source: str, place: str) -> int:
     """Return how many rows of a stream were answered."""
     lines = spark.readStream.text(source)
-    answered = dispatch(lines, broker=broker, service="count", schema="size int", timeout=20.0)
+    answered = dispatch(lines, broker=broker, service="count", schema="size int", timeout=100)
     writing = answered.writeStream.format("parquet").option("path", f"{place}/out").option("checkpointLocation", f"{place}/log")
     writing.trigger(availableNow=True).start().awaitTermination()
     return spark.read.parquet(f"{place}/out").filter("_status = 'OK'").count()

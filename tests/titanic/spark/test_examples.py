@@ -98,7 +98,7 @@ def test_dispatch_asks_about_stored_replies(spark: SparkSession, geo: str, tmp_p
         key=None,
         job=None,
         window=16,
-        timeout=20.0,
+        timeout=100,
         attempts=2,
         on_error="column",
         input_options=(("reply", "nearest string"), ("wait", "60")),

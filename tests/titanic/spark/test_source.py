@@ -103,7 +103,7 @@ def test_a_job_that_fails_leaves_nothing_behind(spark: SparkSession, house: Hous
     with pytest.raises((PySparkException, Py4JJavaError), match="a row nobody can read"):
         save(source.mapInArrow(poisoned, source.schema), house, batch="fail", chunk_rows=100)
     assert house.executed("fail-") == {}
-    with mdp.SyncClient(house.broker, timeout=5.0) as client:
+    with mdp.SyncClient(house.broker, timeout=100) as client:
         # The abort has dropped what three attempts had staged, five chunks each. The last may have been at it still, as Spark does not
         # wait for a Python worker whose task it has given up: what comes so late goes when its time is up, or now.
         while left := int(client.request("titanic.batch", b"abort", b"fail")[1]):
@@ -183,5 +183,5 @@ def test_what_cannot_be_written_is_said_before_anything_is_stored(spark: SparkSe
 
 
 def test_the_broker_says_how_many_requests_the_store_made(house: House) -> None:
-    with mdp.SyncClient(house.broker, timeout=5.0) as client:
+    with mdp.SyncClient(house.broker, timeout=100) as client:
         assert client.request("titanic.batch", b"nonsense")[0] == b"400"

@@ -87,7 +87,7 @@ async def test_a_request_is_answered_after_faults(shop: Shop, monkeypatch: pytes
     whole, name, when = PLACES[place]
     left = fail(monkeypatch, whole(shop), name, 3, error, when)
     tickets = await asyncio.gather(*(shop.client.submit("echo", b"%d" % number) for number in range(5)))
-    assert [await ticket.result(20) for ticket in tickets] == [[b"%d" % number] for number in range(5)]
+    assert [await ticket.result(100) for ticket in tickets] == [[b"%d" % number] for number in range(5)]
     assert left == [0]
     assert not shop.service.delivery.in_flight
     assert not shop.service.delivery.waiting
@@ -99,7 +99,7 @@ async def test_one_that_fails_whenever_it_is_tried_is_a_dead_letter(shop: Shop, 
     fail(monkeypatch, whole(shop), name, 1000, ValueError("odd"))
     ticket = await shop.client.submit("echo", b"x", attempts=3)
     with pytest.raises(titanic.DeadLettered, match="after 3 attempts: internal fault: ValueError"):
-        await ticket.result(20)
+        await ticket.result(100)
     assert not shop.service.delivery.in_flight
     await ticket.close()
 
@@ -117,7 +117,7 @@ async def test_an_answer_that_could_not_be_encoded_is_asked_for_again(shop: Shop
 
     monkeypatch.setattr("titanic.store.store.encode_reply", failing)
     ticket = await shop.client.submit("echo", b"x")
-    assert await ticket.result(20) == [b"x"]
+    assert await ticket.result(100) == [b"x"]
 
 
 async def test_who_asks_is_answered_though_the_store_has_a_fault(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

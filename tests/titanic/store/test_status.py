@@ -93,7 +93,7 @@ async def test_many_tickets_are_waited_for_at_once_and_come_as_they_are_ready(se
     tickets = [await client.submit("echo", body, attempts=1) for body in bodies]
     tickets.append(client.ticket("0" * 32))
     async with mdp.Worker(endpoint, "echo", handler=echo):
-        outcomes = {outcome.ticket.uuid: outcome async for outcome in client.results(tickets, timeout=20, window=8)}
+        outcomes = {outcome.ticket.uuid: outcome async for outcome in client.results(tickets, timeout=100, window=8)}
     assert len(outcomes) == 41
     for ticket, body in zip(tickets, bodies, strict=False):
         outcome = outcomes[ticket.uuid]

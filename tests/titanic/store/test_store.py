@@ -241,7 +241,7 @@ async def test_unclosed_answers_are_closed_after_retain_ms(tmp_path: Path) -> No
     async with store_on(RealDisk(tmp_path), Limits(retain_ms=20)) as store:
         uuid = await submitted(store, b"echo", b"x")
         await answered(store, uuid, b"r")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             while store.index.entries:
                 await asyncio.sleep(0.001)
         assert await ask(store.fetch, [uuid]) == [b"400"]

@@ -110,7 +110,7 @@ def test_a_deadline_is_kept_meanwhile() -> None:
 
 
 async def test_a_broker_in_a_program_holds_too() -> None:
-    async with mdp.Broker(heartbeat_ms=100, liveness=2) as broker, mdp.Client(broker.bind("tcp://127.0.0.1:*"), timeout=30) as client:
+    async with mdp.Broker(heartbeat_ms=100, liveness=2) as broker, mdp.Client(broker.bind("tcp://127.0.0.1:*"), timeout=100) as client:
         asked = client.request("echo", b"x")
         with pytest.raises(mdp.NoService):
             await client.request("nobody", b"x")
@@ -118,7 +118,7 @@ async def test_a_broker_in_a_program_holds_too() -> None:
             await asked
     async with mdp.Broker() as broker:
         endpoint = broker.bind("tcp://127.0.0.1:*")
-        async with mdp.Client(endpoint, timeout=30) as client:
+        async with mdp.Client(endpoint, timeout=100) as client:
             early = client.request("echo", b"early")
             assert await client.mmi("service", "echo") == "404"
             async with mdp.Worker(endpoint, "echo", handler=echo):

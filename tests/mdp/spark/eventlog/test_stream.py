@@ -32,7 +32,7 @@ WITHIN_S = 60.0
 
 
 def ask(processes: Processes, count: int) -> None:
-    with SyncClient(processes.broker, timeout=20.0) as client:
+    with SyncClient(processes.broker, timeout=100) as client:
         for number in range(count):
             client.request("echo", b"%d" % number)
 
