@@ -8,25 +8,24 @@ Clients of model 3 know a server by the endpoint they connect to, so the server 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import socket as system
 from collections import Counter
-from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import core
 from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
-from core.runtime.supervision import cancel_all
+from core.rpc.running_handlers import RunningHandlers
+from core.rpc.service import Service
 from core.zmtp.decoder import MORE, encode_message, encode_prefix, octets_of, split_frames
 from freelance.errors import MalformedMessage
 from freelance.models.flp import PING, PONG, decode_request
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
@@ -43,7 +42,7 @@ PLAIN: Final = frozenset({bytes, list, tuple, type(None)})  # result types of mo
 LINGER_MS: Final = 1000  # time for written replies to leave when the server closes
 
 
-class Server:
+class Server(Service):
     """Server for clients of one model.
 
     Args:
@@ -79,42 +78,25 @@ class Server:
     ) -> None:
         if model not in (1, 2, 3):
             raise ValueError(f"there is no model {model}")
+        super().__init__(context, security, socket_options)
         self.counters: Counter[str] = Counter()
         self.draining = False
         self._bind = bind
         self._handler = handler
         self._identity = identity
         self._model = model
-        self._running_max = running_max
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._options = dict(socket_options or {})
-        self._stack = AsyncExitStack()
         self._socket: core.Socket | None = None
-        self._running: set[asyncio.Future[Any]] = set()
+        self._running = RunningHandlers(running_max)
         self._limits: dict[bytes, PeerLimits] = {}  # of clients that announced them
-        self._ended = asyncio.Event()
 
-    async def __aenter__(self) -> Self:
-        if self._own_context:
-            await self._stack.enter_async_context(self._context)
-        try:
-            self._socket = await self._listen()
-        except (core.ZMQError, ValueError):
-            await self._stack.aclose()
-            raise
+    async def _start(self) -> None:
+        self._socket = await self._listen()
         receiver = self._receive_pings_and_requests if self._model == 3 else self._receive_enveloped
         self._socket.set_receiver(receiver, express=self._answer_fast, on_peer=self._client_changed)
-        return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.draining = True
-        await cancel_all(self._running)
-        socket = self._listening()
-        socket.close(linger=LINGER_MS)
-        await socket.wait_closed()
-        await self._stack.aclose()
-        self._ended.set()
+    async def _stop(self) -> None:
+        self.draining = self._socket is not None  # one that did not start may be entered again
+        await self._running.cancel()
 
     @property
     def endpoint(self) -> str:
@@ -126,16 +108,10 @@ class Server:
         """Endpoint that clients of model 3 must connect to, byte for byte."""
         return str(self._listening().options.routing_id, "utf-8")
 
-    async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are answered with or without this call."""
-        await self._ended.wait()
-
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing more and wait for the handlers; return whether all finished in time."""
         self.draining = True
-        if self._running:
-            await asyncio.wait(self._running, timeout=timeout_s)
-        return not self._running
+        return await self._running.drain(timeout_s)
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
@@ -154,13 +130,7 @@ class Server:
             port = int(bind.rpartition(":")[2])
             where = TcpBind(bind, where.host, where.kind, port)
         identity = self._identity or _public_endpoint(bind, where)
-        socket = self._context.socket(core.ROUTER, **{"tell_limits": 1, **self._options, "routing_id": identity})
-        try:
-            socket.bind(bind)
-        except core.ZMQError:
-            socket.close(linger=0)
-            raise
-        return socket
+        return self._bound(core.ROUTER, bind, linger_ms=LINGER_MS, **{"tell_limits": 1, **self._options, "routing_id": identity})
 
     def _client_changed(self, client: bytes, joined: bool) -> None:
         limits = self._listening().peer_limits(client) if joined else None
@@ -275,7 +245,7 @@ class Server:
         if self.draining:
             self.counters["request_draining"] += 1
             return None
-        if len(self._running) >= self._running_max:
+        if self._running.full:
             self.counters["running_overflow"] += 1
             return None
         self.counters["accepted"] += 1
@@ -302,13 +272,10 @@ class Server:
         return octets or [b""]
 
     def _wait_for(self, head: list[bytes], reply: Any) -> None:
-        running = asyncio.ensure_future(reply)
-        self._running.add(running)
-        running.add_done_callback(partial(self._handled, head))
+        self._running.start(reply, ended=partial(self._handled, head))
 
     def _handled(self, head: list[bytes], ended: asyncio.Future[Any]) -> None:
         """Take the result of a handler. Its error is not the server's, and the protocol cannot report it."""
-        self._running.discard(ended)
         if ended.cancelled():
             self.counters["cancelled"] += 1
             return

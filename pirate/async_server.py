@@ -16,7 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.rpc.running_handlers import RunningHandlers
+from core.rpc.running_handlers import RunningHandlers, call
 from core.rpc.service import Service
 from core.runtime import supervision
 from pirate.client_sessions import ClientSessions
@@ -132,10 +132,10 @@ class AsyncServer(Service):
                 self.counters["running_overflow"] += 1
                 continue
             self.counters["request"] += 1
-            self._running.start(self._handler, conversation, body, ended=self._handled)
+            self._running.start(call(self._handler, conversation, body), ended=self._handled)
         self._wake_at(self._sessions.deadline())
 
-    def _handled(self, task: asyncio.Task[None]) -> None:
+    def _handled(self, task: asyncio.Future[None]) -> None:
         """Record the end of a handler; its error is not the server's."""
         error = None if task.cancelled() else task.exception()
         if error is not None:

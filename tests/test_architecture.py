@@ -135,9 +135,7 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
     ),
     HANDLER: (
         "core/rpc/running_handlers.py start add_done_callback",
-        "core/rpc/running_handlers.py start create_task",
-        "freelance/server.py _wait_for add_done_callback",
-        "freelance/server.py _wait_for ensure_future",
+        "core/rpc/running_handlers.py start ensure_future",
         "pirate/worker.py _start_handler add_done_callback",
         "pirate/worker.py _start_handler create_task",
     ),

@@ -203,14 +203,14 @@ class Voter:
     def _accept(self, request: Request) -> None:
         self._counters["accepted"] += 1
         request.ballot = self._policy.ballot()
-        self._running.start(self._handle_request, request, ended=partial(self._handled, request))
+        self._running.start(self._handle_request(request), ended=partial(self._handled, request))
 
     async def _handle_request(self, request: Request) -> None:
         reply = await call(self._handler, request)
         if reply is not None:
             self._answer(request, ReplyKind.REPLY, reply_frames(reply))
 
-    def _handled(self, request: Request, task: asyncio.Task[None]) -> None:
+    def _handled(self, request: Request, task: asyncio.Future[None]) -> None:
         """Process the end of a handler. Its error is the answer to the request, not a failure of the pair."""
         if task.cancelled():
             self._refuse(request)

@@ -30,15 +30,15 @@ _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
 
 
-def read_toml(path: str, advice: str) -> tuple[str, dict[str, Any]]:
+def read_toml(path: str, advice: str, bytes_max: int = CONFIG_BYTES_MAX) -> tuple[str, dict[str, Any]]:
     """Return a file's text and TOML content; raises BadConfig, with the advice if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
-            octets = file.read(CONFIG_BYTES_MAX + 1)
+            octets = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         raise BadConfig(f"{path}: {getattr(error, 'strerror', None) or error}; {advice}") from None
-    if len(octets) > CONFIG_BYTES_MAX:
-        raise BadConfig(f"{path}: more than {CONFIG_BYTES_MAX} bytes; is this the right file?")
+    if len(octets) > bytes_max:
+        raise BadConfig(f"{path}: more than {bytes_max} bytes; is this the right file?")
     text = ""
     try:
         text = octets.decode()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from core.runtime.supervision import cancel_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 __all__ = ["RunningHandlers", "call", "reply_frames"]
 
@@ -32,7 +32,7 @@ class RunningHandlers:
 
     def __init__(self, running_max: int) -> None:
         self._running_max = running_max
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -41,14 +41,14 @@ class RunningHandlers:
     def full(self) -> bool:
         return len(self._tasks) >= self._running_max
 
-    def start(self, handler: Callable[..., Any], *arguments: Any, ended: Callable[[asyncio.Task[Any]], None]) -> None:
-        """Run a handler in a task; `ended` takes its result or error."""
+    def start(self, work: Awaitable[Any], *, ended: Callable[[asyncio.Future[Any]], None]) -> None:
+        """Run what a handler has returned; `ended` takes its result or error."""
 
-        def finished(task: asyncio.Task[Any]) -> None:
+        def finished(task: asyncio.Future[Any]) -> None:
             self._tasks.discard(task)
             ended(task)
 
-        task = asyncio.get_running_loop().create_task(call(handler, *arguments))
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(finished)
 

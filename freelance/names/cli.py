@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from contextlib import aclosing
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
+from core.daemon.config import read_toml
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
@@ -32,7 +31,7 @@ __all__ = ["names"]
 
 T = TypeVar("T")
 
-FILE_OCTETS_MAX: Final = 4 * 1024 * 1024  # 10,000 names of 256 bytes are less
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # 10,000 names of 256 bytes are less
 
 
 @click.group(cls=Group, name="names")
@@ -92,21 +91,8 @@ def serve(
 
 
 def _read_file(path: str) -> list[tuple[str, str, dict[str, list[str]]]]:
-    """Return (environment, name, {"bind": […], "connect": […]}) of a file.
-
-    Raises:
-        BadConfig: it cannot be read or is not of this form.
-    """
-    try:
-        with Path(path).open("rb") as stream:
-            octets = stream.read(FILE_OCTETS_MAX + 1)
-        if len(octets) > FILE_OCTETS_MAX:
-            raise BadConfig(f"{path}: more than {FILE_OCTETS_MAX} bytes; is this the right file?")
-        tables = tomllib.loads(octets.decode())
-    except OSError as error:
-        raise BadConfig(f"{path}: {error.strerror}; check the path given to --file") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadConfig(f"{path}: not TOML: {error}") from None
+    """Return (environment, name, {"bind": […], "connect": […]}) of a file; raises BadConfig."""
+    _, tables = read_toml(path, "check the path given to --file", FILE_BYTES_MAX)
     found = []
     for environment, content in tables.items():
         for name, ends in content.items() if isinstance(content, dict) else [("", content)]:

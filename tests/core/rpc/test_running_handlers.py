@@ -27,7 +27,7 @@ async def test_handlers_are_counted_until_they_end() -> None:
     running, results = RunningHandlers(2), []
     go = asyncio.Event()
     for _ in range(2):
-        running.start(go.wait, ended=lambda task: results.append(task.result()))
+        running.start(go.wait(), ended=lambda task: results.append(task.result()))
     assert (len(running), running.full, await running.drain(0.0)) == (2, True, False)
     go.set()
     assert await running.drain(5.0)
@@ -36,13 +36,13 @@ async def test_handlers_are_counted_until_they_end() -> None:
 
 async def test_an_error_is_for_the_owner() -> None:
     running, errors = RunningHandlers(1), []
-    running.start(lambda: 1 // 0, ended=lambda task: errors.append(task.exception()))
+    running.start(call(lambda: 1 // 0), ended=lambda task: errors.append(task.exception()))
     assert await running.drain(5.0)
     assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
 async def test_cancelled_handlers_end() -> None:
     running, cancelled = RunningHandlers(1), []
-    running.start(asyncio.Event().wait, ended=lambda task: cancelled.append(task.cancelled()))
+    running.start(asyncio.Event().wait(), ended=lambda task: cancelled.append(task.cancelled()))
     await running.cancel()
     assert (cancelled, len(running)) == ([True], 0)
