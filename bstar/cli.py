@@ -159,11 +159,8 @@ def witness(
 
 
 def _ask(talk: Coroutine[Any, Any, T], where: str, timeout: float, uvloop: bool | None) -> T:
-    async def converse() -> T:
-        return await talk
-
     try:
-        return run_loop(converse(), uvloop=uvloop)
+        return run_loop(talk, uvloop=uvloop)
     except NotActive as error:
         raise RequestFailed(str(error)) from None
     except MalformedMessage as error:

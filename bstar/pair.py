@@ -32,7 +32,7 @@ from bstar.reactor import Reactor
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from bstar.net.voter import Request
     from core.security.credentials import Secured
@@ -162,16 +162,8 @@ class Pair(Reactor):
         machine, self._machine = self._machine, None
         if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
             self._lease_client.release(machine.ballot)
-        closing: list[Coroutine[Any, Any, None]] = [self._callbacks.close()]
-        if self._voter is not None:
-            closing.append(self._voter.close())
-        if self._control is not None:
-            closing.append(self._control.close())
-        for ended in (self._channel, self._lease_client):
-            if ended is not None:
-                ended.close()
-                closing.append(ended.wait_closed())
-        await asyncio.gather(*closing)
+        parts = (self._channel, self._lease_client, self._callbacks, self._voter, self._control)
+        await asyncio.gather(*(part.close() for part in parts if part is not None))
         self._writer.close()
 
     # --- registration ---------------------------------------------------------------------------------------------------------

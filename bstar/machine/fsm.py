@@ -228,22 +228,11 @@ BALLOT: Final[Mapping[State, Mapping[Event, Cell]]] = {
 }
 
 
-def step(
-    role: State,
-    state: State,
-    event: Event,
-    table: Mapping[State, Mapping[Event, Cell]] = GUIDE,
-) -> Cell:
-    """Look up a cell.
+def step(role: State, state: State, event: Event, table: Mapping[State, Mapping[Event, Cell]] = GUIDE) -> Cell:
+    """Look up a cell; `role` is PRIMARY or BACKUP, as configured.
 
     A peer that waits in *our* role means a wrong configuration in any state (BST-08). In the machine of the guide that is always fatal. In
     ballot mode an ACTIVE server continues: the other one stops, and stopping the active one too would cause an outage.
-
-    Args:
-        role: PRIMARY or BACKUP, as configured.
-        state: of the server.
-        event: to process.
-        table: `GUIDE` or `BALLOT`.
     """
     if int(event) == int(role) and (table is GUIDE or state is not ACTIVE):  # PEER_PRIMARY and PEER_BACKUP are the roles' digits
         return Cell(state, fault=Fault.DOUBLE_PRIMARY if role is PRIMARY else Fault.DOUBLE_BACKUP)

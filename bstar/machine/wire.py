@@ -45,6 +45,13 @@ def _unpacked(frame: bytes, topics: tuple[bytes, ...], layout: struct.Struct, wh
     raise MalformedMessage(f"{what} of {len(frame)} bytes")
 
 
+def _packed(topics: tuple[bytes, ...], layout: struct.Struct, key: PairKey | None, *fields: int) -> bytes:
+    """Return a frame: with a key it has the second topic, and ends with the MAC."""
+    if key is None:
+        return layout.pack(topics[0], *fields)
+    return key.signed(layout.pack(topics[1], *fields))
+
+
 _STATE_TOPICS: Final = (STATE_TOPIC, SIGNED_STATE_TOPIC)
 _WITNESS_TOPICS: Final = (WITNESS_TOPIC, SIGNED_WITNESS_TOPIC)
 _CLIENT_TOPICS: Final = (CLIENT_TOPIC,)
@@ -86,8 +93,10 @@ def encode_digit(state: State) -> bytes:
 
 def encode_state(message: StateMessage, key: PairKey | None = None) -> bytes:
     """Return the state message of the ballot mode: 70 bytes, or 86 with the MAC of a key."""
-    octets = _STATE.pack(
-        _STATE_TOPICS[key is not None],
+    return _packed(
+        _STATE_TOPICS,
+        _STATE,
+        key,
         ord("0") + message.state,
         ord("0") + (message.role or 0),
         message.flags,
@@ -99,7 +108,6 @@ def encode_state(message: StateMessage, key: PairKey | None = None) -> bytes:
         message.heard_sequence,
         message.heartbeat_ms,
     )
-    return octets if key is None else key.signed(octets)
 
 
 def decode_state(frames: list[bytes]) -> StateMessage:
@@ -194,8 +202,7 @@ _ANSWER: Final = struct.Struct(">7sBQQQQQI")
 
 def encode_question(question: Question, key: PairKey | None = None) -> bytes:
     """Return a question to the witness, one frame of 36 bytes, or 52 with the MAC of a key."""
-    octets = _QUESTION.pack(_WITNESS_TOPICS[key is not None], question.kind, question.nonce, *question.ballot, question.lease_ms)
-    return octets if key is None else key.signed(octets)
+    return _packed(_WITNESS_TOPICS, _QUESTION, key, question.kind, question.nonce, *question.ballot, question.lease_ms)
 
 
 def decode_question(frame: bytes) -> Question:
@@ -213,8 +220,7 @@ def decode_question(frame: bytes) -> Question:
 
 def encode_answer(answer: WitnessAnswer, key: PairKey | None = None) -> bytes:
     """Return an answer of the witness, one frame of 52 bytes, or 68 with the MAC of a key."""
-    octets = _ANSWER.pack(_WITNESS_TOPICS[key is not None], answer.kind, answer.nonce, *answer.holder, *answer.highest, answer.wait_ms)
-    return octets if key is None else key.signed(octets)
+    return _packed(_WITNESS_TOPICS, _ANSWER, key, answer.kind, answer.nonce, *answer.holder, *answer.highest, answer.wait_ms)
 
 
 def decode_answer(frame: bytes) -> WitnessAnswer:

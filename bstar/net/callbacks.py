@@ -68,8 +68,7 @@ class Callbacks:
 
     async def finish(self, drain_s: float) -> bool:
         """Finish requests in flight; return whether all were finished in time."""
-        done = await asyncio.gather(*(finish(drain_s) for finish, _ in self.on_handover))
-        return all(done)
+        return all(await asyncio.gather(*(finish(drain_s) for finish, _ in self.on_handover)))
 
     def resume(self) -> None:
         for _, resume in self.on_handover:
@@ -81,8 +80,7 @@ class Callbacks:
     async def close(self) -> None:
         for timer in self._timers:
             timer.cancel()
-        tasks = [*self._tasks]
-        await supervision.cancel_all(tasks)
+        await supervision.cancel_all(self._tasks)
 
     async def _enter(self, then: Callable[[], None]) -> None:
         try:

@@ -22,7 +22,6 @@ __all__ = ["LeaseClient"]
 # Answers to older questions are useless: their lease has nearly ended.
 QUESTIONS_MAX: Final = 16
 
-
 # Reasons of the witness to refuse, other than a lease of the other server.
 _REASONS: Final = {
     WitnessAnswerKind.TOO_FAR: "the witness takes our ballot for one nobody can have drawn",
@@ -95,11 +94,8 @@ class LeaseClient:
         holder = self._last.holder
         return f"the witness has granted the lease to {holder}" if holder.counter else "the witness grants nothing so soon after its start"
 
-    def close(self) -> None:
-        """Close; a release that was just sent still leaves."""
-        self._socket.close(linger=200)
-
-    async def wait_closed(self) -> None:
+    async def close(self) -> None:
+        self._socket.close(linger=200)  # a release that was just sent still leaves
         await self._socket.wait_closed()
 
     def _send(self, question: Question) -> bool:

@@ -178,12 +178,12 @@ class Group(click.Group):
 
 
 @contextmanager
-def needs_extra(extra: str) -> Iterator[None]:
+def needs_extra(extra: str, what: str = "this") -> Iterator[None]:
     """Name the extra of the distribution (`BadConfig`) if an import in the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise BadConfig(f"this needs {error.name}, which is not installed; fix: pip install 'majordomo-toolkit[{extra}]'") from None
+        raise BadConfig(f"{what} needs {error.name}, which is not installed; fix: pip install 'majordomo-toolkit[{extra}]'") from None
 
 
 def reread(ctx: Context) -> dict[str, Any]:
@@ -250,8 +250,8 @@ def _load_config(ctx: click.Context, param: click.Parameter, path: str | None) -
     options = _configurable(ctx.command)
     values = file.table(table, _tables_of(ctx), options)
     for key, value in values.items():
-        wanted = _shape_wanted(options[key])
-        if not _has_shape(value, wanted):
+        wanted, kinds = _shape_wanted(options[key])
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
             default = options[key].get_default(ctx)
             hint = f", such as {toml_text(default)}" if isinstance(default, bool | int | float | str | tuple) else ""
             raise BadConfig(f"{file.place(table, key)}: {key} is {toml_text(value)}; write {wanted}{hint}")
@@ -270,24 +270,17 @@ def _note_show_config(ctx: click.Context, param: click.Parameter, value: bool) -
     ctx.only_show_config = value
 
 
-def _shape_wanted(option: click.Option) -> str:
-    """Return the kind of TOML value an option takes; click would convert 2.5 to 2 and true to 1."""
+def _shape_wanted(option: click.Option) -> tuple[str, type | tuple[type, ...]]:
+    """Return the kind of TOML value an option takes, in words and as types; click would convert 2.5 to 2 and true to 1."""
     if option.multiple:
-        return "a list"
+        return "a list", list
     if option.is_flag:
-        return "true or false"
+        return "true or false", bool
     if isinstance(option.type, click.types.IntParamType):
-        return "an integer"
+        return "an integer", int
     if isinstance(option.type, click.types.FloatParamType):
-        return "a number"
-    return "a text in quotes"
-
-
-def _has_shape(value: object, wanted: str) -> bool:
-    if wanted == "true or false":
-        return isinstance(value, bool)
-    shapes: dict[str, type | tuple[type, ...]] = {"a list": list, "an integer": int, "a number": (int, float), "a text in quotes": str}
-    return isinstance(value, shapes[wanted]) and not isinstance(value, bool)
+        return "a number", (int, float)
+    return "a text in quotes", str
 
 
 def _variable_of(option: click.Parameter) -> str:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from core.daemon.exit_codes import BadConfig, Unreachable
+from core.daemon.command import needs_extra
+from core.daemon.exit_codes import Unreachable
 from core.daemon.metrics import MetricsPage, Snapshot, WebLimits
 from core.runtime import supervision
 
@@ -89,12 +90,8 @@ async def serve_page(
     if address is None:
         yield 0
         return
-    try:
+    with needs_extra("web", "--http"):
         from core.daemon.http_server import Server
-    except ModuleNotFoundError as error:
-        raise BadConfig(
-            f"--http needs {(error.name or '').partition('.')[0]}, which is not installed; fix: pip install 'majordomo-toolkit[web]'"
-        ) from None
     place = NamedAddress(*address)
     server = Server(supervised_page(page, supervision.current()), limits or WebLimits(), (place.host, *place.names))
     try:

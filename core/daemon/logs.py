@@ -16,7 +16,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from core.machine.log_rate import INTERVAL_S, LINES_MAX, LogRate
+from core.machine.log_rate import INTERVAL_S, LogRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -114,15 +114,14 @@ class JsonFormatter(logging.Formatter):
 class RateLimit(logging.Filter):
     """Limits what a library logs because of peers, like `RateLimitedLog`: one line per kind and interval."""
 
-    def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._clock = clock
-        self._rate = LogRate(interval_s)
+        self._rate = LogRate()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write a line; sets `left_out` to the number of suppressed ones."""
         cause = record.exc_info[0] if record.exc_info else None
-        left_out = self._rate.admit((record.levelno, record.msg, cause), self._clock())
+        left_out = self._rate.admit((record.levelno, record.msg, cause), time.monotonic())
         if left_out:
             record.left_out = left_out
         return left_out is not None
@@ -131,16 +130,10 @@ class RateLimit(logging.Filter):
 class RateLimitedLog:
     """Limits log lines caused by peers: one per kind and interval, with the number of suppressed ones in `left_out`."""
 
-    def __init__(
-        self,
-        logger: logging.Logger,
-        interval_s: float = INTERVAL_S,
-        lines_max: int = LINES_MAX,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, logger: logging.Logger, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger  # writes the lines
         self._clock = clock  # reads monotonic seconds
-        self._rate = LogRate(interval_s, lines_max)
+        self._rate = LogRate(interval_s)
 
     @property
     def left_out(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +38,11 @@ class Family:
     help: str  # one sentence
     labels: tuple[str, ...] = ()  # their names
     samples: list[tuple[tuple[str, ...], float | Histogram]] = field(default_factory=list)  # the labels' values and the number
+
+    @classmethod
+    def single(cls, name: str, kind: Literal["counter", "gauge"], help: str, value: float) -> Self:
+        """Return a metric without labels."""
+        return cls(name, kind, help, (), [((), value)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ def figures_page(
             if not _NAME.fullmatch(name):
                 continue
             if isinstance(value, int | float):
-                found.append(Family(f"{prefix}_{name}", "gauge", f"{name.replace('_', ' ')}.", (), [((), float(value))]))
+                found.append(Family.single(f"{prefix}_{name}", "gauge", f"{name.replace('_', ' ')}.", float(value)))
             elif isinstance(value, str):
                 state = Family(f"{prefix}_{name}_state", "gauge", f"{name.replace('_', ' ')}: 1 for the present value.", ("value",))
                 state.samples.append(((value,), 1.0))

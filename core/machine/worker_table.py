@@ -94,25 +94,14 @@ class Worker(Generic[J]):
 
 
 class WorkerTable(Generic[J]):
-    """The workers of one queue, with the job of each.
-
-    Args:
-        cells: of the protocol.
-        heartbeats: to and from the workers.
-        workers_max: workers; their ids come from peers.
-        beats_busy: whether every worker heartbeats while it works.
-        counters: to increase.
-
-    Attributes:
-        idle: workers that wait for a job, the longest idle one first.
-    """
+    """The workers of one queue, with the job of each."""
 
     def __init__(self, cells: Cells, heartbeats: WorkerHeartbeats, *, workers_max: int, beats_busy: bool, counters: Counter[str]) -> None:
-        self.idle: LruQueue[bytes] = LruQueue()
-        self._cells = cells
-        self._heartbeats = heartbeats
-        self._workers_max = workers_max
-        self._beats_busy = beats_busy
+        self.idle: LruQueue[bytes] = LruQueue()  # workers that wait for a job
+        self._cells = cells  # of the protocol
+        self._heartbeats = heartbeats  # to and from the workers
+        self._workers_max = workers_max  # their ids come from peers
+        self._beats_busy = beats_busy  # every worker heartbeats while it works
         self._counters = counters
         self._workers: dict[bytes, Worker[J]] = {}
 

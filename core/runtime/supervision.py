@@ -92,24 +92,17 @@ class Supervisor:
     def task(
         self,
         name: str,
-        work: Callable[[], Coroutine[Any, Any, None]],
+        work: Callable[[], Coroutine[Any, Any, None]],  # makes the coroutine, once for each run
         *,
-        restart: Restart | None = RESTART,
+        restart: Restart | None = RESTART,  # when to run it again after a fault; `ONCE` for never
         failed: Failed = None,
-        raises: bool = False,
-        expects: tuple[type[Exception], ...] = (),
-        among: set[asyncio.Task[None]] | None = None,
+        raises: bool = False,  # raise the fault to the awaiter of the task, instead of running it again
+        expects: tuple[type[Exception], ...] = (),  # answers to the awaiter, not faults: raised, neither logged nor counted
+        among: set[asyncio.Task[None]] | None = None,  # the owner's tasks; contains this one while it runs
     ) -> asyncio.Task[None]:
         """Run a coroutine on the loop; the task never ends with an error unless `raises`.
 
-        Args:
-            name: for log, status and metrics; the same for all tasks of a kind.
-            work: makes the coroutine, once for each run.
-            restart: when to run it again after a fault; `ONCE` for never.
-            failed: called with each fault.
-            raises: raise the fault to the awaiter of the task, instead of running it again.
-            expects: errors that are answers to the awaiter, not faults: raised, neither logged nor counted.
-            among: the owner's tasks; contains this one while it runs.
+        Its name is for log, status and metrics, and the same for all tasks of a kind.
         """
         running = self._run(self._record(name), work, None if raises else restart, failed, raises, expects)
         task = asyncio.get_running_loop().create_task(running, name=name)

@@ -99,12 +99,14 @@ class CookieKeys:
 
     def fresh_key(self, half: bytes) -> bytes:
         """Return the key made of a connection's half and the current half."""
-        return blake2b(half, key=self._current, digest_size=KEY_BYTES, person=COOKIE_NONCE).digest()
+        return _cookie_key(self._current, half)
 
     def cookie_key(self, generation: int, half: bytes) -> bytes | None:
         """Return the key made of a connection's half and the half of that generation, None if that has expired."""
         if generation == self.generation:
             return self.fresh_key(half)
-        if generation != self.generation - 1 or not self._previous:
-            return None
-        return blake2b(half, key=self._previous, digest_size=KEY_BYTES, person=COOKIE_NONCE).digest()
+        return _cookie_key(self._previous, half) if generation == self.generation - 1 and self._previous else None
+
+
+def _cookie_key(ours: bytes, half: bytes) -> bytes:
+    return blake2b(half, key=ours, digest_size=KEY_BYTES, person=COOKIE_NONCE).digest()

@@ -72,8 +72,8 @@ def _check_owner(path: str | Path, status: os.stat_result) -> None:
         raise KeyFileError(path, f"others may use it (mode {stat.S_IMODE(status.st_mode):04o})", f"chmod 600 {os.fspath(path)}")
 
 
-def _one_line(path: str | Path, text: str, what: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
+def _one_line(path: str | Path, what: str, *, secret: bool) -> str:
+    lines = [line for line in _read(path, secret=secret).splitlines() if line.strip()]
     if len(lines) != 1:
         raise KeyFileError(path, f"{len(lines)} lines", f"it must hold one, the {what}")
     return lines[0]
@@ -81,16 +81,16 @@ def _one_line(path: str | Path, text: str, what: str) -> str:
 
 def read_secret_key(path: str | Path) -> bytes:
     """Return the 32 bytes of a secret CURVE key; raises KeyFileError, also if others may read it."""
-    return _key(path, _one_line(path, _read(path, secret=True), "secret key").strip())
+    return _key(path, "secret key", secret=True)
 
 
 def read_key(path: str | Path) -> bytes:
     """Return the 32 bytes of a public CURVE key; raises KeyFileError."""
-    return _key(path, _one_line(path, _read(path, secret=False), "public key").strip())
+    return _key(path, "public key", secret=False)
 
 
-def _key(path: str | Path, text: str) -> bytes:
-    key = parse_key(text)
+def _key(path: str | Path, what: str, *, secret: bool) -> bytes:
+    key = parse_key(_one_line(path, what, secret=secret).strip())
     if key is None:
         raise KeyFileError(path, "not a CURVE key of 40 Z85 characters", "make one with: zmtp keygen --secret-file FILE", 1)
     return key
@@ -140,6 +140,6 @@ def _check_credential(path: str | Path, text: str, line: int) -> None:
 
 def read_password(path: str | Path) -> str:
     """Return the only line of a file; raises KeyFileError, also if others may read it."""
-    password = _one_line(path, _read(path, secret=True), "password")
+    password = _one_line(path, "password", secret=True)
     _check_credential(path, password, 1)
     return password

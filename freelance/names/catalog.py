@@ -61,15 +61,12 @@ class Entry(NamedTuple):
     ttl_ms: int  # time left; 0: for ever
 
 
-class Record:
-    """Record of one endpoint; `until` None is for ever."""
+class Record(NamedTuple):
+    """Record of one endpoint as it is kept."""
 
-    __slots__ = ("alive", "stamp", "until")
-
-    def __init__(self, stamp: tuple[int, str], alive: bool, until: float | None) -> None:
-        self.stamp = stamp
-        self.alive = alive
-        self.until = until
+    stamp: tuple[int, str]
+    alive: bool
+    until: float | None  # monotonic seconds; None: for ever
 
 
 class Catalog:

@@ -26,7 +26,6 @@ from freelance.server import Server
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     import core
     from core.security.credentials import Secured
@@ -220,11 +219,10 @@ class Peer:
         self._task = supervision.current().task("freelance names peer", self._run)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._client.__aexit__(kind, error, trace)
+            await supervision.cancel_all([self._task])
+        await self._client.__aexit__(*error)
 
     def queue(self, record: bytes) -> None:
         """Queue a record for it; beyond the limit it fetches records instead."""

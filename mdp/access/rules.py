@@ -52,19 +52,13 @@ GLOB_CHARACTERS_MAX: Final = 255
 
 
 class RuleError(ValueError):
-    """The rules are not valid.
-
-    Attributes:
-        table: index of the `[[allow]]`, from 0; -1 for the file.
-        key: in the table, "" for all of it.
-        reason: one clause, with a remedy.
-    """
+    """The rules are not valid."""
 
     def __init__(self, table: int, key: str, reason: str) -> None:
         super().__init__(reason)
-        self.table = table
-        self.key = key
-        self.reason = reason
+        self.table = table  # index of the `[[allow]]`, from 0; -1 for the file
+        self.key = key  # in the table, "" for all of it
+        self.reason = reason  # one clause, with a remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +89,7 @@ class _Allow:
 
 
 class Rules:
-    """Rules of one file.
-
-    Args:
-        content: of the file, as returned by `tomllib`.
-
-    Raises:
-        RuleError: they are not valid.
-    """
+    """Rules of one file, from its content as `tomllib` returns it; raises RuleError."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         for key in content:
@@ -116,11 +103,7 @@ class Rules:
         self._allows = [_parse(number, table) for number, table in enumerate(tables)]
 
     def rights_of(self, user: str | None) -> Rights:
-        """Return the rights of a peer.
-
-        Args:
-            user: its name from the authenticator, None if it was not authenticated.
-        """
+        """Return the rights of a peer; `user` is its name from the authenticator, None if it was not authenticated."""
         mine = [allow.patterns for allow in self._allows if allow.concerns(user)]
         return Rights(*(tuple(patterns[verb] for patterns in mine if verb in patterns) for verb in VERBS))
 

@@ -22,7 +22,7 @@ from mdp.commands.client_options import ask, client_options
 from mdp.errors import Timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mdp.client.client import Client
 
@@ -114,11 +114,15 @@ def dlq(action: str, number: int | None, as_json: bool, **asking: Any) -> None:
 
         _write_list("letters", _DEAD_LETTER_COLUMNS, ask(talk, **asking), as_json)
         return
-    if action == "retry":
+    if action == "show":
+        _write_dead_letter(ask(lambda client: _show(client, number), **asking), as_json)
+    elif action == "retry":
         # A second attempt would be refused while the first is open: one attempt, with the time of all.
         asking["timeout"], asking["attempts"] = asking["timeout"] * asking["attempts"], 1
-    act, write = _ON_DEAD_LETTER[action]
-    write(number, ask(lambda client: act(client, number), **asking), as_json)
+        write_reply(ask(lambda client: _retry(client, number), **asking), as_json, id=number)
+    else:
+        ask(lambda client: _dead_letter(client, "mmi.dlq.drop", number), **asking)
+        write_json({"id": number, "dropped": True}) if as_json else click.echo(f"dropped {number}")
 
 
 # ------------------------------------------------------------------------------------------------------------- conversations
@@ -159,17 +163,12 @@ async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _unknown_letter(number: int) -> str:
-    return f"{number}: the broker has no such dead letter"
+async def _dead_letter(client: Client, verb: str, number: int) -> list[bytes]:
+    return await _question(client, verb, b"%d" % number, f"{number}: the broker has no such dead letter")
 
 
 async def _show(client: Client, number: int) -> list[bytes]:
-    description, *body = await _question(client, "mmi.dlq.show", b"%d" % number, _unknown_letter(number)) or [b""]
-    return [description, *body]
-
-
-async def _drop(client: Client, number: int) -> list[bytes]:
-    return await _question(client, "mmi.dlq.drop", b"%d" % number, _unknown_letter(number))
+    return await _dead_letter(client, "mmi.dlq.show", number) or [b""]
 
 
 async def _retry(client: Client, number: int) -> list[bytes]:
@@ -252,7 +251,7 @@ def _cell(value: object) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def _write_dead_letter(number: int, data: list[bytes], as_json: bool) -> None:
+def _write_dead_letter(data: list[bytes], as_json: bool) -> None:
     description = _parsed("mmi.dlq.show", data)
     if not isinstance(description, dict):
         raise RequestFailed("the broker's answer to mmi.dlq.show is not a description")
@@ -264,21 +263,3 @@ def _write_dead_letter(number: int, data: list[bytes], as_json: bool) -> None:
         click.echo(f"{_heading(name).lower():8} {_field(name, description.get(name))}")
     for frame in body:
         click.echo(f"{'frame':8} {printable(frame.decode('utf-8', 'backslashreplace'))}")
-
-
-def _write_reply(number: int, reply: list[bytes], as_json: bool) -> None:
-    write_reply(reply, as_json, id=number)
-
-
-def _write_dropped(number: int, data: list[bytes], as_json: bool) -> None:
-    if as_json:
-        write_json({"id": number, "dropped": True})
-    else:
-        click.echo(f"dropped {number}")
-
-
-_ON_DEAD_LETTER: dict[str, tuple[Callable[[Client, int], Any], Callable[[int, list[bytes], bool], None]]] = {
-    "show": (_show, _write_dead_letter),
-    "retry": (_retry, _write_reply),
-    "drop": (_drop, _write_dropped),
-}

@@ -38,18 +38,9 @@ _BLOCK = Struct(">II")
 BLOCK_BYTES_MAX = 16 * 2**20
 ID_BYTES = 8
 
-ANSWERED, FAILED, EXPIRED, CANCELLED, REDELIVERED, REFUSED, WORKER_READY, WORKER_LOST, DROPPED = range(1, 10)
-KINDS = {
-    ANSWERED: "answered",
-    FAILED: "failed",
-    EXPIRED: "expired",
-    CANCELLED: "cancelled",
-    REDELIVERED: "redelivered",
-    REFUSED: "refused",
-    WORKER_READY: "worker_ready",
-    WORKER_LOST: "worker_lost",
-    DROPPED: "dropped",
-}
+_NAMES = ("answered", "failed", "expired", "cancelled", "redelivered", "refused", "worker_ready", "worker_lost", "dropped")
+KINDS = dict(enumerate(_NAMES, 1))
+ANSWERED, FAILED, EXPIRED, CANCELLED, REDELIVERED, REFUSED, WORKER_READY, WORKER_LOST, DROPPED = KINDS
 _FIELDS = 14
 _IDS = 6  # index of the column whose values are concatenated
 # Largest time in seconds, 35,000 years: any clock's value in microseconds fits 64 bits.

@@ -125,22 +125,23 @@ class BrokerMetrics:
     def families(self) -> list[Family]:
         self._forget()
         stats = self.broker.stats
+        single = Family.single
         found = [
-            Family(f"mdp_{name}", "gauge", GAUGES[name], (), [((), value)])
+            single(f"mdp_{name}", "gauge", GAUGES[name], value)
             if name in GAUGES
-            else Family(f"mdp_{name}", "counter", f"Counter {name} of the broker.", (), [((), value)])
+            else single(f"mdp_{name}", "counter", f"Counter {name} of the broker.", value)
             for name, value in stats.items()
         ]
         found += [
-            Family(f"mdp_{name}", "counter", f"Counter {name.removeprefix('socket_')} of the broker's socket.", (), [((), value)])
+            single(f"mdp_{name}", "counter", f"Counter {name.removeprefix('socket_')} of the broker's socket.", value)
             for name, value in self.broker.counters.items()
             if name.startswith("socket_")
         ]
         if self.log is not None:
-            found.append(Family("mdp_events_written", "counter", "Events written to the event log.", (), [((), self.log.written)]))
-            found.append(Family("mdp_events_dropped", "counter", "Events dropped by the event log.", (), [((), self.log.dropped)]))
+            found.append(single("mdp_events_written", "counter", "Events written to the event log.", self.log.written))
+            found.append(single("mdp_events_dropped", "counter", "Events dropped by the event log.", self.log.dropped))
         numbers = {name: value for name, value in self.more().items() if isinstance(value, int | float)}
-        found += [Family(f"mdp_{name}", "gauge", f"{name.replace('_', ' ')}.", (), [((), value)]) for name, value in numbers.items()]
+        found += [single(f"mdp_{name}", "gauge", f"{name.replace('_', ' ')}.", value) for name, value in numbers.items()]
         return found + self._service_families() + self._worker_families()
 
     def _service_families(self) -> list[Family]:

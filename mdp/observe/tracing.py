@@ -15,14 +15,12 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from core.daemon.exit_codes import BadConfig
+from core.daemon.command import needs_extra
 
-try:
+with needs_extra("otel", "tracing"):
     from opentelemetry import trace
     from opentelemetry.propagate import extract, inject
     from opentelemetry.trace import SpanKind, Status, StatusCode
-except ModuleNotFoundError as error:
-    raise BadConfig(f"tracing needs {error.name}, which is not installed; fix: pip install 'majordomo-toolkit[otel]'") from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,6 +6,7 @@ PySpark is imported when a command runs; its help does not need it.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from core.daemon.command import SECONDS, Command, needs_extra
-from core.daemon.exit_codes import DiskFailed, RequestFailed
+from core.daemon.exit_codes import DiskFailed, RequestFailed, exits
 from core.daemon.terminal import json_option, write_json
 from mdp.commands.client_options import BROKER
 from mdp.eventlog.files import segments
@@ -21,9 +22,11 @@ from mdp.spark.dispatch_choices import INPUT_FORMATS, ON_ERROR, WINDOW_MAX
 from mdp.spark.rows.curve_files import CurveFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
 __all__ = ["demo", "dispatch", "report"]
 
@@ -103,12 +106,9 @@ def dispatch(
 ) -> None:
     """Send each row of a file, or each reply of a stored batch, to a service: a Spark job."""
     with needs_extra("spark"):
-        from pyspark.errors import PySparkException
-
         from mdp.spark.file_job import FileJob, run_file_job
         from mdp.spark.rows.accumulators import Counts
         from mdp.spark.rows.progress import Progress
-        from mdp.spark.session import local_session
 
     if Path(output).exists():
         raise click.UsageError(f"--output {output} exists; choose another directory or remove it")
@@ -122,18 +122,10 @@ def dispatch(
         raise click.UsageError("--curve-secret and --curve-server-key come together")
     curve = CurveFiles(curve_secret_file, curve_server_file) if curve_secret_file and curve_server_file else None
     job = FileJob(broker=brokers, input=source, input_format=chosen, output=output, input_options=pairs, curve=curve, **options)
-    click.echo("starting Spark", err=True)
-    spark = local_session("mdp dispatch", master, partitions=os.cpu_count() or 1)
-    try:
+    with _spark("mdp dispatch", master) as spark, exits({ValueError: click.UsageError}):
         counts = Counts(spark)
         with Progress(counts):
             tally = run_file_job(spark, job, counts)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    except PySparkException as error:
-        raise _short_error(error) from None
-    finally:
-        spark.stop()
     if as_json:
         write_json(asdict(tally))
         return
@@ -152,22 +144,30 @@ def dispatch(
 def report(events: str, page: str, kind: str | None, master: str) -> None:
     """Write a page about a broker's event log: latency, utilisation, retries, dead letters, slowest requests."""
     with needs_extra("spark"):
-        from pyspark.errors import PySparkException
-
         from mdp.spark.eventlog.report import report as make_report
-        from mdp.spark.session import local_session
         from mdp.spark.sources import register
 
     chosen = kind or ("mdp-events" if segments(events) else "parquet")
-    click.echo("starting Spark", err=True)
-    spark = local_session("mdp report", master, partitions=os.cpu_count() or 1)
-    try:
+    with _spark("mdp report", master) as spark:
         register(spark)
         rows = spark.read.format(chosen).load(events)
         # Segments would be read again for every table; from Parquet each table reads its own columns.
         found = make_report(rows if chosen == "parquet" else rows.cache())
         found.write_html(page)
         click.echo(f"{found.events.count():,} events: {page}")
+
+
+@contextmanager
+def _spark(name: str, master: str) -> Iterator[SparkSession]:
+    """Run a local session within the block; an error of Spark ends the command with its relevant line."""
+    from pyspark.errors import PySparkException
+
+    from mdp.spark.session import local_session
+
+    click.echo("starting Spark", err=True)
+    spark = local_session(name, master, partitions=os.cpu_count() or 1)
+    try:
+        yield spark
     except PySparkException as error:
         raise _short_error(error) from None
     finally:

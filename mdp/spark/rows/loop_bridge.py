@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mdp.spark.rows.curve_files import CurveFiles
     from mdp.spark.rows.exchange import Chunk, RequestClient
 
-__all__ = ["Bridge", "Destination", "ExchangeHandle", "process_bridge"]
+__all__ = ["Bridge", "Destination", "process_bridge"]
 
 # Clients kept for the next partition. A process with more brokers reconnects for each.
 _IDLE_CLIENTS_MAX = 4
@@ -81,18 +81,6 @@ class SharedClient:
             self.client.set_exception(error)
 
 
-class ExchangeHandle:
-    """Access to an exchange from a partition's thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
-        self._loop = loop
-        self._exchange = exchange
-
-    def feed(self, chunk: Chunk) -> None:
-        """Pass a chunk to the loop; its `finished` resolves when it is done. Does not wait."""
-        self._loop.call_soon_threadsafe(self._exchange.feed, chunk)
-
-
 class Bridge:
     """Event loop on a daemon thread, with the clients on it."""
 
@@ -106,14 +94,16 @@ class Bridge:
         self._thread = supervision.current().thread("mdp dispatch loop", self._loop.run_forever, restart=supervision.RESTART)
 
     @contextmanager
-    def exchange(self, to: Destination, service: str, window: int, *, parts: bool = False, wait: bool = False) -> Iterator[ExchangeHandle]:
-        """Open an exchange for one partition; leaving the block gives up rows without an answer.
+    def exchange(
+        self, to: Destination, service: str, window: int, *, parts: bool = False, wait: bool = False
+    ) -> Iterator[Callable[[Chunk], object]]:
+        """Open an exchange for one partition; leaving the block gives up rows without an answer. Other arguments as for `Exchange`.
 
-        Other arguments as for `Exchange`.
+        The block gets a function that passes a chunk to the loop without waiting; the chunk's `finished` resolves when it is done.
         """
         exchange = self._run(self._open(to, service, window, parts, wait))
         try:
-            yield ExchangeHandle(self._loop, exchange)
+            yield lambda chunk: self._loop.call_soon_threadsafe(exchange.feed, chunk)
         finally:
             self._run(self._release(to, exchange))
 

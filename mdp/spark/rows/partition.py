@@ -77,10 +77,10 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     waiting: deque[tuple[pa.RecordBatch, Chunk]] = deque()
     held_rows = 0
     first_row = 0
-    with process_bridge().exchange(plan.to, plan.service, plan.window, parts=plan.parts, wait=plan.wait) as exchange:
+    with process_bridge().exchange(plan.to, plan.service, plan.window, parts=plan.parts, wait=plan.wait) as feed:
         for piece in _pieces(batches):
             chunk = _chunk(plan, piece, keys)
-            exchange.feed(chunk)
+            feed(chunk)
             waiting.append((piece, chunk))
             held_rows += piece.num_rows
             while held_rows >= plan.window + CHUNK_ROWS or (waiting and waiting[0][1].finished.done()):

@@ -175,25 +175,24 @@ def part_columns(
     Return the columns, the number of the answer each row belongs to, and the number of the row in its reply. A reply that has no part,
     failed or cannot be read has one row of nulls.
     """
+    names = [name for name, _ in columns]
+    kinds = [kind for _, kind in columns]
     of: list[int] = []
     numbers: list[int | None] = []
-    rows: list[Mapping[str, Any] | Sequence[Any]] = []
+    rows: list[Sequence[Any]] = []
     for index, answer in enumerate(answers):
-        found: list[Mapping[str, Any] | Sequence[Any]] = []
+        found: list[Sequence[Any]] = []
         try:
             for part in answer.parts or ():
-                found += arrow_rows(part) if decode is decode_arrow else [decode(part)]
-            _columns([_in_order(row, [name for name, _ in columns]) for row in found], [kind for _, kind in columns])
+                found += [_in_order(row, names) for row in (arrow_rows(part) if decode is decode_arrow else [decode(part)])]
+            _columns(found, kinds)
         except _UNREADABLE as error:
             _set_bad_reply(answer, str(error))
             found = []
-        rows += found
+        rows += found or [(None,) * len(names)]
         numbers += range(len(found)) if found else [None]
         of += [index] * max(len(found), 1)
-        if not found:
-            rows.append((None,) * len(columns))
-    ordered = [_in_order(row, [name for name, _ in columns]) for row in rows]
-    return _columns(ordered, [kind for _, kind in columns]), of, numbers
+    return _columns(rows, kinds), of, numbers
 
 
 def _columns(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType]) -> list[pa.Array]:

@@ -40,8 +40,8 @@ class Terminal(io.StringIO):
 
 def ask(bridge: Bridge, broker: str = "a") -> list[list[bytes] | None]:
     chunk = Chunk([(b"x",)], ["k"])
-    with bridge.exchange(Destination(broker, timeout_s=1.0, attempts=1), "echo", 8) as exchange:
-        exchange.feed(chunk)
+    with bridge.exchange(Destination(broker, timeout_s=1.0, attempts=1), "echo", 8) as feed:
+        feed(chunk)
         chunk.finished.result()
     return [answer.reply for answer in chunk.answers]
 

@@ -45,8 +45,8 @@ def to(broker: str) -> Destination:
 
 def ask(bridge: Bridge, broker: str, count: int = 1) -> list[list[bytes] | None]:
     chunk = Chunk([(str(n).encode(),) for n in range(count)], [str(n) for n in range(count)])
-    with bridge.exchange(to(broker), "echo", 8) as exchange:
-        exchange.feed(chunk)
+    with bridge.exchange(to(broker), "echo", 8) as feed:
+        feed(chunk)
         chunk.finished.result()
     return [answer.reply for answer in chunk.answers]
 
@@ -91,8 +91,8 @@ def test_a_client_that_cannot_be_opened_is_an_error_of_its_partition_only(bridge
 def test_leaving_the_block_gives_up_what_has_no_answer(bridge: Bridge, answering: Answering) -> None:
     answering.silent = True
     chunk = Chunk([(b"x",)] * 100_000, ["k"] * 100_000)
-    with bridge.exchange(to("a"), "echo", 2) as exchange:
-        exchange.feed(chunk)
+    with bridge.exchange(to("a"), "echo", 2) as feed:
+        feed(chunk)
     assert not chunk.finished.done()
     answering.silent = False
     assert ask(bridge, "a") == [[b"<0>"]]
