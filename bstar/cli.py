@@ -22,6 +22,7 @@ from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.http import http_option, serve_page
 from core.daemon.metrics import figures_page
+from core.daemon.option_fields import options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
@@ -73,19 +74,19 @@ def run(
     pair_key_file: str | None,
     http: tuple[str, int] | None,
     settings: DaemonSettings,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Run one server of a pair."""
     if primary is None:
         raise click.UsageError("which of the two is this? give --primary or --backup")
     role = State.PRIMARY if primary else State.BACKUP
     answer = handler or (lambda request: request.body)
-    if options["compatible"] and (options["witness"] or options["store"] or pair_key_file):
+    if given["compatible"] and (given["witness"] or given["store"] or pair_key_file):
         raise click.UsageError("--compatible has no ballots: leave --witness, --store and --pair-key-file out")
-    options["pair_key"] = key_from(pair_key_file)
+    given["pair_key"] = key_from(pair_key_file)
 
     async def body(daemon: Daemon) -> None:
-        pair = Pair(role, **options)
+        pair = Pair(role, **given)
         page = figures_page("bstar run", "bstar", pair.status, not_ready=lambda: pair.trouble)
         async with pair, serve_page(http, page):
             endpoint = pair.voter(frontend, handler=answer)
@@ -157,6 +158,8 @@ def witness(
 
 # ----------------------------------------------------------------------------------------------------------------- operators
 
+_client_options = options(json_option(), security_options(connects=True), loop_option, log_options("warning"))
+
 
 def _ask(talk: Coroutine[Any, Any, T], where: str, timeout: float, uvloop: bool | None) -> T:
     try:
@@ -192,10 +195,7 @@ def _word(value: object) -> str:
 @click.option("--control", "controls", type=CONNECT, multiple=True, help="Control endpoint of a server, for a detailed status.")
 @click.option("--witness", "witnesses", type=CONNECT, multiple=True, help="Endpoint of the witness.")
 @click.option("--timeout", type=SECONDS, default=5.0, help="Seconds to wait.")
-@json_option()
-@security_options(connects=True)
-@loop_option
-@log_options("warning")
+@_client_options
 def status(
     peers: tuple[str, ...],
     controls: tuple[str, ...],
@@ -230,10 +230,7 @@ def status(
 @main.command()
 @click.option("--control", type=CONNECT, required=True, help="Control endpoint of the active server.")
 @click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait.")
-@json_option()
-@security_options(connects=True)
-@loop_option
-@log_options("warning")
+@_client_options
 def switchover(control: str, timeout: float, as_json: bool, security: Secured | None, uvloop: bool | None) -> None:
     """Hand the active role to the other server; no request is lost."""
     _print(_ask(operator.order(control, RequestKind.SWITCHOVER, timeout, security), control, timeout, uvloop), as_json)
@@ -246,17 +243,14 @@ def switchover(control: str, timeout: float, as_json: bool, security: Secured | 
 @click.option("--settle", type=click.FloatRange(min=0), default=2.0, help="Seconds before a silent one is asked again.")
 @click.option("--patience", type=SECONDS, default=30.0, help="Seconds for the whole.")
 @click.option("--stock", is_flag=True, help="The servers are stock members.")
-@json_option()
+@_client_options
 @click.argument("body", nargs=-1, required=True)
-@security_options(connects=True)
-@loop_option
-@log_options("warning")
-def call(primary: str, backup: str, as_json: bool, body: tuple[str, ...], uvloop: bool | None, **options: Any) -> None:
+def call(primary: str, backup: str, as_json: bool, body: tuple[str, ...], uvloop: bool | None, **given: Any) -> None:
     """Send a request to the active server and print the reply, one frame a line. '-' is standard input."""
     frames = read_frames(body)
 
     async def talk() -> dict[str, Any]:
-        async with Client(primary, backup, **options) as client:
+        async with Client(primary, backup, **given) as client:
             reply = await client.request(*frames)
             return {"frames": reply, "server": client.server, "ballot": str(client.ballot)}
 

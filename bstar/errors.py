@@ -1,21 +1,4 @@
-"""Exceptions of pairs, witnesses and their clients.
-
-    BinaryStarError
-      NotActive           this server may not answer now; `active` names the active one if known
-      NoServer            client: neither server answered in time; see `attempts` and `after_s`
-      HandlerError        the handler of the server failed; `reason` names the failure
-      Overrun             client: too many requests are waiting
-      ClientClosed        client: closed while the request was open, or before
-      PairFault           abstract: the pair has failed, and this server has stopped (BST-06)
-        DualActive        both servers were active (compatible mode only)
-        DualPassive       both servers were passive (compatible mode only)
-        Misconfigured     both have the same role, the same node id, or one hears itself (BST-08)
-      StoreDamaged        the ballot file is malformed or fails its checksum; the operator decides
-      StoreLocked         another process has the ballot file
-      MalformedMessage    a peer sent something that is not of this protocol; it is counted and dropped
-
-Numbers are fields; the text is one lower-case clause. Pure.
-"""
+"""Exceptions of pairs, witnesses and their clients: numbers are fields, the text is one lower-case clause. Pure."""
 
 from __future__ import annotations
 
@@ -93,29 +76,29 @@ class ClientClosed(BinaryStarError, errors.ClientClosed):
 
 
 class PairFault(BinaryStarError):
-    """The pair is in a state it cannot leave by itself; this server has stopped."""
+    """Base of faults: the pair is in a state it cannot leave by itself; this server has stopped (BST-06)."""
 
 
 class DualActive(PairFault):
-    """Both servers were active: the network was split with clients on both sides (BST-19)."""
+    """Both servers were active, in compatible mode: the network was split with clients on both sides (BST-19)."""
 
     def __init__(self, reason: str = "the peer is active as well: both servers stop") -> None:
         super().__init__(reason)
 
 
 class DualPassive(PairFault):
-    """Both servers were passive."""
+    """Both servers were passive, in compatible mode."""
 
     def __init__(self, reason: str = "the peer is passive as well: both servers stop") -> None:
         super().__init__(reason)
 
 
 class Misconfigured(PairFault):
-    """Both servers have the same configuration; correct one of them."""
+    """Both servers have the same role or node id, or one hears itself; correct one of them (BST-08)."""
 
 
 class StoreDamaged(BinaryStarError):
-    """The ballot file is damaged.
+    """The ballot file is malformed or fails its checksum; the operator decides.
 
     Args:
         reason: one lower-case clause.
@@ -143,4 +126,4 @@ class StoreLocked(BinaryStarError):
 
 
 class MalformedMessage(BinaryStarError, errors.MalformedMessage):
-    """Bytes from a peer are not a message of this protocol."""
+    """Bytes from a peer are not a message of this protocol; they are counted and dropped."""

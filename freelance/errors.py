@@ -1,16 +1,4 @@
-"""Errors between a client and its servers.
-
-    FreelanceError
-      NoServer            no server answered in time; `attempts` and `after_s` say how it was tried
-      TooLarge            no connected server takes a request so large; `what`, `size` and `limit` give the numbers
-      Overrun             too many requests are outstanding; this one was not sent
-      ClientClosed        the client was closed while the request was outstanding
-      MalformedMessage    a peer sent an invalid message; it is counted and dropped
-      CatalogFull         a name server is full, or has too many endpoints of one name
-      NamesRefused        a name server refused a request; `code` and `reason` are from the server
-
-Numbers are fields; the text is one lower-case clause. Pure.
-"""
+"""Errors between a client and its servers: numbers are fields, the text is one lower-case clause. Pure."""
 
 from __future__ import annotations
 
@@ -68,11 +56,11 @@ class ClientClosed(FreelanceError, errors.ClientClosed):
 
 
 class MalformedMessage(FreelanceError, errors.MalformedMessage):
-    """A message from a peer is not valid in this protocol."""
+    """A message from a peer is not valid in this protocol; it is counted and dropped."""
 
 
 class CatalogFull(FreelanceError):
-    """A name server is full; nothing was changed.
+    """A name server is full, or has too many endpoints of one name; nothing was changed.
 
     Args:
         what: the quantity that is limited.

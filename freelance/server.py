@@ -231,7 +231,6 @@ class Server(Service):
             self._listening().send_many(replies)
 
     def _accept(self, head: list[bytes], body: list[bytes], replies: list[list[bytes]]) -> None:
-        """Have a request handled; `head` is the beginning of its reply."""
         reply = self._ask_handler(body)
         if inspect.isawaitable(reply):
             self._wait_for(head, reply)
@@ -295,7 +294,6 @@ class Server(Service):
 
 
 def _public_endpoint(bind: str, where: object) -> str:
-    """Return the endpoint clients are expected to use."""
     if isinstance(where, IpcBind) and where.wildcard:
         raise ValueError(f"{bind} gets a new name at each start; give the identity that clients use")
     if isinstance(where, TcpBind) and where.kind is HostKind.ANY:

@@ -43,7 +43,7 @@ PURE = {
     "bstar": "errors",
     "bstar/machine": "ballot driver effects fsm member member_values requester wire",
     "core": "address errors options",
-    "core/machine": "backoff deadlines envelope liveness lru_queue",
+    "core/machine": "backoff deadlines envelope liveness worker_table",
     "core/pattern": "base distributor fair_queue load_balancer pair pipe pipeline pubsub reqrep subscriptions topic_trie",
     "core/security": "curve nacl plain",
     "core/zmtp": "commands connection decoder frames greeting mechanism secured_decoder z85 zap zmtp2",

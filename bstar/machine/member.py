@@ -305,7 +305,6 @@ def _carry_out(settings: Settings, member: Member, effect: Effect, old: Ballot, 
 
 
 def _claim(settings: Settings, member: Member, now: float, floor: int) -> tuple[Member, tuple[ShellEffect, ...]]:
-    """Begin a claim, or extend the running one."""
     if member.claim is Claim.IDLE:
         return _draw(settings, member, now, floor)
     return member._replace(claim_until=now + settings.expiry_s), ()

@@ -206,7 +206,6 @@ def encode_question(question: Question, key: PairKey | None = None) -> bytes:
 
 
 def decode_question(frame: bytes) -> Question:
-    """Decode a question of 36 or 52 bytes."""
     kind, nonce, counter, node, lease_ms = _unpacked(frame, _WITNESS_TOPICS, _QUESTION, "question")
     if not QuestionKind.ASK <= kind <= QuestionKind.LOOK:
         raise MalformedMessage(f"unknown question {kind}")
@@ -224,7 +223,6 @@ def encode_answer(answer: WitnessAnswer, key: PairKey | None = None) -> bytes:
 
 
 def decode_answer(frame: bytes) -> WitnessAnswer:
-    """Decode an answer of 52 or 68 bytes."""
     kind, nonce, *ballots, wait_ms = _unpacked(frame, _WITNESS_TOPICS, _ANSWER, "answer")
     if kind not in _ANSWER_KINDS:
         raise MalformedMessage(f"unknown answer {kind}")
@@ -281,7 +279,6 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def decode_request_header(frame: bytes) -> RequestHeader:
-    """Decode the header frame of a request."""
     kind, client, sequence, counter, node = _unpacked(frame, _CLIENT_TOPICS, _REQUEST, "request header")
     if not RequestKind.REQUEST <= kind <= RequestKind.SWITCHOVER:
         raise MalformedMessage(f"unknown request {kind}")
@@ -294,7 +291,6 @@ def encode_reply_header(header: ReplyHeader) -> bytes:
 
 
 def decode_reply_header(frame: bytes) -> ReplyHeader:
-    """Decode the header frame of a reply."""
     kind, sequence, counter, node, active, retry_ms = _unpacked(frame, _CLIENT_TOPICS, _REPLY, "reply header")
     if not ReplyKind.REPLY <= kind <= ReplyKind.FAILED or active > State.BACKUP:
         raise MalformedMessage(f"unknown reply {kind} or role {active}")

@@ -30,12 +30,7 @@ _sync: Final = getattr(os, "fdatasync", os.fsync)  # the size never changes: the
 
 
 class BallotFile:
-    """One ballot file; `PATH.lock` is next to it, and `PATH.tmp` while it is created.
-
-    Raises:
-        StoreLocked: another process has it.
-        OSError: the directory cannot be written.
-    """
+    """One ballot file; `PATH.lock` is next to it, and `PATH.tmp` while it is created. Raises StoreLocked, OSError."""
 
     def __init__(self, path: str | os.PathLike[str], owner: RecordRole) -> None:
         self.path = Path(path)
@@ -80,10 +75,7 @@ class BallotFile:
         """Overwrite both copies, one after the other; return when both are on disk.
 
         Writes are serialized: on a slow disk a ballot may be drawn during the write of the previous one. A record lower than the last one
-        written is not written.
-
-        Raises:
-            OSError: the record is not on disk, and the ballot must not be used. The previous record is still there; saving may be repeated.
+        written is not written. After an OSError the ballot must not be used; the previous record is still there: save again.
         """
         with self._saving:
             if self._saved is None or (self._saved.counter, self._saved.node) <= (record.counter, record.node):
@@ -118,7 +110,6 @@ class BallotFile:
         self._first = 0
 
     def _is_there(self) -> bool:
-        """Return whether the open file is still the one at the path."""
         try:
             return os.path.samestat(os.fstat(self._file), self.path.stat())
         except FileNotFoundError:

@@ -67,7 +67,6 @@ class Callbacks:
             callback(event)
 
     async def finish(self, drain_s: float) -> bool:
-        """Finish requests in flight; return whether all were finished in time."""
         return all(await asyncio.gather(*(finish(drain_s) for finish, _ in self.on_handover)))
 
     def resume(self) -> None:

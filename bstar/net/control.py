@@ -48,7 +48,6 @@ class Control(ControlSocket):
         super().__init__(context, endpoint, **options)
 
     async def close(self) -> None:
-        """Cancel running orders and close the socket."""
         await supervision.cancel_all(self._orders)
         await super().close()
 

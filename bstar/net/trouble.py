@@ -73,7 +73,6 @@ class Troubles:
         return False
 
     def note_claim(self, seen: Ballot, ours: Ballot, *, asks: bool) -> None:
-        """Note that a client has named a ballot above ours, and whether peer and witness are asked about it."""
         self._counters["ballots_named"] += 1
         self._counters["ballots_asked_about"] += asks
         self._log.warning("named", "a client names a higher ballot than ours; peer and witness are asked", named=str(seen), ours=str(ours))

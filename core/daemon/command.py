@@ -79,7 +79,6 @@ class Command(click.Command):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; errors of environment or file name their place."""
         assert isinstance(ctx, Context)
         ctx.given_args = list(args)
         _name_environment(ctx, self)

@@ -73,7 +73,6 @@ class _HttpConnection(asyncio.Protocol):
         self.silent = self.silent and self._received(data)
 
     def _received(self, data: bytes) -> bool:
-        """Note received bytes; returns whether the request's header is still incomplete."""
         self._tail = self._tail[-3:] + data
         return b"\r\n\r\n" not in self._tail
 
@@ -92,7 +91,6 @@ class _HttpConnection(asyncio.Protocol):
         self.handler.connection_lost(exc)
 
     def close_silent(self) -> None:
-        """Close a connection without a request, for a new one."""
         self._server.connections.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
@@ -142,7 +140,6 @@ class Server:
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, raises OSError if that is not possible."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, host, port)

@@ -119,7 +119,6 @@ class RateLimit(logging.Filter):
         self._rate = LogRate()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a line; sets `left_out` to the number of suppressed ones."""
         cause = record.exc_info[0] if record.exc_info else None
         left_out = self._rate.admit((record.levelno, record.msg, cause), time.monotonic())
         if left_out:

@@ -41,7 +41,6 @@ class Family:
 
     @classmethod
     def single(cls, name: str, kind: Literal["counter", "gauge"], help: str, value: float) -> Self:
-        """Return a metric without labels."""
         return cls(name, kind, help, (), [((), value)])
 
 

@@ -195,7 +195,6 @@ class Daemon:
         self._manager.tell("WATCHDOG=1")
 
     def stop(self) -> None:
-        """Begin to drain, like the first signal."""
         if not self._stopped.is_set():
             self._stopped.set()
             log.info("draining", extra={"drain_s": self.settings.drain_s})

@@ -153,7 +153,6 @@ def _flag(name: str) -> str:
 
 
 def _server_keys(values: tuple[str, ...]) -> tuple[bytes | None, dict[str, bytes]]:
-    """Return the key of all servers, if given, and the keys of single endpoints."""
     common: bytes | None = None
     single: dict[str, bytes] = {}
     for value in values:

@@ -1,1 +1,1 @@
-"""Pure machines that several packages share: deadlines, liveness, envelopes, queues."""
+"""Pure machines that several packages share: deadlines, liveness, envelopes, workers of a queue."""

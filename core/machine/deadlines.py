@@ -71,7 +71,6 @@ class Deadlines(Generic[K]):
         return None
 
     def due(self, now: float) -> list[K]:
-        """Remove and return the keys whose deadline is not after `now`, earliest first."""
         keys: list[K] = []
         while self._heap and self._heap[0][0] <= now:
             queued_at, _, key = self._heap[0]

@@ -44,7 +44,6 @@ class Liveness:
         return max(0, self.liveness - int((now - self.heard_at) / self.interval_s))
 
     def expires_at(self) -> float:
-        """Return the time at which the peer is dead if it stays silent."""
         return self.heard_at + self.interval_s * self.liveness
 
     def is_dead(self, now: float) -> bool:
@@ -76,7 +75,6 @@ class WorkerHeartbeats:
         self._woke_at = -inf  # time of the last late call
 
     def heard(self, name: bytes, now: float) -> None:
-        """Note a message from a worker; its silence counts from now on."""
         self._silences.set(name, now + self._silence_s)
 
     def forget(self, name: bytes) -> None:

@@ -49,7 +49,6 @@ class LogRate:
         return left_out
 
     def untold(self, kind: Hashable) -> int:
-        """Return how many lines of a kind were left out since the last one."""
         return self._kinds.get(kind, (0.0, 0, 0))[2]
 
     def _remember(self, kind: Hashable, until: float, lines: int, left_out: int) -> None:

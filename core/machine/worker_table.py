@@ -10,10 +10,9 @@ Pure: `now` in monotonic seconds.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
-
-from core.machine.lru_queue import LruQueue
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -97,7 +96,9 @@ class WorkerTable(Generic[J]):
     """The workers of one queue, with the job of each."""
 
     def __init__(self, cells: Cells, heartbeats: WorkerHeartbeats, *, workers_max: int, beats_busy: bool, counters: Counter[str]) -> None:
-        self.idle: LruQueue[bytes] = LruQueue()  # workers that wait for a job
+        # Workers that wait for a job, the longest idle one first (LRU-01). Not a plain dict: its first key is found by skipping every key
+        # deleted before it.
+        self.idle: OrderedDict[bytes, None] = OrderedDict()
         self._cells = cells  # of the protocol
         self._heartbeats = heartbeats  # to and from the workers
         self._workers_max = workers_max  # their ids come from peers
@@ -128,7 +129,7 @@ class WorkerTable(Generic[J]):
 
         A job is no sign of life, so the worker's silence goes on.
         """
-        name = self.idle.take()
+        name, _ = self.idle.popitem(last=False)
         worker = self._workers[name]
         worker.state, worker.job, worker.since = WorkerState.BUSY, job, now
         return name, worker
@@ -149,7 +150,7 @@ class WorkerTable(Generic[J]):
         abandoned = worker.job if ends else None
         if cell.to is WorkerState.UNKNOWN:
             del self._workers[name]
-            self.idle.leave(name)
+            self.idle.pop(name, None)
             self._heartbeats.forget(name)
             return abandoned
         worker.state = cell.to
@@ -157,7 +158,8 @@ class WorkerTable(Generic[J]):
             worker.job = None
             if event is not WorkerEvent.REPLY:
                 worker.is_req = is_req  # another program may have taken over the name
-            self.idle.join(name)
+            self.idle[name] = None
+            self.idle.move_to_end(name)
         self.watch(name, now)
         return abandoned
 

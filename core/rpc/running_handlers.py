@@ -15,7 +15,6 @@ __all__ = ["RunningHandlers", "call", "reply_frames"]
 
 
 async def call(handler: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function or coroutine function; return its result."""
     result = handler(*arguments)
     return await result if inspect.isawaitable(result) else result
 

@@ -73,7 +73,6 @@ class Service(ABC):
         """End what runs, before the sockets are closed."""
 
     def _bound(self, kind: int, endpoint: str, *, linger_ms: int, **options: Any) -> Socket:
-        """Return a socket at an endpoint; it is closed at the end of the block."""
         socket = self._context.socket(kind, **options)
         self._sockets.append((socket, linger_ms))
         socket.bind(endpoint)

@@ -63,7 +63,6 @@ class LoopThread:
             raise
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Call something in the loop. Raises as `start`."""
         with self._lock:
             self._check()
             self._loop.call_soon_threadsafe(call)
@@ -93,7 +92,6 @@ class LoopThread:
             raise self._closed_error()
 
     def _serve(self) -> None:
-        """Run the loop until it is stopped, or a fault ends it."""
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()

@@ -330,7 +330,6 @@ class Timer:
         self.when: float | None = None  # the loop time it is set to, None if it is not set
 
     def at(self, when: float) -> None:
-        """Set the timer to a time of the loop; replaces the time it was set to."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = asyncio.get_running_loop().call_at(when, self._fire)

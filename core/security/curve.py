@@ -127,7 +127,6 @@ class CurveClient(CurveMechanism):
         return [b"".join((_HELLO, _VERSION, _PADDING, self._transient_public, nonce, box))]
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Take WELCOME, READY or ERROR, in this order."""
         self._check_expected(body)
         if self._expected is _WELCOME:
             return [self._welcomed(body)]

@@ -98,7 +98,6 @@ class CookieKeys:
         self._since = now
 
     def fresh_key(self, half: bytes) -> bytes:
-        """Return the key made of a connection's half and the current half."""
         return _cookie_key(self._current, half)
 
     def cookie_key(self, generation: int, half: bytes) -> bytes | None:

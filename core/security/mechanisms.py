@@ -123,7 +123,6 @@ class Security:
         )
 
     def _fresh_cookie_keys(self) -> CookieKeys:
-        """Return the cookie keys, and start the timer that expires them (CURVE-07)."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         keys = self._cookie_keys

@@ -73,7 +73,6 @@ class PlainClient(Mechanism):
         return [command(_HELLO, self._hello)]
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Take WELCOME, READY or ERROR, in this order."""
         if body.startswith(_MISSPELT_ERROR):
             raise refusal(body[len(_MISSPELT_ERROR) :])
         data = _expect(body, self._expected)

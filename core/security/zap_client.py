@@ -76,7 +76,7 @@ class Authentication:
         if handler is not None:
             return _Question(self._new_socket(DEALER, linger=0), request, answer).withdraw
         answer(verdict_without_handler(request.mechanism, enforce_domain=enforce_domain))
-        return _nothing
+        return lambda: None
 
     def _ask_judge(
         self, judge: Judge, request: ZapRequest, answer: Callable[[Verdict], None], revoke: Callable[[str], None]
@@ -94,7 +94,9 @@ class Authentication:
                     self._watch = self._supervisor.task("core revocation", watch, among=self._tasks)
             answer(reply)
 
-        refuse = partial(_refuse, answer)
+        def refuse(_: Exception) -> None:
+            answer(ZapReply(b"500"))
+
         task = self._supervisor.task("core authentication", ask, restart=ONCE, failed=refuse, among=self._tasks)
 
         def forget() -> None:
@@ -139,7 +141,6 @@ class Authentication:
         self._watch = None
 
     async def wait_closed(self) -> None:
-        """Cancel open questions; the sockets of the context are closed."""
         await cancel_all(self._tasks)
 
 
@@ -185,10 +186,3 @@ class _Question:
         if not self._socket.closed:
             self._socket.close(linger=0)
             self._answer(verdict)
-
-
-def _refuse(answer: Callable[[Verdict], None], error: Exception) -> None:
-    answer(ZapReply(b"500"))
-
-
-def _nothing() -> None: ...  # do nothing

@@ -25,15 +25,10 @@ PONG: Final = b"PONG"
 
 
 class FlpMessage(NamedTuple):
-    """A request or its reply.
+    """A request or its reply."""
 
-    Attributes:
-        control: the client control frame.
-        body: at least one frame.
-    """
-
-    control: bytes
-    body: list[bytes]
+    control: bytes  # the client control frame
+    body: list[bytes]  # at least one frame
 
 
 def control_frame(number: int) -> bytes:
@@ -42,31 +37,19 @@ def control_frame(number: int) -> bytes:
 
 
 def encode_request(control: bytes, body: Sequence[bytes]) -> list[bytes]:
-    """Return `[CCF][body...]`.
-
-    Raises:
-        ValueError: there is no body; the server could not tell such a request from a PING.
-    """
-    if not body:
+    """Return `[CCF][body...]`; raises ValueError without a body."""
+    if not body:  # the server could not tell such a request from a PING
         raise ValueError("a request has at least one body frame")
     return [control, *body]
 
 
 def decode_request(frames: Sequence[bytes]) -> FlpMessage | None:
-    """Decode a message from a client; None is a PING.
-
-    Raises:
-        MalformedMessage: no frames, or a single one that is not `PING`.
-    """
+    """Decode a message from a client; None is a PING. Raises MalformedMessage: no frames, or a single one that is not `PING`."""
     return _decode(frames, PING)
 
 
 def decode_reply(frames: Sequence[bytes]) -> FlpMessage | None:
-    """Decode a message from a server; None is a PONG, which answers no request (FLP-09).
-
-    Raises:
-        MalformedMessage: no frames, or a single one that is not `PONG`.
-    """
+    """Decode a message from a server; None is a PONG, which answers no request (FLP-09). Raises MalformedMessage."""
     return _decode(frames, PONG)
 
 

@@ -121,7 +121,6 @@ class Catalog:
         return [entry for entry in found if entry is not None and entry.alive]
 
     def names(self, environment: str, after: str, count: int, now: float) -> list[str]:
-        """Return the next names of an environment that have endpoints, in order."""
         found = sorted(name for (where, name) in self._names if where == environment and name > after)
         return [name for name in found if self.listing(environment, name, now)][:count]
 

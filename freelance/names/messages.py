@@ -103,7 +103,6 @@ NameRequest = Get | Watch | Put | Drop | List | State | Dump | Merge
 
 
 def decode_request(body: Sequence[bytes]) -> NameRequest:
-    """Decode a request of a client or another server."""
     verb, *frames = body
     match verb, len(frames):
         case b"GET", 2:

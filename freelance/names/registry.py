@@ -78,7 +78,6 @@ class Registry:
                     self.changed.add(entry.key[:2])
 
     def listing_reply(self, where: tuple[str, str], now: float) -> list[bytes]:
-        """Return the reply to GET."""
         entries = self.catalog.listing(*where, now)
         return [messages.OK if entries else messages.NONE, digest(entries), *map(messages.encode_entry, entries)]
 

@@ -172,7 +172,6 @@ class NameServer(Service):
             self._watching -= 1
 
     async def _woken(self, where: tuple[str, str]) -> None:
-        """Return when a listing may have changed."""
         future: asyncio.Future[None] = self._loop.create_future()
         waiting = self._watchers.setdefault(where, set())
         waiting.add(future)

@@ -130,7 +130,6 @@ def _parse(number: int, table: object) -> _Allow:
 
 
 def _globs(number: int, key: str, value: object) -> str:
-    """Return one regular expression for a list of globs."""
     if not isinstance(value, list) or not value or not all(isinstance(glob, str) for glob in value):
         raise RuleError(number, key, f'{key} is a list of texts, such as {key} = ["echo", "orders.*"]')
     if len(value) > GLOBS_MAX:

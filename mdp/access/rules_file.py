@@ -29,7 +29,6 @@ def load_rules(path: str) -> Rules:
 
 
 def _line_of(text: str, error: RuleError) -> int:
-    """Return the line of a key, else of its table, else 1."""
     key = re.compile(rf"\s*[\"']?{re.escape(error.key)}[\"']?\s*[=.]")
     head, table, nearest = re.compile(rf"\s*\[+\s*{re.escape(error.key)}\b"), -1, 1
     for number, line in enumerate(text.splitlines(), 1):

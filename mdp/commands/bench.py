@@ -88,7 +88,6 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def report(load: Load, figures: Figures) -> str:
-    """Return the figures as lines of text."""
 
     def latency(value: float | None) -> str:
         return "-" if value is None else f"{value:,.3f} ms"

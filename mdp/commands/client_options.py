@@ -9,7 +9,9 @@ import click
 from core.daemon.command import CONNECT, SECONDS
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.option_fields import options
+from core.daemon.run import log_options, loop_option
 from core.daemon.security_flags import security_options
+from core.daemon.terminal import json_option
 from core.errors import LocalProtocolError
 from core.runtime.event_loop import run
 from mdp.client.client import Client
@@ -17,9 +19,9 @@ from mdp.client.client import Unreachable as NoBroker
 from mdp.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-__all__ = ["BROKER", "DEFAULT_BROKER", "ask", "client_options"]
+__all__ = ["BROKER", "DEFAULT_BROKER", "ask", "client_options", "output_options"]
 
 DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
 BROKER: Final = click.option(
@@ -39,9 +41,10 @@ client_options = options(
     click.option("--attempts", type=click.IntRange(min=1), default=3, help="Times to ask in all."),
     security_options(connects=True),
 )
+output_options = options(json_option(), loop_option, log_options("warning"))
 
 
-def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **settings: Any) -> T:
+def ask(talk: Callable[[Client], Awaitable[T]], brokers: Sequence[str], uvloop: bool | None, **settings: Any) -> T:
     """Run a conversation with a broker; raises Unreachable without an answer, RequestFailed if broker or worker refused."""
 
     async def converse() -> T:

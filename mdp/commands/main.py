@@ -14,15 +14,15 @@ from core.daemon.command import BIND, Group, Lazy
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.http import http_option, serve_page
 from core.daemon.option_fields import field_options, given
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon, settle_memory
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon, settle_memory
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json, write_reply
+from core.daemon.terminal import json_frame, read_frames, write_frames, write_json, write_reply
 from core.errors import LocalProtocolError
 from mdp.access.rules_file import load_rules, reloading
 from mdp.broker.limits import BrokerOptions
 from mdp.cluster.paired_broker import PairedBroker
 from mdp.commands.bench import Load, measure, report
-from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options
+from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
 from mdp.commands.lending_options import broker_of, lending_options
 from mdp.commands.observe_options import observe_options
 from mdp.commands.operator import check, dlq, services, workers
@@ -194,38 +194,27 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
 @click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
 @click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
-@json_option()
+@output_options
 @click.argument("service")
 @click.argument("body", nargs=-1)
-@loop_option
-@log_options("warning")
 def call(
     service: str, body: tuple[str, ...], as_json: bool, deadline: float | None, key: str | None, once: bool, wait: bool, **asking: Any
 ) -> None:
     """Send a request to SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
     frames = read_frames(body)
-
-    async def talk(client: Client) -> list[bytes]:
-        return await client.request(service, *frames, deadline=deadline, key=key, once=once, wait=wait)
-
-    write_reply(ask(talk, **asking), as_json, service=service)
+    reply = ask(lambda client: client.request(service, *frames, deadline=deadline, key=key, once=once, wait=wait), **asking)
+    write_reply(reply, as_json, service=service)
 
 
 @main.command()
 @client_options
-@json_option()
+@output_options
 @click.argument("name")
 @click.argument("body", nargs=-1)
-@loop_option
-@log_options("warning")
 def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
     """Ask the broker about itself and print the code: `mdp mmi service echo` is 200 or 404."""
-    frames = read_frames(body)
-
-    async def talk(client: Client) -> list[bytes]:
-        return await client.request(name if name.startswith("mmi.") else f"mmi.{name}", *frames)
-
-    reply = ask(talk, **asking)
+    frames, service = read_frames(body), name if name.startswith("mmi.") else f"mmi.{name}"
+    reply = ask(lambda client: client.request(service, *frames), **asking)
     if as_json:
         write_json({"code": json_frame(reply[0]), "data": [json_frame(frame) for frame in reply[1:]]})
     else:
@@ -238,9 +227,7 @@ def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 @click.option("--requests", type=click.IntRange(min=1), default=100_000, help="Requests to measure.")
 @click.option("--window", type=click.IntRange(min=1), default=1000, help="Requests in flight.")
 @click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, help="Bytes of each body.")
-@json_option()
-@loop_option
-@log_options("warning")
+@output_options
 def bench(as_json: bool, service: str, requests: int, window: int, size: int, **asking: Any) -> None:
     """Measure rate, latency and loss of requests to a service."""
     load = Load(service, requests, window, size)

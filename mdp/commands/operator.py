@@ -15,10 +15,9 @@ import click
 from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed, Unreachable
 from core.daemon.logs import printable
-from core.daemon.run import log_options, loop_option
-from core.daemon.terminal import json_frame, json_option, write_json, write_reply
+from core.daemon.terminal import json_frame, write_json, write_reply
 from mdp.client.client import Unreachable as NoBroker
-from mdp.commands.client_options import ask, client_options
+from mdp.commands.client_options import ask, client_options, output_options
 from mdp.errors import Timeout
 
 if TYPE_CHECKING:
@@ -40,40 +39,27 @@ _NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_b
 
 @click.command(cls=Command)
 @client_options
-@json_option()
-@loop_option
-@log_options("warning")
+@output_options
 def services(as_json: bool, **asking: Any) -> None:
     """List the services of a broker."""
-
-    async def talk(client: Client) -> list[Any]:
-        return _listed("mmi.services", await _question(client, "mmi.services", b""))
-
-    _write_list("services", _SERVICE_COLUMNS, ask(talk, **asking), as_json)
+    _write_list("services", _SERVICE_COLUMNS, ask(lambda client: _listed(client, "mmi.services"), **asking), as_json)
 
 
 @click.command(cls=Command)
 @client_options
-@json_option()
+@output_options
 @click.argument("service", default="")
-@loop_option
-@log_options("warning")
 def workers(service: str, as_json: bool, **asking: Any) -> None:
     """List the workers of a broker, or those of SERVICE."""
-
-    async def talk(client: Client) -> list[Any]:
-        unknown = f"{service}: the broker knows no such service"
-        return _listed("mmi.workers", await _question(client, "mmi.workers", os.fsencode(service), unknown))
-
-    _write_list("workers", _WORKER_COLUMNS, ask(talk, **asking), as_json)
+    unknown = f"{service}: the broker knows no such service"
+    found = ask(lambda client: _listed(client, "mmi.workers", os.fsencode(service), unknown), **asking)
+    _write_list("workers", _WORKER_COLUMNS, found, as_json)
 
 
 @click.command(cls=Command)
 @client_options
 @click.option("--service", "wanted", multiple=True, help="A service that must have a worker; may be repeated.")
-@json_option()
-@loop_option
-@log_options("warning")
+@output_options
 def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
     """Print whether a broker answers and services have workers; exit code 0, 1 for no worker, 69 for no broker."""
 
@@ -98,23 +84,16 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 
 @click.command(cls=Command)
 @client_options
-@json_option()
+@output_options
 @click.argument("action", type=click.Choice(["ls", "show", "retry", "drop"]))
 @click.argument("number", metavar="[ID]", type=click.IntRange(min=0), required=False)
-@loop_option
-@log_options("warning")
 def dlq(action: str, number: int | None, as_json: bool, **asking: Any) -> None:
     """List dead letters, or show, retry or drop the one with this ID; all but ls need a broker with --manage."""
     if (number is None) != (action == "ls"):
         raise click.UsageError("ls takes no ID" if action == "ls" else f"which dead letter? mdp dlq {action} ID")
     if number is None:
-
-        async def talk(client: Client) -> list[Any]:
-            return _listed("mmi.dlq", await _question(client, "mmi.dlq", b""))
-
-        _write_list("letters", _DEAD_LETTER_COLUMNS, ask(talk, **asking), as_json)
-        return
-    if action == "show":
+        _write_list("letters", _DEAD_LETTER_COLUMNS, ask(lambda client: _listed(client, "mmi.dlq"), **asking), as_json)
+    elif action == "show":
         _write_dead_letter(ask(lambda client: _show(client, number), **asking), as_json)
     elif action == "retry":
         # A second attempt would be refused while the first is open: one attempt, with the time of all.
@@ -140,6 +119,14 @@ async def _question(client: Client, name: str, about: bytes, unknown: str = "") 
         remedy = "; it must be started with --manage" if name.startswith("mmi.dlq.") else ""
         raise RequestFailed(f"{client.endpoint} does not offer {name}{remedy}")
     raise RequestFailed(f"{client.endpoint} answers {name} with {word[:40]}")
+
+
+async def _listed(client: Client, name: str, about: bytes = b"", unknown: str = "") -> list[Any]:
+    """Return the JSON array in the broker's answer; raises RequestFailed as `_question`."""
+    items = _parsed(name, await _question(client, name, about, unknown))
+    if not isinstance(items, list):
+        raise RequestFailed(f"the broker's answer to {name} is not a list")
+    return items
 
 
 async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
@@ -189,19 +176,10 @@ async def _retry(client: Client, number: int) -> list[bytes]:
 
 
 def _parsed(name: str, data: Sequence[bytes]) -> Any:
-    """Return the JSON in the first frame of an answer; raises RequestFailed."""
     try:
         return json.loads(data[0]) if data else None
     except (ValueError, RecursionError):
         raise RequestFailed(f"the broker's answer to {name} is not JSON") from None
-
-
-def _listed(name: str, data: Sequence[bytes]) -> list[Any]:
-    """Return the JSON array in the first frame of an answer; raises RequestFailed."""
-    items = _parsed(name, data)
-    if not isinstance(items, list):
-        raise RequestFailed(f"the broker's answer to {name} is not a list")
-    return items
 
 
 def _write_list(what: str, columns: Sequence[str], items: list[Any], as_json: bool) -> None:

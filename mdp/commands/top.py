@@ -64,7 +64,6 @@ async def read_view(client: Client) -> View:
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with numbers in place of anything invalid."""
     return row | {name: value if type(value := row.get(name)) is int else 0 for name in _NUMBERS}
 
 

@@ -227,7 +227,6 @@ class EventLogWriter:
 
 
 def segments(directory: str | Path) -> list[Path]:
-    """Return the segments of a log, oldest first."""
     found = []
     for path in Path(directory).glob(f"{_PREFIX}*{_SUFFIX}"):
         digits = path.name[len(_PREFIX) : -len(_SUFFIX)]

@@ -142,7 +142,6 @@ def encode_block(block: Block) -> bytes:
 
 
 def halves(block: Block) -> tuple[Block, Block]:
-    """Split a block of two or more events in two."""
     middle = block.events // 2
     first: list[Any] = [block.kind, middle, block.time]
     rest: list[Any] = [block.kind, block.events - middle, block.time]

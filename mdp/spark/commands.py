@@ -97,16 +97,17 @@ def dispatch(
     source: str,
     output: str,
     input_format: str | None,
+    output_format: str,
     input_options: tuple[str, ...],
     curve_secret_file: str | None,
     curve_server_file: str | None,
     master: str,
     as_json: bool,
-    **options: Any,
+    **asked: Any,
 ) -> None:
     """Send each row of a file, or each reply of a stored batch, to a service: a Spark job."""
     with needs_extra("spark"):
-        from mdp.spark.file_job import FileJob, run_file_job
+        from mdp.spark.file_job import Input, Output, run_file_job
         from mdp.spark.rows.accumulators import Counts
         from mdp.spark.rows.progress import Progress
 
@@ -117,15 +118,14 @@ def dispatch(
         raise click.UsageError(f"--format is needed: the suffix of {source} does not tell it")
     if chosen != "titanic" and not Path(source).exists():
         raise click.UsageError(f"--input {source} does not exist")
-    pairs = tuple(_pair(option) for option in input_options)
+    rows = Input(source, chosen, dict(_pair(option) for option in input_options))
     if bool(curve_secret_file) != bool(curve_server_file):
         raise click.UsageError("--curve-secret and --curve-server-key come together")
     curve = CurveFiles(curve_secret_file, curve_server_file) if curve_secret_file and curve_server_file else None
-    job = FileJob(broker=brokers, input=source, input_format=chosen, output=output, input_options=pairs, curve=curve, **options)
     with _spark("mdp dispatch", master) as spark, exits({ValueError: click.UsageError}):
         counts = Counts(spark)
         with Progress(counts):
-            tally = run_file_job(spark, job, counts)
+            tally = run_file_job(spark, rows, Output(output, output_format), broker=brokers, curve=curve, counts=counts, **asked)
     if as_json:
         write_json(asdict(tally))
         return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
@@ -12,39 +12,33 @@ from mdp.spark.rows.reply_columns import OK
 from mdp.spark.sources import register
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
-    from mdp.spark.rows.accumulators import Counts
     from mdp.spark.rows.curve_files import CurveFiles
 
-__all__ = ["FileJob", "Tally", "run_file_job"]
+__all__ = ["Input", "Output", "Tally", "run_file_job"]
 
 # Column of the reply without a schema: its frames as text, one a line.
 _TEXT_REPLY = "reply string"
 
 
 @dataclass(frozen=True, slots=True)
-class FileJob:
-    """Input, request and output of the job; names as in `dispatch`."""
+class Input:
+    """Rows to send."""
 
-    input: str  # file or directory; with titanic the name of a batch
-    input_format: str  # one of `choices.INPUT_FORMATS`
-    output: str  # directory, which must not exist
-    output_format: str  # csv, json or parquet
-    broker: tuple[str, ...]
-    service: str
-    request: tuple[str, ...]
-    schema: str | None
-    key: str | None
-    job: str | None
-    window: int
-    timeout: float
-    attempts: int
-    on_error: str
-    decode: str | None = None
-    parts: bool = False
-    curve: CurveFiles | None = None
-    input_options: tuple[tuple[str, str], ...] = ()  # of Spark's reader, as pairs
+    path: str  # file or directory; with titanic the name of a batch
+    format: str  # one of `INPUT_FORMATS`
+    options: Mapping[str, str] = field(default_factory=dict)  # of Spark's reader
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Place of the rows with their replies."""
+
+    path: str  # directory, which must not exist
+    format: str  # csv, json or parquet
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +51,35 @@ class Tally:
     sent_again: int  # requests sent beyond the first of each row
 
 
-def run_file_job(spark: SparkSession, job: FileJob, counts: Counts | None = None) -> Tally:
-    """Read, dispatch, write, and count the written rows. Raises ValueError if a column does not exist, PySparkException."""
+def run_file_job(
+    spark: SparkSession,
+    source: Input,
+    output: Output,
+    *,
+    broker: tuple[str, ...],
+    request: tuple[str, ...] = (),
+    schema: str | None = None,
+    decode: str | None = None,
+    curve: CurveFiles | None = None,
+    **asked: Any,
+) -> Tally:
+    """Read, dispatch, write, and count the written rows; other arguments as for `dispatch`.
+
+    Raises ValueError if a column does not exist, PySparkException.
+    """
     answered = dispatch(
-        _read(spark, job),
-        broker=job.broker,
-        service=job.service,
-        request=job.request or None,
-        schema=job.schema or _TEXT_REPLY,
-        decode=job.decode or (None if job.schema else "text"),
-        parts=job.parts,
-        curve=job.curve,
-        counts=counts,
-        key=job.key,
-        job=job.job,
-        window=job.window,
-        timeout=job.timeout,
-        attempts=job.attempts,
-        on_error=job.on_error,
+        _read(spark, source, broker, curve),
+        broker=broker,
+        request=request or None,
+        schema=schema or _TEXT_REPLY,
+        decode=decode or (None if schema else "text"),
+        curve=curve,
+        **asked,
     )
     writer = answered.write.mode("errorifexists")
-    (writer.option("header", "true") if job.output_format == "csv" else writer).format(job.output_format).save(job.output)
+    (writer.option("header", "true") if output.format == "csv" else writer).format(output.format).save(output.path)
     # Counted from the output: counting the frame would ask the service again.
-    written = spark.read.schema(answered.schema).option("header", "true").format(job.output_format).load(job.output)
+    written = spark.read.schema(answered.schema).option("header", "true").format(output.format).load(output.path)
     failed = F.col("_status") != OK
     found = written.agg(
         F.count("*").alias("rows"),
@@ -90,15 +90,14 @@ def run_file_job(spark: SparkSession, job: FileJob, counts: Counts | None = None
     return Tally(**found.asDict())
 
 
-def _read(spark: SparkSession, job: FileJob) -> DataFrame:
-    reader = spark.read
-    if job.input_format == "csv":
-        reader = reader.option("header", "true").option("inferSchema", "true")
-    reader = reader.options(**dict(job.input_options))
-    if job.input_format == "titanic":
+def _read(spark: SparkSession, source: Input, broker: tuple[str, ...], curve: CurveFiles | None) -> DataFrame:
+    if source.format == "titanic":
         register(spark)
-        keys = {} if job.curve is None else {"curve_secret_file": job.curve.secret, "curve_server_file": job.curve.server}
+        keys = {} if curve is None else {"curve_secret_file": curve.secret, "curve_server_file": curve.server}
         # Options of the command line take precedence.
-        given = {"broker": ",".join(job.broker), "batch": job.input, **keys, **dict(job.input_options)}
+        given = {"broker": ",".join(broker), "batch": source.path, **keys, **source.options}
         return spark.read.format("titanic").options(**given).load()
-    return reader.format(job.input_format).load(job.input)
+    reader = spark.read
+    if source.format == "csv":
+        reader = reader.option("header", "true").option("inferSchema", "true")
+    return reader.options(**source.options).format(source.format).load(source.path)

@@ -187,7 +187,6 @@ class SparkWorker:
                 )
 
     def _collect(self, session: SparkSession, tag: str, run: Callable[[SparkSession], DataFrame]) -> pa.Table:
-        """Return the rows; in a thread."""
         limits = self.limits
         _mark(session, tag)
         try:

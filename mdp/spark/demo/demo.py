@@ -113,7 +113,6 @@ class Killer(threading.Thread):
 
 
 def run_demo(spark: SparkSession, options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
-    """Run the whole demo; `say` is called with each line of the report."""
     airports = spark.read.csv(str(options.table), header=True, schema=CSV_SCHEMA)
     count = airports.count()
     say(f"{count:,} airports from {options.table.name}; starting a broker and {WORKERS} worker processes for {SERVICE}")

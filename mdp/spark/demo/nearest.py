@@ -42,7 +42,6 @@ class Places:
 
     @classmethod
     def read(cls, path: Path) -> Places:
-        """Read a CSV file with the columns `iata`, `latitude` and `longitude`."""
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return cls([row["iata"] for row in rows], [(float(row["latitude"]), float(row["longitude"])) for row in rows])

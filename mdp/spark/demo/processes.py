@@ -60,7 +60,6 @@ class Processes:
         self._stack.close()
 
     def start_worker(self) -> None:
-        """Start one more worker process without waiting for its registration."""
         arguments = ("--broker", self.broker, "--service", self.service, "--handler", self._handler)
         name = f"worker-{len(self.workers) + 1}"
         self.workers.append(self._start(name, "worker", *arguments, "--concurrency", str(self._concurrency)))
@@ -129,7 +128,6 @@ def workers_of(client: SyncClient, service: str) -> list[dict[str, Any]]:
 
 
 def broker_stats(client: SyncClient) -> dict[str, int]:
-    """Return a broker's counters; raises RequestError."""
     _, described = client.request("mmi.stats", b"")
     counters: dict[str, int] = json.loads(described)
     return counters

@@ -62,7 +62,6 @@ class Wanted(NamedTuple):
         return cls(tuple(columns), kinds, *(_moment(name, options.get(name, "")) for name in ("since", "until")))
 
     def takes(self, block: Block, clock: Clock) -> bool:
-        """Return whether the events of a block, which have one time and one kind, are wanted."""
         if self.kinds and KINDS.get(block.kind) not in self.kinds:
             return False
         if self.since_us is None and self.until_us is None:
@@ -150,7 +149,6 @@ class _Columns:
                 return _spread(pa.array(values, pa.string()), lengths)
 
     def _runs(self, place: int) -> tuple[list[Any], Numbers]:
-        """Return a column's values and the number of events for each."""
         values: list[Any] = []
         several = np.zeros(len(self._blocks), bool)
         for number, block in enumerate(self._blocks):

@@ -64,7 +64,6 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (Place(0, HEADER_BYTES) if self.earliest else self._now())._asdict()
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the option `batch_bytes` as Spark's limit."""
         return ReadMaxBytes(self.batch_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -81,7 +80,6 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found._asdict()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Split the range between two offsets into pieces of whole blocks."""
         between = runs(checked_directory(self.directory), Place(**start), Place(**end), skip_lost=self.skip_lost)
         return [Piece(str(run.path), run.start, run.end) for run in between]
 
@@ -108,7 +106,6 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def checked_directory(directory: str) -> str:
-    """Return the name of a directory; raises FileNotFoundError if it does not exist."""
     if not Path(directory).is_dir():
         raise FileNotFoundError(f"{directory} is not a directory with an event log")
     return directory

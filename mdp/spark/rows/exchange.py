@@ -38,11 +38,9 @@ class RequestClient(Protocol):
 
     def map(
         self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
-    ) -> AsyncIterator[Outcome]:
-        """Ask for every body, at most `window` in flight; yield the outcomes in order."""
+    ) -> AsyncIterator[Outcome]: ...  # the outcomes in order
 
-    def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]:
-        """Ask once; yield the reply part by part."""
+    def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]: ...  # the parts of a reply
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +111,6 @@ class Exchange:
             chunk.finished.set_exception(error)
 
     async def _ask_fed(self) -> None:
-        """Send everything there is, and what is fed meanwhile."""
         in_flight: deque[tuple[Chunk, int]] = deque()
         keys: deque[str] = deque()
 

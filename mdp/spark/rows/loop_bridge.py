@@ -108,7 +108,6 @@ class Bridge:
             self._run(self._release(to, exchange))
 
     def close(self) -> None:
-        """Close every client and end the thread."""
         self._run(self._close_clients(list(self._clients)))
         self.halt()
         self._loop.close()

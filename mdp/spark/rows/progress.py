@@ -60,7 +60,6 @@ class Progress:
 
 
 def line_of(rows: int, failed: int, total: int | None, seconds: float) -> str:
-    """Return the text of the bar."""
     speed = f"{rows / seconds:,.0f} rows/s" if seconds > 0 else ""
     trouble = f", {failed:,} failed" if failed else ""
     if not total:

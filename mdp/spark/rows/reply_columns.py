@@ -130,7 +130,6 @@ _DECODERS: dict[str, Decode] = {
 
 
 def decoder(name: str) -> Decode:
-    """Return the decoder with a name; raises ValueError if there is none."""
     found = _DECODERS.get(name)
     if found is None:
         raise ValueError(f"decode is a function or one of {', '.join(_DECODERS)}, not {name!r}")

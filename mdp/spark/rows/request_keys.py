@@ -25,7 +25,6 @@ _DIGEST_BYTES = 16
 
 
 def micro_batch_of(context: TaskContext | None) -> tuple[str | None, str | None]:
-    """Return query and number of a task's micro-batch, None outside a stream."""
     if context is None:
         return None, None
     return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")

@@ -47,7 +47,6 @@ def row_frames(batch: pa.RecordBatch, request: Callable[[Row], Sequence[bytes]])
 
 
 def column_texts(column: pa.Array) -> list[str | None]:
-    """Return the values of a key column as text, null as None."""
     return [None if value is None else value.decode(errors="backslashreplace") for value in _nullable_octets(column)]
 
 

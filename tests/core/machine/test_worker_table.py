@@ -42,6 +42,15 @@ def test_lru_01_jobs_go_to_the_longest_idle_worker() -> None:
         Scene().table.give("three", 0.0)
 
 
+def test_lru_01_ready_again_moves_to_the_tail_and_any_worker_may_leave() -> None:
+    scene = Scene(workers_max=3)
+    for name in (b"a", b"b", b"c", b"a"):
+        scene.happen(WorkerEvent.READY, name)
+    assert [*scene.table.idle] == [b"b", b"c", b"a"]
+    scene.happen(WorkerEvent.GONE, b"c")
+    assert [*scene.table.idle] == [b"b", b"a"]
+
+
 @pytest.mark.parametrize(("event", "state"), [(WorkerEvent.READY, IDLE), (WorkerEvent.GONE, UNKNOWN)])
 def test_a_job_is_abandoned_when_its_worker_leaves_it_without_a_reply(event: WorkerEvent, state: WorkerState) -> None:
     scene = Scene()

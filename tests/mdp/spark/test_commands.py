@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from mdp.spark.commands import demo, dispatch
 from mdp.spark.demo.nearest import airports_file
 from mdp.spark.demo.processes import Processes
-from mdp.spark.file_job import FileJob, run_file_job
+from mdp.spark.file_job import Input, Output, Tally, run_file_job
 from tests.scenes.spark_session import Kept
 
 if TYPE_CHECKING:
@@ -38,22 +38,9 @@ def geo_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]
         yield processes
 
 
-def file_job(processes: Processes, source: Path, output: Path, **options: object) -> FileJob:
-    defaults: dict[str, object] = {
-        "input_format": "csv",
-        "output_format": "parquet",
-        "request": ("iata", "latitude", "longitude"),
-        "schema": None,
-        "key": None,
-        "job": None,
-        "window": 64,
-        "timeout": 20.0,
-        "attempts": 2,
-        "on_error": "column",
-    }
-    return FileJob(
-        **{"input": str(source), "output": str(output), "broker": (processes.broker,), "service": processes.service, **defaults, **options}  # type: ignore[arg-type]
-    )
+def run_job(spark: SparkSession, processes: Processes, source: Input, output: Output, request: tuple[str, ...]) -> Tally:
+    to = {"broker": (processes.broker,), "service": processes.service}
+    return run_file_job(spark, source, output, request=request, window=64, timeout=20.0, attempts=2, **to)  # type: ignore[arg-type]
 
 
 def test_a_file_is_answered_as_a_user_runs_it(geo_service: Processes, tmp_path: Path) -> None:
@@ -91,7 +78,8 @@ def test_the_reply_is_text_where_no_schema_is_given(
     source = tmp_path / "places.csv"
     source.write_text("iata,latitude,longitude\nX1,51.5,-0.1\nX2,nowhere,0\n")
     output = tmp_path / "answered"
-    tally = run_file_job(spark, file_job(geo_service, source, output, output_format=output_format))
+    columns = ("iata", "latitude", "longitude")
+    tally = run_job(spark, geo_service, Input(str(source), "csv"), Output(str(output), output_format), columns)
     assert (tally.rows, tally.failed, tally.sent_again) == (2, 1, 0)
     assert "the handler failed" in str(tally.first_error)
     rows = spark.read.option("header", "true").format(output_format).load(str(output)).orderBy("iata").collect()
@@ -105,7 +93,7 @@ def test_text_json_and_parquet_are_read(spark: SparkSession, geo_service: Proces
     spark.range(2).write.parquet(str(tmp_path / "in.parquet"))
     for kind in ("text", "json", "parquet"):
         source = tmp_path / f"in.{'txt' if kind == 'text' else kind}"
-        tally = run_file_job(spark, file_job(geo_service, source, tmp_path / f"out-{kind}", input_format=kind, request=()))
+        tally = run_job(spark, geo_service, Input(str(source), kind), Output(str(tmp_path / f"out-{kind}"), "parquet"), ())
         # One frame is no place: the service refuses each, and says so.
         assert (tally.rows, tally.failed) == (2, 2)
         assert "HANDLER_ERROR" in str(tally.first_error)

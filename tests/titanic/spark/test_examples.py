@@ -13,7 +13,7 @@ import mdp
 from examples.spark import batch_scoring, sql_service, store_and_collect, stream_with_checkpoint
 from mdp.spark import ask_sql
 from mdp.spark.demo.nearest import airports_file
-from mdp.spark.file_job import FileJob, run_file_job
+from mdp.spark.file_job import Input, Output, run_file_job
 from titanic.spark.source import TitanicSource
 
 if TYPE_CHECKING:
@@ -86,11 +86,10 @@ def test_dispatch_asks_about_stored_replies(spark: SparkSession, geo: str, tmp_p
     monkeypatch.setattr("mdp.spark.sources.entry_points", lambda group: [Entry()])
     (tmp_path / "one.csv").write_text("iata,latitude,longitude\nX1,51.5,-0.1\n")
     store_and_collect.submit(spark, str(tmp_path / "one.csv"), "chained", geo)
-    job = FileJob(
-        input="chained",
-        input_format="titanic",
-        output=str(tmp_path / "out"),
-        output_format="parquet",
+    tally = run_file_job(
+        spark,
+        Input("chained", "titanic", {"reply": "nearest string", "wait": "60"}),
+        Output(str(tmp_path / "out"), "parquet"),
         broker=(geo,),
         service="count",
         request=("nearest",),
@@ -101,9 +100,8 @@ def test_dispatch_asks_about_stored_replies(spark: SparkSession, geo: str, tmp_p
         timeout=100,
         attempts=2,
         on_error="column",
-        input_options=(("reply", "nearest string"), ("wait", "60")),
     )
-    assert run_file_job(spark, job).rows == 1
+    assert tally.rows == 1
     (row,) = spark.read.parquet(str(tmp_path / "out")).collect()
     assert row["text"] == row["nearest"]
     assert row["_status"] == "OK"
