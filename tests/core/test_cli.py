@@ -64,7 +64,7 @@ def test_a_request_prints_its_reply(programs: Programs) -> None:
 def test_a_request_nobody_answers_is_69_and_monitor_shows_it_came(programs: Programs) -> None:
     monitor = programs.start("core", "monitor", "--type", "rep", "--bind", "ipc://x.sock", "--count", "3", "--json")
     assert monitor.process.stdout is not None
-    first = monitor.process.stdout.readline()
+    first = monitor.process.stdout.readline().decode()
     ended = programs.run("core", "send", "--type", "req", "--connect", "ipc://x.sock", "--timeout", "3", "anybody?")
     assert ended.code == 69
     events = [json.loads(line)["event"] for line in (first, *monitor.end().lines)]
