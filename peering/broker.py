@@ -98,8 +98,11 @@ class Broker(Service):
         super().__init__(context, security, socket_options)
         self._timer = supervision.current().timer("peering clock", self._tick)
         self.name = name
-        self._limits = RouterLimits(**limits)
-        self.machine = TaskRouter(name.encode(), self._limits, first_number=secrets.randbits(63))
+        router_limits = RouterLimits(**limits)
+        state_ms = router_limits.state_ms
+        # A cloud connection that is silent as long as a peer may be without a state is probed; after three times that it is closed.
+        self._probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
+        self.machine = TaskRouter(name.encode(), router_limits, first_number=secrets.randbits(63))
         self._directory = directory
         given = {"localfe": localfe, "localbe": localbe, "cloud": cloudfe, "state": statebe, "control": control}
         self._binds = {flow: endpoint or endpoint_of(name, flow, directory) for flow, endpoint in given.items()}
@@ -181,7 +184,7 @@ class Broker(Service):
                 self.name.encode(),
                 name,
                 where,
-                state_ms=self._limits.state_ms,
+                probe=self._probe,
                 options=self._options,
                 on_state=lambda peer, frames: self._apply(self.machine.peer_state(peer, frames, self._loop.time())),
                 on_reply=lambda frames: self._apply(self.machine.peer_reply(frames, self._loop.time())),
@@ -238,15 +241,13 @@ class Broker(Service):
     # --- sockets --------------------------------------------------------------------------------------------------------------
 
     def _bind_all(self) -> None:
-        state_ms = self._limits.state_ms
-        probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
         # A task has its sender's address in front, and an empty frame for a REQ worker; a lent one has the borrower's address and
         # possibly one more. So our clients know at once what is too large, and no task is read that cannot be given to any worker.
         self._localfe = self._at("localfe", core.ROUTER, router_mandatory=1, **less_by(5))
         # A worker or peer that reconnects with its name takes it over from a connection that may be dead.
         self._localbe = self._at("localbe", core.ROUTER, linger_ms=0, router_mandatory=1, router_handover=1)
         cloud: dict[str, Any] = {"identity": self.name.encode(), "router_mandatory": 1, "router_handover": 1, **less_by(2)}
-        self._cloudfe = self._at("cloud", core.ROUTER, **cloud, **probe)
+        self._cloudfe = self._at("cloud", core.ROUTER, **cloud, **self._probe)
         self._statebe = self._at("state", core.PUB)
         self._control = Control(self._context, self._binds["control"], self.status)
         self._stack.push_async_callback(self._control.close)

@@ -30,7 +30,7 @@ class PeerConnection:
         peer: bytes,
         endpoints: Endpoints,
         *,
-        state_ms: float,  # interval after which a silent cloud connection is probed; after three it is closed and reconnected
+        probe: dict[str, int],  # options of cloudbe: when a silent connection is probed, and when it is closed and reconnected
         options: dict[str, Any],
         on_state: Callable[[bytes, list[bytes]], None],  # called with (peer, frames) for each state message
         on_reply: Callable[[list[bytes]], None],  # called with `[peer][client][""][body…]`
@@ -43,7 +43,6 @@ class PeerConnection:
         self._on_reply = on_reply
         self._on_change = on_change
         self._on_stranger = on_stranger
-        probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
         # MANDATORY: a message that cannot be sent raises and goes to another peer (PEER-11). Nothing is queued for an absent peer.
         self._cloud = context.socket(core.ROUTER, identity=name, router_mandatory=1, linger=0, **{"tell_limits": 1, **probe, **options})
         self._state = context.socket(core.SUB, linger=0, **options)

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
     from bstar.pair import Pair
     from core.security.credentials import Secured
-    from titanic.journal.disk import HeldDisk
+    from titanic.journal.disk import Disk, HeldDisk
     from titanic.journal.group_commit import JournalOptions
     from titanic.journal.ownership import Mark
     from titanic.mirror.succession import Lineage
 
-__all__ = ["PairedOptions", "PairedTitanic"]
+__all__ = ["PairedOptions", "PairedTitanic", "service_of"]
 
 log = logging.getLogger("titanic")
 
@@ -98,6 +98,20 @@ class PairedOptions:
     heartbeat_ms: int = 2500
     liveness: int = 3
     security: Secured | None = None
+
+
+def service_of(
+    options: PairedOptions, disk: Disk | None, *, context: core.Context | None = None, terms: Terms | None = None, **more: Any
+) -> Service:
+    """Return a service with its store and the link to its mirror; `more` are further options of `Service`."""
+    link = None
+    if options.mirror:
+        timeout_s = options.mirror_timeout_s
+        link = MirrorLine(options.mirror, timeout_s=timeout_s, context=context, security=options.security, terms=terms)
+    journal = options.journal if disk is not None else None
+    store = Store(disk, journal, options.limits, hyphens=options.hyphens, mirror=link, go_on=options.go_on)
+    more |= {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness}
+    return Service(options.brokers, store, options.service, context=context, security=options.security, **more)
 
 
 class PairedTitanic:
@@ -321,15 +335,12 @@ class PairedTitanic:
 
     async def _serve(self, alone: bool) -> None:
         """Serve as the store while active."""
-        options = self.options
         terms = Terms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, self._serves)
-        link = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, context=self._context, security=options.security, terms=terms)
-        store = Store(self._disk, options.journal, options.limits, hyphens=options.hyphens, mirror=link, go_on=options.go_on)
-        times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness, "drain_s": 0.0}
-        service = Service(
-            options.brokers, store, options.service, context=self._context, security=options.security,
-            guard=self._serves, about=self._pair_status, progress=self._progress, **times,
+        service = service_of(
+            self.options, self._disk, context=self._context, terms=terms,
+            guard=self._serves, about=self._pair_status, progress=self._progress, drain_s=0.0,
         )  # fmt: skip
+        store = service.store
         self.part = "opens the store"
         async with service:
             self.service, self.part = service, "store"
@@ -338,13 +349,15 @@ class PairedTitanic:
             self._on_serving(store)
             log.info("the store", extra={"requests": len(store.index.entries), "alone": alone})
             try:
-                await self._watch_service(service, link)
+                await self._watch_service(service)
             finally:
                 self.service = None
                 self.part = "ends its turn"
 
-    async def _watch_service(self, service: Service, link: MirrorLine) -> None:
+    async def _watch_service(self, service: Service) -> None:
         """Wait until the service must end; raise its error."""
+        link = service.store.mirror
+        assert link is not None
         while self._is_active() and not self._again and not link.stale:
             change = asyncio.ensure_future(self._until(lambda: not self._is_active() or self._again or link.stale))
             opening = [] if service.opening.done() else [service.opening]

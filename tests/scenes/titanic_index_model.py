@@ -324,7 +324,7 @@ class Play:
         else:
             if not stays:
                 del self.journal[number]
-                self.index.dropped([number])
+                self.index.dropped(number)
         if dies:
             self.restart()
 

@@ -22,18 +22,17 @@ from titanic.journal.disk import HeldDisk, RealDisk
 from titanic.journal.group_commit import JournalOptions
 from titanic.journal.ownership import check_is_of_no_pair
 from titanic.journal.segment_log import LogOptions
-from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine
-from titanic.paired_store import PairedOptions, PairedTitanic
+from titanic.mirror.replica_link import TIMEOUT_S
+from titanic.paired_store import PairedOptions, PairedTitanic, service_of
 from titanic.store.delivery_queue import DispatchOptions
 from titanic.store.index.limits import Limits
-from titanic.store.service import Service, ServiceOptions
-from titanic.store.store import Store
+from titanic.store.service import ServiceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bstar.pair import Pair
-    from core.security.credentials import Secured
+    from titanic.store.store import Store
 
 __all__ = ["serve"]
 
@@ -165,13 +164,9 @@ async def _serve_alone(
 ) -> None:
     if disk is not None:
         check_is_of_no_pair(disk)
-    security: Secured | None = options.security
-    link = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, security=security) if options.mirror else None
-    journal = options.journal if disk is not None else None
-    stored = Store(disk, journal, options.limits, hyphens=options.hyphens, mirror=link, go_on=options.go_on)
-    times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness}
-    service = Service(options.brokers, stored, options.service, progress=_Progress(), security=security, **times)
+    service = service_of(options, disk, progress=_Progress())
     async with service, serve_page(http, service.page()):
+        stored = service.store
         _say_problems(stored)
         where = disk.directory if disk is not None else "memory"
         status = {name: stored.status[name] for name in ("state", "requests", "segments", "problems")}

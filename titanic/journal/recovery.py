@@ -16,6 +16,7 @@ Each step leaves a directory from which recovery can start again with the same r
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -93,7 +94,8 @@ def prepare_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes],
         disk.sync(handle)
     except OSError:
         disk.close(handle)
-        _try_unlink(disk, temporary)
+        with suppress(OSError):  # report the first error; the file is removed at the next start
+            disk.unlink(temporary)
         raise
     return handle
 
@@ -111,13 +113,6 @@ def publish_segment(disk: Disk, header: SegmentHeader, handle: int) -> None:
     except OSError:
         disk.close(handle)
         raise
-
-
-def _try_unlink(disk: Disk, name: str) -> None:
-    try:
-        disk.unlink(name)
-    except OSError:
-        return  # report the first error; the file is removed at the next start
 
 
 def recover(disk: Disk, consumer: Consumer, start: Start) -> Recovered:

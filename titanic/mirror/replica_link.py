@@ -316,9 +316,10 @@ class MirrorLine:
 
 
 class MirrorAttachment:
-    """Mirror of one store, whose journal writes to `disk`, both copies; without the mirror it refuses requests, unless it may go alone."""
+    """Mirror of one store, which refuses requests while it is away, unless the store may acknowledge alone."""
 
     def __init__(self, mirror: MirrorLine, disk: Disk, go_on: bool) -> None:
+        # The journal writes to it: both copies.
         self.disk = MirroredDisk(disk, mirror, go_on, mirror.may_go_alone if mirror.terms is not None else None)
         self._mirror = mirror
         self._go_on = go_on  # acknowledge without the mirror while it is away

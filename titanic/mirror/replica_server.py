@@ -111,7 +111,7 @@ class Mirror(Service):
     async def _stop(self) -> None: ...
 
     async def _end_thread(self) -> None:
-        """End the thread, when the socket is closed and no more calls can come; only then may others use the directory."""
+        """End the thread after the socket, when no more calls can come; then the directory is free."""
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
         self._disk.unlock()

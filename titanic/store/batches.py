@@ -176,10 +176,10 @@ class Batches:
         return _answer(lambda done: self._store.submit(frames, done, parse, owner))
 
     def _drop(self, name: Name, number: int) -> None:
-        chunks = self._staged.get(name)
-        entry = None if chunks is None else chunks.pop(number, None)
-        if chunks is not None and not chunks:
-            del self._staged[name]
+        chunks = self._staged.get(name, {})
+        entry = chunks.pop(number, None)
+        if not chunks:
+            self._staged.pop(name, None)
         if entry is not None and self._lives(entry) and not entry.closing:
             self._store.close_request([format_uuid(entry.uuid)], _ignore)
 
@@ -270,8 +270,7 @@ class Batches:
                 _check_share(self._store.index.limits, count, len(chunks), octets)
             for place in chunks:
                 uuids += await self._release(entry.owner, *(held.pop(place, None) or await self._rows_in(*place)))
-            refused = uuids.count(NO_REQUEST)
-            summary = msgpack.packb({"rows": len(uuids), "refused": refused})
+            summary = msgpack.packb({"rows": len(uuids), "refused": uuids.count(NO_REQUEST)})
             self._store.answer(entry.uuid, [summary, b"".join(uuids)])
             while entry.reply is None and self._lives(entry):
                 await _answer(partial(self._store.wait, [format_uuid(entry.uuid)], WAIT_MS_MAX / 1000))
@@ -308,19 +307,17 @@ class Batches:
     async def _release(self, owner: bytes, service: bytes, rows: list[tuple[bytes, list[bytes]]]) -> list[bytes]:
         """Store the rows of a staged chunk as requests; return their UUIDs, NO_REQUEST for a refused one."""
         asked = [(*encode_options(Options(key)), service, *frames) for key, frames in rows]
-        uuids: list[bytes] = []
+        uuids = [NO_REQUEST] * len(asked)
         for start in range(0, len(asked), ROWS_AT_ONCE):
-            left = {number: asked[number] for number in range(start, min(start + ROWS_AT_ONCE, len(asked)))}
-            found: dict[int, bytes] = {}
+            left = list(range(start, min(start + ROWS_AT_ONCE, len(asked))))
             while left:
-                replies = await asyncio.gather(*(self._submit(frames, owner) for frames in left.values()))
-                for number, reply in zip(list(left), replies, strict=True):
-                    if reply[0] != FAILED:
-                        found[number] = (parse_uuid(reply[1]) or NO_REQUEST) if reply[0] == OK else NO_REQUEST
-                        del left[number]
+                replies = await asyncio.gather(*(self._submit(asked[number], owner) for number in left))
+                for number, reply in zip(left, replies, strict=True):
+                    if reply[0] == OK:
+                        uuids[number] = parse_uuid(reply[1]) or NO_REQUEST
+                left = [number for number, reply in zip(left, replies, strict=True) if reply[0] == FAILED]
                 if left:
                     await asyncio.sleep(RETRY_S)
-            uuids += [found[number] for number in sorted(found)]
         return uuids
 
     async def _body(self, entry: Entry, what: str, frames: int) -> list[bytes]:

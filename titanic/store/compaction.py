@@ -90,7 +90,7 @@ def compact_segment(log: SegmentLog, index: RequestIndex, number: int) -> int:
         for move, offset, size in zip(some, placed.offsets, placed.sizes, strict=True):
             index.moved(move.draft, move.old, (placed.segment, offset, size))
     log.drop([number])
-    index.dropped([number])
+    index.dropped(number)
     return len(moves)
 
 

@@ -134,7 +134,7 @@ class Maintenance:
         if any(uuid in index.entries for uuid in closing):
             return
         await journal.drop([number])
-        index.dropped([number])
+        index.dropped(number)
         self.counts["dropped"] += 1
 
     async def _move(self, moves: list[Move]) -> list[bytes]:

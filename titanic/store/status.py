@@ -54,7 +54,7 @@ class StoreStatus:
 
     def __init__(self, store: Store, delivery: DeliveryQueue, about: Callable[[], Mapping[str, Any]] = dict) -> None:
         self._store = store  # open
-        self._dispatcher = delivery  # of the same service
+        self._delivery = delivery
         self._about = about  # in a pair: further fields of the status
 
     def take(self, frames: Sequence[bytes], done: Done, owner: bytes | None = None) -> None:
@@ -124,8 +124,8 @@ class StoreStatus:
         counters["requests_over_share"] = index.over_share
         gauges: dict[str, float] = {
             "requests": len(index.entries),
-            "requests_waiting": len(self._dispatcher.waiting),
-            "requests_dispatched": len(self._dispatcher.in_flight),
+            "requests_waiting": len(self._delivery.waiting),
+            "requests_dispatched": len(self._delivery.in_flight),
             "services": len(index.services),
             "record_bytes": index.bytes_used,
             "keys_of_closed": index.keys_of_closed,

@@ -48,7 +48,6 @@ log = logging.getLogger("titanic")
 
 # Looked up once: a member of an enumeration costs as much as a call.
 REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(RecordKind.CLOSE)
-Reply = list[bytes]
 UUIDS_AT_ONCE: Final = 256  # drawn from the system at once
 RETRY_S: Final = 1.0  # before a reply or dead letter that could not be stored is tried again
 COUNTERS: Final = "accepted repeated refused forbidden unavailable answered late dead closed damaged batches_refused".split()
@@ -291,7 +290,8 @@ class Store:
         """Look up a request; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
         entry = self._known(frames)
         if entry is None:
-            done(self._unknown(frames))
+            damaged = parse_uuid(frames[0], self.hyphens) in self._damaged
+            done([FAILED, b"DAMAGED"] if damaged else [BAD])
         elif entry.reply is None:
             done([PENDING])
         else:
@@ -306,10 +306,6 @@ class Store:
         """Return the request named by `[uuid]`, None if clients cannot know one."""
         entry = self.find(frames)
         return None if entry is None or entry.state == STORING else entry
-
-    def _unknown(self, frames: Sequence[bytes]) -> Reply:
-        uuid = parse_uuid(frames[0], self.hyphens)
-        return [FAILED, b"DAMAGED"] if uuid in self._damaged else [BAD]
 
     def wait(self, frames: Sequence[bytes], timeout_s: float, done: Done) -> None:
         """As `fetch`, but wait up to `timeout_s` for a request that has not ended."""
@@ -421,7 +417,7 @@ class Store:
             self._note_end(entry, place, decode_reply(entry, body), "dead")
             self.on_closed(entry.uuid)
 
-    def _note_end(self, entry: Entry, place: Location, reply: Reply, counter: str) -> None:
+    def _note_end(self, entry: Entry, place: Location, reply: list[bytes], counter: str) -> None:
         self.counters[counter] += 1
         self.bodies.forget(entry.request)
         self.bodies.keep(place, reply)

@@ -26,11 +26,7 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
         """Call `done` with the reply of a request, or with `[300]` after the timeout."""
         # Hot path: one timer for all, set to the earliest deadline; most are answered before it.
         until = asyncio.get_running_loop().time() + timeout_s
-        waiting = self.get(uuid)
-        if waiting is None:
-            self[uuid] = [(until, done)]
-        else:
-            waiting.append((until, done))
+        self.setdefault(uuid, []).append((until, done))
         due = self._clock.when
         if due is None or until < due:
             self._set_clock(until)

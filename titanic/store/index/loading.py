@@ -150,8 +150,7 @@ class LoadedIndex(IndexTables):
             self._forget_key(key)  # forgotten before, or compaction would have moved its CLOSE
         self._order_keys()
         for number in [number for number in {*self.live, *self._tombstones} if number not in segments]:
-            self.live.pop(number, None)
-            self._tombstones.pop(number, None)
+            self.dropped(number)
 
     def resume_clock(self, wall_ms: int) -> int:
         """Return the store clock at start: advanced by the wall time since the last TICK, never set back."""

@@ -22,8 +22,6 @@ from titanic.journal.record_bodies import Tick
 from titanic.store.index.stored_request import ClosedKey, Entry, Owned, Scope, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from titanic.journal.record import Location
     from titanic.store.index.limits import Limits
 
@@ -148,8 +146,7 @@ class IndexTables:
                 held += size
         return self.live.get(segment, 0) + held
 
-    def dropped(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self.segments.discard(number)
-            self._tombstones.pop(number, None)
-            self.live.pop(number, None)
+    def dropped(self, number: int) -> None:
+        self.segments.discard(number)
+        self._tombstones.pop(number, None)
+        self.live.pop(number, None)
