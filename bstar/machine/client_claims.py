@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bstar.machine.ballot import NO_BALLOT
-
 if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
 
@@ -72,6 +70,3 @@ class ClientClaims:
         self._named.clear()
         self._asked_at = self._cleared_at = float("-inf")
         self._sequence = None
-
-    def __contains__(self, seen: Ballot) -> bool:
-        return seen != NO_BALLOT and seen in self._named

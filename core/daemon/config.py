@@ -73,26 +73,22 @@ class ConfigFile:
             for found, content in tables.items():
                 table = f"{above}.{found}" if above else found
                 if not isinstance(content, dict):
-                    raise BadConfig(f"{self._place(above, found)}: {found} is outside any table; write it below [{name}]")
+                    raise BadConfig(f"{self.place(above, found)}: {found} is outside any table; write it below [{name}]")
                 if table not in known_tables:
                     advice = suggestion(table, known_tables, f"tables are {', '.join(known_tables)}")
-                    raise BadConfig(f"{self._place(table)}: no command has a table [{table}]; {advice}")
+                    raise BadConfig(f"{self.place(table)}: no command has a table [{table}]; {advice}")
             tables, above = tables.get(part, {}), f"{above}.{part}" if above else part
         values: dict[str, Any] = {}
         for key, value in tables.items():
             plain = key.replace("-", "_")
             if plain not in known:
                 advice = suggestion(plain, known, f"keys are {', '.join(known)}")
-                raise BadConfig(f"{self._place(name, key)}: [{name}] has no key {key}; {advice}")
+                raise BadConfig(f"{self.place(name, key)}: [{name}] has no key {key}; {advice}")
             values[plain] = value
         return values
 
-    def place(self, table: str, key: str) -> str:
-        """Return `file:line` of a key, `-` and `_` being the same."""
-        return self._place(table, key.replace("-", "_"))
-
-    def _place(self, table: str, key: str | None = None) -> str:
-        """Return `file:line` of a key or, without one, of a table.
+    def place(self, table: str, key: str | None = None) -> str:
+        """Return `file:line` of a key, `-` and `_` being the same, or of a table.
 
         The parser keeps no positions, so the text is searched; for unusual notation (inline tables, dotted keys) the answer is the nearest
         line above.

@@ -69,12 +69,9 @@ class _HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.handler.data_received(data)
-        # Until its request is complete, a new connection may replace it.
-        self.silent = self.silent and self._received(data)
-
-    def _received(self, data: bytes) -> bool:
-        self._tail = self._tail[-3:] + data
-        return b"\r\n\r\n" not in self._tail
+        if self.silent:  # until its request is complete, a new connection may replace it
+            self._tail = self._tail[-3:] + data
+            self.silent = b"\r\n\r\n" not in self._tail
 
     def eof_received(self) -> None:
         self.handler.eof_received()
@@ -107,7 +104,6 @@ class Server:
 
     def __init__(self, page: MetricsPage, limits: WebLimits, names: Sequence[str] = ()) -> None:
         self.refused = 0  # connections beyond the limit
-        self.misdirected = 0  # requests for other host names
         self._names = {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), *names)}
         self.cut = 0  # connections closed for taking too long
         self._page = page  # to serve
@@ -192,7 +188,6 @@ class Server:
             if self._is_ours(request.headers.get("Host", "")):
                 response = await handler(request)
             else:
-                self.misdirected += 1
                 response = web.Response(text="no such host here; --http-name NAME makes it one\n", status=421)
         except web.HTTPException as error:
             response = web.Response(text=f"{error.status} {error.reason}\n", status=error.status)

@@ -22,9 +22,8 @@ from mdp.access.rules_file import load_rules, reloading
 from mdp.broker.limits import BrokerOptions
 from mdp.cluster.paired_broker import PairedBroker
 from mdp.commands.bench import Load, measure, report
+from mdp.commands.broker_options import broker_of, lending_options, observe_options
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
-from mdp.commands.lending_options import broker_of, lending_options
-from mdp.commands.observe_options import observe_options
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.top import top
 from mdp.observe.worker_metrics import worker_page
@@ -34,12 +33,12 @@ from mdp.worker.handler import services_of
 from mdp.worker.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from core.security.credentials import Secured
     from mdp.broker.broker import Broker
     from mdp.client.client import Client
-    from mdp.commands.observe_options import Observation
 
 __all__ = ["main"]
 
@@ -79,7 +78,12 @@ for verb in (services, workers, check, dlq, top):
 @security_options(listens=True, connects=True, required=False)
 @daemon_options
 def broker(
-    binds: tuple[str, ...], rules: str | None, observation: Observation, security: Secured | None, settings: DaemonSettings, **limits: Any
+    binds: tuple[str, ...],
+    rules: str | None,
+    observe: Callable[..., AbstractAsyncContextManager[None]],
+    security: Secured | None,
+    settings: DaemonSettings,
+    **limits: Any,
 ) -> None:
     """Serve clients and workers of MDP/0.1, 0.2 and 0.3."""
     new_pair = pair_of(limits)
@@ -91,7 +95,7 @@ def broker(
             pair = None if new_pair is None else await stack.enter_async_context(new_pair(security=security))
             serving = new_broker(**limits) if pair is None else PairedBroker(pair, **limits)
             # Entered first and left last: requests the broker ends when it stops are events too.
-            await stack.enter_async_context(observation.observe(serving) if pair is None else observation.observe(serving, pair.status))
+            await stack.enter_async_context(observe(serving) if pair is None else observe(serving, pair.status))
             await stack.enter_async_context(serving)
             for endpoint in binds:
                 serving.bind(endpoint)

@@ -1,0 +1,95 @@
+"""Options of `mdp broker`: its HTTP page and event log, and the brokers it borrows workers from."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from core.daemon.command import CONNECT
+from core.daemon.exit_codes import BadConfig, DiskFailed
+from core.daemon.http import http_option, serve_page
+from core.daemon.option_fields import build, field_options, options
+from mdp.broker.broker import Broker
+from mdp.eventlog.files import EventLogOptions, EventLogWriter
+from mdp.observe.broker_metrics import BrokerMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+__all__ = ["broker_of", "lending_options", "observe_options"]
+
+lending_options = options(
+    click.option("--peer", "peers", type=CONNECT, multiple=True, help="A broker to borrow workers from when ours are busy; repeatable."),
+    click.option("--peer-name", help="Name of this broker, different from all others.  [default: a new one at each start]"),
+    click.option(
+        "--peer-state-ms",
+        type=click.FloatRange(min=10, max=30_000),
+        default=1000,
+        help="Interval of asking peers for their capacity; a peer without an answer for three intervals is lost.",
+    ),
+    click.option("--peer-hops", type=click.IntRange(1, 16), default=1, help="Brokers a request may pass after the first one."),
+)
+
+
+def broker_of(values: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
+    """Remove the lending options from a command's and return the class or factory of the broker.
+
+    Raises click.UsageError if they exclude each other, or if the broker is `paired`.
+    """
+    peers, name = values.pop("peers"), values.pop("peer_name")
+    state_ms, hops = values.pop("peer_state_ms"), values.pop("peer_hops")
+    if not peers:
+        if name is not None:
+            raise click.UsageError("--peer-name needs a --peer")
+        return Broker
+    if paired:
+        raise click.UsageError("a broker of a pair borrows no workers: leave --peer or --bstar out")
+    from mdp.cluster.lending_broker import LendingBroker, check_name  # not imported without peers
+
+    try:
+        check_name((name or "-").encode())
+    except ValueError as error:  # BadName is one
+        raise BadConfig(f"--peer-name: {error}") from None
+    return partial(LendingBroker, peers, name=name or "", state_ms=state_ms, hops_max=hops)
+
+
+def observe_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --http, --events and its limits; the function gets `observe`, which takes a broker and observes it within a block."""
+
+    @wraps(function)
+    def command(*args: Any, http: tuple[str, int] | None, events: str | None, **kwargs: Any) -> Any:
+        return function(*args, observe=partial(_observe, http, events, build(EventLogOptions, kwargs)), **kwargs)
+
+    events_option = click.option("--events", metavar="DIR", help="Directory for the event log of all requests (specs/events.md).")
+    return options(http_option, events_option, field_options(EventLogOptions))(command)
+
+
+@asynccontextmanager
+async def _observe(
+    http: tuple[str, int] | None,
+    directory: str | None,  # of the event log
+    limits: EventLogOptions,
+    broker: Broker,  # not bound yet
+    more: Callable[[], Mapping[str, float | str | None]] = dict,  # further figures for the page
+) -> AsyncIterator[None]:
+    """Observe a broker; raises DiskFailed if the directory cannot be written, ExitError if the page cannot be served."""
+    if http is None and directory is None:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        log = None if directory is None else stack.enter_context(_event_log(directory, limits))
+        recorder = broker.watch(None if log is None else log.append)
+        metrics = BrokerMetrics(broker, recorder, time.monotonic, log, more)
+        await stack.enter_async_context(serve_page(http, metrics.page("mdp broker")))
+        yield
+
+
+def _event_log(directory: str, limits: EventLogOptions) -> EventLogWriter:
+    try:
+        return EventLogWriter(directory, limits)
+    except OSError as error:
+        raise DiskFailed(f"{error.filename or directory}: {error.strerror or error}") from None
