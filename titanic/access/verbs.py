@@ -110,11 +110,18 @@ class Access:
 
     def fetch(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         """Serve `titanic.reply`; see `Store.fetch`."""
-        self._act_on(tsp.REPLY, frames, user, done, self._store.fetch)
+        if tsp.is_question(frames):
+            done([OK, tsp.EXTENSIONS_KNOWN])
+        else:
+            self._act_on(tsp.REPLY, frames, user, done, self._store.fetch)
 
-    def wait(self, frames: Sequence[bytes], timeout_s: float, user: str | None, done: Done) -> None:
-        """Serve `titanic.wait`; see `Store.wait`."""
-        self._act_on(tsp.WAIT, frames, user, done, lambda frames, done: self._store.wait(frames, timeout_s, done))
+    def wait(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
+        """Serve `titanic.wait`, `[uuid][ms]`; see `Store.wait`."""
+        if len(frames) != 2 or not frames[1].isdigit() or len(frames[1]) > 9:
+            done([BAD, b"a wait is a UUID and milliseconds"])
+            return
+        timeout_s = min(int(frames[1]), tsp.WAIT_MS_MAX) / 1000
+        self._act_on(tsp.WAIT, frames[:1], user, done, lambda frames, done: self._store.wait(frames, timeout_s, done))
 
     def close(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         """Serve `titanic.close`; see `Store.close_request`."""

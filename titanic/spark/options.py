@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from mdp.client.sync import SyncClient
 from mdp.spark.rows.curve_files import CurveFiles
@@ -11,7 +11,7 @@ from mdp.spark.rows.curve_files import CurveFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["OPTIONS", "BadOption", "Settings"]
+__all__ = ["BadOption", "Settings"]
 
 # Options that Spark adds.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
@@ -29,56 +29,6 @@ class BadOption(ValueError):
 
     def __str__(self) -> str:
         return f"option {self.name} of the titanic source: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Values of the options."""
-
-    brokers: tuple[str, ...]  # endpoints, in order of preference; given separated by commas
-    service: str  # to which rows are sent, or whose replies are read; empty for all
-    key: str  # column with each row's key
-    request: tuple[str, ...]  # columns that become body frames; empty for all
-    batch: str
-    reply: str  # columns of the decoded reply, as DDL; empty for the unchanged frames
-    decode: str  # decoder, see `mdp.spark.rows.reply_columns`
-    stage_ttl_s: float  # seconds after which staged rows are dropped without a commit
-    chunk_rows: int  # rows staged with one request
-    partition_rows: int  # replies one task reads
-    batch_rows: int  # maximum replies of one micro-batch, 0 for no limit
-    window: int  # requests in flight per task
-    wait_s: float  # seconds a read waits for missing replies
-    close: bool  # a stream forgets requests once their micro-batch is done
-    start: str  # "earliest" or "latest", for a stream without a checkpoint
-    timeout_s: float  # seconds for each attempt to reach the store
-    attempts: int  # number of these attempts
-    curve: CurveFiles | None
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> Settings:
-        """Read the options; raises BadOption if one is missing, unknown or out of range."""
-        given = {name.lower(): value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
-        unknown = sorted(given.keys() - OPTIONS.keys())
-        if unknown:
-            raise BadOption(unknown[0], f"there is none; there are {', '.join(OPTIONS)}")
-        values: dict[str, Any] = {}
-        for name, (field, default, parse) in OPTIONS.items():
-            text = given.get(name, default)
-            if text is None:
-                raise BadOption(name, "is needed")
-            try:
-                values[field] = parse(text)
-            except ValueError as error:
-                raise BadOption(name, str(error)) from None
-        secret, server = values.pop("curve_secret_file"), values.pop("curve_server_file")
-        if bool(secret) != bool(server):
-            raise BadOption("curve_secret_file", "comes with curve_server_file")
-        return cls(**values, curve=CurveFiles(secret, server) if secret else None)
-
-    def client(self) -> SyncClient:
-        """Connect from the current process, which reads the key files."""
-        extra: dict[str, Any] = {} if self.curve is None else {"socket_options": self.curve.socket_options()}
-        return SyncClient(self.brokers, timeout=self.timeout_s, attempts=self.attempts, **extra)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -113,25 +63,60 @@ def _one_of(first: str, second: str) -> Callable[[str], str]:
     return parse
 
 
-# Option -> field of `Settings`, default or None, conversion. Spark passes options as text in lower case.
-OPTIONS: Final[dict[str, tuple[str, str | None, Callable[[str], Any]]]] = {
-    "broker": ("brokers", None, _words),
-    "service": ("service", "", str),
-    "key": ("key", "", str),
-    "request": ("request", "", _words),
-    "batch": ("batch", "", _batch),
-    "reply": ("reply", "", str),
-    "decode": ("decode", "", str),
-    "stage_ttl": ("stage_ttl_s", "86400", _number(0.001, 7 * 86_400)),
-    "chunk_rows": ("chunk_rows", "500", _number(1, 10_000, int)),
-    "partition_rows": ("partition_rows", "2000", _number(1, 16_384, int)),
-    "batch_rows": ("batch_rows", "0", _number(0, 2**31, int)),
-    "window": ("window", "256", _number(1, 65_535, int)),
-    "wait": ("wait_s", "0", _number(0, 86_400)),
-    "close": ("close", "false", lambda text: _one_of("true", "false")(text.lower()) == "true"),
-    "start": ("start", "earliest", _one_of("earliest", "latest")),
-    "timeout": ("timeout_s", "30", _number(0.001, 86_400)),
-    "attempts": ("attempts", "5", _number(1, 1000, int)),
-    "curve_secret_file": ("curve_secret_file", "", str),
-    "curve_server_file": ("curve_server_file", "", str),
-}
+def _option(name: str, default: str | None, parse: Callable[[str], Any]) -> Any:
+    """Return the field of an option: its name, its default as Spark passes it, as text (None: it is needed), its conversion."""
+    return field(metadata={"name": name, "default": default, "parse": parse})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values of the options."""
+
+    brokers: tuple[str, ...] = _option("broker", None, _words)  # endpoints, in order of preference; given separated by commas
+    service: str = _option("service", "", str)  # to which rows are sent, or whose replies are read; empty for all
+    key: str = _option("key", "", str)  # column with each row's key
+    request: tuple[str, ...] = _option("request", "", _words)  # columns that become body frames; empty for all
+    batch: str = _option("batch", "", _batch)
+    reply: str = _option("reply", "", str)  # columns of the decoded reply, as DDL; empty for the unchanged frames
+    decode: str = _option("decode", "", str)  # decoder, see `mdp.spark.rows.reply_columns`
+    stage_ttl_s: float = _option("stage_ttl", "86400", _number(0.001, 7 * 86_400))  # then staged rows without a commit are dropped
+    chunk_rows: int = _option("chunk_rows", "500", _number(1, 10_000, int))  # rows staged with one request
+    partition_rows: int = _option("partition_rows", "2000", _number(1, 16_384, int))  # replies one task reads
+    batch_rows: int = _option("batch_rows", "0", _number(0, 2**31, int))  # maximum replies of one micro-batch, 0 for no limit
+    window: int = _option("window", "256", _number(1, 65_535, int))  # requests in flight per task
+    wait_s: float = _option("wait", "0", _number(0, 86_400))  # seconds a read waits for missing replies
+    # A stream forgets requests once their micro-batch is done.
+    close: bool = _option("close", "false", lambda text: _one_of("true", "false")(text.lower()) == "true")
+    start: str = _option("start", "earliest", _one_of("earliest", "latest"))  # for a stream without a checkpoint
+    timeout_s: float = _option("timeout", "30", _number(0.001, 86_400))  # seconds for each attempt to reach the store
+    attempts: int = _option("attempts", "5", _number(1, 1000, int))  # number of these attempts
+    curve_secret_file: str = _option("curve_secret_file", "", str)
+    curve_server_file: str = _option("curve_server_file", "", str)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Settings:
+        """Read the options; raises BadOption if one is missing, unknown or out of range."""
+        given = {name.lower(): value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
+        known = [one.metadata["name"] for one in fields(cls)]
+        unknown = sorted(given.keys() - set(known))
+        if unknown:
+            raise BadOption(unknown[0], f"there is none; there are {', '.join(known)}")
+        values: dict[str, Any] = {}
+        for name, one in zip(known, fields(cls), strict=True):
+            text = given.get(name, one.metadata["default"])
+            if text is None:
+                raise BadOption(name, "is needed")
+            try:
+                values[one.name] = one.metadata["parse"](text)
+            except ValueError as error:
+                raise BadOption(name, str(error)) from None
+        if bool(values["curve_secret_file"]) != bool(values["curve_server_file"]):
+            raise BadOption("curve_secret_file", "comes with curve_server_file")
+        return cls(**values)
+
+    def client(self) -> SyncClient:
+        """Connect from the current process, which reads the key files."""
+        extra: dict[str, Any] = {}
+        if self.curve_secret_file:
+            extra["socket_options"] = CurveFiles(self.curve_secret_file, self.curve_server_file).socket_options()
+        return SyncClient(self.brokers, timeout=self.timeout_s, attempts=self.attempts, **extra)

@@ -35,7 +35,7 @@ from core.zmtp.decoder import encode_message
 from titanic.errors import BadRequest
 from titanic.store.index.stored_request import State
 from titanic.wire.batch_frames import NO_REQUEST, BadChunk, BatchChunk, decode_stages, name_of_chunk, parse_count, parse_name
-from titanic.wire.tsp import BAD, FAILED, OK, PENDING, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
+from titanic.wire.tsp import BAD, FAILED, OK, PENDING, WAIT_MS_MAX, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -55,7 +55,6 @@ COMMIT: Final = b"titanic.commit"
 INTERNAL: Final = frozenset({STAGED, COMMIT})
 # Maximum time a commit waits for its rows before it answers 300.
 COMMIT_S: Final = 2.0
-WAIT_MS_MAX: Final = 60_000  # as `titanic.wait`
 # A commit may use a stage that expired while the store was down; after a start it has this long to do so.
 GRACE_S: Final = 1.0
 RETRY_S: Final = 0.2  # after the store was full or busy

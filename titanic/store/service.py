@@ -53,7 +53,6 @@ ABSENT: Final = (mdp.NoService, mdp.Busy, mdp.Unreachable)
 STALLED_S: Final = 0.2  # between two checks of a store that cannot acknowledge
 PROBE_TIMEOUT_S: Final = 1.0  # as in the guide
 FETCHED_BYTES: Final = 18  # command frame and status in front of a fetched reply
-WAIT_MS_MAX: Final = 60_000  # maximum time a waiting client that went away is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +180,9 @@ class Service:
         await store.wait_for_mirror()
         services = (
             (tsp.REQUEST, access.submit),
-            (tsp.REPLY, self._reply),
+            (tsp.REPLY, access.fetch),
             (tsp.CLOSE, access.close),
-            (tsp.WAIT, self._wait),
+            (tsp.WAIT, access.wait),
             (tsp.BATCH, access.batch),
             (tsp.LOOK, access.look),
         )
@@ -258,20 +257,6 @@ class Service:
     def _check_drained(self) -> None:
         if self._drained is not None and not self.delivery.in_flight and not self._drained.done():
             self._drained.set_result(None)
-
-    # ---- requests of clients
-
-    def _reply(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
-        if tsp.is_question(frames):
-            done([tsp.OK, tsp.EXTENSIONS_KNOWN])
-        else:
-            self._access.fetch(frames, user, done)
-
-    def _wait(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
-        if len(frames) != 2 or not frames[1].isdigit() or len(frames[1]) > 9:
-            done([tsp.BAD, b"a wait is a UUID and milliseconds"])
-        else:
-            self._access.wait(frames[:1], min(int(frames[1]), WAIT_MS_MAX) / 1000, user, done)
 
     # ---- delivery
 

@@ -52,6 +52,7 @@ EXTENSIONS_KNOWN: Final = b"options"
 OPTIONS_BYTES_MAX: Final = 1024  # a key of 255 bytes and three integers need less than 320
 KEY_BYTES_MAX: Final = 255  # as a service name; hash longer keys
 SERVICE_BYTES_MAX: Final = 255  # MDP-05
+WAIT_MS_MAX: Final = 60_000  # of one titanic.wait: how long a waiting client that went away is kept
 DELAY_MS_MAX: Final = 10 * 366 * 86_400_000  # ten years; sums stay below 2**63
 ATTEMPTS_MAX: Final = 65_535  # two bytes in the record
 KNOWN_MAX: Final = 4096  # names cached; more than any broker has services, and bounded against invented names
