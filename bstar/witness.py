@@ -210,10 +210,6 @@ class Witness(Service):
             self.book = before
             self._not_written(pending)
 
-    def _failed(self, error: Exception) -> None:
-        if not self._ended.done():
-            self._ended.set_exception(error)
-
     def _not_written(self, pending: PendingQuestion) -> None:
         self.counters["not_written"] += 1
         now = self._clock()

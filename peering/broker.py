@@ -231,12 +231,7 @@ class Broker(Service):
     async def drain(self, timeout_s: float) -> bool:
         """Read no more tasks and wait for outstanding replies; return whether all came in time."""
         self._apply(self.machine.drain(self._loop.time()))
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._finished.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await self._comes_within(timeout_s, self._finished)
 
     # --- sockets --------------------------------------------------------------------------------------------------------------
 
@@ -269,8 +264,7 @@ class Broker(Service):
                 taken = wanted.is_set() and socket.readable() and not other_is_next
                 frames: list[bytes] = await socket.recv_multipart() if taken else []
             except core.ZMQError as error:  # the socket is closed: `serve_forever` raises it
-                if not self._ended.done():
-                    self._ended.set_exception(error)
+                self._failed(error)
                 return
             if taken:
                 self._next_side = other

@@ -138,12 +138,7 @@ class Queue(Service):
         """Read no more requests and wait for outstanding replies; return whether all came in time."""
         self._machine.draining = True
         self._apply([])
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._drained.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await self._comes_within(timeout_s, self._drained)
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
@@ -157,8 +152,7 @@ class Queue(Service):
             try:
                 frames: list[bytes] = await self._frontend.recv_multipart()
             except core.ZMQError as error:  # the socket is closed: `serve_forever` raises it
-                if not self._ended.done():
-                    self._ended.set_exception(error)
+                self._failed(error)
                 return
             self._apply(self._machine.request(frames, self._loop.time()))
 

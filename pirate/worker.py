@@ -205,8 +205,7 @@ class Worker(Service):
         if isinstance(error, SimulatedCrash):
             self._stopping = True
             self._close_socket(0.0)
-            if not self._ended.done():
-                self._ended.set_exception(error)
+            self._failed(error)
         elif task.cancelled():
             self._apply(self._session.failed(now))
         elif error is not None:
