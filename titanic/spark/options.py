@@ -64,7 +64,7 @@ def _one_of(first: str, second: str) -> Callable[[str], str]:
 
 
 def _option(name: str, default: str | None, parse: Callable[[str], Any]) -> Any:
-    """Return the field of an option: its name, its default as Spark passes it, as text (None: it is needed), its conversion."""
+    """Return the field of an option: its name, its default as text (None: it is needed), and its conversion."""
     return field(metadata={"name": name, "default": default, "parse": parse})
 
 
