@@ -27,7 +27,7 @@ from bstar.net.lease_client import LeaseClient
 from bstar.net.state_channel import StateChannel
 from bstar.net.trouble import Troubles
 from bstar.net.voter import ITERATIONS_BEFORE_VERDICT, Voter
-from bstar.pair_key import trust_of_server
+from bstar.pair_key import trust_of
 from bstar.reactor import Reactor
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Pair(Reactor):
         self.service: Callable[[], dict[str, Any]] | None = None
         self._local, self._remote, self._witness_endpoint, self._control_endpoint = local, remote, witness, control
         self._lone_backup = lone_backup
-        self._trusts = [trust_of_server(pair_key, security, endpoint) for endpoint in (remote, witness or remote)]
+        self._trusts = [trust_of(pair_key, security, endpoint) for endpoint in (remote, witness or remote)]
         self._held_max, self._running_max = held_max, running_max
         self._control: Control | None = None
         self._handing_over = False

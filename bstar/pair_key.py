@@ -10,23 +10,18 @@ from core.security.credentials import Curve
 if TYPE_CHECKING:
     from core.security.credentials import Secured
 
-__all__ = ["trust_of_server", "trust_of_witness"]
+__all__ = ["trust_of"]
 
 
-def trust_of_server(given: bytes | None, security: Secured | None, endpoint: str) -> Trust:
-    """Return the trust of a server in its peer or the witness at an endpoint.
+def trust_of(given: bytes | None, security: Secured | None, endpoint: str | None) -> Trust:
+    """Return the trust of a server in its peer or the witness at an endpoint; with None, of a witness in its servers.
 
-    If the CURVE key expected there is our own, both sides have the secret.
+    If the CURVE key expected at the endpoint is our own, both sides have the secret. To a witness the first signed message shows that the
+    servers have its CURVE key.
     """
     if given is not None:
         return Trust(PairKey(given), required=True)
-    shared = security.shared_with(endpoint) if isinstance(security, Curve) else None
-    return Trust(None if shared is None else PairKey.derived(shared), required=False)
-
-
-def trust_of_witness(given: bytes | None, security: Secured | None) -> Trust:
-    """Return the trust of a witness; the first signed message shows it that the servers have its CURVE key."""
-    if given is not None:
-        return Trust(PairKey(given), required=True)
-    secret = security.lasting_secret if isinstance(security, Curve) else None
+    secret = None
+    if isinstance(security, Curve):
+        secret = security.lasting_secret if endpoint is None else security.shared_with(endpoint)
     return Trust(None if secret is None else PairKey.derived(secret), required=False)

@@ -24,7 +24,7 @@ from bstar.machine.member_values import EXPIRY_HEARTBEATS
 from bstar.machine.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer, signed_by
 from bstar.net.ballot_writer import BallotWriter
 from bstar.net.boot_clock import boot_clock
-from bstar.pair_key import trust_of_witness
+from bstar.pair_key import trust_of
 from core.daemon.logs import RateLimitedLog
 from core.rpc.service import Service
 from core.runtime import supervision
@@ -96,7 +96,7 @@ class Witness(Service):
         self._endpoint = endpoint
         self._lease_s = EXPIRY_HEARTBEATS * heartbeat_ms / 1000
         self._writer = BallotWriter(store, Record(RecordRole.WITNESS, 0, 1, 0), counters=self.counters, clock=clock)
-        self._trust = trust_of_witness(pair_key, security)
+        self._trust = trust_of(pair_key, security, None)
         self._log = RateLimitedLog(log)
         self._clock = clock
         self._waiting: deque[PendingQuestion] = deque()
