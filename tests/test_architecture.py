@@ -103,8 +103,7 @@ HANDLER = "a handler of the user: its error is the answer to the request, which 
 # Why -> "file function starter".
 UNSUPERVISED: dict[str, tuple[str, ...]] = {
     AWAITED: (
-        "core/security/zap_client.py _verdict ensure_future",
-        "core/security/authenticator.py _answer ensure_future",
+        "core/security/zap_client.py reply_of ensure_future",
         "core/cli.py body ensure_future",
         "core/daemon/run.py serve ensure_future",
         "core/runtime/event_loop.py until_one_ends ensure_future",

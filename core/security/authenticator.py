@@ -27,6 +27,7 @@ from core.runtime.supervision import ONCE
 from core.security.curve_keys import KEY_BYTES, KEY_CHARACTERS, key_pair, parse_key
 from core.security.curve_keys import public_key as raw_public_key
 from core.security.guess_limit import GUESSES_MAX, WINDOW_S, GuessLimit
+from core.security.zap_client import reply_of
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, Judge, ZapReply, ZapRequest
 
@@ -365,13 +366,5 @@ class ZapHandler:
             supervision.current().task("core authenticator", partial(self._answer, request), restart=ONCE, among=self._tasks)
 
     async def _answer(self, request: ZapRequest) -> None:
-        work = asyncio.ensure_future(self._judge(request))
-        try:
-            await asyncio.wait([work])
-        finally:
-            work.cancel()
-        failed = work.cancelled() or work.exception() is not None
-        if failed:
-            _log.error("the authenticator failed", exc_info=None if work.cancelled() else work.exception())
-        reply = ZapReply(b"500") if failed else work.result()
+        reply = await reply_of(self._judge, request, _log)
         self._socket.send_multipart(reply.encode(request))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Verdict = ZapReply | HandshakeError
 
-__all__ = ["Authentication", "Revoking"]
+__all__ = ["Authentication", "Revoking", "reply_of"]
 
 RECHECK_S: Final = 0.5  # a revoked peer is disconnected within a second
 # Limit of a verdict; the handshake timer of the socket usually ends the wait earlier (ZAP-12).
@@ -107,19 +107,7 @@ class Authentication:
 
     async def _verdict(self, judge: Judge | Revoking, request: ZapRequest) -> ZapReply:
         """Return the authenticator's reply; without one the verdict is 500 (ZAP-05)."""
-        task = asyncio.ensure_future(judge(request))
-        try:
-            done, _ = await asyncio.wait([task], timeout=VERDICT_S)
-        finally:
-            task.cancel()
-        if not done:
-            _log.error("the authenticator gave no verdict in time", extra={"timeout_s": VERDICT_S})
-            return ZapReply(b"500")
-        error = None if task.cancelled() else task.exception()
-        if task.cancelled() or error is not None:
-            _log.error("the authenticator failed", exc_info=error)
-            return ZapReply(b"500")
-        reply = task.result()
+        reply = await reply_of(judge, request, _log, VERDICT_S)
         if reply.status_code not in STATUS_CODES:
             _log.error("the authenticator gave no status", extra={"status_code": reply.status_code.hex()})
             return ZapReply(b"500")
@@ -142,6 +130,23 @@ class Authentication:
 
     async def wait_closed(self) -> None:
         await cancel_all(self._tasks)
+
+
+async def reply_of(judge: Judge | Revoking, request: ZapRequest, log: logging.Logger, timeout_s: float | None = None) -> ZapReply:
+    """Return the authenticator's reply, status 500 if it fails or takes too long."""
+    task = asyncio.ensure_future(judge(request))
+    try:
+        done, _ = await asyncio.wait([task], timeout=timeout_s)
+    finally:
+        task.cancel()
+    if not done:
+        log.error("the authenticator gave no verdict in time", extra={"timeout_s": timeout_s})
+        return ZapReply(b"500")
+    error = None if task.cancelled() else task.exception()
+    if task.cancelled() or error is not None:
+        log.error("the authenticator failed", exc_info=error)
+        return ZapReply(b"500")
+    return task.result()
 
 
 @dataclass(slots=True)
