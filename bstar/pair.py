@@ -162,8 +162,12 @@ class Pair(Reactor):
         machine, self._machine = self._machine, None
         if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
             self._lease_client.release(machine.ballot)
-        parts = (self._channel, self._lease_client, self._callbacks, self._voter, self._control)
-        await asyncio.gather(*(part.close() for part in parts if part is not None))
+        parts = [part.close() for part in (self._callbacks, self._voter, self._control) if part is not None]
+        for ended in (self._channel, self._lease_client):
+            if ended is not None:
+                ended.close()  # at once: nothing is published or asked any longer
+                parts.append(ended.wait_closed())
+        await asyncio.gather(*parts)
         self._writer.close()
 
     # --- registration ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ __all__ = ["trust_of"]
 
 
 def trust_of(given: bytes | None, security: Secured | None, endpoint: str | None) -> Trust:
-    """Return the trust of a server in its peer or the witness at an endpoint; with None, of a witness in its servers.
+    """Return the trust of a server in the program at an endpoint; with None, of a witness in its servers.
 
     If the CURVE key expected at the endpoint is our own, both sides have the secret. To a witness the first signed message shows that the
     servers have its CURVE key.

@@ -94,8 +94,10 @@ class LeaseClient:
         holder = self._last.holder
         return f"the witness has granted the lease to {holder}" if holder.counter else "the witness grants nothing so soon after its start"
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._socket.close(linger=200)  # a release that was just sent still leaves
+
+    async def wait_closed(self) -> None:
         await self._socket.wait_closed()
 
     def _send(self, question: Question) -> bool:

@@ -61,7 +61,7 @@ class StateChannel:
             self._out.set_receiver(self._on_subscriptions)
             self._in.connect(remote)
         except BaseException:
-            self._close()
+            self.close()
             raise
 
     @property
@@ -82,15 +82,14 @@ class StateChannel:
     def _wanted(self, form: bytes) -> bool:
         return any(topic and form.startswith(topic) for topic in self._topics)
 
-    async def close(self) -> None:
-        self._close()
-        await asyncio.gather(self._in.wait_closed(), self._out.wait_closed())
-
-    def _close(self) -> None:
+    def close(self) -> None:
         self._in.close()
         self._out.close(linger=200)  # the last message may ask the peer to take over
         if self._handle is not None:
             self._handle.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(self._in.wait_closed(), self._out.wait_closed())
 
     def _on_subscriptions(self, batch: list[list[bytes]]) -> None:
         for frames in batch:

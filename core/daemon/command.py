@@ -270,7 +270,7 @@ def _note_show_config(ctx: click.Context, param: click.Parameter, value: bool) -
 
 
 def _shape_wanted(option: click.Option) -> tuple[str, type | tuple[type, ...]]:
-    """Return the kind of TOML value an option takes, in words and as types; click would convert 2.5 to 2 and true to 1."""
+    """Return the kind of TOML value an option takes, in words and as types: click would convert 2.5 to 2."""
     if option.multiple:
         return "a list", list
     if option.is_flag:

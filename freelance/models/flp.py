@@ -44,7 +44,7 @@ def encode_request(control: bytes, body: Sequence[bytes]) -> list[bytes]:
 
 
 def decode_request(frames: Sequence[bytes]) -> FlpMessage | None:
-    """Decode a message from a client; None is a PING. Raises MalformedMessage: no frames, or a single one that is not `PING`."""
+    """Decode a message from a client; None is a PING. Raises MalformedMessage for any other single frame, or none."""
     return _decode(frames, PING)
 
 
