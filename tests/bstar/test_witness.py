@@ -137,6 +137,7 @@ async def test_witness_that_cannot_write_refuses_and_says_why(
         assert (await operator.look_at_witness(one.endpoint, 10.0))["trouble"] == "the ballot file cannot be written"
         assert (await first.ask(QuestionKind.KEEP, A)).kind is WitnessAnswerKind.GRANTED
         await first.say(QuestionKind.RELEASE, A)
+        await first.ask(QuestionKind.LOOK)  # it has the release, which comes before this
         full = False
         clock.ahead_s += 5.0
         assert (await second.ask(QuestionKind.ASK, B)).kind is WitnessAnswerKind.GRANTED

@@ -118,6 +118,8 @@ class Line:
         with suppress(OSError):
             while data := await source.read(65536):
                 await self._through.wait()
+                if sink.is_closing():
+                    break
                 sink.write(data)
                 await sink.drain()
         sink.close()
