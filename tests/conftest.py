@@ -77,6 +77,17 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, LoopFactory]:
     return {chosen: LOOP_FACTORIES[chosen]}
 
 
+def pytest_collection() -> None:
+    """Collect the tests without the garbage collector, which would look at all of them again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let it collect only what the tests make: a full collection of everything holds a busy machine's loops for seconds."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let all Spark tests share one process, and give them time: the first waits for a Java process to start."""
     if item.get_closest_marker("spark"):

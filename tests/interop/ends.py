@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PATIENCE_MS", "End", "Foreign", "ForeignEnd", "Ours", "OurEnd"]
 
 T = TypeVar("T")
-PATIENCE_MS = 10_000
+PATIENCE_MS = 60_000
 
 
 class End(Protocol):

@@ -95,7 +95,7 @@ async def test_what_we_sent_before_we_closed_comes_to_a_libzmq_peer_that_reads_l
     """Its mark is reached, so most messages wait here and in the systems while heartbeats are due (SOCK-15)."""
     theirs = zmq.Context()
     pull: Any = theirs.socket(zmq.PULL)
-    pull.rcvhwm, pull.rcvtimeo, pull.linger = 10, 10_000, 0
+    pull.rcvhwm, pull.rcvtimeo, pull.linger = 10, 60_000, 0
     port = pull.bind_to_random_port("tcp://127.0.0.1")
     async with core.Context() as context:
         push = context.socket(core.PUSH, linger=20_000, sndhwm=0, heartbeat_ivl=20, heartbeat_timeout=60)

@@ -29,7 +29,7 @@ def make(context: core.Context) -> Make:
     """Make a socket: linger 0, ten seconds for every wait, quick to reconnect."""
 
     def socket(kind: int, *, bind: str = "", connect: str = "", **options: int | bytes) -> core.Socket:
-        limits: dict[str, int | bytes] = {"linger": 0, "rcvtimeo": 10_000, "sndtimeo": 10_000, "reconnect_ivl": 1}
+        limits: dict[str, int | bytes] = {"linger": 0, "rcvtimeo": 60_000, "sndtimeo": 60_000, "reconnect_ivl": 1}
         made = context.socket(kind, **(limits | options))
         if bind:
             made.bind(bind)

