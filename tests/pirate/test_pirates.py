@@ -169,7 +169,7 @@ async def test_a_paused_workers_late_reply_goes_to_no_other_client(simple: bool)
         pirate.Queue(ANY, ANY, simple=simple, heartbeat_ms=10) as queue,
         pirate.Worker(queue.backend, slow, simple=simple, heartbeat_ms=10, liveness=100),
     ):
-        async with pirate.Client(queue.frontend, timeout=0.1, attempts=1) as client:
+        async with pirate.Client(queue.frontend, timeout=0.5, attempts=1) as client:
             with pytest.raises(pirate.NoReply):
                 await client.request(b"slow")
         if not simple:
