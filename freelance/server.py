@@ -95,7 +95,7 @@ class Server(Service):
         self._socket.set_receiver(receiver, express=self._answer_fast, on_peer=self._client_changed)
 
     async def _stop(self) -> None:
-        self.draining = self._socket is not None  # one that did not start may be entered again
+        self.draining = self._socket is not None  # a server that did not start may be entered again
         await self._running.cancel()
 
     @property

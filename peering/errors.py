@@ -43,7 +43,7 @@ class MalformedMessage(PeeringError, errors.MalformedMessage):
 
 
 class TaskLost(PeeringError):
-    """Tasks of a simulation had no reply in time (`lost`), or one that does not equal the task (`wrong`)."""
+    """Tasks of a simulation had no reply in time (`lost`), or a reply that does not equal the task (`wrong`)."""
 
     def __init__(self, *, lost: int, wrong: int) -> None:
         super().__init__(f"{lost} tasks were lost and {wrong} replies were wrong")

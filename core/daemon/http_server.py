@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from core.daemon.logs import RateLimit
-from core.daemon.metrics import SERIES_MAX, Histogram
+from core.daemon.metrics import SERIES_MAX, Family, Histogram
 from core.runtime import supervision
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from core.daemon.metrics import Family, MetricsPage, WebLimits
+    from core.daemon.metrics import MetricsPage, WebLimits
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -95,7 +95,7 @@ class _HttpConnection(asyncio.Protocol):
     def _cut(self) -> None:
         """Close a connection whose time is over, unless it streams."""
         if self._transport is not None and self.handler not in self._server.streaming:
-            self._server.cut += 1
+            self._server.dropped["request_s"] += 1
             self._transport.abort()
 
 
@@ -103,9 +103,8 @@ class Server:
     """Shows one page over HTTP."""
 
     def __init__(self, page: MetricsPage, limits: WebLimits, names: Sequence[str] = ()) -> None:
-        self.refused = 0  # connections beyond the limit
+        self.dropped = dict.fromkeys(("connections_max", "request_s", "host"), 0)  # what was refused or closed, by the limit it met
         self._names = {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), *names)}
-        self.cut = 0  # connections closed for taking too long
         self._page = page  # to serve
         self.limits = limits  # of HTTP clients
         self.connections: dict[_HttpConnection, None] = {}  # oldest first
@@ -153,7 +152,7 @@ class Server:
         server = self._runner.server
         assert server is not None
         if len(self.connections) >= self.limits.connections_max:
-            self.refused += 1
+            self.dropped["connections_max"] += 1
             # Silent connections must not block those that send requests: a probe sends its request at once.
             silent = next((connection for connection in self.connections if connection.silent), None)
             if silent is None:
@@ -188,6 +187,7 @@ class Server:
             if self._is_ours(request.headers.get("Host", "")):
                 response = await handler(request)
             else:
+                self.dropped["host"] += 1
                 response = web.Response(text="no such host here; --http-name NAME makes it one\n", status=421)
         except web.HTTPException as error:
             response = web.Response(text=f"{error.status} {error.reason}\n", status=error.status)
@@ -213,8 +213,13 @@ class Server:
         return json.dumps(head | self._page.snapshot().as_dict(), separators=(",", ":")).encode()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        text = self._cached("metrics", lambda: prometheus_text(self._page.families()))
+        text = self._cached("metrics", lambda: prometheus_text([*self._page.families(), self._dropped_family()]))
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _dropped_family(self) -> Family:
+        family = Family("http_dropped", "counter", "Connections and requests of this page that were refused or closed.", ("limit",))
+        family.samples += [((limit,), count) for limit, count in self.dropped.items()]
+        return family
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text="alive\n")

@@ -72,14 +72,14 @@ async def test_who_can_publish_where_a_server_listens_and_has_no_key_is_not_its_
     async with core.Context() as context, context.socket(core.XPUB, linger=0, xpub_verbose=1) as liar:
         liar.bind("inproc://liar")
         async with bstar.Pair(
-            bstar.PRIMARY, local="inproc://us", remote="inproc://liar", heartbeat_ms=20, pair_key=KEY, context=context
+            bstar.PRIMARY, local="inproc://us", remote="inproc://liar", heartbeat_ms=200, pair_key=KEY, context=context
         ) as pair:
             assert await liar.recv() == b"\x01BSTARS\x02"
             await liar.send(forged)
             # A frame under a topic it has not subscribed to never reaches it; one that does is dropped.
             await until(lambda: pair._clock() >= pair.machine.member.peer_until)
             await vote_until_it_serves(pair)
-            assert pair.ballot().counter < 50, "the ballot of the liar; its own is 1, or a little more where claims end unwritten"
+            assert pair.ballot().counter == 1
             assert pair.counters["state_unsigned"] == (forged[6:7] == b"\x02")
 
 

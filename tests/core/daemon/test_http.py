@@ -293,6 +293,22 @@ async def test_a_name_that_somebody_else_has_pointed_here_is_refused(host: str, 
     assert b"--http-name" in answer
 
 
+async def _dropped(url: str, limit: str) -> bool:
+    return f'http_dropped_total{{limit="{limit}"}} 1.0' in (await get(f"{url}/metrics"))[1]
+
+
+async def test_what_is_refused_or_closed_is_counted_on_the_page_by_the_limit_it_met() -> None:
+    async with served(a_page(), request_s=2, connections_max=1, keep_s=0) as url:
+        silent = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        assert not await _dropped(url, "host")
+        assert await _dropped(url, "connections_max")
+        await raw(url, b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        assert await _dropped(url, "host")
+        assert await raw(url, b"GET / HTTP/1.1\r\n") == b""
+        assert await _dropped(url, "request_s")
+        silent[1].close()
+
+
 async def test_malformed_requests_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
     async with served(a_page()) as url:
         for number in range(40):
