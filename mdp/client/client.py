@@ -13,7 +13,7 @@ from core.address import parse_connect
 from core.security.credentials import only_one
 from mdp.client.calls import Call, body_frames
 from mdp.client.engine import ClientEngine
-from mdp.client.iterators import Outcome, map_outcomes, stream_parts
+from mdp.client.iterators import Outcome, RequestWindow, map_outcomes, stream_parts
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
 from mdp.client.replies import PendingCallback, PendingFuture, Reply
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
@@ -226,6 +226,35 @@ class Client:
             window,
             key,
         )
+
+    def open_window(
+        self,
+        service: str | bytes,
+        on_end: Callable[[], None],
+        *,
+        timeout: float | None = None,
+        attempts: int | None = None,
+        deadline: float | None = None,
+        once: bool = False,
+        wait: bool = False,
+        trace: Mapping[str, Any] | None = None,
+    ) -> RequestWindow:
+        """Return a `RequestWindow`: requests whose outcomes are taken as they end, not in their order.
+
+        For callers that bound what is in flight themselves: it sends what it is given, as far as the client's `window` allows.
+
+        Args:
+            service: name of the service.
+            on_end: called on the event loop when there are outcomes to take, and there were none before. It must not raise.
+            timeout: this and the following as for `request`.
+            attempts: see there.
+            deadline: see there.
+            once: see there.
+            wait: see there.
+            trace: see there.
+        """
+        call = self._call(service, timeout, attempts, deadline, once=once, wait=wait, trace=trace)
+        return RequestWindow(self._engine, call, on_end)
 
     def stream(
         self,

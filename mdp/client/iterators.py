@@ -1,4 +1,4 @@
-"""The iterators of a client: outcomes of many requests in order, and the parts of one reply."""
+"""Many requests of a client: outcomes in order, outcomes as requests end, and the parts of one reply."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from mdp.client.calls import SETTLED, PendingRequest, body_frames
 from mdp.errors import Busy
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from mdp.client.engine import ClientEngine
     from mdp.errors import RequestError
 
-__all__ = ["Body", "Outcome", "map_outcomes", "stream_parts"]
+__all__ = ["Body", "Outcome", "RequestWindow", "map_outcomes", "stream_parts"]
 
 Body: TypeAlias = "bytes | Sequence[bytes]"
+S = TypeVar("S", bound=PendingRequest)
 
 
 @dataclass(slots=True)
@@ -85,7 +86,12 @@ async def map_outcomes(
                 wanted = window - len(slots)
                 bodies = list(islice(source, wanted))
                 more = len(bodies) == wanted
-                _submit_all(engine, call, bodies, submitted, key, slots)
+                batch = [PendingIterator(call, _frames(body)) for body in bodies]
+                if key is not None:
+                    for number, slot in enumerate(batch, submitted):
+                        slot.call = call.with_key(key(number))
+                slots += batch
+                _submit_all(engine, batch)
                 submitted += len(bodies)
             if not slots:
                 return
@@ -100,27 +106,95 @@ async def map_outcomes(
             engine.withdraw(slot)
 
 
-def _submit_all(
-    engine: ClientEngine,
-    call: Call,
-    bodies: list[Body],
-    first: int,
-    key: Callable[[int], str | bytes] | None,
-    slots: deque[PendingIterator],
-) -> None:
+class PendingSlot(PendingRequest):
+    """A request of a `RequestWindow`, which is its `caller`."""
+
+    __slots__ = ("index",)
+
+    index: int
+
+    def notify(self) -> None:
+        window = self.caller
+        if window is not None and self.stage == SETTLED:
+            self.caller = None
+            window.end(self)
+
+
+class RequestWindow:
+    """Requests to one service whose outcomes are taken in the order in which the requests end; see `mdp.Client.open_window`."""
+
+    def __init__(self, engine: ClientEngine, call: Call, on_end: Callable[[], None]) -> None:
+        self._engine = engine
+        self._call = call
+        self._on_end = on_end
+        self._open: dict[PendingSlot, None] = {}
+        self._ended: list[PendingSlot] = []
+        self._count = 0
+
+    def send(self, bodies: Sequence[Body], keys: Sequence[str | bytes] | None = None) -> int:
+        """Send requests together.
+
+        Args:
+            bodies: `bytes` for one frame, a sequence of `bytes` for several.
+            keys: idempotency keys, one for each, None for none.
+
+        Returns:
+            The `index` of the outcome of the first; the others follow. Those of a window are numbered from 0.
+
+        Raises:
+            ClientClosed: the client was closed.
+        """
+        first = self._count
+        self._count += len(bodies)
+        call = self._call
+        batch = [PendingSlot(call, _frames(body)) for body in bodies]
+        for index, slot in enumerate(batch, first):
+            slot.index, slot.caller = index, self
+            self._open[slot] = None
+        if keys is not None:
+            for slot, key in zip(batch, keys, strict=True):
+                slot.call = call.with_key(key)
+        for refused in _submit_all(self._engine, batch):
+            refused.notify()
+        return first
+
+    def take(self) -> list[Outcome]:
+        """Return the outcomes of the requests that have ended since the last call, in the order of their ends."""
+        ended, self._ended = self._ended, []
+        return [Outcome(slot.index, slot.reply, slot.error, slot.sent, slot.settled_at - slot.started_at) for slot in ended]
+
+    async def withdraw(self) -> None:
+        """Cancel what has not ended; broker and worker are notified (MDP/0.3)."""
+        given_up, self._open = self._open, {}
+        for slot in given_up:
+            slot.caller = None
+            self._engine.withdraw(slot)
+
+    def end(self, slot: PendingSlot) -> None:
+        """Keep the outcome of a request until it is taken."""
+        del self._open[slot]
+        self._ended.append(slot)
+        if len(self._ended) == 1:
+            self._on_end()
+
+
+def _frames(body: Body) -> Sequence[bytes]:
+    return (body,) if type(body) is bytes else body_frames(body) or (b"",)
+
+
+def _submit_all(engine: ClientEngine, batch: list[S]) -> list[S]:
+    """Send requests together; return those that were refused at once, which are settled."""
     engine.begin_iteration()
     machine, now = engine.machine, engine.now
-    batch = [PendingIterator(call, (body,) if type(body) is bytes else body_frames(body) or (b"",)) for body in bodies]
-    if key is not None:
-        for index, slot in enumerate(batch, first):
-            slot.call = call.with_key(key(index))
-    slots += batch
+    refused = []
     for slot in batch[machine.submit_many(batch, now) :]:
         try:
             machine.submit(slot, now)
         except (Busy, TooLarge) as error:
             slot.error, slot.stage, slot.started_at, slot.settled_at = error, SETTLED, now, now
+            refused.append(slot)
     engine.flush_all()
+    return refused
 
 
 async def stream_parts(engine: ClientEngine, prepare: Callable[[], Call], frames: Sequence[bytes]) -> AsyncGenerator[list[bytes], None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -13,7 +12,7 @@ from mdp.client.client import Outcome
 from mdp.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from mdp.spark.rows.loop_bridge import Destination
 
@@ -58,18 +57,48 @@ class Answering:
         for frame in self._answer(*frames):
             yield [frame]
 
-    async def map(
-        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
-    ) -> AsyncIterator[Outcome]:
-        source = enumerate(requests)
-        while batch := [(index, frames, key(index)) for index, frames in islice(source, window)]:
-            self.most_under_way = max(self.most_under_way, len(batch))
-            self.keys.extend(made for _, _, made in batch)
-            await asyncio.sleep(0)
-            while self.silent:
-                await asyncio.sleep(0.001)
-            for index, frames, _ in batch:
-                try:
-                    yield Outcome(index, self._answer(*frames), None, 1, 0.001)
-                except RequestError as error:
-                    yield Outcome(index, None, error, error.attempts, 0.001)
+    def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> AnsweringWindow:
+        return AnsweringWindow(self, on_end)
+
+    def outcome(self, index: int, frames: Sequence[bytes]) -> Outcome:
+        try:
+            return Outcome(index, self._answer(*frames), None, 1, 0.001)
+        except RequestError as error:
+            return Outcome(index, None, error, error.attempts, 0.001)
+
+
+class AnsweringWindow:
+    """Requests in flight, all of which end in the loop's next iteration, unless the client is silent."""
+
+    def __init__(self, client: Answering, on_end: Callable[[], None]) -> None:
+        self._client = client
+        self._on_end = on_end
+        self._count = 0
+        self._open: list[tuple[int, Sequence[bytes]]] = []
+        self._ended: list[tuple[int, Sequence[bytes]]] = []
+
+    def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int:
+        first = self._count
+        self._count += len(bodies)
+        if not self._open:
+            asyncio.get_running_loop().call_soon(self._end_all)
+        self._open += enumerate(bodies, first)
+        self._client.keys += keys
+        self._client.most_under_way = max(self._client.most_under_way, len(self._open))
+        return first
+
+    def take(self) -> list[Outcome]:
+        ended, self._ended = self._ended, []
+        return [self._client.outcome(index, frames) for index, frames in ended]
+
+    async def withdraw(self) -> None:
+        self._open = []
+
+    def _end_all(self) -> None:
+        if self._open and self._client.silent:
+            asyncio.get_running_loop().call_later(0.001, self._end_all)
+            return
+        ended, self._open = self._open, []
+        self._ended += ended
+        if ended:
+            self._on_end()

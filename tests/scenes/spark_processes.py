@@ -10,9 +10,9 @@ from mdp.spark.demo.processes import POLL_S, READY_WITHIN_S, Processes, workers_
 
 
 class ServiceProcesses(Processes):
-    def offer(self, service: str, handler: str) -> None:
+    def offer(self, service: str, handler: str, *options: str) -> None:
         """Start a worker process for another service, and wait until it is registered."""
-        process = self._start(service, "worker", "--broker", self.broker, "--service", service, "--handler", handler)
+        process = self._start(service, "worker", "--broker", self.broker, "--service", service, "--handler", handler, *options)
         give_up_at = time.monotonic() + READY_WITHIN_S
         with SyncClient(self.broker, timeout=1.0, attempts=1) as client:
             while not workers_of(client, service):

@@ -1,81 +1,161 @@
-"""Requests of one partition: a bounded number in flight, answers in row order, retries when the broker is full.
+"""Requests of one partition: a bounded number and amount in flight, answers by row, retries when the broker is full.
 
-Runs inside the event loop, as one task per partition; per row it makes the answer only.
+Runs inside the event loop, as one task per partition; per row it makes the answer only. Requests are sent in the order of the rows, and
+their answers are put into the rows' places in whatever order they come: a slow row delays no other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from concurrent.futures import Future
-from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from core.machine.backoff import backoff_s
 from core.runtime import supervision
-from mdp.client.client import Outcome
-from mdp.errors import Busy, HandlerError, RequestError
+from mdp.errors import Busy
+from mdp.spark.flow.parts_window import PartsOutcome, PartsWindow, StreamClient
 from mdp.spark.rows.reply_columns import OK, Answer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["RequestClient", "Chunk", "Exchange"]
+    from mdp.client.client import Outcome
+
+__all__ = ["ROW_BYTES", "WINDOW_BYTES", "Chunk", "Exchange", "Flow", "RequestClient", "RequestSender", "answer_bytes"]
 
 # A full broker refuses at once without executing: wait briefly, then twice as long each time. Twenty waits are about 15 s, the time a
 # broker takes to notice dead workers and to give their requests to others.
 BUSY_FIRST_WAIT_S = 0.05
 _BUSY_WAIT_MAX_S = 1.0
 _BUSY_WAITS_MAX = 20
-# A row's reply is kept in memory until its last part arrives: it becomes rows only if it is complete.
-PARTS_MAX = 100_000
-PARTS_BYTES_MAX = 64 * 1024 * 1024
+# Bytes of requests in flight and of replies that wait for a row before theirs, unless the caller says otherwise.
+WINDOW_BYTES = 64 * 1024 * 1024
+# Memory of a small row in flight or waiting, beside its bytes: frames, key, request and answer are some Python objects each.
+ROW_BYTES = 512
+# Requests leave together: no more are sent before an eighth of the window is free.
+_REFILL = 8
 
 
-class RequestClient(Protocol):
+class RequestSender(Protocol):
+    """Requests in flight; see `mdp.client.iterators.RequestWindow`."""
+
+    def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int: ...  # the index of the first
+
+    def take(self) -> Sequence[Outcome]: ...  # what has ended since the last call
+
+    async def withdraw(self) -> None: ...
+
+
+class RequestClient(StreamClient, Protocol):
     """Client operations that an exchange needs."""
 
-    def map(
-        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
-    ) -> AsyncIterator[Outcome]: ...  # the outcomes in order
-
-    def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]: ...  # the parts of a reply
+    def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> RequestSender: ...
 
 
-@dataclass(slots=True, eq=False)
-class Chunk:
-    """Rows that enter and leave the exchange together."""
+@dataclass(slots=True)
+class Flow:
+    """State of an exchange for the thread of its partition; the loop writes it."""
 
-    requests: Sequence[tuple[bytes, ...]]  # body frames `(body, …)` of each row
-    keys: Sequence[str]
-    answers: list[Answer] = field(init=False)  # one per row, in order; complete when `finished` is
-    missing: int = field(init=False)  # rows without an answer
-    # Resolved by the loop when every row has its answer; any thread may wait for it.
-    finished: Future[None] = field(init=False, default_factory=Future)
-
-    def __post_init__(self) -> None:
-        self.missing = len(self.requests)
-        self.answers = [_NOT_YET] * self.missing
+    hungry: bool = True  # the exchange takes another chunk
+    tight: bool = False  # half of the memory is used: answers should be taken before their chunk is finished
+    changed: threading.Event = field(default_factory=threading.Event)  # set when one of these was set, or a chunk finished
 
 
 _NOT_YET = Answer(None, "", None, 0, 0.0)
+_TAKEN = Answer(None, "", None, 0, 0.0)
+
+
+class Chunk:
+    """Rows that enter the exchange together.
+
+    Args:
+        requests: body frames `(body, …)` of each row, None for a row that is refused.
+        keys: of each request.
+        refused: answers of the rows that cannot be sent.
+
+    Attributes:
+        answers: one for each row, in order; complete when `finished` is, except those that were taken before.
+        missing: rows without an answer.
+        finished: resolved by the loop when every row has its answer; any thread may wait for it.
+    """
+
+    __slots__ = ("_next", "answers", "finished", "keys", "missing", "requests")
+
+    def __init__(self, requests: list[tuple[bytes, ...] | None], keys: Sequence[str], refused: Mapping[int, Answer] | None = None) -> None:
+        self.requests = requests
+        self.keys = keys
+        self.answers = [_NOT_YET] * len(requests)
+        for number, answer in (refused or {}).items():
+            self.answers[number] = answer
+        self.missing = len(requests) - len(refused or {})
+        self.finished: Future[None] = Future()
+        self._next = 0
+
+    def take(self, *, ordered: bool) -> tuple[list[int], list[Answer]]:
+        """Remove answers; return the numbers of their rows, and them: with `ordered` only those with no row missing before.
+
+        Called by the thread of the partition, while the loop may add answers.
+        """
+        answers = self.answers
+        begin = end = self._next
+        if ordered:
+            while end < len(answers) and answers[end] is not _NOT_YET:
+                end += 1
+            numbers = list(range(begin, end))
+        else:
+            numbers = [n for n in range(begin, len(answers)) if answers[n] is not _NOT_YET and answers[n] is not _TAKEN]
+        taken = [answers[number] for number in numbers]
+        for number in numbers:
+            answers[number] = _TAKEN
+        while self._next < len(answers) and answers[self._next] is _TAKEN:
+            self._next += 1
+        return numbers, taken
+
+    @property
+    def empty(self) -> bool:
+        """Whether every answer was taken."""
+        return self._next == len(self.answers)
 
 
 class Exchange:
-    """Sender of the rows of chunks, with at most `window` in flight."""
+    """Sender of the rows of chunks.
 
-    def __init__(self, client: RequestClient, service: str, window: int, *, parts: bool = False, wait: bool = False) -> None:
-        self._client = client
-        self._service = service
+    Args:
+        client: sends requests.
+        service: name of the service.
+        window: maximum requests in flight.
+        window_bytes: maximum bytes of requests in flight and of answers that were not taken; one request is always in flight.
+        parts: take replies part by part.
+        wait: wait for a service that has no worker at the moment.
+    """
+
+    def __init__(
+        self,
+        client: RequestClient,
+        service: str,
+        window: int,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        parts: bool = False,
+        wait: bool = False,
+    ) -> None:
+        self.flow = Flow()
         self._window = window
-        self._parts = parts  # take replies part by part
-        self._wait = wait  # wait for a service that has no worker at the moment
-        self._fed: list[Chunk] = []  # not finished, a few at most
-        self._unsent: deque[tuple[Chunk, Iterator[int]]] = deque()  # with the numbers of the rows to send
-        self._refused: dict[Chunk, list[int]] = {}  # rows a full broker refused
-        self._refusals = 0  # consecutive rounds with refusals
+        self._refill_at = window - max(1, window // _REFILL)
+        self._window_bytes = window_bytes
         self._more = asyncio.Event()
+        make = PartsWindow(client, service, self._more.set, wait=wait) if parts else client.open_window(service, self._more.set, wait=wait)
+        self._requests: RequestSender = make
+        self._fed: list[Chunk] = []  # not finished
+        self._unsent: deque[tuple[Chunk, int]] = deque()  # with the number of the row
+        self._in_flight: dict[int, tuple[Chunk, int, int]] = {}  # by index: chunk, number of the row, bytes counted for it
+        self._used = 0  # bytes counted: of requests in flight with the replies expected, and of answers not taken
+        self._reply_bytes: float | None = None  # moving mean, None before the first
+        self._refused: list[tuple[Chunk, int]] = []  # rows a full broker refused
+        self._refusals = 0  # consecutive rounds with refusals
         self._fault: Exception | None = None
         self._task = supervision.current().task("mdp dispatch exchange", self._run, restart=supervision.ONCE, failed=self._failed)
 
@@ -83,117 +163,115 @@ class Exchange:
         """Take a chunk; its rows are sent as the window allows."""
         if not chunk.missing:
             chunk.finished.set_result(None)
+            self.flow.changed.set()
         elif self._task.done():
             chunk.finished.set_exception(self._fault or asyncio.CancelledError())
+            self.flow.changed.set()
         else:
             self._fed.append(chunk)
-            self._unsent.append((chunk, iter(range(len(chunk.requests)))))
+            self._unsent.extend((chunk, number) for number, frames in enumerate(chunk.requests) if frames is not None)
             self._more.set()
+
+    def release(self, octets: int) -> None:
+        """Note that answers of so many bytes were taken."""
+        self._used -= octets
+        self._more.set()
 
     async def close(self) -> None:
         """Give up all rows without an answer: drop waiting ones, cancel those in flight."""
         self._task.cancel()
         await asyncio.wait([self._task])
+        await self._requests.withdraw()
 
     async def _run(self) -> None:
         while True:
             await self._more.wait()
             self._more.clear()
-            if self._unsent:
-                await (self._stream_fed() if self._parts else self._ask_fed())
-            if self._refused:
+            for outcome in self._requests.take():
+                self._record(outcome)
+            if self._refused and not self._in_flight:
                 await self._back_off()
+            # Nothing more for a full broker: first the refused rows.
+            if not self._refused and self._unsent and len(self._in_flight) <= self._refill_at:
+                self._send()
+            self._tell()
 
     def _failed(self, error: Exception) -> None:
         """Report an error of this program or its arguments to the partition, which must not wait for ever."""
         self._fault = error
         for chunk in self._fed:
             chunk.finished.set_exception(error)
+        self.flow.changed.set()
 
-    async def _ask_fed(self) -> None:
-        in_flight: deque[tuple[Chunk, int]] = deque()
-        keys: deque[str] = deque()
+    def _send(self) -> None:
+        rows: list[tuple[Chunk, int, int]] = []
+        bodies: list[tuple[bytes, ...]] = []
+        free = self._window - len(self._in_flight)
+        while self._unsent and len(rows) < free:
+            chunk, number = self._unsent[0]
+            body = chunk.requests[number]
+            if body is not None:
+                octets = sum(map(len, body))
+                # A reply is expected to be as large as the request, until the first of them.
+                octets += ROW_BYTES + int(octets if self._reply_bytes is None else self._reply_bytes)
+                if self._used + octets > self._window_bytes and (self._in_flight or rows):
+                    break
+                self._used += octets
+                rows.append((chunk, number, octets))
+                bodies.append(body)
+            self._unsent.popleft()
+        if rows:
+            first = self._requests.send(bodies, [chunk.keys[number] for chunk, number, _ in rows])
+            self._in_flight.update(enumerate(rows, first))
 
-        def bodies() -> Iterator[tuple[bytes, ...]]:
-            # Nothing more for a full broker: first the refused rows.
-            while self._unsent and not self._refused:
-                chunk, numbers = self._unsent[0]
-                for number in numbers:
-                    in_flight.append((chunk, number))
-                    keys.append(chunk.keys[number])
-                    yield chunk.requests[number]
-                    if self._refused:
-                        return
-                self._unsent.popleft()
+    def _tell(self) -> None:
+        """Tell the partition what is wanted from it: chunks, or that it takes answers."""
+        flow = self.flow
+        tight = self._used > self._window_bytes // 2
+        hungry = len(self._unsent) < self._window and self._used < self._window_bytes
+        if (tight, hungry) != (flow.tight, flow.hungry) or tight:
+            flow.tight, flow.hungry = tight, hungry
+            if tight or hungry:
+                flow.changed.set()
 
-        outcomes = self._client.map(self._service, bodies(), window=self._window, key=lambda _: keys.popleft(), wait=self._wait)
-        async with aclosing(cast("AsyncGenerator[Outcome, None]", outcomes)):
-            async for outcome in outcomes:
-                self._record(*in_flight.popleft(), outcome)
-
-    async def _stream_fed(self) -> None:
-        """Send rows whose replies come in parts, with a task for each request in flight."""
-        in_flight: set[asyncio.Task[None]] = set()
-        try:
-            while self._unsent or in_flight:
-                while self._unsent and not self._refused and len(in_flight) < self._window:
-                    chunk, numbers = self._unsent[0]
-                    number = next(numbers, None)
-                    if number is None:
-                        self._unsent.popleft()
-                    else:
-                        in_flight.add(asyncio.create_task(self._stream_one(chunk, number)))
-                if not in_flight:
-                    return
-                done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-        finally:
-            for task in in_flight:
-                task.cancel()
-            if in_flight:
-                await asyncio.wait(in_flight)
-
-    async def _stream_one(self, chunk: Chunk, number: int) -> None:
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        parts: list[list[bytes]] = []
-        octets = 0
-        error: RequestError | None = None
-        try:
-            asked = self._client.stream(self._service, *chunk.requests[number], key=chunk.keys[number], wait=self._wait)
-            async with aclosing(asked) as stream:
-                async for part in stream:
-                    parts.append(part)
-                    octets += sum(map(len, part))
-                    if len(parts) > PARTS_MAX or octets > PARTS_BYTES_MAX:
-                        error = HandlerError(self._service, text=f"a reply of more than {PARTS_MAX} parts or {PARTS_BYTES_MAX} bytes")
-                        break
-        except RequestError as failed:
-            error = failed
-        outcome = Outcome(number, None, error, 1 if error is None else error.attempts, clock() - began)
-        self._record(chunk, number, outcome, None if error is not None else [] if parts == [[b""]] else parts)
-
-    def _record(self, chunk: Chunk, number: int, outcome: Outcome, parts: list[list[bytes]] | None = None) -> None:
+    def _record(self, outcome: Outcome) -> None:
+        chunk, number, octets = self._in_flight.pop(outcome.index)
+        self._used -= octets
         error = outcome.error
         if error is None:
+            parts = outcome.parts if isinstance(outcome, PartsOutcome) else None
             answer = Answer(outcome.reply, OK, None, outcome.attempts, outcome.latency_s * 1000, parts)
             self._refusals = 0
         elif isinstance(error, Busy) and self._refusals < _BUSY_WAITS_MAX:
-            self._refused.setdefault(chunk, []).append(number)
+            self._refused.append((chunk, number))
             return
         else:
             answer = Answer(None, error.code, str(error), outcome.attempts, outcome.latency_s * 1000)
+        size = answer_bytes(answer)
+        self._used += size
+        if error is None:
+            self._reply_bytes = size if self._reply_bytes is None else self._reply_bytes + (size - self._reply_bytes) / _REFILL
+        chunk.requests[number] = None  # its bytes are not needed any longer
         chunk.answers[number] = answer
         chunk.missing -= 1
         if not chunk.missing:
             self._fed.remove(chunk)
             chunk.finished.set_result(None)
+            self.flow.changed.set()
 
     async def _back_off(self) -> None:
         """Wait, then put refused rows before the unsent ones."""
         await asyncio.sleep(backoff_s(BUSY_FIRST_WAIT_S, _BUSY_WAIT_MAX_S, self._refusals))
         self._refusals += 1
-        self._unsent.extendleft((chunk, iter(numbers)) for chunk, numbers in reversed(self._refused.items()))
-        self._refused = {}
-        self._more.set()
+        self._unsent.extendleft(reversed(self._refused))
+        self._refused = []
+
+
+def answer_bytes(answer: Answer) -> int:
+    """Return what an answer counts against `window_bytes`."""
+    octets = ROW_BYTES
+    if answer.reply is not None:
+        octets += sum(map(len, answer.reply))
+    if answer.parts is not None:
+        octets += sum(sum(map(len, part)) for part in answer.parts)
+    return octets

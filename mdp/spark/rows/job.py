@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 from mdp.client.client import Client
-from mdp.spark.dispatch_choices import ON_ERROR, WINDOW_MAX
+from mdp.spark.dispatch_choices import ON_ERROR
 from mdp.spark.rows.loop_bridge import Destination
+from mdp.spark.rows.options import Bounds, DispatchOptions
 from mdp.spark.rows.partition import UNNAMED, Plan, answer_partition
 from mdp.spark.rows.reply_columns import RAW_REPLY, arrow_type, decoder
 from mdp.wire.commands import is_service_name
@@ -58,14 +59,11 @@ def dispatch(
     parts: bool = False,
     key: str | None = None,
     job: str | None = None,
-    window: int = 256,
-    timeout: float = 30.0,
-    attempts: int = 5,
-    wait: bool = False,
     on_error: str = "column",
     counts: Counts | None = None,
     curve: CurveFiles | None = None,
     client_options: Mapping[str, Any] | None = None,
+    **options: Unpack[DispatchOptions],
 ) -> DataFrame:
     """Send each row to a service and return the rows with the replies.
 
@@ -80,32 +78,43 @@ def dispatch(
         parts: each part (PARTIAL) of a reply is a row, numbered in `_part`; with "arrow" each row of a part is. No parts: a row of nulls.
         key: column with the idempotency key of each row; null or None: the key is derived from job, partition and request.
         job: name of the job in those keys, the same when it is submitted again; None for a new one.
-        window: maximum requests in flight per partition.
-        timeout: seconds to wait for each attempt.
-        attempts: maximum times a request is sent.
-        wait: wait for a service that has no worker, as long as attempts x timeout allow, instead of failing with NO_SERVICE.
         on_error: "column": the row stays with the reason; "fail": the job fails with the first row's reason; "drop": the row is left out.
         counts: updated as tasks end.
         curve: files with CURVE keys, on the executors.
         client_options: further keyword arguments of `mdp.Client`.
+        options: `window`, `window_bytes`, `ordered`, `timeout`, `attempts`, `wait`: see `Bounds`.
 
     Returns:
         The columns of `df`, those of the reply (with `reply_` before a name `df` has too), `_status` (`OK` or the code of the error),
-        `_error`, `_attempts`, `_latency_ms`; rows in the order they had in their partitions.
+        `_error`, `_attempts`, `_latency_ms`; rows in the order they had in their partitions, if `ordered`.
 
     Raises:
         ValueError, core.InvalidEndpoint: an argument is out of range, or a column is missing or exists already.
         TypeError: the schema has a type a reply cannot have, or the client has no such option.
     """
     reply = RAW_REPLY if schema is None else _struct(schema)
-    _check(window=window, timeout=timeout, attempts=attempts, on_error=on_error)
-    to = _destination(broker, service, timeout, attempts, client_options, curve)
+    bounds = Bounds(**options)
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
+    to = _destination(broker, service, bounds, client_options, curve)
     output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
     asked = _request_of(df, request, key)
     columns = tuple((field.name, arrow_type(field.dataType)) for field in reply.fields)
     decoding = decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode
-    name = job or UNNAMED + uuid.uuid4().hex
-    plan = Plan(to, service, asked, columns, tuple(output.names), decoding, key, name, window, on_error, counts, parts, wait)
+    plan = Plan(
+        to=to,
+        service=service,
+        request=asked,
+        reply=columns,
+        output_names=tuple(output.names),
+        decode=decoding,
+        key=key,
+        job=job or UNNAMED + uuid.uuid4().hex,
+        bounds=bounds,
+        on_error=on_error,
+        counts=counts,
+        parts=parts,
+    )
     return df.mapInArrow(partial(answer_partition, plan), output)
 
 
@@ -124,7 +133,7 @@ def _request_of(
 
 
 def _destination(
-    broker: str | Sequence[str], service: str, timeout: float, attempts: int, options: Mapping[str, Any] | None, curve: CurveFiles | None
+    broker: str | Sequence[str], service: str, bounds: Bounds, options: Mapping[str, Any] | None, curve: CurveFiles | None
 ) -> Destination:
     """Return the destination, after checking that a client can be made for it."""
     brokers = broker if isinstance(broker, str) else tuple(broker)
@@ -132,7 +141,7 @@ def _destination(
         raise ValueError("no broker is given")
     if not is_service_name(service.encode()):
         raise ValueError(f"service name {service[:300]!r} is not 1 to 255 bytes of printable text")
-    to = Destination(brokers, float(timeout), attempts, tuple(sorted((options or {}).items())), curve)
+    to = Destination(brokers, float(bounds.timeout), bounds.attempts, tuple(sorted((options or {}).items())), curve)
     # It does not connect before it is entered; an error here spares one in every task, each with a page of Java.
     Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
     return to
@@ -143,17 +152,6 @@ def _struct(schema: str | StructType) -> StructType:
     if not isinstance(parsed, StructType):
         raise ValueError(f"schema names the reply's columns with their types, as in 'km double'; {schema!r} is one type")
     return parsed
-
-
-def _check(*, window: int, timeout: float, attempts: int, on_error: str) -> None:
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
-    if not 1 <= window <= WINDOW_MAX:
-        raise ValueError(f"window is 1 to {WINDOW_MAX}, not {window}")
-    if timeout <= 0:
-        raise ValueError(f"timeout is a number of seconds above 0, not {timeout}")
-    if attempts < 1:
-        raise ValueError(f"attempts is 1 or more, not {attempts}")
 
 
 def _output_schema(df: DataFrame, reply: StructType, outcome: Sequence[StructField]) -> StructType:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from core.runtime import supervision
 from core.runtime.event_loop import loop_factory
 from mdp.client.client import Client
-from mdp.spark.rows.exchange import Exchange
+from mdp.spark.dispatch_choices import WINDOW_MAX
+from mdp.spark.rows.exchange import WINDOW_BYTES, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from mdp.spark.rows.curve_files import CurveFiles
     from mdp.spark.rows.exchange import Chunk, RequestClient
 
-__all__ = ["Bridge", "Destination", "process_bridge"]
+__all__ = ["Bridge", "Destination", "Passage", "process_bridge"]
 
 # Clients kept for the next partition. A process with more brokers reconnects for each.
 _IDLE_CLIENTS_MAX = 4
@@ -48,7 +49,8 @@ class Destination:
 
 
 def _connect(to: Destination) -> AbstractAsyncContextManager[RequestClient]:
-    options = dict(to.options)
+    # What is in flight is bounded by the windows of the partitions.
+    options = {"window": WINDOW_MAX, **dict(to.options)}
     if to.curve is not None:
         options["socket_options"] = {**options.get("socket_options", {}), **to.curve.socket_options()}
     return Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **options)
@@ -81,6 +83,41 @@ class SharedClient:
             self.client.set_exception(error)
 
 
+class Passage:
+    """Way of a partition to its exchange, which is on another thread; a call passes a chunk without waiting."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
+        self._loop = loop
+        self._exchange = exchange
+        self._flow = exchange.flow
+
+    def __call__(self, chunk: Chunk) -> None:
+        self._flow.hungry = False  # until the loop has seen it
+        self._loop.call_soon_threadsafe(self._exchange.feed, chunk)
+
+    def release(self, octets: int) -> None:
+        """Note that answers of so many bytes were taken."""
+        self._loop.call_soon_threadsafe(self._exchange.release, octets)
+
+    @property
+    def hungry(self) -> bool:
+        """Whether the exchange takes another chunk."""
+        return self._flow.hungry
+
+    @property
+    def tight(self) -> bool:
+        """Whether answers should be taken before their chunk is finished."""
+        return self._flow.tight
+
+    def begin_check(self) -> None:
+        """Begin to look at chunks and at the state of the exchange; `wait` notices what changes from now on."""
+        self._flow.changed.clear()
+
+    def wait(self) -> None:
+        """Wait until there was a change."""
+        self._flow.changed.wait()
+
+
 class Bridge:
     """Event loop on a daemon thread, with the clients on it."""
 
@@ -95,15 +132,12 @@ class Bridge:
 
     @contextmanager
     def exchange(
-        self, to: Destination, service: str, window: int, *, parts: bool = False, wait: bool = False
-    ) -> Iterator[Callable[[Chunk], object]]:
-        """Open an exchange for one partition; leaving the block gives up rows without an answer. Other arguments as for `Exchange`.
-
-        The block gets a function that passes a chunk to the loop without waiting; the chunk's `finished` resolves when it is done.
-        """
-        exchange = self._run(self._open(to, service, window, parts, wait))
+        self, to: Destination, service: str, window: int, *, window_bytes: int = WINDOW_BYTES, parts: bool = False, wait: bool = False
+    ) -> Iterator[Passage]:
+        """Open an exchange for one partition; leaving the block gives up rows without an answer. Other arguments as for `Exchange`."""
+        exchange = self._run(self._open(to, service, window, window_bytes=window_bytes, parts=parts, wait=wait))
         try:
-            yield lambda chunk: self._loop.call_soon_threadsafe(exchange.feed, chunk)
+            yield Passage(self._loop, exchange)
         finally:
             self._run(self._release(to, exchange))
 
@@ -125,7 +159,7 @@ class Bridge:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _open(self, to: Destination, service: str, window: int, parts: bool, wait: bool) -> Exchange:
+    async def _open(self, to: Destination, service: str, window: int, **bounds: Any) -> Exchange:
         shared = self._clients.pop(to, None)
         if shared is None:
             client = self._connect(to)
@@ -135,7 +169,7 @@ class Bridge:
         self._clients[to] = shared
         shared.users += 1
         try:
-            return Exchange(await shared.client, service, window, parts=parts, wait=wait)
+            return Exchange(await shared.client, service, window, **bounds)
         except BaseException:
             del self._clients[to]
             raise

@@ -1,7 +1,8 @@
 """One partition in a Spark task: rows to requests, replies to rows. Runs in Spark's Python workers.
 
-Rows go to the loop in chunks and come back as chunks, in order. At most one chunk more than the window is kept, so the next batch is not
-pulled from Spark while the service is busy: this is the back-pressure.
+Rows go to the loop in chunks. Their answers are taken in the order of the rows, or as chunks finish with `ordered=False`. The next batch is
+pulled from Spark when the service can take more: no window of rows waits unsent, and less than `window_bytes` are held. This is the
+back-pressure.
 """
 
 from __future__ import annotations
@@ -13,24 +14,31 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
-from mdp.spark.rows.exchange import Chunk
+from mdp.spark.rows.exchange import Chunk, answer_bytes
 from mdp.spark.rows.loop_bridge import Destination, process_bridge
 from mdp.spark.rows.reply_columns import OK, Answer, part_columns, reply_columns
 from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts, row_frames
+from mdp.spark.rows.user_functions import UserFunctionFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import Row
 
     from mdp.spark.rows.accumulators import Counts
+    from mdp.spark.rows.loop_bridge import Passage
+    from mdp.spark.rows.options import Bounds
     from mdp.spark.rows.reply_columns import Decode
 
-__all__ = ["CHUNK_ROWS", "UNNAMED", "DispatchFailed", "Plan", "answer_partition", "job_name"]
+__all__ = ["BAD_ROW", "CHUNK_ROWS", "UNNAMED", "DispatchFailed", "Plan", "answer_partition", "job_name"]
 
 # Rows per chunk. Smaller chunks cost more switches and make small batches, larger ones delay the first replies.
 CHUNK_ROWS = 2_000
+# Part of `window_bytes` that one chunk may have.
+_CHUNK_PART = 8
+# Status of a row of which no request can be made.
+BAD_ROW = "BAD_ROW"
 # Prefix of the name of an unnamed job.
 UNNAMED = "unnamed-"
 
@@ -62,32 +70,66 @@ class Plan:
     decode: Decode
     key: str | None
     job: str
-    window: int
+    bounds: Bounds
     on_error: str
     counts: Counts | None
     parts: bool = False
-    wait: bool = False
+
+
+@dataclass(slots=True)
+class _Held:
+    """A chunk whose answers were not all taken."""
+
+    piece: pa.RecordBatch
+    chunk: Chunk
+    first_row: int  # number of its first row in the partition
 
 
 def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the batches with their replies, in order; raises DispatchFailed with `on_error="fail"`."""
+    """Yield the rows of the batches with their replies; raises DispatchFailed with `on_error="fail"`."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     keys = PartitionKeys(job_name(plan.job, context), partition)
-    waiting: deque[tuple[pa.RecordBatch, Chunk]] = deque()
-    held_rows = 0
-    first_row = 0
-    with process_bridge().exchange(plan.to, plan.service, plan.window, parts=plan.parts, wait=plan.wait) as feed:
-        for piece in _pieces(batches):
-            chunk = _chunk(plan, piece, keys)
-            feed(chunk)
-            waiting.append((piece, chunk))
-            held_rows += piece.num_rows
-            while held_rows >= plan.window + CHUNK_ROWS or (waiting and waiting[0][1].finished.done()):
-                held_rows -= waiting[0][0].num_rows
-                first_row += yield from _answered(plan, *waiting.popleft(), partition, first_row)
-        while waiting:
-            first_row += yield from _answered(plan, *waiting.popleft(), partition, first_row)
+    pieces = _pieces(batches, plan.bounds.window_bytes // _CHUNK_PART)
+    held: deque[_Held] = deque()
+    rows = 0
+    more = True
+    bounds = plan.bounds
+    with process_bridge().exchange(
+        plan.to, plan.service, bounds.window, window_bytes=bounds.window_bytes, parts=plan.parts, wait=bounds.wait
+    ) as passage:
+        while more or held:
+            passage.begin_check()
+            if (found := _next_answers(plan, held, passage)) is not None:
+                taken, numbers, answers = found
+                yield _answered(plan, taken, numbers, answers, partition)
+                # After the yield: Spark has written these rows, and asks for the next.
+                passage.release(sum(map(answer_bytes, answers)))
+            elif more and (passage.hungry or not held):
+                piece = next(pieces, None)
+                if piece is None:
+                    more = False
+                else:
+                    held.append(_Held(piece, _chunk(plan, piece, keys), rows))
+                    rows += piece.num_rows
+                    passage(held[-1].chunk)
+            else:
+                passage.wait()
+
+
+def _next_answers(plan: Plan, held: deque[_Held], passage: Passage) -> tuple[_Held, list[int], list[Answer]] | None:
+    """Take answers that may be yielded now: those of a finished chunk, of any when memory is needed."""
+    for one in list(held)[: 1 if plan.bounds.ordered else None]:
+        finished = one.chunk.finished.done()
+        if finished:
+            one.chunk.finished.result()
+        if finished or passage.tight:
+            numbers, answers = one.chunk.take(ordered=plan.bounds.ordered)
+            if one.chunk.empty:
+                held.remove(one)
+            if numbers:
+                return one, numbers, answers
+    return None
 
 
 def job_name(job: str | None, context: TaskContext | None) -> str:
@@ -103,23 +145,36 @@ def job_name(job: str | None, context: TaskContext | None) -> str:
     return f"{query if job is None or job.startswith(UNNAMED) else job}/{number}"
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pieces(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Cut batches into chunks of a few rows and bytes."""
     for batch in batches:
-        for start in range(0, batch.num_rows, CHUNK_ROWS):
-            yield batch.slice(start, CHUNK_ROWS)
+        if batch.num_rows:
+            rows = max(1, min(CHUNK_ROWS, bytes_max * batch.num_rows // max(batch.nbytes, 1)))
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)
 
 
 def _chunk(plan: Plan, piece: pa.RecordBatch, keys: PartitionKeys) -> Chunk:
-    requests = row_frames(piece, plan.request) if callable(plan.request) else column_frames(piece, plan.request)
-    if plan.key is None:
-        return Chunk(requests, [keys.next(frames) for frames in requests])
-    given = column_texts(piece.column(plan.key))
-    return Chunk(requests, [keys.next(f) if k is None else short_key(k) for k, f in zip(given, requests, strict=True)])
+    refused: dict[int, Answer] = {}
+    requests: list[tuple[bytes, ...] | None] = []
+    if callable(plan.request):
+        for frames in row_frames(piece, plan.request):
+            if isinstance(frames, UserFunctionFailed):
+                refused[len(requests)] = Answer(None, BAD_ROW, f"the request function failed: {frames!s:.200}", 0, 0.0)
+                requests.append(None)
+            else:
+                requests.append(frames)
+    else:
+        requests += column_frames(piece, plan.request)
+    given = [None] * len(requests) if plan.key is None else column_texts(piece.column(plan.key))
+    names = [
+        "" if frames is None else keys.next(frames) if key is None else short_key(key) for key, frames in zip(given, requests, strict=True)
+    ]
+    return Chunk(requests, names, refused)
 
 
-def _answered(plan: Plan, piece: pa.RecordBatch, chunk: Chunk, partition: int, first_row: int) -> Generator[pa.RecordBatch, None, int]:
-    chunk.finished.result()
-    answers = chunk.answers
+def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], partition: int) -> pa.RecordBatch:
+    """Return rows of a chunk, by number, with their answers."""
     of, numbers = None, None
     if plan.parts:
         columns, of, numbers = part_columns(answers, plan.reply, plan.decode)
@@ -127,20 +182,21 @@ def _answered(plan: Plan, piece: pa.RecordBatch, chunk: Chunk, partition: int, f
         columns = reply_columns(answers, plan.reply, plan.decode)
     if plan.counts is not None:
         plan.counts.add(answers)
-    failed = [number for number, answer in enumerate(answers) if answer.status != OK]
+    failed = [index for index, answer in enumerate(answers) if answer.status != OK]
     if failed and plan.on_error == "fail":
         first = answers[failed[0]]
-        raise DispatchFailed(plan.service, first.status, first.error, partition, first_row + failed[0])
-    rows = piece.num_rows
+        raise DispatchFailed(plan.service, first.status, first.error, partition, held.first_row + rows[failed[0]])
     if of is not None:
         answers = [answers[index] for index in of]
-        piece = piece.take(pa.array(of, pa.int64()))
+        rows = [rows[index] for index in of]
+    piece = held.piece
+    if rows != list(range(piece.num_rows)):
+        piece = piece.take(pa.array(rows, pa.int64()))
     more = () if numbers is None else (pa.array(numbers, pa.int32()),)
     batch = pa.RecordBatch.from_arrays([*piece.columns, *columns, *_outcome(answers), *more], names=list(plan.output_names))
     if failed and plan.on_error == "drop":
         batch = batch.filter(pa.array([answer.status == OK for answer in answers]))
-    yield batch
-    return int(rows)
+    return batch
 
 
 def _outcome(answers: list[Answer]) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgpack
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types
 
 from core.machine.bounded_msgpack import unpack
+from mdp.spark.rows.user_functions import UserFunctionFailed, guarded
 
 Decode: TypeAlias = Callable[[list[bytes]], Mapping[str, Any] | Sequence[Any]]
 
@@ -25,8 +27,11 @@ BAD_REPLY = "BAD_REPLY"
 # Column of the reply without a schema: the unchanged frames.
 RAW_REPLY = types.StructType([types.StructField("reply", types.ArrayType(types.BinaryType(), containsNull=False))])
 
-# Errors of reading untrusted bytes, in msgpack, in Arrow and in a decode function that trusts its input.
-_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error, msgpack.UnpackException)
+# Errors of reading untrusted bytes, in msgpack and in Arrow; a function of the user is guarded, whatever it raises.
+_UNREADABLE = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error),
+    *(msgpack.UnpackException, pa.ArrowException),
+)
 
 _ATOMIC: dict[type[types.DataType], pa.DataType] = {
     types.BooleanType: pa.bool_(),
@@ -145,25 +150,36 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
     kinds = [kind for _, kind in columns]
     nothing = (None,) * len(names)
     rows: list[Sequence[Any]] = []
+    read = guarded(partial(_read, decode, names))
     for answer in answers:
         values: Sequence[Any] = nothing
         if answer.reply is not None:
             try:
-                values = _in_order(decode(answer.reply), names)
-            except _UNREADABLE as error:
+                values = read(answer.reply)
+            except UserFunctionFailed as error:
                 _set_bad_reply(answer, str(error))
         rows.append(values)
     try:
         return _columns(rows, kinds)
     except _UNREADABLE:
-        # A value does not fit its column. Arrow does not tell which, so each row is converted alone; this is rare.
-        for number, values in enumerate(rows):
-            try:
-                _columns([values], kinds)
-            except _UNREADABLE as error:
-                _set_bad_reply(answers[number], str(error))
-                rows[number] = nothing
+        for number, reason in _misfits(rows, kinds, 0, len(rows)):
+            _set_bad_reply(answers[number], reason)
+            rows[number] = nothing
         return _columns(rows, kinds)
+
+
+def _misfits(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType], start: int, end: int) -> Iterator[tuple[int, str]]:
+    """Yield the rows that do not fit the columns, with the reason."""
+    # Arrow does not tell which, so the rows are halved.
+    try:
+        _columns(rows[start:end], kinds)
+    except _UNREADABLE as error:
+        if end - start == 1:
+            yield start, str(error)
+            return
+        middle = (start + end) // 2
+        yield from _misfits(rows, kinds, start, middle)
+        yield from _misfits(rows, kinds, middle, end)
 
 
 def part_columns(
@@ -179,11 +195,12 @@ def part_columns(
     of: list[int] = []
     numbers: list[int | None] = []
     rows: list[Sequence[Any]] = []
+    read = guarded(partial(_read_part, decode, names))
     for index, answer in enumerate(answers):
         found: list[Sequence[Any]] = []
         try:
             for part in answer.parts or ():
-                found += [_in_order(row, names) for row in (arrow_rows(part) if decode is decode_arrow else [decode(part)])]
+                found += read(part)
             _columns(found, kinds)
         except _UNREADABLE as error:
             _set_bad_reply(answer, str(error))
@@ -192,6 +209,14 @@ def part_columns(
         numbers += range(len(found)) if found else [None]
         of += [index] * max(len(found), 1)
     return _columns(rows, kinds), of, numbers
+
+
+def _read(decode: Decode, names: Sequence[str], frames: list[bytes]) -> Sequence[Any]:
+    return _in_order(decode(frames), names)
+
+
+def _read_part(decode: Decode, names: Sequence[str], frames: list[bytes]) -> list[Sequence[Any]]:
+    return [_in_order(row, names) for row in (arrow_rows(frames) if decode is decode_arrow else [decode(frames)])]
 
 
 def _columns(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType]) -> list[pa.Array]:

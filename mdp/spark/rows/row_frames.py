@@ -17,11 +17,14 @@ Text, so that a person can send the same request with `mdp call`. Arrow converts
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from mdp.spark.rows.user_functions import UserFunctionFailed, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,18 +39,29 @@ def column_frames(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[byt
     return list(zip(*(_octets(batch.column(name)) for name in names), strict=True))
 
 
-def row_frames(batch: pa.RecordBatch, request: Callable[[Row], Sequence[bytes]]) -> list[tuple[bytes, ...]]:
-    """Return the body frames a function makes of each row; raises TypeError for anything but one or more bytes objects."""
+def row_frames(batch: pa.RecordBatch, request: Callable[[Row], Sequence[bytes]]) -> list[tuple[bytes, ...] | UserFunctionFailed]:
+    """Return the body frames a function makes of each row, or why it made none."""
     from pyspark.sql import Row
 
     # A Row class called with values is the fastest way to make many rows of the same columns.
     make_row = Row(*batch.schema.names)
     rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    return [_checked(request(make_row(*values))) for values in rows]
+    make_frames = guarded(partial(_made, request))
+    found: list[tuple[bytes, ...] | UserFunctionFailed] = []
+    for values in rows:
+        try:
+            found.append(make_frames(make_row(*values)))
+        except UserFunctionFailed as error:
+            found.append(error)
+    return found
 
 
 def column_texts(column: pa.Array) -> list[str | None]:
     return [None if value is None else value.decode(errors="backslashreplace") for value in _nullable_octets(column)]
+
+
+def _made(request: Callable[[Row], Sequence[bytes]], row: Row) -> tuple[bytes, ...]:
+    return _checked(request(row))
 
 
 def _checked(frames: Any) -> tuple[bytes, ...]:

@@ -116,6 +116,70 @@ async def test_what_map_cannot_even_submit_is_an_outcome_too() -> None:
     assert [type(outcome.error) for outcome in outcomes] == [Unreachable, Unreachable, Busy, Busy]
 
 
+# ---------------------------------------------------------------------------------------------------------------------------------- window
+
+
+async def test_a_window_gives_outcomes_as_requests_end(endpoint: str) -> None:
+    gate, wake = asyncio.Event(), asyncio.Event()
+
+    async def hold_first(request: Request) -> bytes:
+        if request.body[0] == b"0":
+            await gate.wait()
+        if request.body[0] == b"7":
+            raise ValueError
+        return request.body[0]
+
+    async with Worker(endpoint, "hold", handler=hold_first), Client(endpoint) as client:
+        window = client.open_window("hold", wake.set, wait=True)
+        assert window.send([b"%d" % n for n in range(10)]) == 0
+        assert window.send([[b"10", b"more"]]) == 10
+        taken: list[Outcome] = []
+        while len(taken) < 10:
+            await wake.wait()
+            wake.clear()
+            taken += window.take()
+        assert sorted(outcome.index for outcome in taken) == [*range(1, 11)]
+        errors = {outcome.index: type(outcome.error) for outcome in taken if outcome.error is not None}
+        assert errors == {7: HandlerError}
+        assert all(outcome.reply == [b"%d" % outcome.index] for outcome in taken if outcome.index != 7)
+        gate.set()
+        await wake.wait()
+        assert [outcome.index for outcome in window.take()] == [0]
+        assert window.take() == []
+
+
+async def test_a_window_cancels_what_it_withdraws_and_tells_nothing_of_it(stand_in: StandIn) -> None:
+    called = 0
+
+    def on_end() -> None:
+        nonlocal called
+        called += 1
+
+    async with Client(stand_in.endpoint) as client:
+        window = client.open_window("echo", on_end)
+        window.send([b"a", b"b"], ["key-a", "key-b"])
+        sent = [(await stand_in.next())[1] for _ in range(2)]
+        assert [decode_request_options(message[2]).key for message in sent] == [b"key-a", b"key-b"]
+        await window.withdraw()
+        for _ in range(2):
+            assert (await stand_in.next())[1][0].startswith(CLIENT_CANCEL_03)
+        assert client.in_flight == 0
+    assert (called, window.take()) == (0, [])
+
+
+async def test_what_a_window_cannot_even_submit_is_an_outcome_too() -> None:
+    wake = asyncio.Event()
+    async with Client(NO_LISTENER, waiting_max=2, timeout=0.02, attempts=1) as client:
+        window = client.open_window("echo", wake.set)
+        window.send([b"x"] * 4)
+        taken = window.take()
+        while len(taken) < 4:
+            wake.clear()
+            await wake.wait()
+            taken += window.take()
+    assert [type(outcome.error) for outcome in taken] == [Busy, Busy, Unreachable, Unreachable]
+
+
 async def test_map_refuses_a_window_of_zero(endpoint: str) -> None:
     async with Client(endpoint) as client:
         with pytest.raises(ValueError, match="window"):

@@ -29,6 +29,7 @@ async def count_up(request: Request) -> AsyncIterator[bytes]:
 
 _failed: set[bytes] = set()
 _done = 0
+_gathered = 0
 
 
 async def one_in_a_hundred(request: Request) -> bytes:
@@ -56,6 +57,15 @@ async def straggling(request: Request) -> bytes:
         while _done < 200:
             await asyncio.sleep(0.01)
     _done += 1
+    return bytes(msgpack.packb({"n": int(request.body[0])}))
+
+
+async def gathering(request: Request) -> bytes:
+    """Answer when there have been 1,500 requests."""
+    global _gathered
+    _gathered += 1
+    while _gathered < 1500:
+        await asyncio.sleep(0.01)
     return bytes(msgpack.packb({"n": int(request.body[0])}))
 
 

@@ -45,6 +45,7 @@ def frail(tmp_path_factory: pytest.TempPathFactory, frail_gate: Path) -> Iterato
     ) as processes:
         processes.offer("one_in_a_hundred", "tests.mdp.spark.services:one_in_a_hundred")
         processes.offer("straggling", "tests.mdp.spark.services:straggling")
+        processes.offer("gathering", "tests.mdp.spark.services:gathering", "--concurrency", "2000")
         yield processes
 
 
@@ -69,6 +70,12 @@ def test_a_straggler_holds_back_its_own_place_and_not_the_others(spark: SparkSes
     rows = ask(spark.range(0, 1000, 1, 1), frail, "straggling").collect()
     assert [row["n"] for row in rows] == list(range(1000))
     assert {row["_status"] for row in rows} == {"OK"}
+
+
+def test_a_window_above_a_thousand_is_in_flight_at_once(spark: SparkSession, frail: ServiceProcesses) -> None:
+    """The service answers when it has 1,500 requests."""
+    rows = ask(spark.range(0, 1500, 1, 1), frail, "gathering", window=1500, on_error="fail").collect()
+    assert [row["n"] for row in rows] == list(range(1500))
 
 
 def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSession, frail: ServiceProcesses, frail_gate: Path) -> None:

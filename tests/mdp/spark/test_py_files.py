@@ -29,10 +29,11 @@ assert not strange, strange
 import pyarrow, uuid
 from mdp.spark.rows.loop_bridge import Destination
 from mdp.spark.rows.job import OUTCOME
+from mdp.spark.rows.options import Bounds
 from mdp.spark.rows.partition import Plan, answer_partition
 from mdp.spark.rows.reply_columns import decoder
 plan = Plan(Destination("tcp://127.0.0.1:9", 0.2, 1), "s", ("x",), (("y", pyarrow.string()),), ("x", "y", *OUTCOME.names),
-            decoder("msgpack"), None, "job", 4, "column", None)
+            decoder("msgpack"), None, "job", Bounds(window=4), "column", None)
 (rows,) = answer_partition(plan, [pyarrow.RecordBatch.from_pydict({"x": ["1", "2"]})])
 assert rows.column("_status").to_pylist() == ["UNREACHABLE"] * 2, rows
 """

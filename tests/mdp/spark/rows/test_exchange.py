@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mdp.client.client import Outcome
 from mdp.errors import Busy, NoService, RequestError, Timeout
-from mdp.spark.rows.exchange import Chunk, Exchange
+from mdp.spark.rows.exchange import ROW_BYTES, Chunk, Exchange, answer_bytes
+from mdp.spark.rows.reply_columns import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
 
 class Client:
@@ -26,6 +27,8 @@ class Client:
         self.gate = asyncio.Event()
         self.gate.set()
         self.fail: Callable[[bytes], RequestError | None] = lambda _: None
+        self.next_to_end: Callable[[int], int] = lambda _: 0  # from how many are in flight to the place of the next to end
+        self.reply_bytes = 1
 
     async def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]:
         assert service == "echo"
@@ -41,35 +44,56 @@ class Client:
         finally:
             self.under_way -= 1
 
-    async def map(
-        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
-    ) -> AsyncIterator[Outcome]:
+    def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> Window:
         assert service == "echo"
-        self.rounds += 1
-        slots: list[bytes] = []
-        source = iter(requests)
-        index = 0
-        more = True
-        try:
-            while True:
-                while more and len(slots) < window:
-                    body = next(source, None)
-                    if body is None:
-                        more = False
-                        break
-                    self.asked.append((body[0], key(len(self.asked))))
-                    slots.append(body[0])
-                self.under_way = len(slots)
-                if not slots:
-                    return
-                await self.gate.wait()
+        return Window(self, on_end)
+
+
+class Window:
+    """Requests in flight, which end one after the other."""
+
+    def __init__(self, client: Client, on_end: Callable[[], None]) -> None:
+        self.client = client
+        self.on_end = on_end
+        self.count = 0
+        self.slots: list[tuple[int, bytes]] = []
+        self.ended: list[tuple[int, bytes]] = []
+        self.ending: asyncio.Task[None] | None = None
+
+    def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int:
+        first = self.count
+        self.count += len(bodies)
+        self.client.rounds += not self.slots
+        self.client.asked += [(body[0], key) for body, key in zip(bodies, keys, strict=True)]
+        self.slots += [(index, body[0]) for index, body in enumerate(bodies, first)]
+        self.client.under_way = len(self.slots)
+        if self.ending is None or self.ending.done():
+            self.ending = asyncio.create_task(self.end())
+        return first
+
+    async def end(self) -> None:
+        while self.slots:
+            await self.client.gate.wait()
+            self.ended.append(self.slots.pop(self.client.next_to_end(len(self.slots))))
+            self.client.under_way = len(self.slots)
+            self.on_end()
+            for _ in range(8):  # what follows is done before the next
                 await asyncio.sleep(0)
-                row = slots.pop(0)
-                error = self.fail(row)
-                yield Outcome(index, None if error else [row + b"!"], error, 2, 0.25)
-                index += 1
-        finally:
-            self.under_way = 0
+
+    def take(self) -> list[Outcome]:
+        ended, self.ended = self.ended, []
+        return [self.outcome(index, row) for index, row in ended]
+
+    def outcome(self, index: int, row: bytes) -> Outcome:
+        error = self.client.fail(row)
+        return Outcome(index, None if error else [row + b"!" * self.client.reply_bytes], error, 2, 0.25)
+
+    async def withdraw(self) -> None:
+        self.slots = []
+        self.client.under_way = 0
+        if self.ending is not None:
+            self.ending.cancel()
+            await asyncio.wait([self.ending])
 
 
 def rows(count: int, prefix: str = "r") -> Chunk:
@@ -77,8 +101,8 @@ def rows(count: int, prefix: str = "r") -> Chunk:
 
 
 @asynccontextmanager
-async def exchange(client: Client, window: int = 8) -> AsyncIterator[Exchange]:
-    made = Exchange(client, "echo", window)
+async def exchange(client: Client, window: int = 8, **bounds: Any) -> AsyncIterator[Exchange]:
+    made = Exchange(client, "echo", window, **bounds)
     yield made
     await made.close()
 
@@ -196,6 +220,70 @@ async def test_closing_gives_up_waiting_rows_and_those_in_flight(client: Client)
     assert client.under_way == 0
     assert len(client.asked) == 8
     assert not chunk.finished.done()
+
+
+async def test_a_slow_row_holds_up_no_other_and_the_answers_stand_in_order(client: Client) -> None:
+    """The window counts what is in flight: all others pass beside the first row."""
+    client.next_to_end = lambda count: min(1, count - 1)
+    chunk, later = rows(50), rows(50, "later")
+    async with exchange(client, window=4) as exchanging:
+        exchanging.feed(chunk)
+        exchanging.feed(later)
+        while client.under_way != 1 or len(client.asked) < 100:
+            await asyncio.sleep(0)
+        await finished(chunk, later)
+    assert client.rounds == 1
+    assert [answer.reply for answer in chunk.answers] == [[f"r{n}!".encode()] for n in range(50)]
+
+
+async def test_bytes_in_flight_and_held_are_bounded_and_one_row_always_goes(client: Client) -> None:
+    client.reply_bytes = 1000
+    most, released = 0, 0
+    chunk = rows(60)
+    size = ROW_BYTES + 1003
+    async with exchange(client, window=60, window_bytes=10 * size) as exchanging:
+        client.next_to_end = lambda count: count - 1  # the first row ends last
+        exchanging.feed(chunk)
+        while not chunk.finished.done():
+            held = sum(answer_bytes(answer) for answer in chunk.answers if answer.status == "OK")
+            most = max(most, held + client.under_way * ROW_BYTES - released)
+            exchanging.release(sum(map(answer_bytes, chunk.take(ordered=True)[1])))
+            await asyncio.sleep(0)
+    # The first replies are larger than their requests, by which they were judged: 29 are sent, and not 60.
+    assert most <= 30 * size
+    assert len(client.asked) == 60
+
+
+async def test_a_row_larger_than_all_that_is_allowed_is_sent_alone(client: Client) -> None:
+    chunk = rows(5)
+    async with exchange(client, window_bytes=1) as exchanging:
+        exchanging.feed(chunk)
+        while not chunk.finished.done():
+            assert client.under_way <= 1
+            exchanging.release(sum(map(answer_bytes, chunk.take(ordered=True)[1])))
+            await asyncio.sleep(0)
+    assert len(client.asked) == 5
+
+
+async def test_a_row_that_was_refused_before_is_not_sent(client: Client) -> None:
+    chunk = Chunk([(b"a",), None, (b"c",)], ["a", "", "c"], {1: Answer(None, "BAD_ROW", "no", 0, 0.0)})
+    async with exchange(client) as exchanging:
+        exchanging.feed(chunk)
+        await finished(chunk)
+    assert [answer.status for answer in chunk.answers] == ["OK", "BAD_ROW", "OK"]
+    assert [row for row, _ in client.asked] == [b"a", b"c"]
+
+
+def test_answers_are_taken_in_order_or_as_they_are_there() -> None:
+    chunk = rows(4)
+    answer = Answer([b"x"], "OK", None, 1, 0.0)
+    chunk.answers[0] = chunk.answers[2] = answer
+    assert chunk.take(ordered=True)[0] == [0]
+    assert chunk.take(ordered=True)[0] == []
+    assert chunk.take(ordered=False)[0] == [2]
+    chunk.answers[1] = chunk.answers[3] = answer
+    assert chunk.take(ordered=False) == ([1, 3], [answer, answer])
+    assert chunk.empty
 
 
 @pytest.mark.faults

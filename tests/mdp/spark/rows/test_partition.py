@@ -10,12 +10,15 @@ import pytest
 
 from mdp.errors import NoService
 from mdp.spark.rows.loop_bridge import Bridge, Destination
+from mdp.spark.rows.options import Bounds
 from mdp.spark.rows.partition import CHUNK_ROWS, DispatchFailed, Plan, answer_partition
 from mdp.spark.rows.reply_columns import decode_map
 from tests.scenes.spark_client import Answering, echo_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql import Row
 
 PLAN = Plan(
     to=Destination("b", timeout_s=1.0, attempts=1),
@@ -26,7 +29,7 @@ PLAN = Plan(
     decode=decode_map,
     key=None,
     job="job",
-    window=16,
+    bounds=Bounds(window=16),
     on_error="column",
     counts=None,
 )
@@ -71,7 +74,7 @@ def test_rows_come_out_in_order_with_the_reply_and_the_outcome(answering: Answer
     assert set(table["_error"].to_pylist()) == {None}
     assert set(table["_attempts"].to_pylist()) == {1}
     assert min(table["_latency_ms"].to_pylist()) >= 0
-    assert answering.most_under_way == PLAN.window
+    assert answering.most_under_way == PLAN.bounds.window
 
 
 def test_a_partition_without_rows_gives_none(answering: Answering) -> None:
@@ -133,7 +136,7 @@ def test_batches_are_not_pulled_while_enough_rows_wait(answering: Answering) -> 
         ahead = max(ahead, pulled - given)
         given += batch.num_rows
     assert given == 20_000
-    assert ahead <= PLAN.window + CHUNK_ROWS + 100
+    assert ahead <= PLAN.bounds.window + CHUNK_ROWS + 100
 
 
 def test_a_task_that_is_given_up_stops_asking(answering: Answering) -> None:
@@ -141,3 +144,44 @@ def test_a_task_that_is_given_up_stops_asking(answering: Answering) -> None:
     assert next(iter(rows)).num_rows == CHUNK_ROWS
     rows.close()  # type: ignore[attr-defined]
     assert len(answering.keys) <= 4 * CHUNK_ROWS
+
+
+def poisoned(row: Row) -> list[bytes]:
+    return [b"%d" % (row.x // (row.x - 7) and row.x)]
+
+
+def test_a_row_of_which_no_request_can_be_made_has_its_own_error(answering: Answering) -> None:
+    table = answered(replace(PLAN, request=poisoned), 3000)
+    failed = [row for row in table.to_pylist() if row["_status"] != "OK"]
+    assert [(row["x"], row["_status"], row["_attempts"]) for row in failed] == [(7, "BAD_ROW", 0)]
+    assert "ZeroDivisionError" in failed[0]["_error"]
+    with pytest.raises(DispatchFailed, match=r"row 7 of partition 0 .* BAD_ROW"):
+        answered(replace(PLAN, request=poisoned, on_error="fail"), 3000)
+
+
+def test_a_decode_function_may_raise_anything_for_a_row(answering: Answering) -> None:
+    def decode(frames: list[bytes]) -> dict[str, str]:
+        found = dict(decode_map(frames))
+        if found["answer"] in {"3", "2999"}:
+            raise KeyError("no such answer")
+        return found
+
+    table = answered(replace(PLAN, decode=decode), 3000)
+    failed = [(row["x"], row["_status"], row["answer"]) for row in table.to_pylist() if row["_status"] != "OK"]
+    assert failed == [(3, "BAD_REPLY", None), (2999, "BAD_REPLY", None)]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_little_memory_gives_every_row_once(answering: Answering, ordered: bool) -> None:
+    table = answered(replace(PLAN, bounds=Bounds(window=16, window_bytes=4096, ordered=ordered)), 300, 1000)
+    assert sorted(table["x"].to_pylist()) == list(range(1300))
+    assert [row["answer"] for row in table.to_pylist()] == [str(row["x"]) for row in table.to_pylist()]
+    if ordered:
+        assert table["x"].to_pylist() == list(range(1300))
+
+
+def test_chunks_have_few_bytes(answering: Answering) -> None:
+    large = pa.RecordBatch.from_pydict({"x": ["y" * 1000] * 500})
+    sizes = [batch.num_rows for batch in answer_partition(replace(PLAN, bounds=Bounds(window_bytes=800_000)), [large])]
+    assert sum(sizes) == 500
+    assert max(sizes) <= 100

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
+import mdp.spark.rows.reply_columns as columns_module
 from mdp.spark.rows.reply_columns import BAD_REPLY, OK, Answer, arrow_type, decode_frames, decode_map, decode_text, reply_columns
 
 COLUMNS = [("iata", pa.string()), ("km", pa.float64())]
@@ -105,3 +106,19 @@ def test_spark_types_have_their_arrow_types() -> None:
     assert arrow_type(schema) == expected
     with pytest.raises(TypeError, match="interval"):
         arrow_type(types.DayTimeIntervalType())
+
+
+def test_one_misfit_among_many_costs_a_few_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
+    converted = 0
+
+    def counting(values: Any, kind: pa.DataType) -> pa.Array:
+        nonlocal converted
+        converted += len(values)
+        return pa.array(values, type=kind)
+
+    monkeypatch.setattr(columns_module, "_column", counting)
+    given_answers = answers(*[packed({"iata": "x", "km": 1.5})] * 1999, packed({"iata": "x", "km": "far"}))
+    columns = reply_columns(given_answers, COLUMNS, decode_map)
+    assert [answer.status for answer in given_answers] == [OK] * 1999 + [BAD_REPLY]
+    assert columns[1].null_count == 1
+    assert converted <= 8 * 2000 * len(COLUMNS)

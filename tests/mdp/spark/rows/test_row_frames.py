@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from mdp.spark.rows.row_frames import column_frames, column_texts, row_frames
+from mdp.spark.rows.user_functions import UserFunctionFailed
 
 MOMENT = datetime(2024, 1, 31, 10, 0, 0, 250, tzinfo=UTC)
 
@@ -58,8 +59,16 @@ def test_a_function_makes_frames_of_a_row_with_names() -> None:
 @pytest.mark.parametrize("returned", [b"bare", [], ["text"], [b"ok", 1]])
 def test_a_function_that_returns_no_frames_is_refused(returned: Any) -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1]})
-    with pytest.raises(TypeError, match="list of one or more bytes"):
-        row_frames(batch, lambda _: returned)
+    (refused,) = row_frames(batch, lambda _: returned)
+    assert isinstance(refused, UserFunctionFailed)
+    assert "TypeError: the request function must return a list of one or more bytes" in str(refused)
+
+
+def test_a_function_that_raises_for_a_row_refuses_that_row_only() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": [1, 0, 2]})
+    first, refused, last = row_frames(batch, lambda row: [b"%d" % (2 // row.a)])
+    assert (first, last) == ((b"2",), (b"1",))
+    assert "ZeroDivisionError" in str(refused)
 
 
 def test_a_key_column_is_text_and_keeps_its_nulls() -> None:
