@@ -2,6 +2,7 @@
 #   make demo           3,376 airports through Spark and Majordomo, a table and a map in out/demo
 #   make demo KILL=1    the same with one worker process killed in the middle
 #   make test           lint, types, every test: what .ci/run runs
+#   make docs           the documentation site, in out/site; open out/site/index.html
 #   make lowest         a part of the tests with the oldest allowed dependencies; make test does it too
 #   make lint | sim | fuzz | soak | bench | differential    one part of it, or longer
 #   make mutants [FILES=… SAMPLE=40 SEED=1]  mistakes that the tests do not detect, in machines and hot files
@@ -11,7 +12,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 LOWEST_STAMP := .venv-lowest/.installed
-SOURCES := $(wildcard majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy)
+SOURCES := $(wildcard majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy docs)
 PYTEST := $(PY) -m pytest
 # Three test processes: with two, one of two processors waits half of the time for programs that start and for slow answers.
 # All Spark tests go to one of them and share its session.
@@ -24,7 +25,7 @@ LONG := --timeout 0 -o faulthandler_timeout=0
 # Some hundred programs are started, and each test process imports all modules: 14 s instead of 7 without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lowest help venv java lint types test demo bench soak fuzz sim differential mutants clean
+.PHONY: docs lowest help venv java lint types test demo bench soak fuzz sim differential mutants clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -76,6 +77,11 @@ test: lint types lowest
 
 demo: $(STAMP) java
 	$(VENV)/bin/mdp demo $(if $(filter-out 0 no,$(KILL)),--kill)
+
+docs: $(STAMP)
+	$(PY) docs/pictures/draw.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --clean
+	@echo "==> out/site/index.html"
 
 bench: $(STAMP)
 	$(PY) -m benchmarks
