@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from core.options import Options
     from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.connection import Connection
-    from core.zmtp.decoder import Message
+    from core.zmtp.scan import Batch
     from core.zmtp.zap import ZapReply
 
 __all__ = ["Handshake"]
@@ -30,7 +30,7 @@ class HandshakingSession(Protocol):
     transport: asyncio.Transport | None
 
     def suspend_handshake(self) -> None: ...  # keep what is received until the handshake goes on
-    def resume_handshake(self, step: Callable[[], list[Message]]) -> None: ...  # go on, with this step first
+    def resume_handshake(self, step: Callable[[], Batch]) -> None: ...  # go on, with this step first
     def refuse(self, error: HandshakeError) -> None: ...  # close the connection, because of the peer or of the authenticator
     # call `Handshake.permit` when they may be computed; returns False when nothing limits them
     def queue_key_agreements(self, number: int) -> bool: ...

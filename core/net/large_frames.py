@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from core.options import Options
     from core.pattern.pipe import Pipe
     from core.runtime.supervision import Supervisor
-    from core.zmtp.decoder import Message
+    from core.zmtp.scan import Batch
 
 __all__ = ["LARGE_BYTES_MIN", "LargeFrameReader", "FrameReading", "LargeFramePool"]
 
@@ -69,7 +69,7 @@ class FrameReading(asyncio.Protocol):
     @abstractmethod
     def has_place(self) -> bool: ...
     @abstractmethod
-    def deliver(self, messages: list[Message], octets: int) -> None: ...
+    def deliver(self, batch: Batch, octets: int) -> None: ...
     @abstractmethod
     def _reads_clear(self) -> bool: ...  # whether frames come in clear
     @abstractmethod
@@ -191,7 +191,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
     def begin(self) -> None:
         self._end = self._decoder.begun_frame
         at = 0
-        for chunk in self._decoder.lend():
+        for chunk in self._decoder.detach_frame():
             self._view[at : at + len(chunk)] = chunk
             at += len(chunk)
         self._at = at
@@ -209,15 +209,15 @@ class LargeFrameReader(asyncio.BufferedProtocol):
         end = self._end
         at = self._at = self._at + nbytes
         if at < end:
-            decoder.came(nbytes)
+            decoder.received(nbytes)
             if not session.count_partial(decoder.progress):
                 self.leave()
             return
         self._end = self._at = 0
         if end:
-            messages = decoder.end_frame(bytes(view[HEADER_BYTES:end]), bytes(view[end:at]))
+            batch = decoder.end_frame(bytes(view[HEADER_BYTES:end]), bytes(view[end:at]))
         else:
-            messages = decoder.feed(bytes(view[:at]))
+            batch = decoder.feed(bytes(view[:at]))
         if decoder.failure is None and self._pool.fits(decoder.begun_frame):
             self.begin()
         elif not end or at > end:
@@ -227,7 +227,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
             self._bytes = 0
             self._transport.pause_reading()
             self._loop.call_soon(self._go_on)
-        session.deliver(messages, at)
+        session.deliver(batch, at)
 
     def _go_on(self) -> None:
         """Read on in the next loop iteration, unless the inbox is full."""

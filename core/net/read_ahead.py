@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from core.net.socket_port import MessageSink
     from core.pattern.pipe import Pipe
     from core.runtime.write_scheduler import WriteScheduler
-    from core.zmtp.decoder import Message
+    from core.zmtp.scan import Batch
 
 __all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "Muted", "read_rest"]
 
@@ -37,8 +37,8 @@ class Muted:
     def __init__(self, dropped: Callable[[int], None]) -> None:
         self._dropped = dropped  # called with the number of messages that came
 
-    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        self._dropped(len(messages))
+    def received(self, pipe: Pipe, batch: Batch, octets: int) -> None:
+        self._dropped(len(batch))
 
 
 class ReadAhead:
@@ -50,16 +50,16 @@ class ReadAhead:
         self._octets_max = octets_max  # what may be kept of them
         self._full = full  # called when no more may be read
         self._scheduler = scheduler  # counts the bytes kept of all peers of the context
-        self._batches: deque[tuple[list[Message], int, int]] = deque()
+        self._batches: deque[tuple[Batch, int, int]] = deque()
         self._bytes = 0
 
     def has_room(self) -> bool:
         pipe = self._pipe
         return self._bytes < min(AHEAD_BYTES_MAX, pipe.rcvhwm_bytes - pipe.unread_bytes) and self._scheduler.ahead < self._octets_max
 
-    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        size = octets + MESSAGE_BYTES * len(messages)
-        self._batches.append((messages, octets, size))
+    def received(self, pipe: Pipe, batch: Batch, octets: int) -> None:
+        size = octets + MESSAGE_BYTES * len(batch)
+        self._batches.append((batch, octets, size))
         self._count(size)
         if not self.has_room():
             self._full()
@@ -72,9 +72,9 @@ class ReadAhead:
         """Hand over kept messages until the inbox is full; returns whether all were handed over."""
         pipe = self._pipe
         while self._batches and not pipe.throttled:
-            messages, octets, size = self._batches.popleft()
+            batch, octets, size = self._batches.popleft()
             self._count(-size)
-            self.sink.received(pipe, messages, octets)
+            self.sink.received(pipe, batch, octets)
         return not pipe.throttled
 
     def drop(self) -> None:

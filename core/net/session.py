@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
@@ -24,13 +23,14 @@ from core.zmtp.connection import Connection
 from core.zmtp.greeting import Generation
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import PeerError
+from core.zmtp.scan import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.net.socket_port import Express, SocketPort
+    from core.net.socket_port import SocketPort
     from core.options import Options
-    from core.zmtp.decoder import Message
+    from core.zmtp.scan import Batch
 
 __all__ = ["Session"]
 
@@ -65,7 +65,7 @@ class Session(Writing):
         peer_address: numeric address for ZAP and events.
     """
 
-    __slots__ = ("_ending", "_express", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "fatal", "peer_address")
+    __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "fatal", "peer_address")
 
     def __init__(self, owner: SocketPort, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
         self.owner = self._sink = owner
@@ -85,7 +85,6 @@ class Session(Writing):
         self._phase = Phase.ENDED
         self._translates = False
         self._decoder = NO_DECODER
-        self._express: Express | None = None
         self._backlog = owner.inbound.active
         self._outgoing = []
         self._pongs = []
@@ -139,33 +138,20 @@ class Session(Writing):
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.heard = True
-        express = self._express
-        if express is not None and self._ahead is None:
-            decoder = self._decoder
-            if decoder.begun:
-                data = decoder.take_back() + data
-                self.count_partial(0)
-            if not decoder.begun:
-                taken = express(self.pipe.routing_id, data, decoder.small)
-                if taken:
-                    self._whole = True
-                    data = data[taken:]
-                    if not data:
-                        return
-        messages = self._decoder.feed(data) if self._phase is CLEAR else self._receive(data)
-        self.deliver(messages, len(data))
+        batch = self._decoder.feed(data) if self._phase is CLEAR else self._receive(data)
+        self.deliver(batch, len(data))
 
     def _reads_clear(self) -> bool:
         return self._phase is CLEAR
 
-    def _receive(self, data: bytes) -> list[Message]:
+    def _receive(self, data: bytes) -> Batch:
         """Take bytes that are not, or not yet, messages in clear."""
         connection = self.connection
         if connection is None or self._phase is Phase.ENDED:
-            return []
+            return NOTHING
         if self._phase is Phase.SUSPENDED:
             connection.buffer(data)  # bounded: a peer has nothing to send now (ZMTP-35)
-            return []
+            return NOTHING
         return connection.receive(data)
 
     def is_reading(self) -> bool:
@@ -175,13 +161,13 @@ class Session(Writing):
             self._heartbeat.heard = True
         return not self._closing and not self._closed
 
-    def deliver(self, messages: list[Message], octets: int) -> None:
-        """Hand over decoded messages, then check what is incomplete."""
+    def deliver(self, batch: Batch, octets: int) -> None:
+        """Hand over whole messages, then check what is incomplete."""
         if self._outgoing or self._pongs or not self.ready:
             self._after_receive()
-        if messages:
+        if batch.ends or batch.made:
             self._whole = True
-            self._sink.received(self.pipe, messages, octets)
+            self._sink.received(self.pipe, batch, octets)
         decoder = self._decoder
         if decoder.begun or decoder.failure is not None:
             self._check_partial(decoder)
@@ -238,7 +224,7 @@ class Session(Writing):
     def _break_cycles(self, connection: Connection) -> None:
         """Drop reference cycles, so that up to 64 MiB of a peer are freed at once: daemons collect garbage seldom."""
         connection.end()
-        self.connection = self._express = self._handshake = self._heartbeat = None
+        self.connection = self._handshake = self._heartbeat = None
         self._decoder = NO_DECODER
         self._phase = Phase.ENDED
         self._outgoing = []
@@ -274,7 +260,6 @@ class Session(Writing):
     def mute(self, dropped: Callable[[int], None]) -> None:
         """Keep the connection, answer its PINGs, and drop and count its messages from now on."""
         self._sink = Muted(dropped)
-        self._set_express_now(None)
 
     def abort_with(self, reason: str) -> None:
         """Close at once because of the peer."""
@@ -301,7 +286,6 @@ class Session(Writing):
             self.transport.abort()
             return
         self._phase = Phase.ENDED
-        self._express = None
         if self.pipe.throttled:
             self.pipe.throttled = False
             self.transport.resume_reading()
@@ -331,36 +315,9 @@ class Session(Writing):
             connection.refuse(HandshakeError("the socket does not take this peer"))
             return
         connection.decoder.head = [pipe.routing_id] if owner.type_name == b"ROUTER" else []
-        connection.decoder.split = owner.split
         self._translates = connection.translates
         self._phase = Phase.CONNECTION if self._translates else CLEAR
-        self.set_express(owner.express)
         self._start_traffic()
-
-    def set_split(self, split: int | None) -> None:
-        """Decode only so many items of each message from now on."""
-        if self.connection is not None:
-            self.connection.decoder.split = split
-
-    def set_express(self, express: Express | None) -> None:
-        """Have `express` look at received bytes before they are decoded, unless messages are queued already."""
-        if not self.pipe.inbox and not isinstance(self._sink, Muted):
-            self._set_express_now(express)
-
-    def _set_express_now(self, express: Express | None) -> None:
-        connection = self.connection
-        if connection is None:
-            return
-        if self._phase is CLEAR:
-            self._express = express
-        else:
-            connection.set_express(None if express is None else partial(self._take_opened, express))
-
-    def _take_opened(self, express: Express, octets: bytes) -> int:
-        taken = express(self.pipe.routing_id, octets, self._decoder.small)
-        if taken:
-            self._whole = True
-        return taken
 
     def _start_traffic(self) -> None:
         options = self.options
@@ -396,7 +353,7 @@ class Session(Writing):
         """See `HandshakingSession`."""
         self._phase = Phase.SUSPENDED
 
-    def resume_handshake(self, step: Callable[[], list[Message]]) -> None:
+    def resume_handshake(self, step: Callable[[], Batch]) -> None:
         """See `HandshakingSession`."""
         if self.connection is not None and not self._closing and not self._closed:
             self._phase = Phase.CONNECTION
@@ -422,7 +379,6 @@ class Session(Writing):
         self._emit_failure(error)
         self._closing = True
         self._phase = Phase.ENDED
-        self._express = None
         self._decoder = NO_DECODER
         if self.connection is not None:
             octets = self.connection.take_output()

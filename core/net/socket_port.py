@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from core.daemon.logs import RateLimitedLog
     from core.errors import HandshakeError, RemoteProtocolError
@@ -19,20 +18,19 @@ if TYPE_CHECKING:
     from core.runtime.supervision import Supervisor
     from core.runtime.write_scheduler import WriteScheduler
     from core.security.mechanisms import Credentials
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from core.zmtp.mechanism import Mechanism
+    from core.zmtp.scan import Batch
     from core.zmtp.zap import Judge, ZapReply, ZapRequest
 
-__all__ = ["AuthenticationPort", "Express", "InnerSocket", "MessageSink", "SessionPort", "SocketContext", "SocketFactory", "SocketPort"]
-
-Express: TypeAlias = Callable[[bytes, bytes, int], int]  # (routing id, bytes, longest message) -> bytes taken
+__all__ = ["AuthenticationPort", "InnerSocket", "MessageSink", "SessionPort", "SocketContext", "SocketFactory", "SocketPort"]
 
 
 class MessageSink(Protocol):
     """Receiver of decoded messages."""
 
-    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """Take messages from the wire."""
+    def received(self, pipe: Pipe, batch: Batch, octets: int) -> None:
+        """Take the messages of one read."""
 
 
 class SessionPort(Protocol):
@@ -43,12 +41,6 @@ class SessionPort(Protocol):
     ready: bool
     failure: RemoteProtocolError | None
     peer_address: str
-
-    def set_split(self, split: int | None) -> None:
-        """Decode only so many items of each message from now on."""
-
-    def set_express(self, express: Express | None) -> None:
-        """Have `express` look at received bytes before they are decoded."""
 
     def close(self, linger_s: float | None) -> None:
         """End the stream after what is queued."""
@@ -61,8 +53,6 @@ class SocketPort(MessageSink, Protocol):
     counters: Counters
     inbound: FairQueue
     type_name: bytes
-    split: int | None
-    express: Express | None
 
     @property
     def scheduler(self) -> WriteScheduler:
@@ -123,7 +113,6 @@ class InnerSocket(Protocol):
     def set_receiver(
         self,
         callback: Callable[[list[Message]], object] | None,
-        split: int | None = None,
         on_peer: Callable[[bytes, bool], None] | None = None,
     ) -> None:
         """See `Socket.set_receiver`."""

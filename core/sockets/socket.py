@@ -39,14 +39,13 @@ from core.sockets.futures import (
 from core.sockets.monitor import SocketMonitoring
 from core.sockets.option_access import SocketOptions
 from core.sockets.serialization import Serialization
-from core.sockets.socket_base import MARKS, PeerWatcher, Receiver, SocketBase
+from core.sockets.socket_base import MARKS, BatchReceiver, Express, PeerWatcher, Receiver, SocketBase
 from core.sockets.waiters import events_of, poll_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from core.net.socket_port import Express
     from core.pattern.pipe import Pipe
     from core.sockets.futures import PendingSend
     from core.zmtp.decoder import Message
@@ -314,7 +313,6 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     def set_receiver(
         self,
         callback: Receiver | None,
-        split: int | None = None,
         on_peer: PeerWatcher | None = None,
         express: Express | None = None,
     ) -> None:
@@ -322,24 +320,31 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
 
         Args:
             callback: takes `[[frame, …], …]` and must not await; it answers with `send_many` or `send_multipart`.
-            split: decode only so many items of each message (on ROUTER the routing id is one of them); the rest, if any, is one
-                `core.Encoded` at the end.
             on_peer: called with (routing id, whether it is connected) when a handshake completes or a connection ends.
-            express: called with (routing id, bytes, longest) before the bytes are decoded; they begin with a message. It takes whole
-                messages that it knows off the front, none longer than `longest` bytes, so that no limit can be exceeded, and
-                returns how many bytes these have; the rest goes to `callback`. It answers with `send_octets`. It gets encrypted messages
-                decrypted, and no inproc messages.
+            express: called with (routing id, bytes of whole messages, longest message) first. It takes messages that it knows off the
+                front and returns how many bytes these have; the rest goes to `callback`. It gets no inproc messages.
         """
+        self._receive_by(callback, None, on_peer, express)
+
+    def set_batch_receiver(self, callback: BatchReceiver | None, on_peer: PeerWatcher | None = None) -> None:
+        """As `set_receiver`, without decoding: for programs that forward messages.
+
+        Args:
+            callback: takes a `core.zmtp.scan.Batch`, the messages of one read of one peer, as bytes; it answers with `send_octets`.
+            on_peer: as for `set_receiver`.
+        """
+        self._receive_by(None, callback, on_peer, None)
+
+    def _receive_by(
+        self, receiver: Receiver | None, batch_receiver: BatchReceiver | None, on_peer: PeerWatcher | None, express: Express | None
+    ) -> None:
         self._check_owner()
         self._endpoints.start_deferred()
-        self._receiver = callback
+        self._receiver, self._batch_receiver = receiver, batch_receiver
         self._follow_receiver()
         self._on_peer = on_peer
-        self.split = split
         self.express = express
-        for session in self._endpoints.sessions:
-            session.set_split(split)
-            session.set_express(express)
+        callback = receiver or batch_receiver
         if callback is not None and self.inbound.active:
             asyncio.get_running_loop().call_soon(self._hand_over_queued)
 
@@ -458,7 +463,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self.closed = True
         self.counters.undelivered += sum(len(pending.messages) for pending in self._senders if not pending.done())
         self._end(SocketClosed())
-        self._receiver = None
+        self._receiver = self._batch_receiver = None
         self.context.socket_closed(self)
         self._endpoints.close(linger)
         self.monitors.end()

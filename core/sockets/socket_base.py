@@ -7,6 +7,7 @@ message: session → `received` → pattern → a pending receive, the inbox, or
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from itertools import groupby
@@ -18,7 +19,7 @@ from core.errors import AuthenticationRefused, InvalidOption, LimitExceeded, ZMQ
 from core.options import Options, OptionValue
 from core.pattern.base import Counters, Pattern
 from core.pattern.pair import Pair
-from core.pattern.pipe import ConflatingPipe, Pipe
+from core.pattern.pipe import UNLIMITED, ConflatingPipe, Pipe
 from core.pattern.pipeline import Pull, Push
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
 from core.pattern.reqrep import Dealer, Rep, Req, Router
@@ -26,18 +27,19 @@ from core.security.mechanisms import Security
 from core.sockets.endpoints import Endpoints
 from core.sockets.monitor import Monitors
 from core.sockets.sending import Sending
-from core.zmtp.decoder import Encoded, Message
+from core.zmtp.frames import Message
 from core.zmtp.limits import PeerLimits
+from core.zmtp.scan import Batch
 
 if TYPE_CHECKING:
     from core.net.inproc import InprocPipe
-    from core.net.socket_port import Express, SessionPort, SocketContext
+    from core.net.socket_port import SessionPort, SocketContext
     from core.pattern.fair_queue import FairQueue
     from core.runtime.write_scheduler import WriteScheduler
     from core.sockets.futures import PendingReceive, PendingSend
     from core.zmtp.mechanism import Mechanism
 
-__all__ = ["MARKS", "PeerWatcher", "Receiver", "SocketBase"]
+__all__ = ["MARKS", "BatchReceiver", "Express", "PeerWatcher", "Receiver", "SocketBase"]
 
 _PATTERNS: Final[dict[int, type[Pattern]]] = {
     c.PAIR: Pair,
@@ -53,6 +55,8 @@ _PATTERNS: Final[dict[int, type[Pattern]]] = {
     c.XSUB: XSub,
 }
 Receiver = Callable[[list[Message]], object]
+BatchReceiver = Callable[[Batch], object]
+Express = Callable[[bytes, bytes, int], int]  # (routing id, bytes, longest message) -> bytes taken
 PeerWatcher = Callable[[bytes, bool], None]
 MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 
@@ -69,8 +73,7 @@ class SocketBase(Sending):
         pattern: decides which message goes where.
         security: makes the mechanisms of connections.
         monitors: of its events.
-        split: items of a received message to decode, None for all.
-        express: called with received bytes before they are decoded; see `Socket.set_receiver`.
+        express: called with the bytes of received messages before `callback`; see `Socket.set_receiver`.
         closed: after `close`.
         takes_inproc: a message may be put directly into an inbox that is not empty.
     """
@@ -78,10 +81,10 @@ class SocketBase(Sending):
     if not TYPE_CHECKING:  # for type checkers slots would hide the options, which are properties
         # Slots refuse misspelt options, and are faster than a dictionary.
         __slots__ = (
-            "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
+            "_active", "_again", "_batch_receiver", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
             "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving",
             "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
-            "security", "socket_type", "split", "takes_inproc", "type_name", "__weakref__",
+            "security", "socket_type", "takes_inproc", "type_name", "__weakref__",
         )  # fmt: skip
 
     def __init__(self, context: SocketContext, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
@@ -97,7 +100,6 @@ class SocketBase(Sending):
         self.pattern: Pattern = kind(self.options, self.counters, *args)
         self.type_name = kind.type_name
         self.security = Security(kind.type_name, kind.announces_identity)
-        self.split: int | None = None
         self.express: Express | None = None
         self._endpoints = Endpoints(self)
         self.monitors: Monitors = Monitors()
@@ -109,7 +111,8 @@ class SocketBase(Sending):
         super().__init__(self.pattern.recv, self.pattern.send, self._active)
         self._judging = False  # some peer has announced limits
         self._route: Callable[[bytes], Pipe | None] = self.pattern.route
-        self._receiver: Receiver | None = None
+        self._receiver: Receiver | None = None  # called with each batch, decoded; one of the two is None
+        self._batch_receiver: BatchReceiver | None = None
         self._scheduler: WriteScheduler | None = None  # of the loop on which the receiver is called
         self._on_peer: PeerWatcher | None = None
         self._receivers: deque[PendingReceive] = deque()
@@ -197,24 +200,36 @@ class SocketBase(Sending):
     # -- the batch receiver
 
     def _hand_over_queued(self) -> None:
-        while (receiver := self._receiver) is not None and self.pattern.readable():
-            self._hand_over(receiver, [self._as_split(message) for message in self.pattern.recv_many()])
+        while self._takes_batches() and self.pattern.readable():
+            messages = self.pattern.recv_many()
+            if self.type_name == b"ROUTER":
+                for peer, run in groupby(messages, key=itemgetter(0)):
+                    self._hand_over(Batch.of([peer], list(run)))
+            else:
+                self._hand_over(Batch.of([], messages))
 
-    def _as_split(self, message: Message) -> Message:
-        split = self.split
-        if split is None or len(message) <= split:
-            return message
-        return [*message[:split], Encoded.of(message[split:])]
+    def _takes_batches(self) -> bool:
+        return self._receiver is not None or self._batch_receiver is not None
 
-    def _hand_over(self, receiver: Receiver, messages: list[Message]) -> None:
-        scheduler = self._scheduler
-        if scheduler is None:
-            scheduler = self._scheduler = self.context.scheduler
-        scheduler.batching += 1
+    def _hand_over(self, batch: Batch) -> None:
+        """Give a batch to the receiver; the answers to several messages are sent together, the answer to one at once."""
+        receiver, batch_receiver = self._receiver, self._batch_receiver
+        count = len(batch)
+        if not count:
+            return
+        if count > 1:
+            scheduler = self._scheduler
+            if scheduler is None:
+                scheduler = self._scheduler = self.context.scheduler
+            scheduler.batching += 1
         try:
-            receiver(messages)
+            if batch_receiver is not None:
+                batch_receiver(batch)
+            elif receiver is not None:
+                receiver(batch.messages())
         finally:
-            scheduler.end_batch()
+            if count > 1 and self._scheduler is not None:
+                self._scheduler.end_batch()
 
     # -- pipes and connections; see core.net.socket_port.SocketPort
 
@@ -349,32 +364,48 @@ class SocketBase(Sending):
             text = "connection with %s ended for its fault: %s"
             self.context.warnings.warning((kind, session.peer_address), text, session.peer_address or "a peer", error, **fields)
 
-    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+    def received(self, pipe: Pipe, batch: Batch, octets: int) -> None:
         """See `SocketPort`. Hot path of every receive."""
-        receivers, receiver = self._receivers, self._receiver
-        plain = self._plain
-        if receivers and plain and receiver is None and len(messages) == 1 and not self._active and not receivers[0].done():
+        if self._receiver is None and self._batch_receiver is None:
+            self._queue(pipe, batch.messages(), octets)
+        elif self._plain:
+            if self.express is not None and batch.ends:
+                batch = self._by_express(self.express, batch)
+            self._hand_over(batch)
+        else:
+            messages = self.pattern.deliver(pipe, batch.messages())
+            if not messages:
+                self._dispatch_pending()
+            elif type(self.pattern).recv is not Pattern.recv:
+                self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
+                self._hand_over_queued()
+            else:
+                self._hand_over(Batch.of([], messages))
+
+    def _by_express(self, express: Express, batch: Batch) -> Batch:
+        """Have `express` take messages off the front; return the others."""
+        if batch.made:
+            self._hand_over(Batch(batch.head, b"", [], [], batch.made))
+        start = batch.starts[0]
+        taken = start + express(batch.peer, batch.octets[start : batch.ends[-1]], UNLIMITED)
+        count = bisect_right(batch.ends, taken)
+        return Batch(batch.head, batch.octets, batch.starts[count:], batch.ends[count:])
+
+    def _queue(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+        """Take messages for pending and later receives."""
+        receivers = self._receivers
+        if receivers and self._plain and len(messages) == 1 and not self._active and not receivers[0].done():
             # A round trip: one message for one pending receive.
             receivers.popleft().deliver(self, messages[0], pipe)
             if self._parts and receivers:
                 self._parts_pipe = pipe
                 self._serve_receivers()  # the first receive took one frame; the next takes those behind it
             return
-        if not plain:
+        if not self._plain:
             messages = self.pattern.deliver(pipe, messages)
             if not messages:
                 self._dispatch_pending()
                 return
-            if receiver is not None and type(self.pattern).recv is not Pattern.recv:
-                self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
-                self._hand_over_queued()
-                return
-        if receiver is not None:
-            if len(messages) == 1:
-                receiver(messages)  # its answer is sent at once
-            else:
-                self._hand_over(receiver, messages)
-            return
         active = self._active
         inbox = pipe.inbox
         if self.options.conflate:
@@ -392,14 +423,14 @@ class SocketBase(Sending):
     def _dispatch_pending(self) -> None:
         """Deliver what the pattern may have queued by itself."""
         if self.inbound.active:
-            if self._receiver is not None:
+            if self._takes_batches():
                 self._hand_over_queued()
             elif self._receivers or self._pollers:
                 self._serve_receivers()
 
     def _on_state_change(self) -> None:
         """Serve pending receives in the next loop iteration; see `Pattern.on_state_change`."""
-        waited_for = self._active and (self._receiver is not None or self._receivers)
+        waited_for = self._active and (self._takes_batches() or self._receivers)
         if (waited_for or self._pollers) and not self._again:
             self._again = True
             asyncio.get_running_loop().call_soon(self._serve_again)
@@ -440,19 +471,19 @@ class SocketBase(Sending):
 
     def _follow_receiver(self) -> None:
         """Update whether messages can be put directly into inboxes."""
-        self.takes_inproc = self._receiver is None and self._plain and not self.options.conflate
+        self.takes_inproc = not self._takes_batches() and self._plain and not self.options.conflate
 
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
         """Take a message from the other end; a receiver gets it in the next loop iteration, never inside the sender's call."""
-        if self._receiver is None:
+        if not self._takes_batches():
             receivers = self._receivers
-            if receivers and self._plain and not self._active and not receivers[0].done():  # as in `received`, a tenth faster
+            if receivers and self._plain and not self._active and not receivers[0].done():  # as in `_queue`, a tenth faster
                 receivers.popleft().deliver(self, message, pipe)
                 if self._parts and receivers:
                     self._parts_pipe = pipe
                     self._serve_receivers()
             else:
-                self.received(pipe, [message], 0)
+                self._queue(pipe, [message], 0)
             return
         self._inproc_batch.append((pipe, message))
         if len(self._inproc_batch) == 1:
@@ -461,4 +492,5 @@ class SocketBase(Sending):
     def _inproc_over(self) -> None:
         batch, self._inproc_batch = self._inproc_batch, []
         for pipe, run in groupby(batch, key=itemgetter(0)):
-            self.received(pipe, [self._as_split(message) for _, message in run], 0)
+            head = [pipe.routing_id] if self.type_name == b"ROUTER" else []
+            self.received(pipe, Batch.of(head, [message for _, message in run]), 0)

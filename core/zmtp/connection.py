@@ -18,12 +18,15 @@ from core.errors import HandshakeError, RemoteProtocolError
 from core.zmtp import greeting as greet
 from core.zmtp import zmtp2
 from core.zmtp.commands import command, parse_command, pong
-from core.zmtp.decoder import COMMAND, LONG, MORE, Decoder, Message, encode_command, encode_frame
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import COMMAND, LONG, MORE, encode_command, encode_frame
+from core.zmtp.scan import NOTHING, Batch
 from core.zmtp.secured_decoder import SecuredDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from core.zmtp.frames import Message
     from core.zmtp.limits import ConnectionLimits
     from core.zmtp.mechanism import Mechanism
     from core.zmtp.zap import ZapReply
@@ -72,7 +75,7 @@ class Connection:
 
     Attributes:
         state: see `State`.
-        decoder: of the traffic; the shell sets `head` and `split` from `on_ready`.
+        decoder: of the traffic; the shell sets `head` from `on_ready`.
         failure: the rule that the peer broke, as an error.
         peer_type: the peer's Socket-Type, b"" if it did not say (ZMTP-40).
         peer_identity: its Identity, b"" if none or one that could pass for a generated id (ZMTP-44).
@@ -145,11 +148,6 @@ class Connection:
         self.outgoing.clear()
         return octets
 
-    def set_express(self, express: Callable[[bytes], int] | None) -> None:
-        """Have `express` look at opened bytes before they are decoded; see `SecuredDecoder`."""
-        if self._secured is not None:
-            self._secured.express = express
-
     def send_command(self, body: bytes) -> bytes:
         """Encode a command for this peer, sealed when the mechanism encrypts."""
         if self.mechanism.encrypts:
@@ -174,12 +172,12 @@ class Connection:
 
     # -- bytes in
 
-    def receive(self, data: bytes) -> list[Message]:
+    def receive(self, data: bytes) -> Batch:
         """Take bytes; returns the whole messages in them. Check `failure` and `take_output` afterwards."""
         if self.state is State.TRAFFIC:
             return self._traffic(data)
         if self.state is State.CLOSED:
-            return []
+            return NOTHING
         self._buffer += data
         try:
             self._advance()
@@ -188,14 +186,16 @@ class Connection:
             self._fail(error)
         return self._rest()
 
-    def _rest(self) -> list[Message]:
+    def _rest(self) -> Batch:
         """Return the messages that came in one read with the end of the handshake."""
         if self.state is not State.TRAFFIC:
-            return []
-        # A 1.0 subscriber does not send its subscriptions: it gets everything (ZMTP-21).
-        everything = [[b"\x01"]] if self._zmtp1 is not None and self.socket_type in (_PUB, _XPUB) else []
+            return NOTHING
         rest, self._buffer = self._buffer, b""
-        return everything + self._traffic(rest) if rest else everything
+        batch = self._traffic(rest)
+        if self._zmtp1 is not None and self.socket_type in (_PUB, _XPUB):
+            # A 1.0 subscriber does not send its subscriptions: it gets everything (ZMTP-21).
+            batch = Batch(batch.head, batch.octets, batch.starts, batch.ends, [[b"\x01"], *batch.made])
+        return batch
 
     def buffer(self, data: bytes) -> None:
         """Buffer bytes while a verdict or a permission is awaited; `resume` and `permit` use them."""
@@ -203,7 +203,7 @@ class Connection:
         if len(self._buffer) > self.limits.handshake_bytes:
             self._fail(HandshakeError(f"more than {self.limits.handshake_bytes} bytes before the handshake"))
 
-    def resume(self, reply: ZapReply) -> list[Message]:
+    def resume(self, reply: ZapReply) -> Batch:
         """Go on with the answer to `mechanism.zap_request`."""
         try:
             self.outgoing += [encode_command(body) for body in self.mechanism.authenticated(reply)]
@@ -211,7 +211,7 @@ class Connection:
             self.refuse(error)
         return self.receive(b"")
 
-    def permit(self) -> list[Message]:
+    def permit(self) -> Batch:
         """Go on with the step that waited for key agreements."""
         self.work = 0
         return self.receive(b"")
@@ -349,17 +349,17 @@ class Connection:
             raise HandshakeError(f"identity of {len(identity)} bytes", code=Code.ZMTP_INVALID_METADATA)
         self.peer_identity = b"" if identity[:1] == b"\0" else identity
 
-    def _traffic(self, data: bytes) -> list[Message]:
+    def _traffic(self, data: bytes) -> Batch:
         sealed = self._secured
         if sealed is not None:
-            messages = sealed.feed(data)
+            batch = sealed.feed(data)
             if sealed.failure is not None:
                 self._fail(sealed.failure)
-            return messages
-        messages = (self._zmtp1 or self.decoder).feed(data)
+            return batch
+        batch = (self._zmtp1 or self.decoder).feed(data)
         if self.decoder.failure is not None:
             self._fail(self.decoder.failure)
-        return messages
+        return batch
 
     def _on_command(self, body: bytes) -> Message | None:
         """Handle a command of the traffic; SUBSCRIBE and CANCEL become the messages of 3.0 peers (ZMTP-62)."""

@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from core.errors import RemoteProtocolError
-from core.zmtp.decoder import COMMAND_BYTES_MAX, LONG
+from core.zmtp.frames import LONG
 from core.zmtp.mechanism import sealed_too_long
+from core.zmtp.scan import COMMAND_BYTES_MAX, NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from core.zmtp.decoder import Decoder, Message
+    from core.zmtp.decoder import Decoder
     from core.zmtp.limits import ConnectionLimits
     from core.zmtp.mechanism import Mechanism
+    from core.zmtp.scan import Batch
 
 __all__ = ["SecuredDecoder"]
 
@@ -38,11 +38,10 @@ class SecuredDecoder:
         limits: of the connection.
 
     Attributes:
-        express: called with opened bytes before they are decoded; takes whole messages off the front and returns their bytes.
         failure: the rule that the peer broke, as an error; messages before it were returned.
     """
 
-    __slots__ = ("_body_max", "_buffer", "_clear", "_mechanism", "_wanted", "express", "failure")
+    __slots__ = ("_body_max", "_buffer", "_clear", "_mechanism", "_wanted", "failure")
 
     def __init__(self, mechanism: Mechanism, clear: Decoder, limits: ConnectionLimits) -> None:
         self._mechanism = mechanism
@@ -51,7 +50,6 @@ class SecuredDecoder:
         self._body_max = max(frame_max, COMMAND_BYTES_MAX) + _OVERHEAD
         self._buffer = bytearray()  # of the outer frame that has begun
         self._wanted = _HEADER_BYTES  # bytes needed before decoding goes on
-        self.express: Callable[[bytes], int] | None = None
         self.failure: RemoteProtocolError | None = None
 
     @property
@@ -59,20 +57,15 @@ class SecuredDecoder:
         """Received bytes of the incomplete message."""
         return self._clear.progress
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> Batch:
         """Return the whole messages in `data` and earlier bytes; check `failure` afterwards."""
         clear = self.open(data)
         decoder = self._clear
         decoder.elsewhere = len(self._buffer)
-        if clear and self.express is not None:
-            if decoder.begun:
-                clear = decoder.take_back() + clear
-            if not decoder.begun:
-                clear = clear[self.express(clear) :]
-        messages = decoder.feed(clear) if clear else []
+        batch = decoder.feed(clear) if clear else NOTHING
         if decoder.failure is not None:
             self.failure = decoder.failure
-        return messages
+        return batch
 
     def open(self, data: bytes) -> bytes:
         """Return the frames in `data` and earlier bytes, encoded in clear."""

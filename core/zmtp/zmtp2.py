@@ -13,11 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from core.errors import HandshakeError, RemoteProtocolError
-from core.zmtp.decoder import LONG, LONG_HEADER, MORE, encode_frame
+from core.zmtp.frames import LONG, LONG_HEADER, MORE, encode_frame
 from core.zmtp.greeting import IDENTITY_BYTES_MAX, SIGNATURE_BYTES, looks_like
+from core.zmtp.scan import NOTHING
 
 if TYPE_CHECKING:
-    from core.zmtp.decoder import Decoder, Message
+    from core.zmtp.decoder import Decoder
+    from core.zmtp.scan import Batch
 
 __all__ = ["Zmtp1Decoder", "zmtp1_frames", "zmtp1_identity", "zmtp2_greeting", "zmtp2_tail"]
 
@@ -110,7 +112,7 @@ class Zmtp1Decoder:
         self._header = b""  # of the frame that has begun
         self._body = 0  # bytes of its body that are still to come
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> Batch:
         """Return the whole messages; a broken rule is the decoder's `failure`, and the messages before it are returned."""
         pieces: list[bytes] = []
         error: RemoteProtocolError | None = None
@@ -119,10 +121,10 @@ class Zmtp1Decoder:
         except RemoteProtocolError as broken:
             error = broken
         clear = self._clear
-        messages = clear.feed(b"".join(pieces)) if pieces else []
+        batch = clear.feed(b"".join(pieces)) if pieces else NOTHING
         if clear.failure is None:
             clear.failure = error
-        return messages
+        return batch
 
     def _convert(self, data: bytes, pieces: list[bytes]) -> None:
         """Append whole headers of 3.x and the received part of their bodies to `pieces`."""

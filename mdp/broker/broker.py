@@ -23,6 +23,7 @@ from core.zmtp.limits import PeerLimits
 from mdp.access.audit_log import AuditLog
 from mdp.broker.authorization import GuardedDispatcher
 from mdp.broker.dispatcher import Dispatcher
+from mdp.broker.forwarding import with_encoded_bodies
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.recorder import Recorder
 from mdp.broker.refusal_log import RefusalLog
@@ -261,14 +262,14 @@ class Broker:
         """Take messages from now on; everything the socket calls goes through `guard`."""
         self.machine.book.record = self._recorder
         self.machine.book.hops = Hops(PeerLimits.of(self._socket.options), self._socket.peer_limits)
-        self._socket.set_receiver(guard(self._on_batch), split=3, on_peer=guard(self._on_peer), express=guard(self._on_octets))
+        self._socket.set_receiver(guard(self._on_batch), on_peer=guard(self._on_peer), express=guard(self._on_octets))
 
     # What the loop calls.
 
     def _on_batch(self, batch: list[Message]) -> None:
         if self._loop is None:
             return
-        out = self.machine.receive(batch, self._now(self._loop))
+        out = self.machine.receive(with_encoded_bodies(batch), self._now(self._loop))
         if self._recorder is not None:
             self._recorder.settle()
         self._send(out)

@@ -33,7 +33,7 @@ from mdp.wire.commands import (
 from mdp.wire.options import amend_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mdp.broker.requests.records import Request, Worker
     from mdp.wire.commands import Dialect
@@ -56,6 +56,7 @@ __all__ = [
     "held_key",
     "partial_message",
     "reply_message",
+    "with_encoded_bodies",
     "work_message",
 ]
 
@@ -83,6 +84,11 @@ KEY_01_BYTES = _KEY_01.size
 KEY_02_BYTES = _KEY_02.size
 PACK_KEY_01 = _KEY_01.pack
 _PACK_KEY_02 = _KEY_02.pack
+
+
+def with_encoded_bodies(batch: Iterable[Sequence[bytes]]) -> list[list[bytes]]:
+    """Return messages as `[routing id, frame, frame, Encoded]`."""
+    return [[*frames[:3], Encoded.of(frames[3:])] if len(frames) > 3 else [*frames] for frames in batch]
 
 
 def held_key(dialect: Dialect, address: bytes) -> bytes:

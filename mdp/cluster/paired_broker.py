@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.pattern.reqrep import Router
 from mdp.broker.broker import Broker
+from mdp.broker.forwarding import with_encoded_bodies
 from mdp.cluster.standby import StandbyFrontend, is_postponable
 from mdp.wire.failover import PairResponder
 
@@ -88,7 +89,7 @@ class PairedBroker(Broker):
     # Terms.
 
     def _listen(self, guard: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> None:
-        self._socket.set_receiver(self._frontend.receive, split=3, on_peer=self._frontend.peer_changed)
+        self._socket.set_receiver(self._frontend.receive, on_peer=self._frontend.peer_changed)
 
     def _begin_term(self) -> None:
         if self._loop is None or not self._is_open or self._socket.closed:
@@ -165,7 +166,7 @@ class PairedBroker(Broker):
         """Postpone new requests and wait for the accepted ones (BST-36)."""
         if self._responder is None or self._loop is None or not self._is_open:
             return True
-        self._socket.set_receiver(self._guarded(self._postpone_requests), split=3, on_peer=self._guarded(self._on_peer))
+        self._socket.set_receiver(self._guarded(self._postpone_requests), on_peer=self._guarded(self._on_peer))
         if not self.machine.idle:
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=drain_s)
@@ -177,6 +178,7 @@ class PairedBroker(Broker):
 
     def _postpone_requests(self, batch: list[Message]) -> None:
         """Postpone requests that their clients can send to the other broker; process the other messages."""
+        batch = with_encoded_bodies(batch)
         kept = [message for message in batch if is_postponable(message)]
         self._postponed += kept
         rest = [message for message in batch if not is_postponable(message)] if kept else batch

@@ -108,7 +108,7 @@ class PeerConnection:
     def _connect(self) -> core.Socket:
         # No high-water mark: the capacity of the peer limits the number of messages.
         socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **self._options})
-        socket.set_receiver(self._received, split=1, on_peer=self._changed)
+        socket.set_receiver(self._received, on_peer=self._changed)
         socket.connect(self.endpoint)
         return socket
 

@@ -19,6 +19,7 @@ from bstar.net.voter import ITERATIONS_BEFORE_VERDICT
 from core.errors import RemoteProtocolError
 from core.runtime import supervision
 from core.zmtp.decoder import decode_frames, split_frames
+from mdp.broker.forwarding import with_encoded_bodies
 from mdp.wire.commands import CLIENT_REQUEST_03, EMPTY, HEAD_BYTES, MDPC01, MDPC02, MDPW01, MDPW02, MDPW03, V01, V02, V03, worker_disconnect
 from mdp.wire.failover import PAIR_SERVICE, parse_ballot, refusal
 from mdp.wire.options import BadOptions, decode_request_options
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
     from bstar.pair import Pair
     from core.zmtp.decoder import Message
-    from mdp.wire.commands import Dialect
+from mdp.wire.commands import Dialect
 
 __all__ = ["StandbyFrontend", "is_postponable"]
 
@@ -73,7 +74,7 @@ class StandbyFrontend:
 
     def receive(self, batch: list[Message]) -> None:
         """Take messages `[routing id, frame, frame, tail]`."""
-        for message in batch:
+        for message in with_encoded_bodies(batch):
             dialect = _dialect_of_worker(message)
             service = _service_asked(message)
             if dialect is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from bstar.machine.ballot import Ballot
-    from core.net.socket_port import Express
+    from core.sockets.socket_base import Express
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
     from mdp.wire.commands import Dialect

@@ -71,7 +71,7 @@ class Damage:
 
 def traffic(octets: bytes, at: int) -> None:
     decoder = Decoder(on_command=lambda body: None, message_bytes_max=LIMITS.message_bytes, parts_max=LIMITS.parts)
-    heard = decoder.feed(octets[:at])
+    heard = [*decoder.feed(octets[:at])]
     if decoder.failure is None:
         heard += decoder.feed(octets[at:])
     assert decoder.failure is None or isinstance(decoder.failure, RemoteProtocolError)

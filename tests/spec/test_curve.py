@@ -304,7 +304,7 @@ def test_curve_10_11_a_message_goes_out_as_plain_frames_and_comes_in_with_or_wit
     assert octets[2 + octets[1]] == 2
     receiver = in_traffic(theirs)
     toggled = bytes((outer,)) + octets[1 : 2 + octets[1]] + bytes((outer | 2,)) + octets[3 + octets[1] :]
-    messages: list[Message] = receiver.receive(toggled)
+    messages: list[Message] = [*receiver.receive(toggled)]
     assert receiver.failure is None
     assert messages == [[b"a", bytes(300)]]
 

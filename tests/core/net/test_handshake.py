@@ -12,12 +12,11 @@ from core.errors import HandshakeError
 from core.net.handshake import Handshake
 from core.options import Options
 from core.zmtp.connection import State
+from core.zmtp.scan import Batch
 from core.zmtp.zap import ZapReply, ZapRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from core.zmtp.decoder import Message
 
 
 class Session:
@@ -32,14 +31,18 @@ class Session:
         self.budget = budget
         self.owner = cast("Any", SimpleNamespace(context=SimpleNamespace(authentication=SimpleNamespace(ask=self.ask))))
         self.connection = SimpleNamespace(
-            mechanism=SimpleNamespace(zap_request=None), state=State.HANDSHAKE, work=0, permit=lambda: [[b"permitted"]], resume=self.resumed
+            mechanism=SimpleNamespace(zap_request=None),
+            state=State.HANDSHAKE,
+            work=0,
+            permit=lambda: Batch.of([], [[b"permitted"]]),
+            resume=self.resumed,
         )
         loop = asyncio.get_running_loop()
         scheduler = SimpleNamespace(later=lambda session, delay_s, call: loop.call_later(delay_s, call))
         self.handshake = Handshake(self, cast("Any", self.connection), cast("Any", scheduler))
 
-    def resumed(self, verdict: ZapReply) -> list[Message]:
-        return [[verdict.status_code]]
+    def resumed(self, verdict: ZapReply) -> Batch:
+        return Batch.of([], [[verdict.status_code]])
 
     def ask(self, request: ZapRequest, **asked: Any) -> Callable[[], None]:
         self.questions.append(asked)
@@ -48,7 +51,7 @@ class Session:
     def suspend_handshake(self) -> None:
         self.calls.append("suspended")
 
-    def resume_handshake(self, step: Callable[[], list[Message]]) -> None:
+    def resume_handshake(self, step: Callable[[], Batch]) -> None:
         self.calls.append(step()[0][0].decode())
 
     def refuse(self, error: HandshakeError) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING
 
 import pytest
 
 import core
-from core.zmtp.decoder import TAKEN_BACK_BYTES_MAX, Decoder, encode_message
+from core.zmtp.decoder import encode_message
 from tests.scenes.raw_octets import COMMAND, WirePeer, frame, message, octet_by_octet
 
 if TYPE_CHECKING:
@@ -69,51 +68,6 @@ async def test_messages_keep_their_order_whoever_takes_them(delivery: Callable[[
     assert lane.seen[0] == ("octets", b"t1")
     assert ("frames", b"x3") in lane.seen
     assert lane.peers == {b"me"}
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_octets_are_fed_again_and_nothing_is_lost_or_done_twice(seed: int) -> None:
-    """An incomplete message is passed to `express` again, if it is short and contains no command."""
-    chance = random.Random(seed)
-    commands: list[bytes] = []
-    decoder = Decoder(on_command=commands.append)
-    messages = [[chance.randbytes(chance.choice((0, 3, 255, 256, 3000))) for _ in range(chance.randrange(1, 4))] for _ in range(60)]
-    octets, pings = b"", 0
-    for frames in messages:
-        if chance.random() < 0.2:
-            pings += 1
-            octets += PING
-        octets += message(*frames)
-    got: list[list[bytes]] = []
-    while octets:
-        size = chance.choice((1, 2, 10, 200, 5000))
-        piece, octets = octets[:size], octets[size:]
-        if decoder.begun and chance.random() < 0.7:
-            piece = decoder.take_back() + piece
-        got += decoder.feed(piece)
-    assert decoder.failure is None
-    assert got == messages
-    assert len(commands) == pings
-    assert not decoder.begun
-
-
-def test_only_short_beginnings_are_kept_undecoded() -> None:
-    decoder = Decoder(on_command=lambda _: None)
-    long = message(b"x" * (TAKEN_BACK_BYTES_MAX + 10))
-    decoder.feed(long[:-1])
-    assert (decoder.begun, decoder.take_back(), decoder.begun) == (True, b"", True)
-    assert decoder.feed(long[-1:]) == [[b"x" * (TAKEN_BACK_BYTES_MAX + 10)]]
-    decoder.feed(message(b"ab")[:-1])
-    assert decoder.take_back() == message(b"ab")[:-1]
-    assert decoder.take_back() == b""
-    assert decoder.feed(message(b"ab")) == [[b"ab"]]
-
-
-def test_a_size_that_is_too_large_is_refused_before_its_octets_come() -> None:
-    """ZMTP-73, whether the beginning is kept for another look or not."""
-    decoder = Decoder(on_command=lambda _: None, frame_bytes_max=1000)
-    decoder.feed(b"\x02" + (1001).to_bytes(8, "big"))
-    assert decoder.failure is not None
 
 
 async def test_what_came_sealed_is_opened_first_and_keeps_its_order() -> None:

@@ -9,12 +9,17 @@ from __future__ import annotations
 import random
 import tracemalloc
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
 from core.errors import LimitExceeded
-from core.zmtp.decoder import COMMAND_BYTES_MAX, TAKEN_BACK_BYTES_MAX, Decoder, Encoded
+from core.zmtp.decoder import COMMAND_BYTES_MAX, Decoder
+from core.zmtp.frames import decode_frames, encode_message
 from tests.scenes.raw_octets import COMMAND, LONG, MORE, frame
+
+if TYPE_CHECKING:
+    from core.zmtp.scan import Batch
 
 SIZES = (0, 0, 1, 2, 3, 5, 30, 254, 255, 256, 257, 1000)
 LARGE = (8182, 8183, 8184, 9000, 20_000)
@@ -32,10 +37,6 @@ class Expected:
     frames: list[bytes] = field(default_factory=list)  # of the message that has begun
     failure: tuple[str, int, int] | None = None
     at: int = 0  # where the first frame begins that is not whole
-    boundary: int = 0  # where the message begins that is not whole
-    first: int = 0  # and where its first frame does
-    in_one_read: bool = True  # all of it
-    command_since: bool = False  # a whole command came after that
 
 
 class Walk:
@@ -60,9 +61,6 @@ class Walk:
             parts_max=self.limits["message_parts"],
         )
         self.decoder.head = head
-        self.decoder.split = rng.choice((None, None, 1, 2, 3))
-        if self.decoder.split is not None:
-            self.decoder.split += len(head)
         self.octets = b"".join(self.message() for _ in range(rng.choice((3, 30))))
         self.seen = 0
 
@@ -86,19 +84,10 @@ class Walk:
 
     # -- the model
 
-    def follow(self, data: bytes, *, again: bool = False) -> list[list[bytes]]:
-        """Read on, one frame after the other; returns the messages that are whole now.
-
-        Args:
-            data: what comes, behind what had begun and is fed again.
-            again: whether that is so.
-        """
+    def follow(self, data: bytes) -> list[list[bytes]]:
+        """Read on, one frame after the other; returns the messages that are whole now."""
         model = self.expected
-        if again:
-            model.boundary = model.first
-        start = model.boundary if again else self.seen
         self.seen += len(data)
-        model.command_since = model.command_since and model.boundary < start
         before = len(model.messages)
         octets = self.octets[: self.seen]
         while model.failure is None and model.at < self.seen:
@@ -115,8 +104,6 @@ class Walk:
             model.at = end
             if flags & COMMAND:
                 model.commands.append(octets[body:end])
-                model.command_since = True
-                model.first = model.first if model.frames else end
                 if self.answers:
                     model.messages.append([*model.head, b"made of", octets[body:end]])
                 continue
@@ -124,11 +111,6 @@ class Walk:
             if not flags & MORE:
                 model.messages.append([*model.head, *model.frames])
                 model.frames = []
-                model.boundary = model.first = end
-                model.command_since = False
-        if model.at == self.seen and not model.frames:
-            model.boundary = model.first = self.seen
-        model.in_one_read = model.boundary >= start
         return model.messages[before:]
 
     def judge(self, size: int) -> None:
@@ -150,16 +132,11 @@ class Walk:
         while self.seen < end and self.expected.failure is None:
             data = self.octets[self.seen : self.seen + self.rng.choice((0, 1, self.rng.randint(1, step), self.rng.randint(1, 4 * step)))]
             way = self.rng.random()
-            if way < 0.1 and (octets := self.decoder.take_back()):
-                assert (self.decoder.begun, self.decoder.wanted, self.decoder.begun_frame) == (False, 0, 0)
-                found = self.decoder.feed(octets + data)
-                expected = self.follow(data, again=True)
-            elif way < 0.4 and self.decoder.begun_frame:
-                found, expected = self.lend()
+            if way < 0.4 and self.decoder.begun_frame:
+                shown, expected = self.lend()
             else:
-                found = self.decoder.feed(data)
+                shown = self.whole(self.decoder.feed(data))
                 expected = self.follow(data)
-            shown = [self.whole(message) for message in found]
             if self.expected.failure is None:
                 assert (shown, self.commands) == (expected, self.expected.commands)
             else:  # commands behind the frame beyond a limit may have been handled: limits are checked when the message is whole
@@ -174,29 +151,32 @@ class Walk:
         whole = made.begun_frame
         assert whole == 9 + int.from_bytes(held[1:9], "big")
         progress = made.progress
-        assert b"".join(made.lend()) == held
-        assert (made.take_back(), made.begun_frame, made.wanted, made.progress) == (b"", 0, 0, progress)
+        assert b"".join(made.detach_frame()) == held
+        assert (made.begun_frame, made.wanted, made.progress) == (0, 0, progress)
         missing = whole - len(held)
-        made.came(missing // 2)
+        made.received(missing // 2)
         assert made.progress == progress + missing // 2
-        made.came(missing - missing // 2)
+        made.received(missing - missing // 2)
         rest = self.octets[self.seen + missing :][: self.rng.choice((0, 1, 5, 300))]
         body = self.octets[model.at + 9 : model.at + whole]
         before = len(model.messages)
         self.follow(self.octets[self.seen : self.seen + missing])
-        found = made.end_frame(body, rest)
+        found = self.whole(made.end_frame(body, rest))
         self.follow(rest)
         return found, model.messages[before:]
 
-    def whole(self, message: list[bytes]) -> list[bytes]:
-        """Return a message with its tail taken apart, where it has one."""
-        split = self.decoder.split
-        if split is None or len(message) <= split or not isinstance(message[-1], Encoded):
-            assert not any(isinstance(item, Encoded) for item in message)
-            assert split is None or len(message) <= split or message[-2] == b"made of"
-            return message
-        assert len(message) == split + 1
-        return [*message[:-1], *message[-1].frames()]
+    def whole(self, batch: Batch) -> list[list[bytes]]:
+        """Return the messages of a batch, which are the same in whatever way they are asked for."""
+        messages = [*batch]
+        assert len(batch) == len(messages)
+        assert [batch[number] for number in range(len(batch))] == messages
+        encoded = batch.encode()
+        assert (encoded.made, encoded.messages()) == ([], messages)
+        first = len(batch.head)
+        assert b"".join(encode_message(message, first) for message in messages) == b"".join(
+            encode_message(decode_frames(encoded.octets[start:end])) for start, end in zip(encoded.starts, encoded.ends, strict=True)
+        )
+        return messages
 
     def check_state(self) -> None:
         """Check what the decoder says of the incomplete message."""
@@ -209,7 +189,7 @@ class Walk:
         held = self.octets[model.at : self.seen]
         assert made.begun is bool(held or model.frames)
         if not made.begun:
-            assert (made.wanted, made.begun_frame, made.take_back()) == (0, 0, b"")
+            assert (made.wanted, made.begun_frame) == (0, 0)
             return
         made.elsewhere = 7
         assert made.progress == sum(map(len, model.frames)) + len(held) + 7
@@ -223,17 +203,6 @@ class Walk:
                 whole = need if held[0] & (LONG | COMMAND) == LONG else 0
             need -= len(held)
         assert (made.wanted, made.begun_frame) == (need, whole)
-        if self.rng.random() < 0.2:
-            octets = self.octets[model.boundary : self.seen]
-            if model.command_since or len(octets) > TAKEN_BACK_BYTES_MAX:
-                octets = b""  # a command must not be done twice
-            taken = made.take_back()
-            # In several reads: nothing, or what began with a header that had to be put together.
-            assert taken == octets or (not model.in_one_read and taken in (b"", self.octets[model.first : self.seen]))
-            if taken:
-                assert (made.begun, made.wanted, made.begun_frame) == (False, 0, 0)
-                assert made.feed(taken) == []
-                assert made.begun
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -243,24 +212,15 @@ def test_a_stream_means_the_same_however_it_is_cut(seed: int) -> None:
 
 def test_a_decoder_that_has_read_nothing_has_begun_nothing() -> None:
     made = Decoder(on_command=lambda _: None)
-    assert (made.begun, made.wanted, made.progress, made.begun_frame, made.take_back(), made.feed(b"")) == (False, 0, 0, 0, b"", [])
-
-
-@pytest.mark.parametrize("size", [TAKEN_BACK_BYTES_MAX - 1, TAKEN_BACK_BYTES_MAX, TAKEN_BACK_BYTES_MAX + 1])
-@pytest.mark.parametrize("before", [b"", frame(b"before")])
-def test_what_has_begun_is_given_back_up_to_a_size(size: int, before: bytes) -> None:
-    made = Decoder(on_command=lambda _: None)
-    begun = frame(bytes(9000))[:size]
-    made.feed(before + begun)
-    assert made.take_back() == (begun if size <= TAKEN_BACK_BYTES_MAX else b"")
+    assert (made.begun, made.wanted, made.progress, made.begun_frame, [*made.feed(b"")]) == (False, 0, 0, 0, [])
 
 
 def test_octets_that_come_one_by_one_are_not_kept_one_by_one_and_large_reads_are_kept_as_they_are() -> None:
     octets = frame(bytes(range(256)) * 64)
     made = Decoder(on_command=lambda _: None)
     for at in range(len(octets) - 1):
-        assert made.feed(octets[at : at + 1]) == []
-    chunks = made.lend()
+        assert [*made.feed(octets[at : at + 1])] == []
+    chunks = made.detach_frame()
     assert b"".join(chunks) == octets[:-1]
     assert [len(chunk) for chunk in chunks] == [9, 4096, 4096, 4096, 4095]
     for first in (20, 4096):
@@ -268,7 +228,7 @@ def test_octets_that_come_one_by_one_are_not_kept_one_by_one_and_large_reads_are
         made = Decoder(on_command=lambda _: None)
         for read in reads:
             made.feed(read)
-        assert all(chunk is read for chunk, read in zip(made.lend(), reads, strict=True))
+        assert all(chunk is read for chunk, read in zip(made.detach_frame(), reads, strict=True))
 
 
 @pytest.mark.parametrize("more", [0, MORE])
@@ -280,7 +240,7 @@ def test_the_body_of_a_large_frame_is_copied_once(size: int, more: int) -> None:
     reads = [octets[at : at + step] for at in range(0, len(octets), step)]
     made = Decoder(on_command=lambda _: None)
     for read in reads[:-1]:
-        assert made.feed(read) == []
+        assert [*made.feed(read)] == []
     tracemalloc.start()
     (message,) = made.feed(reads[-1])
     _, peak = tracemalloc.get_traced_memory()

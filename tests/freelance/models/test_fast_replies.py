@@ -232,7 +232,7 @@ def test_octets_and_frames_end_the_same_requests(pieces: list[bytes], model: int
 
     def decoded(rest: bytes) -> list[list[bytes]]:
         decoder = Decoder(on_command=lambda _: None)
-        return decoder.feed(rest)
+        return [*decoder.feed(rest)]
 
     taken, finished = take(made, A, octets)
     assert 0 <= taken <= len(octets)
@@ -272,7 +272,7 @@ def served(octets: bytes, model: Literal[1, 2, 3], *, express: bool) -> tuple[li
     decoder = Decoder(on_command=lambda _: None)
     decoder.head = [b"c"]
     receive = server._receive_pings_and_requests if model == 3 else server._receive_enveloped
-    receive(decoder.feed(octets[taken:]))
+    receive([*decoder.feed(octets[taken:])])
     return recorder.sent, dict(server.counters)
 
 
