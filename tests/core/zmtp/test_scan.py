@@ -1,4 +1,4 @@
-"""The frame loop: where messages begin and end, what is incomplete, and the batch that makes frames of them (ZMTP-22..29, 72, 73)."""
+"""The frame loop: starts and ends of messages, the incomplete one, and batches (ZMTP-22..29, 72, 73)."""
 
 from __future__ import annotations
 
