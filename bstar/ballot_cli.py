@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +13,7 @@ from bstar.net.ballot_file import BallotFile, read_ballot_file
 from bstar.pair_options import pair_errors
 from core.daemon.exit_codes import DiskFailed
 from core.daemon.terminal import json_option, write_json
+from core.runtime import runtime
 
 if TYPE_CHECKING:
     from bstar.machine.ballot_slots import Contents
@@ -58,7 +58,11 @@ def reset(path: str, owner: str | None, counter: int, yes: bool) -> None:
         raise click.UsageError("stop both servers and the witness, then give --yes: a lower counter means a ballot used twice")
     with pair_errors():
         kind = _OWNERS[owner] if owner is not None else _found(path)[0]
-        fresh = Record(kind, secrets.randbits(64) | 1, 0, counter) if kind is RecordRole.SERVER or counter else Record(kind, 0, 0, 0)
+        fresh = (
+            Record(kind, runtime.current().random_bits(64) | 1, 0, counter)
+            if kind is RecordRole.SERVER or counter
+            else Record(kind, 0, 0, 0)
+        )
         with BallotFile(path, kind) as store:
             store.replace(fresh)
     click.echo(f"{path}: begins anew at {counter}")

@@ -12,7 +12,6 @@ server had about this client is gone; build it up again in `on_switch`.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -20,7 +19,7 @@ import core
 from bstar.errors import ClientClosed, HandlerError, MalformedMessage, NoServer, Overrun
 from bstar.machine.requester import Failed, Finished, GaveUp, Limits, Renew, Requester, Send
 from bstar.machine.wire import decode_reply_header, encode_request_header
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -92,7 +91,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         if self._own_context:
             await self._stack.enter_async_context(self._context)
-        self._requester = Requester(secrets.randbits(64), self._limits, self._loop.time(), stock=self._stock)
+        self._requester = Requester(runtime.current().random_bits(64), self._limits, self._loop.time(), stock=self._stock)
         for server in SERVERS if not self._stock else SERVERS[:1]:
             self._open(server)
         return self

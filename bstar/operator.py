@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.errors import MalformedMessage, NotActive
 from bstar.machine import wire
 from core.rpc.control_socket import asking
+from core.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -74,7 +74,7 @@ def words(message: StateMessage) -> dict[str, Any]:
 
 async def order(control: str, kind: wire.RequestKind, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Send an order to the control socket of a server and return its answer."""
-    header = wire.RequestHeader(kind, secrets.randbits(64), 1)
+    header = wire.RequestHeader(kind, runtime.current().random_bits(64), 1)
     async with asking(core.DEALER, control, timeout_s, security) as socket:
         await socket.send_multipart([b"", wire.encode_request_header(header)])
         frames = await socket.recv_multipart()
@@ -93,7 +93,7 @@ async def order(control: str, kind: wire.RequestKind, timeout_s: float, security
 async def look_at_witness(witness: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Return the holder of the lease."""
     async with asking(core.DEALER, witness, timeout_s, security) as socket:
-        await socket.send(wire.encode_question(wire.Question(wire.QuestionKind.LOOK, secrets.randbits(64))))
+        await socket.send(wire.encode_question(wire.Question(wire.QuestionKind.LOOK, runtime.current().random_bits(64))))
         answer = wire.decode_answer(await socket.recv())
     cannot = answer.kind is wire.WitnessAnswerKind.NOT_WRITTEN
     found = {"holder": str(answer.holder), "highest": str(answer.highest), "left_ms": answer.wait_ms}

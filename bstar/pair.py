@@ -9,7 +9,6 @@ before each answer; it begins at `on_serving`, ends at `on_passive`, and finishe
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from bstar.net.trouble import Troubles
 from bstar.net.voter import ITERATIONS_BEFORE_VERDICT, Voter
 from bstar.pair_key import trust_of
 from bstar.reactor import Reactor
+from core.runtime import runtime
 
 if TYPE_CHECKING:
     import os
@@ -102,7 +102,7 @@ class Pair(Reactor):
         if compatible and (witness or store or pair_key):
             raise ValueError("compatible mode has no ballots: leave witness, store and pair_key out")
         counters: Counter[str] = Counter()
-        fresh = Record(RecordRole.SERVER, secrets.randbits(64) | 1, 1, 0)
+        fresh = Record(RecordRole.SERVER, runtime.current().random_bits(64) | 1, 1, 0)
         writer = BallotWriter(store, fresh, counters=counters, clock=clock)
         given: dict[str, Any] = {"context": context, "security": security, "socket_options": socket_options}
         super().__init__(role, heartbeat_ms, writer, compatible=compatible, counters=counters, clock=clock, **given)
@@ -146,7 +146,7 @@ class Pair(Reactor):
                 lease_ms=round(settings.lease_s * 1000),
                 on_answer=self._on_witness_answer,
                 trust=self._trusts[1],
-                nonce=secrets.randbits(64),
+                nonce=runtime.current().random_bits(64),
                 counters=self.counters,
                 socket_options=self._options,
             )

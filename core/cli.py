@@ -20,6 +20,7 @@ from core.daemon.option_fields import options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
+from core.runtime import runtime
 from core.runtime.event_loop import run
 from core.security.curve_keys import key_pair
 from core.sockets.context import Context
@@ -228,7 +229,7 @@ def proxy_command(kind: str, frontend: str, backend: str, capture: str | None, s
 @json_option("Print the keys as JSON.")
 def keygen(secret_file: str | None, as_json: bool) -> None:
     """Make a CURVE key pair, as Z85 text."""
-    public, secret = (z85.encode(key).decode() for key in key_pair(os.urandom))
+    public, secret = (z85.encode(key).decode() for key in key_pair(runtime.current().random_bytes))
     if secret_file is not None:
         try:
             # Created with its mode and never overwritten: a key that was ever readable by others is not secret.

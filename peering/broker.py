@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.rpc.service import Service, sent
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from core.zmtp.limits import less_by
 from peering.control import Control
 from peering.errors import BadName, DuplicateName, UnknownPeer
@@ -102,7 +101,7 @@ class Broker(Service):
         state_ms = router_limits.state_ms
         # A cloud connection that is silent as long as a peer may be without a state is probed; after three times that it is closed.
         self._probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
-        self.machine = TaskRouter(name.encode(), router_limits, first_number=secrets.randbits(63))
+        self.machine = TaskRouter(name.encode(), router_limits, first_number=runtime.current().random_bits(63))
         self._directory = directory
         given = {"localfe": localfe, "localbe": localbe, "cloud": cloudfe, "state": statebe, "control": control}
         self._binds = {flow: endpoint or endpoint_of(name, flow, directory) for flow, endpoint in given.items()}

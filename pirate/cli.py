@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from operator import eq
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options,
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
 from core.rpc.handlers import echo, handler_option
+from core.runtime import runtime
 from core.runtime.event_loop import run as run_loop
 from pirate.client import Client
 from pirate.errors import NoReply, SimulatedCrash
@@ -91,7 +91,7 @@ def worker(
     """Answer requests of a queue, one at a time."""
     answer = handler or echo
     if simulate_failures:
-        answer = Mishaps(answer, random.Random(seed))
+        answer = Mishaps(answer, runtime.current().chance(seed))
     if options["reconnect_max_ms"] < options["reconnect_ms"]:
         raise click.UsageError("--reconnect-max-ms is less than --reconnect-ms")
 

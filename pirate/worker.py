@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.rpc.running_handlers import call, reply_frames
 from core.rpc.service import Service
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from pirate.errors import SimulatedCrash
 from pirate.ppp import checked_heartbeat_s
 from pirate.worker_session import CancelHandler, Close, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
@@ -88,7 +87,7 @@ class Worker(Service):
         )
         self._handler = handler
         self._simple = simple
-        self._session = WorkerSession(limits, random.random)
+        self._session = WorkerSession(limits, runtime.current().chance().random)
         self._socket: core.Socket | None = None
         self._task: asyncio.Task[Any] | None = None
         self._stopping = False

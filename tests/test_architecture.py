@@ -100,6 +100,7 @@ STARTERS = frozenset("create_task ensure_future Thread Timer call_later call_at 
 AWAITED = "short-lived: the function that starts it awaits it and takes its error, or hands it to a caller that does"
 HANDED_ON = "settles one future or removes one entry: nothing there can fail, and an error would reach the exception handler of the loop"
 HANDLER = "a handler of the user: its error is the answer to the request, which the callback takes, logs and counts"
+FOR_SUPERVISION = "`core.runtime.supervision` calls it, and nothing else does"
 # Why -> "file function starter".
 UNSUPERVISED: dict[str, tuple[str, ...]] = {
     AWAITED: (
@@ -133,6 +134,7 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "titanic/journal/group_commit.py after add_done_callback",
         "titanic/store/service.py _act add_done_callback",
     ),
+    FOR_SUPERVISION: ("core/runtime/runtime.py thread Thread",),
     HANDLER: (
         "core/rpc/running_handlers.py start add_done_callback",
         "core/rpc/running_handlers.py start ensure_future",

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import mdp
+from core.runtime import runtime
 from core.runtime.supervision import cancel_all
 from titanic.errors import (
     BadRequest,
@@ -202,7 +202,7 @@ class Client:
         self.book = TicketFile(book) if book is not None else None
         self._client = mdp.Client(broker, timeout=timeout, attempts=attempts, **options)
         # Generated keys: unique over clients and restarts (IDM-01).
-        self._origin = secrets.token_bytes(8)
+        self._origin = runtime.current().random_bytes(8)
         self._count = 0
         self._takes_options: bool | None = None  # whether the store does; None if unknown
         self._asked_over = 0  # number of the connection it was asked over

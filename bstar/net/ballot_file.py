@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from contextlib import suppress
 from errno import ENOSPC
 from pathlib import Path
@@ -15,18 +14,19 @@ from typing import TYPE_CHECKING, Final, Self
 
 from bstar.errors import StoreDamaged, StoreLocked
 from bstar.machine.ballot_slots import FILE_OCTETS, SLOT_OCTETS, SLOTS, decode_file, encode_slot
+from core.runtime import runtime
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from bstar.machine.ballot import Record, RecordRole
     from bstar.machine.ballot_slots import Contents
+    from core.runtime.runtime import Files
 
 __all__ = ["BallotFile", "read_ballot_file"]
 
 _PID_DIGITS_MAX = 20
 _BINARY: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_sync: Final = getattr(os, "fdatasync", os.fsync)  # the size never changes: the data are all there is to sync
 
 
 class BallotFile:
@@ -35,33 +35,25 @@ class BallotFile:
     def __init__(self, path: str | os.PathLike[str], owner: RecordRole) -> None:
         self.path = Path(path)
         self.owner = owner
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._saving = threading.Lock()
+        system = runtime.current()
+        self._files = system.files
+        self._files.makedirs(self.path.parent, exist_ok=True)
+        self._saving = system.lock()
         self._saved: Record | None = None
         self._file = -1  # of the slots, once there are any
         self._sequence = 0
         self._first = 0  # slot to write first: never the only valid one
-        self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        self._lock = self._files.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
-            self._take_lock()
+            system.lock_file(self._lock)
         except OSError:
-            holder = os.read(self._lock, _PID_DIGITS_MAX).strip()
-            os.close(self._lock)
+            holder = self._files.read(self._lock, _PID_DIGITS_MAX).strip()
+            self._files.close(self._lock)
             raise StoreLocked(str(self.path), pid=int(holder) if holder.isdigit() else 0) from None
         with suppress(OSError):  # for information only: it cannot be written on a full disk, and the lock works without it
-            os.lseek(self._lock, 0, os.SEEK_SET)
-            os.ftruncate(self._lock, 0)
-            os.write(self._lock, str(os.getpid()).encode())
-
-    def _take_lock(self) -> None:
-        if sys.platform == "win32":
-            import msvcrt  # neither module exists on every system
-
-            msvcrt.locking(self._lock, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._files.lseek(self._lock, 0, os.SEEK_SET)
+            self._files.ftruncate(self._lock, 0)
+            self._files.write(self._lock, str(os.getpid()).encode())
 
     def load(self) -> Record | None:
         """Return the record in the file, None without a file; raises StoreDamaged with the path, or OSError."""
@@ -93,31 +85,32 @@ class BallotFile:
 
     def _write(self, record: Record) -> None:
         if self._file >= 0 and not self._is_there():
-            os.close(self._file)
+            self._files.close(self._file)
             self._file = -1
         if self._file < 0:
             if not self._has_slots():
                 self._make(record)
                 return
-            self._file = os.open(self.path, os.O_RDWR | _BINARY)
+            self._file = self._files.open(self.path, os.O_RDWR | _BINARY)
         self._sequence += 1
         octets = encode_slot(record, self._sequence)
         for number in (self._first, 1 - self._first):
             self._first = number  # until it is valid again, only the other one counts
-            os.lseek(self._file, number * SLOT_OCTETS, os.SEEK_SET)
-            _write_all(self._file, octets)
-            _sync(self._file)
+            self._files.lseek(self._file, number * SLOT_OCTETS, os.SEEK_SET)
+            _write_all(self._files, self._file, octets)
+            # The size never changes: the data are all there is to sync.
+            getattr(self._files, "fdatasync", self._files.fsync)(self._file)
         self._first = 0
 
     def _is_there(self) -> bool:
         try:
-            return os.path.samestat(os.fstat(self._file), self.path.stat())
+            return os.path.samestat(self._files.fstat(self._file), self._files.stat(self.path))
         except FileNotFoundError:
             return False
 
     def _has_slots(self) -> bool:
         try:
-            return self.path.stat().st_size == FILE_OCTETS
+            return self._files.stat(self.path).st_size == FILE_OCTETS
         except FileNotFoundError:
             return False
 
@@ -126,30 +119,30 @@ class BallotFile:
         beside = f"{self.path}.tmp"
         self._sequence += 1
         try:
-            file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600)
+            file = self._files.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600)
             try:
-                _write_all(file, encode_slot(record, self._sequence) * SLOTS)
-                os.fsync(file)
+                _write_all(self._files, file, encode_slot(record, self._sequence) * SLOTS)
+                self._files.fsync(file)
             finally:
-                os.close(file)
-            os.replace(beside, self.path)
+                self._files.close(file)
+            self._files.replace(beside, self.path)
         except OSError:
             with suppress(OSError):
-                os.unlink(beside)
+                self._files.unlink(beside)
             raise
         if sys.platform != "win32":  # Windows cannot open a directory
-            folder = os.open(self.path.parent, os.O_RDONLY)
+            folder = self._files.open(self.path.parent, os.O_RDONLY)
             try:
-                os.fsync(folder)
+                self._files.fsync(folder)
             finally:
-                os.close(folder)
+                self._files.close(folder)
 
     def close(self) -> None:
         """Release the lock, after running writes."""
         with self._saving:
             for handle in (self._file, self._lock):
                 if handle >= 0:
-                    os.close(handle)
+                    self._files.close(handle)
             self._file = self._lock = -1
 
     def __enter__(self) -> Self:
@@ -162,8 +155,12 @@ class BallotFile:
 def read_ballot_file(path: Path, owner: RecordRole) -> Contents | None:
     """Return the decoded ballot file, None without a file; raises as `BallotFile.load`."""
     try:
-        with path.open("rb") as file:
-            octets = file.read(FILE_OCTETS + 1)
+        files = runtime.current().files
+        file = files.open(path, os.O_RDONLY | _BINARY)
+        try:
+            octets = files.read(file, FILE_OCTETS + 1)
+        finally:
+            files.close(file)
     except FileNotFoundError:
         return None
     try:
@@ -172,6 +169,6 @@ def read_ballot_file(path: Path, owner: RecordRole) -> Contents | None:
         raise StoreDamaged(error.reason, path=str(path)) from None
 
 
-def _write_all(file: int, octets: bytes) -> None:
-    if os.write(file, octets) != len(octets):
+def _write_all(files: Files, file: int, octets: bytes) -> None:
+    if files.write(file, octets) != len(octets):
         raise OSError(ENOSPC, os.strerror(ENOSPC))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
+from core.runtime import runtime
 
 __all__ = ["boot_clock"]
 
 
 def boot_clock() -> float:
     """Return monotonic seconds that include suspend, where the system has such a clock (T2)."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    return runtime.current().boot_clock()

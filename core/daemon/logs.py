@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from core.machine.log_rate import INTERVAL_S, LogRate
+from core.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -120,7 +120,7 @@ class RateLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         cause = record.exc_info[0] if record.exc_info else None
-        left_out = self._rate.admit((record.levelno, record.msg, cause), time.monotonic())
+        left_out = self._rate.admit((record.levelno, record.msg, cause), runtime.current().monotonic())
         if left_out:
             record.left_out = left_out
         return left_out is not None
@@ -129,9 +129,9 @@ class RateLimit(logging.Filter):
 class RateLimitedLog:
     """Limits log lines caused by peers: one per kind and interval, with the number of suppressed ones in `left_out`."""
 
-    def __init__(self, logger: logging.Logger, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, logger: logging.Logger, interval_s: float = INTERVAL_S, clock: Callable[[], float] | None = None) -> None:
         self._logger = logger  # writes the lines
-        self._clock = clock  # reads monotonic seconds
+        self._clock = clock if clock is not None else runtime.current().monotonic  # reads monotonic seconds
         self._rate = LogRate(interval_s)
 
     @property

@@ -9,13 +9,13 @@ import socket
 import stat
 import struct
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
 from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
+from core.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
     if address is not None:
         return socket.AF_INET, address
     try:
-        found = socket.getaddrinfo(bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+        found = [*runtime.current().addresses(bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET)]
     except OSError as error:
         raise EndpointError(ENODEV, f"no interface or host {bind.host!r} to bind to", endpoint=bind.endpoint) from error
     family, _, _, _, address_info = found[0]
@@ -101,7 +101,7 @@ def listen_tcp(bind: TcpBind, options: Options) -> Listening:
 @contextmanager
 def _new_socket(family: socket.AddressFamily, endpoint: str) -> Iterator[socket.socket]:
     """Make a socket; what fails in the block is raised as an `EndpointError`, and closes it."""
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock = runtime.current().stream_socket(family)
     try:
         yield sock
     except OSError as error:
@@ -119,7 +119,7 @@ def _listen_on(sock: socket.socket, address: tuple[str, int] | str, options: Opt
 def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
     """Remove a socket file, with `exclusive` only one that no process listens on; refuse any other file (TRN-11)."""
     try:
-        mode = os.stat(path).st_mode
+        mode = runtime.current().files.stat(path).st_mode
     except FileNotFoundError:
         return
     except OSError as error:
@@ -128,11 +128,11 @@ def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
         raise AddressInUse(EADDRINUSE, f"{endpoint}: a file that is no socket is in the way", endpoint=endpoint)
     if exclusive and _is_served(path):
         raise AddressInUse(EADDRINUSE, f"{endpoint} is in use: another process listens on it", endpoint=endpoint)
-    os.unlink(path)
+    runtime.current().files.unlink(path)
 
 
 def _is_served(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    with runtime.current().stream_socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
             probe.connect(path)
@@ -149,28 +149,27 @@ def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
 
     Raises EndpointError if it does not exist, or another process has locked it for `FOLDER_WAIT_S`.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows refuses a second bind itself
+    if os.name == "nt":  # Windows refuses a second bind itself
         yield
         return
+    system = runtime.current()
     try:
-        handle = os.open(folder or ".", os.O_RDONLY | os.O_CLOEXEC)
+        handle = system.files.open(folder or ".", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise _system_error(error, endpoint) from error
     try:
-        give_up_at = time.monotonic() + FOLDER_WAIT_S
+        give_up_at = system.monotonic() + FOLDER_WAIT_S
         while True:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                system.lock_file(handle)
                 break
             except BlockingIOError:
-                if time.monotonic() >= give_up_at:
+                if system.monotonic() >= give_up_at:
                     raise AddressInUse(EADDRINUSE, f"{endpoint}: another process has locked its directory", endpoint=endpoint) from None
-                time.sleep(FOLDER_RETRY_S)
+                system.pause(FOLDER_RETRY_S)
         yield
     finally:
-        os.close(handle)  # releases the lock
+        system.files.close(handle)  # releases the lock
 
 
 def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> Listening:
@@ -216,7 +215,7 @@ async def open_ipc(connect: IpcConnect, factory: Callable[[], P]) -> P:
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, "this system has no ipc", endpoint=connect.endpoint)
     # uvloop truncates an abstract name at its NUL; a socket connected here works with both loops.
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = runtime.current().stream_socket(socket.AF_UNIX)
     try:
         sock.setblocking(False)
         await _connect_unix(loop, sock, connect.address)

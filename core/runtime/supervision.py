@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import threading
-import time
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -28,8 +25,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from core.daemon.metrics import Family
 from core.machine.backoff import backoff_s
 from core.machine.log_rate import LogRate
+from core.runtime.runtime import Runtime
+from core.runtime.runtime import current as current_runtime
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
     Failed = Callable[[Exception], object] | None  # called with a fault
@@ -57,9 +57,9 @@ class Restart:
     jitter: float = 0.25  # random part of the delay, so that many processes do not restart together
     steady_s: float = 1.0  # after running for so long without a fault it counts as healthy, and the next delay is the first one again
 
-    def delay_s(self, faults: int) -> float:
-        """Return the delay after so many faults in a row, 1 for the first."""
-        return backoff_s(self.first_s, self.most_s, faults - 1, self.jitter, random.random())
+    def delay_s(self, faults: int, chance: float) -> float:
+        """Return the delay after so many faults in a row, 1 for the first; `chance` is between 0 and 1."""
+        return backoff_s(self.first_s, self.most_s, faults - 1, self.jitter, chance)
 
 
 RESTART: Final = Restart()
@@ -81,11 +81,14 @@ class _Record:
 class Supervisor:
     """Starts tasks, threads and timers, and reports their faults; may be used from any thread."""
 
-    def __init__(self, probe: Callable[[str], None] | None = None) -> None:
+    def __init__(self, probe: Callable[[str], None] | None = None, runtime: Runtime | None = None) -> None:
+        self.runtime = runtime if runtime is not None else current_runtime()
+        self._now = self.runtime.monotonic
+        self._chance = self.runtime.chance().random
         self._probe = probe  # for tests; called with the name before each run, and what it raises is a fault of that run
         self._records: dict[str, _Record] = {}
         self._rate = LogRate(LOG_EVERY_S, NAMES_MAX)
-        self._lock = threading.Lock()
+        self._lock = self.runtime.lock()
 
     # ---- starting
 
@@ -123,7 +126,7 @@ class Supervisor:
         this, faults = object(), 0
         try:
             while True:
-                began = time.monotonic()
+                began = self._now()
                 try:
                     if self._probe is not None:
                         self._probe(record.name)
@@ -137,9 +140,9 @@ class Supervisor:
                         raise
                     if restart is None:
                         return
-                    faults = faults + 1 if time.monotonic() - began < restart.steady_s else 1
+                    faults = faults + 1 if self._now() - began < restart.steady_s else 1
                     record.unwell[this] = (_reason(error), float("inf"))
-                await asyncio.sleep(restart.delay_s(faults))
+                await asyncio.sleep(restart.delay_s(faults, self._chance()))
                 self._restarted(record, this, restart)
         finally:
             record.unwell.pop(this, None)
@@ -151,24 +154,23 @@ class Supervisor:
         *,
         restart: Restart | None = ONCE,
         failed: Failed = None,
-        pause: Callable[[float], object] = time.sleep,
+        pause: Callable[[float], object] | None = None,
     ) -> threading.Thread:
         """Start a thread. A fault that ends it stays in `troubles`, because its work is no longer done.
 
-        `failed` is called in the thread. `pause` waits before a restart; an owner that may end meanwhile passes the `wait` of its event.
+        `failed` is called in the thread. `pause` waits before a restart, by default the runtime's;
+        an owner that may end meanwhile passes the `wait` of its event.
         """
         record = self._record(name)
-        run = partial(copy_context().run, self._run_thread, record, work, restart, failed, pause)
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
-        return thread
+        run = partial(copy_context().run, self._run_thread, record, work, restart, failed, pause or self.runtime.pause)
+        return self.runtime.thread(name, run)
 
     def _run_thread(
         self, record: _Record, work: Callable[[], None], restart: Restart | None, failed: Failed, pause: Callable[[float], object]
     ) -> None:
         this, faults = object(), 0
         while True:
-            began = time.monotonic()
+            began = self._now()
             try:
                 if self._probe is not None:
                     self._probe(record.name)
@@ -178,11 +180,11 @@ class Supervisor:
                 self._fault(record, error, failed)
                 if restart is None:
                     return
-                faults = faults + 1 if time.monotonic() - began < restart.steady_s else 1
+                faults = faults + 1 if self._now() - began < restart.steady_s else 1
             else:
                 record.unwell.pop(this, None)
                 return
-            pause(restart.delay_s(faults))
+            pause(restart.delay_s(faults, self._chance()))
             self._restarted(record, this, restart)
 
     def timer(self, name: str, call: Callable[[], object], *, restart: Restart = RESTART) -> Timer:
@@ -244,7 +246,7 @@ class Supervisor:
 
     def _fault(self, record: _Record, error: Exception, failed: Failed = None) -> None:
         """Count and log a fault, and call the owner; an error in that call is one more fault."""
-        now = time.monotonic()
+        now = self._now()
         with self._lock:
             record.faults += 1
             left_out = self._rate.admit(record.name, now)
@@ -262,7 +264,7 @@ class Supervisor:
         with self._lock:
             record.restarts += 1
         reason, _ = record.unwell[this]
-        record.unwell[this] = (reason, time.monotonic() + restart.steady_s)
+        record.unwell[this] = (reason, self._now() + restart.steady_s)
 
     def _record(self, name: str) -> _Record:
         with self._lock:
@@ -288,7 +290,7 @@ class Supervisor:
     @property
     def troubles(self) -> Mapping[str, str]:
         """Reason by name, for everything that does not run or has just been restarted."""
-        now = time.monotonic()
+        now = self._now()
         found: dict[str, str] = {}
         for record in self._known():
             reasons = [reason for reason, well_at in list(record.unwell.values()) if now < well_at]
@@ -358,7 +360,7 @@ class Timer:
             self._faults += 1
             self._record.unwell[self] = (_reason(error), float("inf"))
             if self._handle is None:
-                self.after(self._restart.delay_s(self._faults))
+                self.after(self._restart.delay_s(self._faults, supervisor._chance()))
         else:
             if self._faults:
                 self._well()

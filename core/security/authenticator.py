@@ -15,14 +15,13 @@ import hmac
 import ipaddress
 import logging
 import os
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from core.constants import ROUTER
 from core.daemon.logs import RateLimitedLog
 from core.errors import InvalidOption, RemoteProtocolError
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from core.runtime.supervision import ONCE
 from core.security.curve_keys import KEY_BYTES, KEY_CHARACTERS, key_pair, parse_key
 from core.security.curve_keys import public_key as raw_public_key
@@ -55,7 +54,7 @@ _log = logging.getLogger("core.authenticator")
 
 def curve_keypair() -> tuple[bytes, bytes]:
     """Make a CURVE key pair: (public, secret), 40 Z85 characters each."""
-    public, secret = key_pair(os.urandom)
+    public, secret = key_pair(runtime.current().random_bytes)
     return z85.encode(public), z85.encode(secret)
 
 
@@ -165,7 +164,7 @@ class _KeyFile:
         reads = 0
         while True:
             if self._stamp is not None:  # a change: the file may be being edited
-                time.sleep(_QUIET_S)
+                runtime.current().pause(_QUIET_S)
             with open(self.path, encoding="utf-8") as file:
                 text = file.read()
             before, stamp = stamp, self._look()
@@ -186,7 +185,7 @@ class Authenticator:
         any_key: accept every CURVE client that passes the address lists; its name is its key as Z85.
         guesses_max: wrong passwords of one address in `guesses_window_s`; until that is over, further ones get 300 unchecked.
         guesses_window_s: seconds.
-        clock: reads monotonic seconds.
+        clock: reads monotonic seconds; by default the runtime's.
 
     Attributes:
         accepted: number of accepted peers.
@@ -208,13 +207,13 @@ class Authenticator:
         any_key: bool = False,
         guesses_max: int = GUESSES_MAX,
         guesses_window_s: float = WINDOW_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.accepted = 0
         self.refused = 0
         self.guesses_refused = 0
         self._guesses = GuessLimit(guesses_max, guesses_window_s)
-        self._clock = clock
+        self._clock = clock if clock is not None else runtime.current().monotonic
         self._log = RateLimitedLog(_log)
         self._allow = _Addresses(allow)
         self._deny = _Addresses(deny)

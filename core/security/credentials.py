@@ -10,11 +10,11 @@ them.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from core.constants import SecurityMechanism
 from core.errors import InvalidOption
+from core.runtime import runtime
 from core.security.authenticator import Authenticator, key_octets
 from core.security.curve_keys import key_pair, public_key
 from core.security.mechanisms import Credentials
@@ -72,7 +72,7 @@ class Curve:
         deny: Iterable[str] = (),
     ) -> None:
         self._lasting = secret_key is not None
-        self._secret_key = key_pair(os.urandom)[1] if secret_key is None else key_octets(secret_key, "secret_key")
+        self._secret_key = key_pair(runtime.current().random_bytes)[1] if secret_key is None else key_octets(secret_key, "secret_key")
         self.public_key = public_key(self._secret_key)
         self._server_key = None if server_key is None else key_octets(server_key, "server_key")
         self._server_keys = {endpoint: key_octets(key, "server_keys") for endpoint, key in (server_keys or {}).items()}

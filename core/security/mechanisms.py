@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
 from core.constants import SecurityMechanism
 from core.errors import InvalidOption
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from core.security.curve import CurveClient, CurveServer
 from core.security.curve_keys import COOKIE_LIFETIME_S, CookieKeys, is_low_order, public_key
 from core.security.nacl import too_old
@@ -53,11 +52,12 @@ def unprotected(options: Options, endpoint: str) -> str:
 class Security:
     """Makes the mechanisms of one socket, and keeps the cookie keys of its CURVE handshakes."""
 
-    __slots__ = ("_announces_identity", "_cookie_keys", "_cookie_clock", "_type_name")
+    __slots__ = ("_announces_identity", "_cookie_keys", "_cookie_clock", "_random_bytes", "_type_name")
 
     def __init__(self, type_name: bytes, announces_identity: bool) -> None:
         self._type_name = type_name  # Socket-Type of the metadata
         self._announces_identity = announces_identity  # the metadata has an Identity, empty if unset (ZMTP-38)
+        self._random_bytes = runtime.current().random_bytes
         self._cookie_keys: CookieKeys | None = None
         self._cookie_clock = supervision.current().timer("core cookie clock", self._expire_cookies)
 
@@ -109,7 +109,7 @@ class Security:
                 secret_key=options.curve_secretkey,
                 public_key=options.curve_publickey,
                 server_key=options.curve_serverkey,
-                random_bytes=os.urandom,
+                random_bytes=self._random_bytes,
                 metadata_bytes_max=options.max_metadata_bytes,
             )
         asks = must_ask(b"CURVE", options.zap_domain, enforce_domain=bool(options.zap_enforce_domain))
@@ -117,7 +117,7 @@ class Security:
             metadata,
             secret_key=options.curve_secretkey,
             cookie_keys=self._fresh_cookie_keys(),
-            random_bytes=os.urandom,
+            random_bytes=self._random_bytes,
             zap=self._question(options, peer_address) if asks else None,
             metadata_bytes_max=options.max_metadata_bytes,
         )
@@ -127,7 +127,7 @@ class Security:
         now = loop.time()
         keys = self._cookie_keys
         if keys is None:
-            keys = self._cookie_keys = CookieKeys(os.urandom, now)
+            keys = self._cookie_keys = CookieKeys(self._random_bytes, now)
         keys.rotate(now)
         self._cookie_clock.at(now + COOKIE_LIFETIME_S)
         return keys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.constants import SocketType
@@ -12,7 +11,7 @@ from core.daemon.logs import RateLimitedLog
 from core.errors import EINVAL, EPROTONOSUPPORT, ContextTerminated, InvalidEndpoint, WrongOwner, ZMQError
 from core.net.inproc import InprocNames
 from core.options import TABLE, row_of
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from core.runtime.forks import tell_of_forks
 from core.runtime.write_scheduler import WriteScheduler
 from core.security.zap_client import Authentication
@@ -69,8 +68,7 @@ class Context:
         seed: int | None = None,
         exclusive_ipc: bool = False,
     ) -> None:
-        source = random.Random(seed)
-        self.random: Callable[[], float] = source.random
+        self.random: Callable[[], float] = runtime.current().chance(seed).random
         self.inproc = InprocNames()
         self.supervisor = supervision.current()
         self.authentication = Authentication(self.socket, self.inproc, self.supervisor)

@@ -10,12 +10,10 @@ with each peer's and fetches the records if they differ, so a server that was un
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.rpc.service import Service
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from freelance.client import Client
 from freelance.errors import MalformedMessage, NoServer
 from freelance.names.catalog import Key
@@ -71,7 +69,7 @@ class NameServer(Service):
     ) -> None:
         super().__init__(context, security, socket_options)
         self._timer = supervision.current().timer("freelance names clock", self._tick)
-        self.registry = Registry(secrets.token_hex(8), limits)
+        self.registry = Registry(runtime.current().random_bytes(8).hex(), limits)
         self._watchers_max = watchers_max
         self._server = Server(
             bind,
@@ -287,4 +285,4 @@ class Peer:
 
 def wall_ms() -> int:
     """Return the time of day; used for stamps only."""
-    return time.time_ns() // 1_000_000
+    return runtime.current().wall_ns() // 1_000_000

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import secrets
 import sys
-import time
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import core
 from core.machine.deadlines import TIMER_S_MIN
 from core.pattern.reqrep import Router
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from core.zmtp.limits import PeerLimits
 from mdp.access.audit_log import AuditLog
 from mdp.broker.authorization import GuardedDispatcher
@@ -117,6 +115,7 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._read_clock = runtime.current().monotonic
         self._moment = 0.0  # the last reading of the clock
         self._calm = 0  # requests accepted when memory was last given back
         self._full = 0  # messages dropped for full peers when last looked at
@@ -248,7 +247,7 @@ class Broker:
     # What a pair of brokers does otherwise (`mdp.cluster.paired_broker`).
 
     def _new_machine(self) -> Dispatcher:
-        number = secrets.randbits(63)
+        number = runtime.current().random_bits(63)
         if self._rules is None:
             return Dispatcher(self._limits, first_number=number)
         return GuardedDispatcher(self._limits, self._rules, user_of=self._user_of, audit=self._refused, first_number=number)
@@ -374,7 +373,7 @@ class Broker:
         recorder = self._recorder
         if recorder is not None:
             # Its latencies are exact to the microsecond; uvloop's clock, the same one, to the millisecond.
-            recorder.now = self._moment = time.monotonic()
+            recorder.now = self._moment = self._read_clock()
             return self._moment
         now = loop.time()
         if now - self._moment >= CLOCK_S:

@@ -5,11 +5,11 @@ This is the API: futures, iterators, options. `mdp.client.engine` carries the re
 
 from __future__ import annotations
 
-import random
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from core.address import parse_connect
+from core.runtime import runtime
 from core.security.credentials import only_one
 from mdp.client.calls import Call, body_frames
 from mdp.client.engine import ClientEngine
@@ -91,7 +91,7 @@ class Client:
         brokers = [broker] if isinstance(broker, str) else [*broker]
         for endpoint in brokers:
             parse_connect(endpoint)
-        chance = random.Random(seed)
+        chance = runtime.current().chance(seed)
         self._default = Call("any", timeout_s=timeout, attempts=attempts)  # which also checks the numbers
         self._calls: dict[str | bytes | tuple[str | bytes, str], Call] = {}
         self._schemas: SchemaRegistry | None = None  # of results of `call`

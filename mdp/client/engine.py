@@ -7,14 +7,13 @@ sent in one write; the first of them is sent at once.
 from __future__ import annotations
 
 import asyncio
-import time
 from asyncio import get_running_loop
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import core
 from core.machine.deadlines import TIMER_S_MIN
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from mdp.client.calls import SETTLED, PendingRequest
 from mdp.client.connections import LockstepTransport, PipelinedTransport
 from mdp.client.pending import ClientClosed, RequesterCounters
@@ -76,7 +75,7 @@ class ClientEngine:
         self.machine: Requester[Any] | LockstepRequester[Any] = Requester(self._numbers, limits, self._timeouts, self.counters)
         self.machine.destination = search.endpoints()
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.clock: Callable[[], float] = time.monotonic
+        self.clock: Callable[[], float] = runtime.current().monotonic
         self.now = 0.0
         self._submitted = False  # something, since the last message of the broker or end of an iteration
         self._end_scheduled = False  # `_end_iteration` will be called

@@ -11,10 +11,10 @@ The shell of `mdp.cluster.lending`: it carries messages between the machine and 
 from __future__ import annotations
 
 import logging
-import secrets
 from typing import TYPE_CHECKING, Any, Self
 
 import core
+from core.runtime import runtime
 from mdp.broker.broker import Broker
 from mdp.cluster.lending import LendingMachine
 from mdp.cluster.peer_connection import PeerConnection
@@ -60,7 +60,7 @@ class LendingBroker(Broker):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.name = name or f"mdp-{secrets.token_hex(8)}"
+        self.name = name or f"mdp-{runtime.current().random_bytes(8).hex()}"
         self.lending = LendingMachine(
             self.machine, self.name.encode(), state_s=state_ms / 1000, hops_max=hops_max, limits_of=self._limits_of
         )

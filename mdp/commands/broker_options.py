@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from core.daemon.command import CONNECT
 from core.daemon.exit_codes import BadConfig, DiskFailed
 from core.daemon.http import http_option, serve_page
 from core.daemon.option_fields import build, field_options, options
+from core.runtime import runtime
 from mdp.broker.broker import Broker
 from mdp.eventlog.files import EventLogOptions, EventLogWriter
 from mdp.observe.broker_metrics import BrokerMetrics
@@ -83,7 +83,7 @@ async def _observe(
     async with AsyncExitStack() as stack:
         log = None if directory is None else stack.enter_context(_event_log(directory, limits))
         recorder = broker.watch(None if log is None else log.append)
-        metrics = BrokerMetrics(broker, recorder, time.monotonic, log, more)
+        metrics = BrokerMetrics(broker, recorder, runtime.current().monotonic, log, more)
         await stack.enter_async_context(serve_page(http, metrics.page("mdp broker")))
         yield
 

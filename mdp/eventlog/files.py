@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from mdp.eventlog.format import (
     BLOCK_BYTES_MAX,
     DROPPED,
@@ -72,7 +70,8 @@ class EventLogOptions:
 
 
 def _read_clock() -> Clock:
-    return Clock(time.time_ns() // 1000, time.monotonic())
+    system = runtime.current()
+    return Clock(system.wall_ns() // 1000, system.monotonic())
 
 
 class EventLogWriter:
@@ -92,8 +91,8 @@ class EventLogWriter:
         self._waiting_bytes = 0
         self._waiting_events = 0
         self._unreported = 0  # dropped, and not yet written to the log
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._lock = runtime.current().lock()
+        self._wake = runtime.current().event()
         self._closing = self._closed = False
         self._gave_up = False
         self._file: BinaryIO | None = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import RateLimitedLog
+from core.runtime import runtime
 from mdp.session.broker_search import Action, BrokerSearch, EndReason
 from mdp.session.connection import Connection, Probe
 
@@ -33,7 +33,7 @@ RECONNECT_MS: Final = 100
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     """Return the loop's clock; for uvloop, which rounds to milliseconds, the same clock unrounded."""
-    return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
+    return runtime.current().monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
 
 @dataclass(eq=False, repr=False)  # socket options may hold keys

@@ -7,11 +7,10 @@ of progress shows that it is stuck.
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from mdp.worker.handler import name_of
 
 if TYPE_CHECKING:
@@ -65,13 +64,14 @@ class Cancellations:
         self._counters = counters
         self._on_check = on_check
         self._overdue: set[Request] = set()  # those that were logged
+        self._now = runtime.current().monotonic
         self._timer = supervision.current().timer("mdp worker overdue", self.check)
         self._closed = False
 
     def cancel(self, request: Request) -> None:
         """Cancel the handler of a request, unless it has ended or was cancelled before."""
         if request in self._running and request not in self.since:
-            self.since[request] = time.monotonic()
+            self.since[request] = self._now()
             request._task.cancel()
             if self._timer.when is None and not self._closed:
                 self._timer.after(self._cancel_s)
@@ -85,7 +85,7 @@ class Cancellations:
 
     def check(self) -> None:
         """Log handlers that go on although they were cancelled long ago."""
-        now = time.monotonic()
+        now = self._now()
         for request, since in self.since.items():
             if now - since >= self._cancel_s and request not in self._overdue:
                 self._overdue.add(request)

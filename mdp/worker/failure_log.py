@@ -9,11 +9,10 @@ puts them into an error's message.
 from __future__ import annotations
 
 import logging
-import secrets
-import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from core.machine.log_rate import LogRate
+from core.runtime import runtime
 from mdp.errors import HandlerError
 from mdp.typed.calls import BAD_ARGUMENTS, BAD_RESULT
 from mdp.wire.commands import is_code
@@ -49,12 +48,12 @@ class FailureLog:
 
     Args:
         handler: named in the log.
-        clock: reads monotonic seconds.
+        clock: reads monotonic seconds; by default the runtime's.
     """
 
-    def __init__(self, handler: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, handler: Callable[..., Any], clock: Callable[[], float] | None = None) -> None:
         self._name = name_of(handler)
-        self._clock = clock
+        self._clock = clock if clock is not None else runtime.current().monotonic
         self._rate = LogRate(INTERVAL_S, LINES_MAX, LINES_MAX)
 
     def note(self, request: Request, error: BaseException) -> Failure:
@@ -70,7 +69,7 @@ class FailureLog:
                 return self._refused(request.service, code, text or type(error).__name__)
         if isinstance(error, ReplyTooLarge):
             code, text = TOO_LARGE, str(error)
-        id = secrets.token_hex(4)
+        id = runtime.current().random_bytes(4).hex()
         name = type(error).__name__
         left_out = self._rate.admit(None, self._clock())
         if left_out is not None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import queue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from queue import SimpleQueue
 
     from mdp.request import Request
 
@@ -35,7 +35,7 @@ class HandlerThreads:
         self._loop = loop
         self._handler = handler
         self._supervisor = supervision.current()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = runtime.current().queue()
         self._threads = 0
         self._busy = 0  # calls that have not ended; changed in the loop's thread only
 

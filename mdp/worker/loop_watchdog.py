@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,9 +43,10 @@ class Watchdog:
         self._loop = loop
         self._limit_s = limit_s
         self._name = name
+        self._now = runtime.current().monotonic
         self._loop_thread = threading.get_ident()
-        self._seen_at = time.monotonic()
-        self._closed = threading.Event()
+        self._seen_at = self._now()
+        self._closed = runtime.current().event()
         supervisor = supervision.current()
         self._clock = supervisor.timer("mdp watchdog clock", self._touch)
         self._clock.after(limit_s / _CHECKS)
@@ -59,14 +59,14 @@ class Watchdog:
         self._thread.join()
 
     def _touch(self) -> None:
-        self._seen_at = time.monotonic()
+        self._seen_at = self._now()
         self._clock.after(self._limit_s / _CHECKS)
 
     def _watch(self) -> None:
         logged_at = 0.0
         while not self._closed.wait(self._limit_s / _CHECKS):
             seen_at = self._seen_at
-            blocked_s = time.monotonic() - seen_at
+            blocked_s = self._now() - seen_at
             if blocked_s > self._limit_s and seen_at != logged_at:
                 logged_at = seen_at  # once per block
                 self.blocks += 1

@@ -14,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import time
 from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from core.runtime.leftovers import leave
 from mdp.worker.cancellations import Cancellations, Progress
 from mdp.worker.failure_log import FailureLog
@@ -109,6 +108,7 @@ class Runners:
         self._progress = Progress(cancel_s)
         self._failures = FailureLog(handler)
         self._clock = clock
+        self._now = runtime.current().monotonic  # exact, where the loop's clock is rounded
         self._on_answer = on_answer
         self._on_give_back = on_give_back
         self._on_idle = on_idle
@@ -144,7 +144,7 @@ class Runners:
         done = self.counters.handled + self.counters.errors + self.counters.cancelled + self.counters.expired
         wanted = len(self.running) - len(self._cancellations.since)
         full = len(self.running) >= self._concurrency
-        for_s = self._progress.stuck_for_s(time.monotonic(), done=done, wanted=wanted, waiting=len(self._queue), full=full)
+        for_s = self._progress.stuck_for_s(self._now(), done=done, wanted=wanted, waiting=len(self._queue), full=full)
         if for_s is None:
             return ""
         reason = f"{len(self._cancellations.since)} handlers do not end though they were cancelled"
@@ -284,7 +284,7 @@ class Runners:
         runner = self._idle_runners[-1]
         task = request._task = runner.task
         running = self.running
-        running[request] = time.monotonic()
+        running[request] = self._now()
         asyncio._enter_task(self._loop, task)
         try:
             coroutine = self._handler(request)
@@ -321,7 +321,7 @@ class Runners:
     async def _run(self, runner: _Runner) -> None:
         # Hot path.
         task = runner.task
-        queue, running, clock = self._queue, self.running, time.monotonic
+        queue, running, clock = self._queue, self.running, self._now
         handler = self._call
         counters, on_answer = self.counters, self._on_answer
         started: RunningRequest | None = None
@@ -382,7 +382,7 @@ class Runners:
 
     def _run_inline(self) -> None:
         """Call a plain handler on the event loop; after a slice of time, continue in another loop iteration."""
-        queue, clock = self._queue, time.monotonic
+        queue, clock = self._queue, self._now
         slice_ends = clock() + SLICE_S
         while queue and not self._closed:
             request = queue.popleft()
@@ -414,7 +414,7 @@ class Runners:
         session = request._owner
         joined: list[bytes] = []
         left_bytes = self._parts_max_bytes
-        clock = time.monotonic
+        clock = self._now
         slice_ends = clock() + SLICE_S
         async with aclosing(self._handler(request)) as parts:
             async for value in parts:

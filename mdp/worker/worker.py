@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
 from collections import deque
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import core
 from core.address import parse_connect
 from core.errors import LocalProtocolError
+from core.runtime import runtime
 from core.security.credentials import only_one
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 from mdp.session.reconnector import clock_of
@@ -179,7 +178,8 @@ class Worker:
             raise LocalProtocolError(f"service name {service[:300]!r}: names that begin with mmi. are reserved for the broker (MMI-02)")
         self.service = service
         self.session_counters = SessionCounters()
-        self._chance = random.Random(self.options.seed)
+        self._chance = runtime.current().chance(self.options.seed)
+        self._now = runtime.current().monotonic
         self._context = context
         self._owns_context = context is None
         self._security = only_one(context, security)
@@ -358,7 +358,7 @@ class Worker:
         limit_s, runners = self.options.stuck_s, self._runners
         if limit_s is None or runners is None or not runners.running:
             return None
-        for_s = time.monotonic() - next(iter(runners.running.values()))
+        for_s = self._now() - next(iter(runners.running.values()))
         return for_s if for_s > limit_s else None
 
     # ----------------------------------------------------------------------------------------------------------- requests

@@ -14,6 +14,8 @@ import selectors
 import time
 from typing import TYPE_CHECKING, Any
 
+from core.runtime.runtime import Runtime, scope
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -71,11 +73,17 @@ class VirtualTime(selectors.BaseSelector):
         self._real.close()
 
 
+class _Virtual(Runtime):
+    """The system with the virtual clock."""
+
+    def __init__(self, clock: VirtualTime) -> None:
+        self.monotonic = lambda: clock.now_s
+
+
 def run(main: Coroutine[Any, Any, None], clock: VirtualTime, patch: pytest.MonkeyPatch) -> None:
     """Run a coroutine to its end in virtual time."""
     with patch.context() as clocks:
         clocks.setattr(time, "monotonic", lambda: clock.now_s)
-        clocks.setattr(time, "monotonic_ns", lambda: int(clock.now_s * 1e9))
         clocks.setattr(time, "time_ns", lambda: WALL_NS + int((clock.now_s - BEGIN_S) * 1e9))
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(clock)) as runner:
+        with scope(_Virtual(clock)), asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(clock)) as runner:
             runner.run(main)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +14,7 @@ from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, RequestFail
 from core.daemon.run import log_options, loop_option
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
+from core.runtime import runtime
 from titanic.commands.client_options import ask
 from titanic.commands.export import FORMATS, export_rows, write_rows
 from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNew, Wounded
@@ -99,10 +98,10 @@ def _check_is_there(disk: RealDisk) -> None:
 @log_options("warning")
 def verify(store: str, as_json: bool) -> None:
     """Read every record of a store, without changes; exit 3 if it is damaged, after naming each damaged record."""
-    began = time.monotonic()
+    began = runtime.current().monotonic()
     with _held(store, ReadingDisk) as disk:
         problems, records, octets = check(disk)
-    elapsed_s = time.monotonic() - began
+    elapsed_s = runtime.current().monotonic() - began
     if as_json:
         rows = [problem._asdict() | {"uuid": problem.uuid.hex().upper()} for problem in problems]
         write_json({"records": records, "bytes": octets, "problems": rows})
@@ -129,7 +128,7 @@ def repair(store: str, accept_loss: bool) -> None:
             for problem in problems:
                 click.echo(str(problem))
             raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store continues without the lost records")
-        for line in repair_store(disk, os.urandom(16)):
+        for line in repair_store(disk, runtime.current().random_bytes(16)):
             click.echo(line)
     _restart(store, lambda log, index: None)
     click.echo("repaired")
@@ -141,7 +140,7 @@ def _restart(store: str, work: Callable[[SegmentLog, RequestIndex], None]) -> No
         index = RequestIndex(Limits())
         disk = RealDisk(store)
         _check_is_there(disk)
-        log = SegmentLog.open(disk, LogOptions(), index, store=os.urandom(16))
+        log = SegmentLog.open(disk, LogOptions(), index, store=runtime.current().random_bytes(16))
         try:
             work(log, index)
             log.write_checkpoint(checkpoint_of(log, index))
@@ -244,7 +243,7 @@ def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
         problems = check(disk)[0]
         _, index = read_store(disk)
     _say_state("degraded" if any(problem.code != "TORN" for problem in problems) else "serving", len(problems))
-    now_ms = index.resume_clock(time.time_ns() // 1_000_000)
+    now_ms = index.resume_clock(runtime.current().wall_ns() // 1_000_000)
     entries = [entry for entry in index.entries.values() if service is None or entry.service == service.encode()]
     for entry in sorted(entries, key=lambda entry: entry.accepted_ms):
         yield entry_row(entry, now_ms)
@@ -276,7 +275,7 @@ def export(store: str, output: str | None, form: str) -> None:
     if output is None and form == "parquet":
         raise click.UsageError("Parquet needs --output FILE")
     with _held(store, ReadingDisk) as disk:
-        rows = export_rows(disk, time.time_ns() // 1_000_000)
+        rows = export_rows(disk, runtime.current().wall_ns() // 1_000_000)
         try:
             with Path(output).open("wb") if output else nullcontext(sys.stdout.buffer) as file:
                 write_rows(rows, form, file)

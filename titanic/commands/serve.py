@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from core.daemon.http import http_option, serve_page
 from core.daemon.option_fields import build, field_options, options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.daemon.security_flags import security_options
+from core.runtime import runtime
 from mdp.commands.client_options import BROKER
 from titanic.access.verbs import OWNERLESS
 from titanic.commands.operator import disk_errors
@@ -217,10 +217,11 @@ class _Progress:
     """Logs the progress of reading the store every few seconds; called in another thread."""
 
     def __init__(self) -> None:
-        self._said_s = time.monotonic()
+        self._now = runtime.current().monotonic
+        self._said_s = self._now()
 
     def __call__(self, done: int, most: int) -> None:
-        now = time.monotonic()
+        now = self._now()
         if now - self._said_s >= PROGRESS_S:
             self._said_s = now
             log.info("reading the store", extra={"segments": done, "of": most})

@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from core.runtime import runtime
 from titanic.errors import StoreLocked
 
 if TYPE_CHECKING:
@@ -60,78 +61,76 @@ class RealDisk:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
+        system = runtime.current()
+        self._files = system.files
+        self._lock_file = system.lock_file
         self._lock: int | None = None
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # requests and replies are private
+        self._files.makedirs(self.directory, 0o700, exist_ok=True)  # requests and replies are private
         # Names are looked up from this descriptor, so a directory or symlink swapped later cannot lead us elsewhere.
-        self._dir = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._dir = self._files.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
 
     def lock(self) -> None:
         """Lock the file `lock` with flock, which the kernel releases however the process ends, and write our pid into it."""
-        import fcntl  # a store needs Linux or macOS, importing this module does not
-
-        handle = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
-        self._flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        handle = self._files.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
+        self._take_lock(handle)
+        self._files.ftruncate(handle, 0)
+        self._files.pwrite(handle, str(os.getpid()).encode(), 0)
         self._lock = handle
 
-    def _flock(self, handle: int, operation: int) -> None:
+    def _take_lock(self, handle: int, *, shared: bool = False) -> None:
         """Lock the open lock file; close it and raise StoreLocked if another process has the lock."""
-        import fcntl
-
         try:
-            fcntl.flock(handle, operation)
+            self._lock_file(handle, shared=shared)
         except BlockingIOError:
-            holder = os.pread(handle, 32, 0).strip()
-            os.close(handle)
+            holder = self._files.pread(handle, 32, 0).strip()
+            self._files.close(handle)
             raise StoreLocked(str(self.directory), int(holder) if holder.isdigit() else 0) from None
 
     def unlock(self) -> None:
         """Release lock and directory; no other call works afterwards."""
         if self._lock is not None:
-            os.ftruncate(self._lock, 0)
-            os.close(self._lock)
+            self._files.ftruncate(self._lock, 0)
+            self._files.close(self._lock)
             self._lock = None
         if self._dir >= 0:
-            os.close(self._dir)
+            self._files.close(self._dir)
             self._dir = -1
 
     def names(self) -> list[str]:
         """List the directory."""
-        return sorted(os.listdir(self._dir))
+        return sorted(self._files.listdir(self._dir))
 
     def create(self, name: str) -> int:
         """Open with O_EXCL."""
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
+        return self._files.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
 
     def open(self, name: str) -> int:
         """Open without following a link."""
-        return os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
+        return self._files.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
 
     def close(self, handle: int) -> None:
         """Close the descriptor."""
-        os.close(handle)
+        self._files.close(handle)
 
     def preallocate(self, handle: int, size: int) -> None:
         """Call posix_fallocate where available; elsewhere space is allocated by writing."""
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, size)
+        if hasattr(self._files, "posix_fallocate"):
+            self._files.posix_fallocate(handle, 0, size)
 
     def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
         """Call pwritev until everything is written; a short write is continued."""
         for start in range(0, len(buffers), BUFFERS_MAX):
             some = buffers[start : start + BUFFERS_MAX]
             left = sum(map(len, some))
-            written = os.pwritev(handle, some, offset)
+            written = self._files.pwritev(handle, some, offset)
             offset += written
             if written < left:
                 offset = self._write_rest(handle, b"".join(some)[written:], offset)
 
-    @staticmethod
-    def _write_rest(handle: int, data: bytes, offset: int) -> int:
+    def _write_rest(self, handle: int, data: bytes, offset: int) -> int:
         view = memoryview(data)
         while view:
-            written = os.pwrite(handle, view, offset)
+            written = self._files.pwrite(handle, view, offset)
             offset += written
             view = view[written:]
         return offset
@@ -140,7 +139,7 @@ class RealDisk:
         """Pread until `size` or the end."""
         pieces = []
         while size > 0:
-            piece = os.pread(handle, min(size, READ_BYTES_MAX), offset)
+            piece = self._files.pread(handle, min(size, READ_BYTES_MAX), offset)
             if not piece:
                 break
             pieces.append(piece)
@@ -150,35 +149,35 @@ class RealDisk:
 
     def size(self, handle: int) -> int:
         """Fstat."""
-        return os.fstat(handle).st_size
+        return self._files.fstat(handle).st_size
 
     def sync(self, handle: int) -> None:
         """Fdatasync, or what the system has that is as strong."""
         if sys.platform == "linux":
-            os.fdatasync(handle)
+            self._files.fdatasync(handle)
         elif sys.platform == "darwin":
             import fcntl
 
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync alone leaves data in the drive's cache
         else:
-            os.fsync(handle)
+            self._files.fsync(handle)
 
     def truncate(self, handle: int, size: int) -> None:
         """Ftruncate."""
-        os.ftruncate(handle, size)
+        self._files.ftruncate(handle, size)
 
     def rename(self, old: str, new: str) -> None:
         """Rename within the directory."""
-        os.rename(old, new, src_dir_fd=self._dir, dst_dir_fd=self._dir)
+        self._files.rename(old, new, src_dir_fd=self._dir, dst_dir_fd=self._dir)
 
     def unlink(self, name: str) -> None:
         """Unlink; a missing file is no error."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._dir)
+            self._files.unlink(name, dir_fd=self._dir)
 
     def sync_directory(self) -> None:
         """Fsync the directory's own descriptor."""
-        os.fsync(self._dir)
+        self._files.fsync(self._dir)
 
 
 class ReadingDisk(RealDisk):
@@ -186,24 +185,22 @@ class ReadingDisk(RealDisk):
 
     def lock(self) -> None:
         """Take a shared lock: excludes writers, not other readers. Without a lock file there is nothing to lock."""
-        import fcntl
-
         try:
-            handle = os.open(LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
+            handle = self._files.open(LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
         except FileNotFoundError:
             return
-        self._flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._take_lock(handle, shared=True)
         self._lock = handle
 
     def unlock(self) -> None:
         for handle in (self._lock, self._dir):
             if handle is not None and handle >= 0:
-                os.close(handle)
+                self._files.close(handle)
         self._lock, self._dir = None, -1
 
     def open(self, name: str) -> int:
         """Open for reading, without following a link."""
-        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
+        return self._files.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
 
 
 class HeldDisk(RealDisk):

@@ -27,13 +27,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from dataclasses import dataclass, field
 from itertools import repeat
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from titanic.errors import StoreFull, TitanicError, Unavailable, Wounded
 from titanic.journal.record import Draft, RecordKind, seed_of
 from titanic.journal.record_reader import RecordReader, Token, call_tokens
@@ -41,6 +40,7 @@ from titanic.journal.segment_log import LogOptions, SegmentLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from queue import SimpleQueue
     from threading import Thread
 
     from titanic.journal.disk import Disk
@@ -119,7 +119,8 @@ class Journal:
         self.refused = 0
         self.trouble: str | None = None
         self.stalled: str | None = None
-        self._queue: SimpleQueue[_Batch | _Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Batch | _Job | None] = runtime.current().queue()
+        self._now = runtime.current().monotonic
         self._batch = _Batch()
         self._loop: asyncio.AbstractEventLoop
         self._thread: Thread | None = None
@@ -238,7 +239,7 @@ class Journal:
 
     def _commit_until_closed(self) -> None:
         """Commit batches until `close`; the only place that calls the log."""
-        synced_at = resumed_at = time.monotonic()
+        synced_at = resumed_at = self._now()
         last = False
         while not last:
             self._current, self._next_item = self._next_item, None
@@ -255,16 +256,16 @@ class Journal:
                 self._current = None
                 continue
             self._next_item, last = self._gather(item)
-            now = time.monotonic()
+            now = self._now()
             if self.log.full and now - resumed_at >= RESUME_S:
                 resumed_at = now
                 self.log.resume()
             if item.drafts:
                 self._commit(item.drafts, item.tokens, item.octets)
-                self.commit_s += time.monotonic() - now
+                self.commit_s += self._now() - now
             self._current = None
-            if self._interval_s is not None and time.monotonic() - synced_at >= self._interval_s:
-                synced_at = time.monotonic()
+            if self._interval_s is not None and self._now() - synced_at >= self._interval_s:
+                synced_at = self._now()
                 self._sync_now()
         self._close_log()
 
@@ -277,7 +278,7 @@ class Journal:
     def _wait_s(self, synced_at: float) -> float | None:
         """Return how long to wait for work: without limit, unless a sync is due or the disk is full."""
         if self._interval_s is not None and self.log.durable != self.log.next - 1:
-            return max(0.0, synced_at + self._interval_s - time.monotonic())
+            return max(0.0, synced_at + self._interval_s - self._now())
         return RESUME_S if self.log.full else None
 
     def _gather(self, item: _Batch) -> tuple[_Batch | _Job | None, bool]:

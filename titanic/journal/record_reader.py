@@ -16,11 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from titanic.errors import Damaged
 from titanic.journal.inspection import segment_name
 from titanic.journal.record import decode_one
@@ -55,7 +54,7 @@ class RecordReader:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.seed = 0  # start value of the record checksums, set before the first read
-        self._pool = ThreadPoolExecutor(1, "titanic-reader")
+        self._pool = runtime.current().pool(1, "titanic-reader")
         self._files: OrderedDict[int, int] = OrderedDict()  # segment -> handle; touched in the reader thread only
         self._wanted: list[tuple[Location, Token]] = []
         self._supervisor = supervision.current()

@@ -12,13 +12,12 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
 
 import core
 from bstar.net.boot_clock import boot_clock
 from core.machine.bounded_msgpack import unpack
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from titanic.mirror.mirrored_disk import MirroredDisk
 from titanic.mirror.succession import FailureDetector
 from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_pair
@@ -98,7 +97,7 @@ class MirrorLine:
         self._own_context = context is None
         self._context = core.context_for(context, security)
         self._socket_options = dict(socket_options or {})
-        self._changed = Condition()
+        self._changed = runtime.current().condition()
         self._number = self._done = 0
         self._open = False  # a session is open
         self._unsent: list[list[bytes]] = []

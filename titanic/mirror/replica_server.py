@@ -13,13 +13,12 @@ In a pair (`titanic.paired_store`) the mirror also answers whether the other hal
 from __future__ import annotations
 
 import logging
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import core
 from bstar.net.boot_clock import boot_clock
 from core.rpc.service import Service
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from titanic.errors import Wounded
 from titanic.journal.group_commit import fail_future
 from titanic.journal.ownership import Step
@@ -29,6 +28,7 @@ from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from queue import SimpleQueue
     from threading import Thread
 
     from core.security.credentials import Secured
@@ -87,7 +87,7 @@ class Mirror(Service):
         self.lease = lease
         self._take_over = take_over
         self._paired = paired
-        self._queue: SimpleQueue[list[tuple[bytes, Sequence[bytes]]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[tuple[bytes, Sequence[bytes]]] | None] = runtime.current().queue()
         self._store = b""  # routing id of the store that is followed
         self._socket: core.Socket
         self._thread: Thread

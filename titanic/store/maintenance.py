@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Any, Final
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from titanic.errors import Damaged, TitanicError
 from titanic.journal.checkpoint import encode_packed, item_packer
 from titanic.journal.group_commit import no_call
@@ -50,6 +49,7 @@ class Maintenance:
         self._journal = journal
         self._index = index
         self._now_ms = now_ms
+        self._now = runtime.current().monotonic
         self._task: asyncio.Task[None] | None = None
         self._checkpoint_at = journal.log.number
         self._ticked_s = 0.0
@@ -77,10 +77,10 @@ class Maintenance:
                 await self._attempt(self._compact())
                 if number - self._checkpoint_at >= CHECKPOINT_SEGMENTS:
                     await self._attempt(self._write_checkpoint())
-            if time.monotonic() - self._ticked_s >= TICK_S:
+            if self._now() - self._ticked_s >= TICK_S:
                 await self._tick()
                 await self._attempt(self._compact())
-            await self._attempt(self._scrub_one(time.monotonic()))
+            await self._attempt(self._scrub_one(self._now()))
             await asyncio.sleep(LOOK_S)
 
     async def _attempt(self, work: Any) -> None:
@@ -91,8 +91,8 @@ class Maintenance:
             log.warning("upkeep: %s", error)
 
     async def _tick(self) -> None:
-        self._ticked_s = time.monotonic()
-        tick = Tick(self._now_ms(), time.time_ns() // 1_000_000)
+        self._ticked_s = self._now()
+        tick = Tick(self._now_ms(), runtime.current().wall_ns() // 1_000_000)
         done = asyncio.get_running_loop().create_future()
         self._journal.append((RecordKind.TICK, NO_UUID, tick.encode()), (_settle, done))
         place = await done

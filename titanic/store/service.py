@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import mdp
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from mdp.wire.size_limits import USUAL, too_large
 from titanic.access.broker_permissions import ASK_TIMEOUT_S, QUESTIONS_MAX, Permissions, Question, Verdict
 from titanic.access.verbs import OWNERLESS, Access, refusal, user_of
@@ -114,7 +113,7 @@ class Service:
     ) -> None:
         self.store = store
         self.options = options or ServiceOptions()
-        self.delivery = DeliveryQueue(self.options.dispatch, random.Random(seed).random)
+        self.delivery = DeliveryQueue(self.options.dispatch, runtime.current().chance(seed).random)
         self._batches = Batches(store)
         self._store_status = StoreStatus(store, self.delivery, about)
         self._broker = broker

@@ -12,11 +12,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from core.runtime import supervision
+from core.runtime import runtime, supervision
 from core.zmtp.decoder import encode_message
 from titanic.errors import BadRequest, Unavailable
 from titanic.journal.group_commit import Journal
@@ -104,6 +102,7 @@ class Store:
         self._maintenance: Maintenance | None = None
         self._ended = False  # no more retries
         self._clock_offset_ms = 0
+        self._now = runtime.current().monotonic
         self._uuids: list[bytes] = []
         self._names: dict[bytes, tuple[bytes, bytes]] = {}
         self._waiters = Waiters()
@@ -125,7 +124,7 @@ class Store:
     async def open(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Recover; raises as `SegmentLog.open`."""
         self._loop = asyncio.get_running_loop()
-        wall_ms = time.time_ns() // 1_000_000
+        wall_ms = runtime.current().wall_ns() // 1_000_000
         if self._disk is None or self._options is None:
             self.journal = memory = MemoryJournal()
             self.bodies = Bodies(self.index, memory, self.counters)
@@ -136,7 +135,7 @@ class Store:
         collecting = gc.isenabled()
         gc.disable()  # collecting among a million new objects costs a third of the start
         try:
-            opened = await journal.open(self.index, store=os.urandom(16), created_ms=wall_ms, progress=progress)
+            opened = await journal.open(self.index, store=runtime.current().random_bytes(16), created_ms=wall_ms, progress=progress)
         finally:
             if collecting:
                 gc.enable()
@@ -191,7 +190,7 @@ class Store:
 
     def now_ms(self) -> int:
         """Return the store clock in ms."""
-        return time.monotonic_ns() // 1_000_000 + self._clock_offset_ms
+        return int(self._now() * 1000) + self._clock_offset_ms
 
     @property
     def status(self) -> dict[str, Any]:
@@ -250,7 +249,7 @@ class Store:
         journal.append((REQUEST, entry.uuid, body), (self._stored, (entry, done, asked.body)))
 
     def _new_uuid(self) -> bytes:
-        drawn = os.urandom(16 * UUIDS_AT_ONCE)
+        drawn = runtime.current().random_bytes(16 * UUIDS_AT_ONCE)
         self._uuids = [drawn[at : at + 16] for at in range(0, len(drawn), 16)]
         return self._uuids.pop()
 

@@ -14,7 +14,6 @@ import pytest
 from bstar.errors import StoreDamaged, StoreLocked
 from bstar.machine.ballot import Record, RecordRole
 from bstar.machine.ballot_slots import FILE_OCTETS, SLOT_OCTETS, encode_slot
-from bstar.net import ballot_file as store_module
 from bstar.net.ballot_file import BallotFile, read_ballot_file
 
 RECORD = Record(RecordRole.SERVER, 5, 2, 9)
@@ -46,7 +45,7 @@ def test_threads_save_one_after_the_other(tmp_path: Path, monkeypatch: pytest.Mo
     Both are written, and the higher one stays.
     """
     path = tmp_path / "a.ballot"
-    slow, go_on, sync = threading.Event(), threading.Event(), store_module._sync
+    slow, go_on, sync = threading.Event(), threading.Event(), os.fdatasync
 
     def synced(handle: int) -> None:
         if not slow.is_set():
@@ -56,7 +55,7 @@ def test_threads_save_one_after_the_other(tmp_path: Path, monkeypatch: pytest.Mo
 
     with BallotFile(path, RecordRole.SERVER) as store, ThreadPoolExecutor() as pool:
         store.save(RECORD._replace(counter=1))
-        monkeypatch.setattr(store_module, "_sync", synced)
+        monkeypatch.setattr(os, "fdatasync", synced)
         first = pool.submit(store.save, RECORD)
         slow.wait()
         second = pool.submit(store.save, RECORD._replace(counter=10))
@@ -70,7 +69,7 @@ def test_threads_save_one_after_the_other(tmp_path: Path, monkeypatch: pytest.Mo
 def test_file_is_made_as_a_whole_and_then_overwritten_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """BST-27: one copy is on disk before the other one is touched, and the size never changes."""
     log: list[str] = []
-    fsync, replace, data_sync = os.fsync, os.replace, store_module._sync
+    fsync, replace, data_sync = os.fsync, os.replace, os.fdatasync
     path = tmp_path / "a"
 
     def synced(handle: int) -> None:
@@ -90,7 +89,7 @@ def test_file_is_made_as_a_whole_and_then_overwritten_in_place(tmp_path: Path, m
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", renamed)
-    monkeypatch.setattr(store_module, "_sync", data_synced)
+    monkeypatch.setattr(os, "fdatasync", data_synced)
     newer = RECORD._replace(counter=10)
     with BallotFile(path, RecordRole.SERVER) as store:
         store.save(RECORD)
@@ -104,13 +103,13 @@ def test_copy_that_is_damaged_is_written_first(tmp_path: Path, monkeypatch: pyte
     """Until it is whole again the other one is all there is."""
     path, first = tmp_path / "a", []
     path.write_bytes(encode_slot(RECORD, 7) + bytes(SLOT_OCTETS))
-    sync = store_module._sync
+    sync = os.fdatasync
 
     def synced(handle: int) -> None:
         sync(handle)
         first.append(path.read_bytes()[:SLOT_OCTETS] == encode_slot(RECORD, 7))
 
-    monkeypatch.setattr(store_module, "_sync", synced)
+    monkeypatch.setattr(os, "fdatasync", synced)
     with BallotFile(path, RecordRole.SERVER) as store:
         assert store.load() == RECORD
         store.save(RECORD._replace(counter=10))

@@ -209,8 +209,8 @@ def test_a_thread_that_fails_is_missed_or_begun_again() -> None:
 
 def test_the_delay_grows_up_to_its_limit_and_is_spread() -> None:
     restart = Restart(first_s=1.0, most_s=8.0, jitter=0.0)
-    assert [restart.delay_s(faults) for faults in (1, 2, 3, 4, 5, 10_000)] == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    spread = {Restart(first_s=1.0, jitter=0.5).delay_s(1) for _ in range(50)}
+    assert [restart.delay_s(faults, 0.5) for faults in (1, 2, 3, 4, 5, 10_000)] == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    spread = {Restart(first_s=1.0, jitter=0.5).delay_s(1, chance / 50) for chance in range(50)}
     assert len(spread) > 10
     assert 0.5 <= min(spread) <= max(spread) <= 1.0
 
