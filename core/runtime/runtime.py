@@ -1,4 +1,4 @@
-"""What a program takes from its system: clocks, randomness, threads, sockets and files.
+"""The system as a part of a program sees it: clocks, randomness, threads, sockets and files.
 
 Nothing else asks the system for them:
 
