@@ -55,7 +55,7 @@ $(LOWEST_STAMP): pyproject.toml .ci/setup
 # Programs, security, the web page, and one job of Spark where there is Java: each dependency is used. The warnings are those of old releases.
 # Of the programs above sockets, only tests that use a dependency; the others would start the same programs once more.
 LOWEST := tests/core/daemon/test_command.py tests/core/test_cli.py tests/core/security/test_key_files.py tests/core/security/test_curve.py tests/core/daemon/test_http.py \
-	tests/spec/test_curve_sockets.py tests/mdp/observe/test_tracing.py tests/web/test_daemons.py \
+	tests/spec/test_curve_sockets.py tests/mdp/typed tests/mdp/observe/test_tracing.py tests/web/test_daemons.py \
 	$(addprefix tests/mdp/commands/test_main.py::, test_wrong_use_is_2 test_worker_serves_the_services_it_is_given test_call_prints_reply_frames_one_a_line \
 		test_broker_takes_its_options_from_file_and_shows_them) \
 	$(addprefix tests/titanic/commands/test_main.py::, test_a_clean_store_is_0 test_export_writes_msgpack_and_parquet_with_the_bodies_as_they_are) \

@@ -11,11 +11,14 @@ Pure.
 from __future__ import annotations
 
 from gc import get_referents
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
-__all__ = ["CONTAINERS_MAX", "DEPTH_MAX", "BadMsgpack", "claimed", "unpack"]
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["CONTAINERS_MAX", "DEPTH_MAX", "BadMsgpack", "check", "claimed", "unpack"]
 
 # Nesting of arrays and maps. Our protocols nest four deep at most; values of typed calls may be deeper, and code that walks them recurses.
 DEPTH_MAX: Final = 32
@@ -35,19 +38,19 @@ class BadMsgpack(ValueError):
     """The peer's bytes are not one msgpack value within the limits."""
 
 
-class _Count:
-    """Counts arrays and maps as they are made."""
+def check(octets: bytes, containers_max: int) -> None:
+    """Raise BadMsgpack for a false claim of elements, or for more arrays and maps than allowed; makes no objects in the usual case.
 
-    __slots__ = ("left",)
-
-    def __init__(self, most: int) -> None:
-        self.left = most
-
-    def __call__(self, container: Any) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            raise BadMsgpack("too many arrays and maps")
-        return container
+    Then a decoder of another kind may read these bytes. Judges neither depth nor extension types; see `unpack`.
+    """
+    if len(octets) <= SMALL_BYTES:
+        return
+    try:
+        _check_claims(octets)
+        if len(octets) > containers_max and _containers_at_most(octets) > containers_max:
+            _count_containers(octets, containers_max)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise _bad(error) from None
 
 
 def unpack(
@@ -67,17 +70,14 @@ def unpack(
     """
     # Hot path: once per request with options, so arguments are passed by name and not as a map.
     size = len(octets)
-    hook = None
     found = 0  # upper bound of the arrays and maps
     try:
-        if size > SMALL_BYTES and (_ARRAY_16 in octets or _ARRAY_32 in octets):
-            reader = msgpack.Unpacker(max_buffer_size=size)
-            reader.feed(octets)
-            reader.skip()
+        if size > SMALL_BYTES:
+            _check_claims(octets)
         if size > DEPTH_MAX:
-            found = size - len(octets.translate(None, _CONTAINERS))
+            found = _containers_at_most(octets)
             if found > containers_max:
-                hook = _Count(containers_max)
+                _count_containers(octets, containers_max)
         value = _unpackb(
             octets,
             strict_map_key=strict_map_key,
@@ -85,16 +85,43 @@ def unpack(
             max_map_len=max_map_len,
             max_array_len=max_array_len,
             max_str_len=max_str_len,
-            list_hook=hook,
-            object_hook=hook,
         )
-    except BadMsgpack:
-        raise
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a key is an array or a map
-        raise BadMsgpack(f"not msgpack within the limits: {error or type(error).__name__}") from None
+        raise _bad(error) from None
     if found > DEPTH_MAX:
         _check_depth(value, extensions)
     return value
+
+
+def _bad(error: Exception) -> BadMsgpack:
+    if isinstance(error, BadMsgpack):
+        return error
+    return BadMsgpack(f"not msgpack within the limits: {error or type(error).__name__}")
+
+
+def _check_claims(octets: bytes) -> None:
+    """Raise an error of msgpack if an array claims elements that are not there."""
+    if _ARRAY_16 in octets or _ARRAY_32 in octets:
+        reader = msgpack.Unpacker(max_buffer_size=len(octets))
+        reader.feed(octets)
+        reader.skip()
+
+
+def _containers_at_most(octets: bytes) -> int:
+    return len(octets) - len(octets.translate(None, _CONTAINERS))
+
+
+def _count_containers(octets: bytes, most: int) -> None:
+    """Raise BadMsgpack for more arrays and maps than allowed; each is dropped when it is complete, so this takes no memory."""
+
+    def count() -> Generator[None, Any, None]:
+        for _ in range(most + 1):
+            yield
+        raise BadMsgpack("too many arrays and maps")
+
+    counter = count()  # a third of the cost of calling a function
+    next(counter)
+    _unpackb(octets, raw=True, strict_map_key=False, list_hook=counter.send, object_hook=counter.send)
 
 
 def claimed(octets: bytes) -> int:

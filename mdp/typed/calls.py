@@ -6,7 +6,7 @@
     await client.call("area", 2.0, height=3.0, result=float)
 
 On the wire a call is a request with one body frame, msgpack of `[[positional…], {name: argument}]`, and its result one frame, msgpack of
-the value; so clients in any language can make one. `mdp.typed.schemas` defines the schemas.
+the value; so clients in any language can make one. `mdp.typed.schemas` has the types.
 
 The error shows whose fault it is: `BadArguments` of the caller (the function was not called), `HandlerError` of the function, `BadResult`
 of its author: the result is not of the annotated type, or not of the type that the caller expects.
@@ -15,20 +15,18 @@ of its author: the result is not of the annotated type, or not of the type that 
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-import msgpack
+import msgspec
 
-from core.machine.bounded_msgpack import BadMsgpack, unpack
+from core.machine.bounded_msgpack import claimed
 from mdp.errors import BadArguments, BadResult, HandlerError
 from mdp.request import Request
-from mdp.typed.schemas import SchemaRegistry, TypeMismatch, pack_by_type
-
-if typing.TYPE_CHECKING:
-    from mdp.typed.schemas import Schema
+from mdp.typed.schemas import NEEDED_AT_RUN_TIME, Schema, TypeMismatch, pack_by_type
 
 __all__ = ["BAD_ARGUMENTS", "BAD_RESULT", "BadArguments", "BadResult", "Signature", "pack_call", "typed_handler", "unpack_result"]
 
@@ -36,43 +34,33 @@ BAD_ARGUMENTS: Final = BadArguments.default_code
 BAD_RESULT: Final = BadResult.default_code
 
 
+# Where the arguments begin: after an array's header of two elements, in its usual and its longer forms.
+_OUTER_BYTES: Final = {0x92: 1, 0xDC: 3, 0xDD: 5}
+_CALL: Final = "[[positional…], {name: argument}]"
+_names_of_call: Final = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], dict[str, msgspec.Raw]]).decode
+
+
 # ------------------------------------------------------------------------------------------------------------ the caller's side
 
 
 def pack_call(positional: Sequence[Any], named: Mapping[str, Any]) -> bytes:
     """Return the body frame of a call; raises TypeError for an argument of a type that cannot be sent."""
-    return _packed([[*positional], {**named}])
+    return pack_by_type([positional, named])
 
 
 def unpack_result(body: Sequence[bytes], schema: Schema, service: str | bytes) -> Any:
     """Return the value in a reply; raises BadResult if it is not msgpack, or not of this schema."""
     try:
-        return schema.unpack(_unpacked(body))
-    except (TypeMismatch, RecursionError) as error:
+        return schema.unpack(_only_frame(body))
+    except TypeMismatch as error:
         name = service if isinstance(service, str) else service.decode(errors="replace")
-        raise BadResult(name, text=_says(error)) from None
+        raise BadResult(name, text=str(error)) from None
 
 
-def _packed(value: Any) -> bytes:
-    try:
-        octets: bytes = msgpack.packb(value, default=pack_by_type)
-    except (ValueError, OverflowError, RecursionError) as error:  # too deep, too large, or not UTF-8
-        raise TypeError(f"this cannot be sent: {error}") from None
-    return octets
-
-
-def _unpacked(body: Sequence[bytes]) -> Any:
-    """Return the value in the only frame of a body; raises TypeMismatch if that is not what it has."""
+def _only_frame(body: Sequence[bytes]) -> bytes:
     if len(body) != 1:
-        raise TypeMismatch("one frame", f"a body of {len(body)}")
-    try:
-        return unpack(body[0], strict_map_key=False)  # keys may be numbers
-    except BadMsgpack:
-        raise TypeMismatch("msgpack", "something else") from None
-
-
-def _says(error: TypeMismatch | RecursionError) -> str:
-    return str(error) if isinstance(error, TypeMismatch) else "it is nested too deeply"
+        raise TypeMismatch(f"expected one frame, got {len(body)}")
+    return body[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- the function's side
@@ -81,18 +69,21 @@ def _says(error: TypeMismatch | RecursionError) -> str:
 class Signature:
     """The schemas of a function's arguments and result; a parameter annotated `mdp.Request` gets the request and is not an argument.
 
-    Raises TypeError: an annotation is missing, or of a type that cannot be sent.
+    A call is decoded in one piece: for each number of positional arguments there is a schema, in which the other parameters are fields of a
+    struct.
+
+    Raises:
+        TypeError: an annotation is missing, cannot be resolved, or is of a type that cannot be sent.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._name = getattr(function, "__qualname__", repr(function))
         try:
-            hints = typing.get_type_hints(function)
-        except NameError as error:
-            raise TypeError(f"{self._name}: its annotations are needed at run time: {error}") from None
-        schemas = SchemaRegistry()
+            hints = typing.get_type_hints(function, include_extras=True)
+        except (NameError, AttributeError) as error:
+            raise TypeError(f"{self._name}: {NEEDED_AT_RUN_TIME}: {error}") from None
         self._request_name = ""
-        self._schemas: dict[str, Schema] = {}
+        self._types: dict[str, Any] = {}
         parameters = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -102,50 +93,92 @@ class Signature:
             if hints[parameter.name] is Request:
                 self._request_name = parameter.name
                 continue
-            self._schemas[parameter.name] = schemas.of(hints[parameter.name])
+            self._types[parameter.name] = hints[parameter.name]
+            self._schema_of(parameter.name, hints[parameter.name])
             parameters.append(parameter)
         self._signature = inspect.Signature(parameters)
+        self._positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        self._calls: dict[int, Schema] = {}  # by number of positional arguments
         result = hints.get("return", Any)
         if typing.get_origin(result) in (AsyncIterator, AsyncGenerator):
             result = typing.get_args(result)[0]
-        self._result = schemas.of(result)
+        self._result = self._schema_of("its result", result)
 
+    def _schema_of(self, what: str, annotation: Any) -> Schema:
+        try:
+            return Schema(annotation)
+        except TypeError as error:
+            raise TypeError(f"{self._name}: {what}: {error}") from None
+
+    def _call_of(self, count: int) -> Schema:
+        """Return the schema of calls with so many positional arguments."""
+        schema = self._calls.get(count)
+        if schema is None:
+            given = self._positional[:count]
+            fields: list[Any] = [
+                (name, self._types[name]) if one.default is one.empty else (name, self._types[name], msgspec.UNSET)
+                for name, one in self._signature.parameters.items()
+                if name not in given
+            ]
+            # Fields of a struct with defaults come last; the names are what is sent, so the order does not matter.
+            named = msgspec.defstruct("Named", sorted(fields, key=len), forbid_unknown_fields=True)
+            schema = self._calls[count] = Schema(tuple[tuple[*(self._types[name] for name in given)], named])  # type: ignore[misc]
+        return schema
+
+    # Hot path: once per request.
     def unpack_arguments(self, request: Request) -> dict[str, Any]:
         """Return the arguments by name; raises TypeMismatch if they are not those of the function."""
-        call = _unpacked(request.body)
-        if type(call) is not list or len(call) != 2 or type(call[0]) is not list or type(call[1]) is not dict:
-            raise TypeMismatch("[[positional…], {name: argument}]", "something else")
-        positional, named = call
-        if not all(type(name) is str for name in named):
-            raise TypeMismatch("names of arguments", "something else")
+        octets = _only_frame(request.body)
+        count = claimed(octets[_OUTER_BYTES.get(octets[0] if octets else 0, len(octets)) :][:5])
+        if count > len(self._positional):
+            raise self._unbound([None] * (len(self._positional) + 1), {}, TypeMismatch(f"expected {_CALL}"))
         try:
-            bound = self._signature.bind(*positional, **named).arguments
-        except TypeError as error:
-            raise TypeMismatch(f"{self._name}{self._signature}", str(error)) from None
-        for name, value in bound.items():
-            try:
-                bound[name] = self._schemas[name].unpack(value)
-            except TypeMismatch as error:
-                raise error.within(name) from None
+            positional, named = self._call_of(count).unpack(octets)
+        except TypeMismatch as error:
+            raise self._placed(error, octets) from None
+        arguments = dict(zip(self._positional, positional, strict=False))
+        if len(self._types) > count:
+            for name in named.__struct_fields__:
+                value = getattr(named, name)
+                if value is not msgspec.UNSET:
+                    arguments[name] = value
         if self._request_name:
-            bound[self._request_name] = request
-        return bound
+            arguments[self._request_name] = request
+        return arguments
+
+    def _placed(self, error: TypeMismatch, octets: bytes) -> TypeMismatch:
+        """Return the error with the argument's name as its place, or the reason why the arguments are not those of the function."""
+        found = re.match(r"\[0\]\[(\d+)\](.*)|\[1\]\.(\w+)(.*)", error.place, re.DOTALL)
+        if found is not None:
+            number, behind, name, behind_name = found.groups()
+            return TypeMismatch(error.problem, f".{name or self._positional[int(number)]}{behind or behind_name or ''}")
+        try:
+            positional, named = _names_of_call(octets)
+        except ValueError:
+            return TypeMismatch(f"expected {_CALL}, got something else")
+        return self._unbound(positional, named, error)
+
+    def _unbound(self, positional: Sequence[Any], named: Mapping[str, Any], other: TypeMismatch) -> TypeMismatch:
+        """Return the error that the arguments are not those of the function, or the other one if they are."""
+        try:
+            self._signature.bind(*positional, **named)
+        except TypeError as error:
+            return TypeMismatch(f"expected {self._name}{self._signature}, got another call: {error}")
+        return other
 
     def pack_result(self, value: Any) -> bytes:
         """Return the body frame of a reply; raises HandlerError with the code BAD_RESULT."""
         try:
-            return _packed(self._result.pack(value))
-        except (TypeMismatch, RecursionError) as error:
-            raise HandlerError(code=BAD_RESULT, text=f"{self._name}: {_says(error)}") from None
-        except TypeError as error:
+            return self._result.pack(value)
+        except (TypeMismatch, TypeError) as error:
             raise HandlerError(code=BAD_RESULT, text=f"{self._name}: {error}") from None
 
     def arguments_of(self, request: Request) -> dict[str, Any]:
         """Return the arguments by name; raises HandlerError with the code BAD_ARGUMENTS."""
         try:
             return self.unpack_arguments(request)
-        except (TypeMismatch, RecursionError) as error:
-            raise HandlerError(code=BAD_ARGUMENTS, text=_says(error)) from None
+        except TypeMismatch as error:
+            raise HandlerError(code=BAD_ARGUMENTS, text=str(error)) from None
 
 
 def typed_handler(function: Callable[..., Any], name: str) -> Callable[[Request], Any]:

@@ -1,337 +1,279 @@
-"""Schemas of type annotations: check values and convert them to and from the types of msgpack. Pure.
+"""Schemas of type annotations, on msgspec: check values and convert them to and from msgpack. Pure.
 
     None bool int float str bytes     unchanged; an int is accepted for a float, a bool is not a number
     list[T] set[T] frozenset[T] tuple[T, ...] tuple[A, B]   an array
-    dict[K, V]                        a map; K is str, int or bytes
-    dataclass, TypedDict              a map by field; a field with a default may be missing, unknown fields are errors
+    dict[K, V]                        a map; K is text, an integer or bytes
+    dataclass, msgspec.Struct, TypedDict   a map by field; a field with a default may be missing, unknown fields are ignored
     NamedTuple                        an array
-    Enum                              its value
-    Literal[…]                        one of these
-    A | B                             the first that matches, in this order
-    datetime date UUID Decimal        text (ISO 8601 …)
+    Enum                              its value, all of them text or all integers
+    Literal[…]                        one of these: text, integers, bools, None
+    A | B                             told apart by their shape on the wire, so of one shape at most one: else the union is refused
+    datetime date time timedelta UUID Decimal   text (ISO 8601 …)
+    pydantic.BaseModel                a map by alias, with the extra `pydantic`
     Any                               any value of msgpack
+
+A time with an offset would be an extension type of msgpack, so it is sent as text, its offset in whole minutes (RFC 3339).
 
 Data of a peer is never called, imported or instantiated by name, as pickle does. A value that does not match raises `TypeMismatch` with
 the place, the wanted type and the found type, but not the value.
+
+A peer's bytes are judged by `core.machine.bounded_msgpack` before they become objects: claimed lengths, extension types, depth, and the
+number of arrays and maps (`containers_max`). Where the annotation itself ends the depth, msgspec decodes them then; with `Any`, or a
+class that contains itself, `bounded_msgpack.unpack` decodes them, and msgspec converts the result.
 """
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
-from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
-from uuid import UUID
+import re
+import sys
+from typing import Any, Final, Literal, get_args, get_origin
 
-__all__ = ["Schema", "SchemaRegistry", "TypeMismatch", "pack_by_type"]
+import msgspec
+from msgspec import inspect as shapes
 
-INT_MIN: Final = -(2**63)  # range of msgpack
-INT_MAX: Final = 2**64 - 1
+from core.machine.bounded_msgpack import BadMsgpack, check, unpack
+
+__all__ = ["NEEDED_AT_RUN_TIME", "Schema", "SchemaRegistry", "TypeMismatch", "containers_max", "pack_by_type"]
+
+# Arrays and maps in a call or result: they take some hundred times the time and memory of their bytes. So many are free, and each further
+# one needs so many bytes: 64 KiB of empty arrays are refused, 64 KiB of pairs of numbers are not.
+CONTAINERS_FREE: Final = 20_000
+BYTES_PER_CONTAINER: Final = 8
+# Bytes before the kind of an extension type: of 4 and 8 bytes, and the length of one of 12.
+_BEFORE_KIND: Final = (0xD6, 0xD7, 12)
+# Types of which a value needs no check of its parts.
+_SCALARS: Final[tuple[Any, ...]] = (bool, int, float, str, bytes)
+NEEDED_AT_RUN_TIME: Final = "annotations are needed at run time, define or import before what they name"
+_BARE: Final = (list, tuple, dict, set, frozenset)
+_KEYS: Final = (
+    shapes.StrType,
+    shapes.IntType,
+    shapes.BytesType,
+    shapes.EnumType,
+    shapes.LiteralType,
+    shapes.UUIDType,
+    shapes.DateType,
+)
+_PLACE: Final = re.compile(r"(.*) - at `(key` in `)?\$?(.*)`", re.DOTALL)
 
 
 class TypeMismatch(ValueError):
-    """A value does not match its schema."""
+    """A value does not match its schema.
 
-    def __init__(self, wanted: str, found: str) -> None:
-        super().__init__(wanted, found)
-        self.wanted = wanted  # title of the schema
-        self.found = found  # description of the value
-        self.path: list[str] = []  # place in the value, outermost first
+    Args:
+        problem: what was expected and what was found.
+        place: in the value, as `[0].price`; empty: the value itself.
+    """
 
-    def within(self, step: object) -> TypeMismatch:
-        self.path.insert(0, str(step))
-        return self
+    def __init__(self, problem: str, place: str = "") -> None:
+        super().__init__(problem, place)
+        self.problem = problem
+        self.place = place
 
     def __str__(self) -> str:
-        where = f"{'.'.join(self.path)}: " if self.path else ""
-        return f"{where}{self.wanted} is wanted, {self.found} was found"
+        return (f"${self.place}: " if self.place else "") + self.problem
 
 
-class Schema(NamedTuple):
-    """The schema of one annotation."""
-
-    title: str  # for errors
-    pack: Callable[[Any], Any]  # converts a value to types of msgpack; raises TypeMismatch
-    unpack: Callable[[Any], Any]  # converts it back; raises TypeMismatch
+def containers_max(size_bytes: int) -> int:
+    """Return how many arrays and maps a message of so many bytes may contain."""
+    return CONTAINERS_FREE + size_bytes // BYTES_PER_CONTAINER
 
 
-def _found(value: object) -> str:
-    return "None" if value is None else type(value).__name__
+# ------------------------------------------------------------------------------------------------------------------- packing
 
 
-def _plain(kind: type, title: str) -> Schema:
-    def same(value: Any) -> Any:
-        if type(value) is not kind:
-            raise TypeMismatch(title, _found(value))
-        return value
+def pack_by_type(value: Any) -> bytes:
+    """Return a value as msgpack, by its own type: for arguments, whose annotations the caller does not have.
 
-    return Schema(title, same, same)
-
-
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeMismatch("int", _found(value))
-    if not INT_MIN <= value <= INT_MAX:
-        raise TypeMismatch("int", "a number of more than 64 bits")
-    return value
-
-
-def _float(value: Any) -> float:
-    if type(value) not in (float, int):
-        raise TypeMismatch("float", _found(value))
-    try:
-        return float(value)
-    except OverflowError:
-        raise TypeMismatch("float", "a number beyond any float") from None
-
-
-def _whatever(value: Any) -> Any:
-    return value
-
-
-def _as_text(kind: type, write: Callable[[Any], str], read: Callable[[str], Any]) -> Schema:
-    title = kind.__name__
-
-    def pack(value: Any) -> str:
-        if type(value) is not kind:
-            raise TypeMismatch(title, _found(value))
-        return write(value)
-
-    def unpack(value: Any) -> Any:
-        if type(value) is not str:
-            raise TypeMismatch(title, _found(value))
-        try:
-            return read(value)
-        except (ValueError, InvalidOperation):
-            raise TypeMismatch(title, "a text that is none") from None
-
-    return Schema(title, pack, unpack)
-
-
-_FIXED: Final[dict[Any, Schema]] = {
-    Any: Schema("anything", _whatever, _whatever),
-    object: Schema("anything", _whatever, _whatever),
-    None: _plain(type(None), "None"),
-    type(None): _plain(type(None), "None"),
-    bool: _plain(bool, "bool"),
-    int: Schema("int", _integer, _integer),
-    float: Schema("float", _float, _float),
-    str: _plain(str, "str"),
-    bytes: _plain(bytes, "bytes"),
-    datetime: _as_text(datetime, datetime.isoformat, datetime.fromisoformat),
-    date: _as_text(date, date.isoformat, date.fromisoformat),
-    UUID: _as_text(UUID, str, UUID),
-    Decimal: _as_text(Decimal, str, Decimal),
-}
-_SEQUENCES: Final[dict[Any, type]] = {list: list, set: set, frozenset: frozenset, Sequence: list}
-
-
-def pack_by_type(value: Any) -> Any:
-    """Convert a value to types of msgpack by its own type: for arguments, whose annotations the caller does not have.
-
-    Raises TypeError: values of this type cannot be sent; TypeMismatch: a part of it does not match its annotation.
+    Raises TypeError: values of this type cannot be sent.
     """
-    if isinstance(value, set | frozenset):
-        return [*value]
-    return SchemaRegistry().of(type(value)).pack(value)
+    try:
+        octets = _encode(value)
+        if _may_have_times(octets):
+            octets = _encode(msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_simpler))
+    except (ValueError, OverflowError, RecursionError) as error:  # too deep, too large, or not UTF-8
+        raise TypeError(f"this cannot be sent: {error}") from None
+    return octets
 
 
-def _required(kind: Any) -> set[str]:
-    """Return the required keys of a TypedDict; `__required_keys__` is wrong when annotations are strings."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    without = {typing.NotRequired} if kind.__total__ else {typing.NotRequired, None}
-    return {name for name, hint in hints.items() if get_origin(hint) is typing.Required or get_origin(hint) not in without}
+def _may_have_times(octets: bytes) -> bool:
+    """Return whether there could be a time as an extension type, which has 0xff as its kind; other values have such bytes by chance."""
+    at = octets.find(0xFF)
+    if at > 0 and octets.count(0xFF) > len(octets) >> 6:  # many: three searches for two bytes are faster than one for each
+        return b"\xd7\xff" in octets or b"\xd6\xff" in octets or b"\xc7\x0c\xff" in octets
+    while at > 0:
+        if octets[at - 1] in _BEFORE_KIND:
+            return True
+        at = octets.find(0xFF, at + 1)
+    return False
+
+
+def _simpler(value: Any) -> Any:
+    """Return a value that msgspec can pack in place of one that it cannot."""
+    if _is_pydantic(type(value)):
+        return value.model_dump(by_alias=True)
+    for kind in _SCALARS:  # a subclass, as those of numpy
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"values of {type(value).__name__} cannot be sent; see mdp.typed.schemas for those that can")
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_simpler).encode
+
+
+# ----------------------------------------------------------------------------------------------------------------- unpacking
+
+
+class Schema:
+    """The schema of one annotation.
+
+    Args:
+        annotation: a type.
+
+    Attributes:
+        annotation: the same.
+
+    Raises:
+        TypeError: values of this type cannot be sent, or not be told apart.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        _refuse_bare(annotation)
+        try:
+            self._decoder = msgspec.msgpack.Decoder(annotation, dec_hook=_from_plain)
+            shape = _Shape()
+            shape.look_at(shapes.type_info(annotation))
+        except NameError as error:
+            raise TypeError(f"{NEEDED_AT_RUN_TIME}: {error}") from None
+        except (RecursionError, AttributeError) as error:
+            raise TypeError(f"values of {annotation!r} cannot be sent: {error}") from None
+        self._is_any = annotation in (Any, object)
+        self._scalar = annotation if annotation in _SCALARS else None
+        self._is_deep = shape.is_deep
+        self._has_times = shape.has_times
+
+    def pack(self, value: Any) -> bytes:
+        """Return a value as msgpack, if that is a value of this type.
+
+        Raises:
+            TypeMismatch: it is not, as a reader of this type would find.
+            TypeError: it cannot be sent.
+        """
+        octets = pack_by_type(value)
+        if type(value) is not self._scalar:
+            try:
+                self._decoder.decode(octets)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise _mismatch(error) from None
+        return octets
+
+    def unpack(self, octets: bytes) -> Any:
+        """Return the value of a peer's bytes; raises TypeMismatch if they are not one of this type."""
+        most = containers_max(len(octets))
+        try:
+            if not self._is_deep and not (self._has_times and _may_have_times(octets)):
+                check(octets, most)
+                return self._decoder.decode(octets)
+            plain = unpack(octets, strict_map_key=False, containers_max=most)
+            if self._is_any:
+                return plain
+            return msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain)
+        except (ValueError, RecursionError) as error:
+            raise _mismatch(error) from None
 
 
 class SchemaRegistry:
-    """Makes the schemas of annotations and keeps those of classes, which may contain themselves."""
+    """Keeps the schemas of annotations."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Schema] = {}
 
     def of(self, annotation: Any) -> Schema:
         """Return the schema of an annotation; raises TypeError if values of this type cannot be sent."""
-        if annotation in _FIXED:
-            return _FIXED[annotation]
-        origin, inner = get_origin(annotation), get_args(annotation)
-        if origin in (Union, types.UnionType):
-            return self._union([self.of(one) for one in inner])
-        if origin is Literal:
-            return self._one_of(" or ".join(map(repr, inner)), {(type(value), value): value for value in inner})
-        if origin is typing.Annotated or origin in (typing.Required, typing.NotRequired):
-            return self.of(inner[0])
-        if origin is tuple and not (len(inner) == 2 and inner[1] is ...):
-            return self._row("tuple", [(str(number), self.of(one)) for number, one in enumerate(inner)], lambda row: tuple(row))
-        if origin is tuple or origin in _SEQUENCES:
-            return self._sequence(_SEQUENCES.get(origin, tuple), self.of(inner[0]))
-        if origin in (dict, Mapping):
-            return self._map(inner[0], self.of(inner[1]))
-        if isinstance(annotation, type):
-            return self._class(annotation)
-        raise TypeError(f"values of {annotation!r} cannot be sent; see mdp.typed.schemas for those that can")
-
-    def _class(self, kind: type) -> Schema:
-        if kind in (list, tuple, dict, set, frozenset):
-            raise TypeError(f"{kind.__name__} has no item type: write {kind.__name__}[…]")
-        if kind in self._made:
-            return self._made[kind]
-        if issubclass(kind, Enum):
-            return self._one_of(kind.__name__, {(type(member.value), member.value): member for member in kind})
-        if typing.is_typeddict(kind):
-            return self._record(kind, dict, _required(kind))
-        if is_dataclass(kind):
-            needed = {one.name for one in fields(kind) if one.init and one.default is MISSING and one.default_factory is MISSING}
-            return self._record(kind, kind, needed)
-        if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-            hints = typing.get_type_hints(kind)
-            return self._row(kind.__name__, [(name, self.of(hints[name])) for name in kind._fields], lambda row: kind(*row))
-        raise TypeError(f"values of {kind.__name__} cannot be sent; see mdp.typed.schemas for those that can")
-
-    def _record(self, kind: type, build: Callable[..., Any], needed: set[str] | frozenset[str]) -> Schema:
-        title, parts = kind.__name__, dict[str, Schema]()
-
-        def pack(value: Any) -> dict[str, Any]:
-            if type(value) is not build:
-                raise TypeMismatch(title, _found(value))
-            entries = value if build is dict else {name: getattr(value, name) for name in parts}
-            return checked(entries, True)
-
-        def checked(entries: Mapping[Any, Any], packing: bool) -> dict[str, Any]:
-            for name in needed:
-                if name not in entries:
-                    raise TypeMismatch(title, f"one without {name}")
-            result = {}
-            for name, part in entries.items():
-                schema = parts.get(name) if type(name) is str else None
-                if schema is None:
-                    raise TypeMismatch(title, "one with a field too many")
-                try:
-                    result[name] = schema.pack(part) if packing else schema.unpack(part)
-                except TypeMismatch as error:
-                    raise error.within(name) from None
-            return result
-
-        def unpack(value: Any) -> Any:
-            if type(value) is not dict:
-                raise TypeMismatch(title, _found(value))
-            return build(**checked(value, False))
-
-        made = self._made[kind] = Schema(title, pack, unpack)
-        hints = typing.get_type_hints(kind)
-        names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else list(hints)
-        parts.update({name: self.of(hints[name]) for name in names})
+        made = self._made.get(annotation)
+        if made is None:
+            made = self._made[annotation] = Schema(annotation)
         return made
 
-    @staticmethod
-    def _sequence(kind: type, item: Schema) -> Schema:
-        title = f"{kind.__name__} of {item.title}"
 
-        def walk(value: Any, each: Callable[[Any], Any]) -> list[Any]:
-            result = []
-            for number, one in enumerate(value):
-                try:
-                    result.append(each(one))
-                except TypeMismatch as error:
-                    raise error.within(number) from None
-            return result
+def _mismatch(error: Exception) -> TypeMismatch:
+    """Return the error of msgspec, or of the check before it, in our words: the place first, no value of the peer's."""
+    if isinstance(error, RecursionError):
+        return TypeMismatch("it is nested too deeply")
+    if isinstance(error, BadMsgpack):
+        return TypeMismatch(f"expected msgpack within the limits, got something else: {error}")
+    if not isinstance(error, msgspec.ValidationError):
+        return TypeMismatch("expected msgpack, got something else")
+    found = _PLACE.fullmatch(str(error))
+    problem, key, place = found.groups() if found else (str(error), None, "")
+    problem = re.sub(r"^Invalid (enum )?value .*", "expected one of the values of the type, got another", problem, flags=re.DOTALL)
+    problem = problem.replace("`", "") + (" as a key" if key else "")
+    return TypeMismatch(problem[:1].lower() + problem[1:], place)
 
-        def pack(value: Any) -> list[Any]:
-            if type(value) is not kind:
-                raise TypeMismatch(title, _found(value))
-            return walk(value, item.pack)
 
-        def unpack(value: Any) -> Any:
-            if type(value) is not list:
-                raise TypeMismatch(title, _found(value))
-            try:
-                return kind(walk(value, item.unpack))
-            except TypeError:
-                raise TypeMismatch(title, "a member that cannot be in a set") from None
+# ------------------------------------------------------------------------------------------------------------------ the types
 
-        return Schema(title, pack, unpack)
 
-    @staticmethod
-    def _row(title: str, parts: list[tuple[str, Schema]], build: Callable[[list[Any]], Any]) -> Schema:
-        def walk(value: Any, packing: bool) -> list[Any]:
-            if len(value) != len(parts):
-                raise TypeMismatch(f"{title} of {len(parts)}", f"one of {len(value)}")
-            result = []
-            for (name, schema), one in zip(parts, value, strict=True):
-                try:
-                    result.append(schema.pack(one) if packing else schema.unpack(one))
-                except TypeMismatch as error:
-                    raise error.within(name) from None
-            return result
+class _Shape:
+    """What the types in an annotation need: looks at each once."""
 
-        def pack(value: Any) -> list[Any]:
-            if not isinstance(value, tuple):
-                raise TypeMismatch(title, _found(value))
-            return walk(value, True)
+    def __init__(self) -> None:
+        self.is_deep = False  # the annotation does not limit the depth of a value
+        self.has_times = False
+        self._above: set[int] = set()  # ids of the types around the one that is looked at
 
-        def unpack(value: Any) -> Any:
-            if type(value) is not list:
-                raise TypeMismatch(title, _found(value))
-            return build(walk(value, False))
+    def look_at(self, info: Any) -> None:
+        if id(info) in self._above:
+            self.is_deep = True
+            return
+        match info:
+            case shapes.AnyType():
+                self.is_deep = True
+            case shapes.DateTimeType():
+                self.has_times = True
+            case shapes.CustomType(cls=kind):
+                self.is_deep = True
+                if kind is not object and not _is_pydantic(kind):
+                    raise TypeError(f"values of {kind!r} cannot be sent; see mdp.typed.schemas for those that can")
+            case shapes.RawType() | shapes.ExtType():
+                raise TypeError("extension types and raw msgpack cannot be sent; see mdp.typed.schemas for types that can")
+            case shapes.DictType(key_type=key) if not isinstance(key, _KEYS):
+                raise TypeError("keys of a dict are text, integers or bytes")
+        self._above.add(id(info))
+        for name in info.__struct_fields__:
+            part = getattr(info, name)
+            for inner in part if isinstance(part, tuple) else (part,):
+                if isinstance(inner, shapes.Type | shapes.Field):
+                    self.look_at(inner)
+        self._above.discard(id(info))
 
-        return Schema(title, pack, unpack)
 
-    @staticmethod
-    def _map(key: Any, item: Schema) -> Schema:
-        if key not in (str, int, bytes):
-            raise TypeError(f"keys of a dict are str, int or bytes, not {key!r}")
-        keys = _FIXED[key]
-        title = f"dict of {item.title} by {keys.title}"
+def _refuse_bare(annotation: Any) -> None:
+    if annotation in _BARE:
+        raise TypeError(f"{annotation.__name__} has no item type: write {annotation.__name__}[…]")
+    if get_origin(annotation) is not Literal:
+        for inner in get_args(annotation):
+            if isinstance(inner, type) or get_origin(inner) is not None:
+                _refuse_bare(inner)
 
-        def walk(value: Any, each: Callable[[Any], Any]) -> dict[Any, Any]:
-            if type(value) is not dict:
-                raise TypeMismatch(title, _found(value))
-            result = {}
-            for name, one in value.items():
-                try:
-                    result[keys.pack(name)] = each(one)
-                except TypeMismatch as error:
-                    raise error.within(name if type(name) in (str, int) else "key") from None
-            return result
 
-        return Schema(title, lambda value: walk(value, item.pack), lambda value: walk(value, item.unpack))
+# ------------------------------------------------------------------------------------------------------------------- pydantic
 
-    @staticmethod
-    def _one_of(title: str, members: dict[tuple[type, Any], Any]) -> Schema:
-        for kind, _ in members:
-            if kind not in (str, int, bytes, bool, type(None)):
-                raise TypeError(f"{title}: members are str, int, bytes, bool or None")
-        values = {(type(member), member): value for (_, value), member in members.items()}
 
-        def pack(value: Any) -> Any:
-            try:
-                return values[type(value), value]
-            except (KeyError, TypeError):
-                raise TypeMismatch(title, _found(value)) from None
+def _is_pydantic(kind: Any) -> bool:
+    """Return whether this is a pydantic model; without the extra there are none, and it is never imported here."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
-        def unpack(value: Any) -> Any:
-            try:
-                return members[type(value), value]
-            except (KeyError, TypeError):
-                raise TypeMismatch(title, f"another {_found(value)}") from None
 
-        return Schema(title, pack, unpack)
-
-    @staticmethod
-    def _union(choices: list[Schema]) -> Schema:
-        title = " or ".join(choice.title for choice in choices)
-
-        def walk(value: Any, packing: bool) -> Any:
-            deepest: TypeMismatch | None = None
-            for choice in choices:
-                try:
-                    return choice.pack(value) if packing else choice.unpack(value)
-                except TypeMismatch as error:
-                    if error.path and (deepest is None or len(error.path) > len(deepest.path)):
-                        deepest = error
-            raise deepest if deepest is not None else TypeMismatch(title, _found(value))
-
-        return Schema(title, lambda value: walk(value, True), lambda value: walk(value, False))
+def _from_plain(kind: Any, plain: Any) -> Any:
+    """Return the value of a type that msgspec does not know; raises ValueError with the place and the problem, not the value."""
+    if kind is object or type(plain) is kind:
+        return plain
+    try:
+        return kind.model_validate(plain)
+    except ValueError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0] if hasattr(error, "errors") else {}
+        place = ".".join(str(step) for step in first.get("loc", ()))
+        raise ValueError(f"{place}: {first.get('msg', 'no valid value')}" if place else first.get("msg", "no valid value")) from None

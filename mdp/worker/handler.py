@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from mdp.typed.calls import Signature
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -112,12 +114,14 @@ def service(name: str, *, inline: bool = False, **options: Any) -> Callable[[H],
         options: keyword arguments of `mdp.Worker`, e.g. `concurrency=16`.
 
     Raises:
-        TypeError: (by the decorator) the function could take a request or arguments; the text says what to change.
+        TypeError: (by the decorator) the function could take a request or arguments, an annotation cannot be resolved, or values of its
+            type cannot be sent; the text says what to change.
     """
 
     def mark(handler: H) -> H:
         with suppress(ValueError):  # no signature; `mdp.Worker` checks it
-            is_typed(handler)
+            if is_typed(handler):
+                Signature(handler)
         try:
             setattr(handler, _MARK, ServiceMark(name, inline, options))
         except AttributeError:  # a bound method, for example

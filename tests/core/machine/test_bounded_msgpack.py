@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.machine.bounded_msgpack import CONTAINERS_MAX, DEPTH_MAX, SMALL_BYTES, BadMsgpack, claimed, unpack
+from core.machine.bounded_msgpack import CONTAINERS_MAX, DEPTH_MAX, SMALL_BYTES, BadMsgpack, check, claimed, unpack
 
 KIB = 1024
 
@@ -54,6 +55,28 @@ def test_x2_what_claims_more_than_it_has_is_refused_and_costs_what_it_weighs(oct
         tracemalloc.stop()
     # The reader's own buffer and stack; of an honest value of that size there would be some 32 bytes for each octet.
     assert peak < 4 * len(octets) + 256 * KIB
+
+
+def test_x2_a_check_before_another_decoder_makes_nothing_and_refuses_the_same() -> None:
+    for name in ("arrays that claim what is not there", "arrays of 16 bit", "two values"):
+        with suppress(BadMsgpack):
+            check(HOSTILE[name], 100)
+            assert name == "two values", "its decoder finds it"
+    half = b"\x90" * 100
+    octets = msgpack.packb([[], [], half, "\u0712" * 50]) + b""
+    check(octets, 3)
+    with pytest.raises(BadMsgpack, match="too many arrays and maps"):
+        check(octets, 2)
+    many = claim(0xDD, 200_000) + b"\x90" * 200_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadMsgpack, match="too many arrays and maps"):
+            check(many, 150_000)
+        check(many, 200_001)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * len(many), "an empty array takes 56 bytes"
 
 
 def test_depth_is_bounded_for_arrays_and_maps() -> None:

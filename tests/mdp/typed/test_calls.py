@@ -27,6 +27,11 @@ class Item:
     price: float
 
 
+@dataclass
+class Holder:
+    item: Later  # type: ignore[name-defined]  # noqa: F821
+
+
 @mdp.service("area")
 async def area(width: float, height: float = 1.0) -> float:
     return width * height
@@ -100,7 +105,7 @@ async def test_the_callers_fault_is_named_and_nothing_is_called() -> None:
     async with mdp.testing.broker(area) as local:
         cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
             ((), {}, "missing a required argument: 'width'"),
-            (("x",), {}, "width: float is wanted, str was found"),
+            (("x",), {}, "$.width: expected float, got str"),
             ((1, 2, 3), {}, "too many positional arguments"),
             ((1,), {"depth": 1}, "unexpected keyword argument 'depth'"),
         ]
@@ -119,6 +124,49 @@ async def test_the_callers_fault_is_named_and_nothing_is_called() -> None:
             await local.client.call("area", 1, result=object().__class__.__mro__)
 
 
+def test_each_way_to_give_arguments_and_each_mistake_with_its_place() -> None:
+    def function(a: int, b: list[Item], c: str = "c", *, d: float | None = None, request: Request) -> None: ...
+
+    def given(positional: list[Any], named: dict[str, Any]) -> Any:
+        request = request_of(pack_call(positional, named))
+        arguments = Signature(function).unpack_arguments(request)
+        assert arguments.pop("request") is request
+        return arguments
+
+    items = [Item("x", 1.0)]
+    whole = {"a": 1, "b": items}
+    assert given([1, items], {}) == given([1], {"b": items}) == given([], whole) == whole
+    assert given([1, items, "z"], {"d": None}) == {**whole, "c": "z", "d": None}
+    assert given([1, [{"name": "x", "price": 1, "unknown": 0}]], {"d": 2}) == {**whole, "d": 2.0}
+    mistakes: list[tuple[list[Any], dict[str, Any], str]] = [
+        (["1", items], {}, "$.a: expected int, got str"),
+        ([1, [{"name": "x"}]], {}, "$.b[0]: object missing required field price"),
+        ([1], {"b": [{"name": "x", "price": ""}]}, "$.b[0].price: expected float, got str"),
+        ([1, items], {"d": ""}, "$.d: expected float | null, got str"),
+        ([1], {}, "missing a required argument: 'b'"),
+        ([1, items], {"a": 1}, "multiple values for argument 'a'"),
+        ([1, items], {"e" * 10: 1}, "got an unexpected keyword argument 'eeeeeeeeee'"),
+        ([1, items, "", 2.0], {}, "too many positional arguments"),
+        ([1, items, "", 2.0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], {}, "too many positional arguments"),
+    ]
+    for positional, named, says in mistakes:
+        with pytest.raises(TypeMismatch) as caught:
+            given(positional, named)
+        assert str(caught.value).endswith(says)
+
+
+@pytest.mark.parametrize("outer", [b"\x92", b"\xdc\x00\x02", b"\xdd\x00\x00\x00\x02"], ids=bytes.hex)
+@pytest.mark.parametrize("inner", [b"\x91", b"\xdc\x00\x01", b"\xdd\x00\x00\x00\x01"], ids=bytes.hex)
+def test_a_call_may_be_written_with_longer_headers(outer: bytes, inner: bytes) -> None:
+    assert Signature(area).unpack_arguments(request_of(outer + inner + b"\x02\x80")) == {"width": 2.0}
+
+
+def test_calls_of_the_codec_before_are_the_same_bytes() -> None:
+    octets = bytes.fromhex("9291cb400000000000000081a6686569676874cb4008000000000000")
+    assert pack_call([2.0], {"height": 3.0}) == octets
+    assert Signature(area).unpack_arguments(request_of(octets)) == {"width": 2.0, "height": 3.0}
+
+
 async def test_the_functions_fault_and_its_authors() -> None:
     async with mdp.testing.broker(*HANDLERS) as local:
         with pytest.raises(mdp.HandlerError) as failed:
@@ -126,10 +174,10 @@ async def test_the_functions_fault_and_its_authors() -> None:
         assert failed.value.text.startswith("ValueError, id ")
         with pytest.raises(mdp.BadResult) as lied:
             await local.client.call("liar")
-        assert "int is wanted, str was found" in lied.value.text
+        assert "expected int, got str" in lied.value.text
         with pytest.raises(mdp.BadResult) as other:
             await local.client.call("area", 1, result=str)
-        assert (other.value.service, other.value.text) == ("area", "str is wanted, float was found")
+        assert (other.value.service, other.value.text) == ("area", "expected str, got float")
         with pytest.raises(mdp.BadResult):
             await local.client.call("raw", result=str)
 
@@ -236,13 +284,27 @@ def test_functions_that_cannot_be_services_are_refused_when_the_worker_is_made()
             mdp.Worker("inproc://nowhere", mdp.service("any")(function))
 
 
+def test_what_cannot_be_resolved_or_sent_is_refused_when_it_is_decorated() -> None:
+    def forward(item: Later) -> int: ...  # type: ignore[name-defined, empty-body]  # noqa: F821
+
+    def inside(item: Holder) -> int: ...  # type: ignore[empty-body]
+
+    def unclear(item: bytes | str) -> int: ...  # type: ignore[empty-body]
+
+    def custom(item: int) -> Request: ...  # type: ignore[empty-body]
+
+    for function, says in ((forward, "Later"), (inside, "item: .*Later"), (unclear, "item: .*bytes"), (custom, "its result: .*Request")):
+        with pytest.raises(TypeError, match=f"{function.__name__}: .*{says}"):
+            mdp.service("any")(function)
+
+
 def test_deep_nesting_is_refused_and_not_a_crash() -> None:
     @dataclass
     class Chain:
         next: Any = None
 
     deep: Any = None
-    for _ in range(2000):
+    for _ in range(200_000):
         deep = [deep]
     with pytest.raises(TypeError):
         pack_call([deep], {})

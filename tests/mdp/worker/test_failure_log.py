@@ -75,7 +75,7 @@ async def test_an_error_of_the_author_is_logged_as_error(caplog: pytest.LogCaptu
         with caplog.at_level(logging.INFO, LOG), pytest.raises(mdp.BadResult):
             await local.client.call("lies")
     (line,) = lines(caplog, logging.ERROR)
-    assert "int is wanted, str was found" in line
+    assert "expected int, got str" in line
     assert "Traceback" not in caplog.text
 
 
