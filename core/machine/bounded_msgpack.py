@@ -96,7 +96,7 @@ def unpack(
 def _bad(error: Exception) -> BadMsgpack:
     if isinstance(error, BadMsgpack):
         return error
-    return BadMsgpack(f"not msgpack within the limits: {error or type(error).__name__}")
+    return BadMsgpack(f"not msgpack within the limits: {str(error) or type(error).__name__}")
 
 
 def _check_claims(octets: bytes) -> None:
