@@ -39,9 +39,10 @@ class BadMsgpack(ValueError):
 
 
 def check(octets: bytes, containers_max: int) -> None:
-    """Raise BadMsgpack for a false claim of elements, or for more arrays and maps than allowed; makes no objects in the usual case.
+    """Raise BadMsgpack for a false claim of elements, or for more arrays and maps than allowed.
 
-    Then a decoder of another kind may read these bytes. Judges neither depth nor extension types; see `unpack`.
+    It usually makes no objects. Then a decoder of another kind may read these bytes. It judges neither depth nor
+    extension types; see `unpack`.
     """
     if len(octets) <= SMALL_BYTES:
         return
@@ -112,7 +113,7 @@ def _containers_at_most(octets: bytes) -> int:
 
 
 def _count_containers(octets: bytes, most: int) -> None:
-    """Raise BadMsgpack for more arrays and maps than allowed; each is dropped when it is complete, so this takes no memory."""
+    """Raise BadMsgpack for more arrays and maps than allowed; each is dropped when it is complete."""
 
     def count() -> Generator[None, Any, None]:
         for _ in range(most + 1):

@@ -147,7 +147,7 @@ class Signature:
         return arguments
 
     def _placed(self, error: TypeMismatch, octets: bytes) -> TypeMismatch:
-        """Return the error with the argument's name as its place, or the reason why the arguments are not those of the function."""
+        """Return the error with the name of the argument, or the reason why the call does not match the function."""
         found = re.match(r"\[0\]\[(\d+)\](.*)|\[1\]\.(\w+)(.*)", error.place, re.DOTALL)
         if found is not None:
             number, behind, name, behind_name = found.groups()

@@ -7,7 +7,7 @@
     NamedTuple                        an array
     Enum                              its value, all of them text or all integers
     Literal[…]                        one of these: text, integers, bools, None
-    A | B                             told apart by their shape on the wire, so of one shape at most one: else the union is refused
+    A | B                             distinguished by their shape on the wire; a union with two types of one shape is refused
     datetime date time timedelta UUID Decimal   text (ISO 8601 …)
     pydantic.BaseModel                a map by alias, with the extra `pydantic`
     Any                               any value of msgpack
@@ -97,7 +97,7 @@ def pack_by_type(value: Any) -> bytes:
 
 
 def _may_have_times(octets: bytes) -> bool:
-    """Return whether there could be a time as an extension type, which has 0xff as its kind; other values have such bytes by chance."""
+    """Return whether these bytes may contain a time as an extension type (kind 0xff); others have that by chance."""
     at = octets.find(0xFF)
     if at > 0 and octets.count(0xFF) > len(octets) >> 6:  # many: three searches for two bytes are faster than one for each
         return b"\xd7\xff" in octets or b"\xd6\xff" in octets or b"\xc7\x0c\xff" in octets
@@ -134,7 +134,7 @@ class Schema:
         annotation: the same.
 
     Raises:
-        TypeError: values of this type cannot be sent, or not be told apart.
+        TypeError: values of this type cannot be sent, or cannot be distinguished.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -198,7 +198,7 @@ class SchemaRegistry:
 
 
 def _mismatch(error: Exception) -> TypeMismatch:
-    """Return the error of msgspec, or of the check before it, in our words: the place first, no value of the peer's."""
+    """Return an error of decoding in our words: the place first, and no value of the peer."""
     if isinstance(error, RecursionError):
         return TypeMismatch("it is nested too deeply")
     if isinstance(error, BadMsgpack):
@@ -216,7 +216,7 @@ def _mismatch(error: Exception) -> TypeMismatch:
 
 
 class _Shape:
-    """What the types in an annotation need: looks at each once."""
+    """Properties of the types in an annotation."""
 
     def __init__(self) -> None:
         self.is_deep = False  # the annotation does not limit the depth of a value
@@ -268,7 +268,7 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _from_plain(kind: Any, plain: Any) -> Any:
-    """Return the value of a type that msgspec does not know; raises ValueError with the place and the problem, not the value."""
+    """Return a value of a type that msgspec does not know; raises ValueError with place and problem."""
     if kind is object or type(plain) is kind:
         return plain
     try:
