@@ -42,6 +42,7 @@ __all__ += ["AddressInUse", "Again", "AuthenticationRefused", "BadState", "Conte
 __all__ += ["HandshakeError", "HostUnreachable", "InvalidEndpoint", "InvalidOption", "LimitExceeded", "LocalProtocolError"]
 __all__ += ["MechanismMismatch", "MessageTooLarge", "OperationNotSupported", "ProtocolError", "RemoteProtocolError", "SocketClosed"]
 __all__ += ["WrongOwner", "ZMQBaseError", "ZMQBindError", "ZMQError", "strerror"]
+__all__ += ["InterruptedSystemCall", "NotDone", "ZMQVersionError"]
 
 # ZeroMQ's own numbers start here; the base is arbitrary and never changes.
 HAUSNUMERO = 156384712
@@ -247,6 +248,23 @@ class AddressInUse(EndpointError):
 
 class ZMQBindError(AddressInUse):
     """`bind_to_random_port` found no free port in its range."""
+
+
+# Names for the except clauses of programs written for ZeroMQ's Python binding; nothing here raises them.
+
+
+class NotDone(ZMQBaseError):
+    """A wait for a message tracker has timed out; trackers here are done at once."""
+
+
+class InterruptedSystemCall(ZMQError):
+    """A signal has interrupted a call; calls here continue."""
+
+    default_errno = _errno.EINTR
+
+
+class ZMQVersionError(RuntimeError):
+    """The version of libzmq lacks something."""
 
 
 for _kind in (Again, ContextTerminated, SocketClosed, BadState, OperationNotSupported, HostUnreachable, EndpointNotFound, AddressInUse):

@@ -10,7 +10,7 @@ from core.errors import EINVAL, ZMQError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Frame", "framed"]
+__all__ = ["Frame", "Message", "framed"]
 
 _NOTHING: dict[bytes, bytes] = {}
 
@@ -25,15 +25,30 @@ class Frame(bytes):
         more: whether its message goes on.
     """
 
-    def __new__(cls, data: bytes = b"", *, more: bool = False, properties: Mapping[bytes, bytes] = _NOTHING) -> Frame:
+    def __new__(
+        cls,
+        data: bytes | bytearray | memoryview | None = b"",
+        track: bool = False,
+        copy: bool | None = None,
+        copy_threshold: int | None = None,
+        *,
+        more: bool = False,
+        properties: Mapping[bytes, bytes] = _NOTHING,
+    ) -> Frame:
         """See the class.
 
         Args:
-            data: bytes.
+            data: bytes, or an object with their buffer; None for no bytes.
+            track: accepted and ignored, as the next two: the bytes are copied.
+            copy: see `track`.
+            copy_threshold: see `track`.
             more: whether its message goes on.
             properties: lower-case name → value.
+
+        Raises:
+            TypeError: text, or another object without a buffer.
         """
-        made = super().__new__(cls, data)
+        made = super().__new__(cls, b"" if data is None else memoryview(data) if not isinstance(data, bytes) else data)
         made.more = more
         made._properties = properties
         return made
@@ -70,6 +85,9 @@ class Frame(bytes):
 
     def __getitem__(self, key: Any) -> Any:
         return self.get(key) if isinstance(key, str) else super().__getitem__(key)
+
+
+Message = Frame  # its older name
 
 
 def framed(message: Sequence[bytes], properties: Mapping[bytes, bytes]) -> list[bytes]:

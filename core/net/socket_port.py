@@ -104,10 +104,10 @@ class InnerSocket(Protocol):
     def closed(self) -> bool:
         """Whether it was closed."""
 
-    def bind(self, addr: str) -> None:
+    def bind(self, addr: str) -> object:
         """See `Socket.bind`."""
 
-    def connect(self, addr: str) -> None:
+    def connect(self, addr: str) -> object:
         """See `Socket.connect`."""
 
     def set_receiver(
@@ -147,8 +147,16 @@ class SocketFactory(Protocol):
         """Make a socket."""
 
 
+class Deferred(Protocol):
+    """Endpoints that were bound or connected before an event loop ran."""
+
+    def start_on_loop(self) -> None: ...  # start them on the running loop
+
+
 class SocketContext(SocketFactory, Protocol):
     """A context, as its sockets see it; see `core.sockets.context.Context`."""
+
+    waiting_for_loop: dict[Deferred, None]
 
     random: Callable[[], float]
     inproc: InprocNames

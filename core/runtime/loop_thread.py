@@ -85,6 +85,9 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
     def _check(self) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError(f"this client belongs to process {self._pid}: make another one after the fork")

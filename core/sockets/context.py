@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from core.constants import SocketType
+from core.constants import HWM, SUB, SUBSCRIBE, ContextOption, SocketType
 from core.daemon.logs import RateLimitedLog
-from core.errors import EINVAL, EPROTONOSUPPORT, ContextTerminated, InvalidEndpoint, WrongOwner, ZMQError
+from core.errors import EINVAL, EPROTONOSUPPORT, ContextTerminated, InvalidEndpoint, InvalidOption, WrongOwner, ZMQError
 from core.net.inproc import InprocNames
 from core.options import TABLE, row_of
 from core.runtime import runtime, supervision
 from core.runtime.forks import tell_of_forks
+from core.runtime.instances import SharedInstance
 from core.runtime.write_scheduler import WriteScheduler
 from core.security.zap_client import Authentication
 from core.sockets.socket import Socket
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from core.net.socket_port import ContextSocket
+    from core.net.socket_port import ContextSocket, Deferred
     from core.options import OptionValue
     from core.security.mechanisms import Credentials
     from core.zmtp.zap import Judge
@@ -32,12 +34,25 @@ log = logging.getLogger("core.context")
 
 # Attributes of a context itself; other public names are options of its sockets.
 _OWN: Final = frozenset(
-    ("authentication authenticator closed exclusive_ipc inproc io_threads parent random security supervisor warnings").split()
+    (
+        "authentication authenticator closed exclusive_ipc inproc io_threads max_sockets parent random security supervisor "
+        "waiting_for_loop warnings"
+    ).split()
 )
+# The highest number that can be asked for, and the default: file descriptors end first.
+SOCKETS_MAX: Final = 65_535
+# Options of a context that are attributes of it, by number.
+_CONTEXT_OPTIONS: Final = {ContextOption.IO_THREADS: "io_threads", ContextOption.MAX_SOCKETS: "max_sockets"}
+_CONTEXT_NAMES: Final = {option.name: int(option) for option in ContextOption}
 _DEFAULTS_OF: Final = frozenset(name for row in TABLE for name in (row.name, row.name.upper())) | {"identity", "IDENTITY", "hwm", "HWM"}
 
 
-class Context:
+def _default_name(option: int | str) -> str:
+    """Return the name under which a default is kept; "hwm" is both directions."""
+    return "hwm" if option == HWM or (isinstance(option, str) and option.lower() == "hwm") else row_of(option).name
+
+
+class Context(SharedInstance):
     """Makes sockets and ends them.
 
     Args:
@@ -53,6 +68,8 @@ class Context:
     Attributes:
         security: as given.
         authentication: has credentials checked.
+        io_threads: as given.
+        max_sockets: sockets that may be open at the same time, those of the context's own use included.
         supervisor: starts the tasks and timers of the sockets.
         warnings: rate-limited log of faults that peers cause.
         random: the context's source of randomness.
@@ -68,6 +85,8 @@ class Context:
         seed: int | None = None,
         exclusive_ipc: bool = False,
     ) -> None:
+        if io_threads < 0:
+            raise InvalidOption(f"io_threads is {io_threads}, it must not be negative", option="io_threads")
         self.random: Callable[[], float] = runtime.current().chance(seed).random
         self.inproc = InprocNames()
         self.supervisor = supervision.current()
@@ -78,10 +97,13 @@ class Context:
         self.authenticator = security.authenticator if authenticator is None and security is not None else authenticator
         self._warned = False
         self.io_threads = io_threads
+        self.max_sockets = SOCKETS_MAX
         self._resolver = resolver
         self._sockets: dict[ContextSocket, None] = {}
         self._closing: dict[ContextSocket, None] = {}
+        self.waiting_for_loop: dict[Deferred, None] = {}
         self._defaults: dict[str, OptionValue | str] = {}
+        self._topic: bytes | None = None  # of SUB sockets made from now on
         self._scheduler: tuple[asyncio.AbstractEventLoop, WriteScheduler] | None = None
         self.closed = False
         self.parent = 0
@@ -95,17 +117,21 @@ class Context:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a default for sockets made from now on, when the name is an option's: `context.linger = 0`."""
-        if name in _DEFAULTS_OF:
+        if name in _DEFAULTS_OF or name == "subscribe":
             self.setsockopt(name.lower(), value)
+        elif name in _CONTEXT_NAMES:
+            self.set(_CONTEXT_NAMES[name], value)
         elif name.startswith("_") or name in _OWN:
             object.__setattr__(self, name, value)
         else:
             raise AttributeError(f"a context has no attribute and its sockets no option {name!r}")
 
     def __getattr__(self, name: str) -> Any:
-        """Return a default set before."""
-        if name in _DEFAULTS_OF and row_of(name.lower()).name in self._defaults:
-            return self._defaults[row_of(name.lower()).name]
+        """Return a default set before, or an option of the context by its upper-case name."""
+        if name in _CONTEXT_NAMES:
+            return self.get(_CONTEXT_NAMES[name])
+        if name in _DEFAULTS_OF and _default_name(name) in self._defaults:
+            return self._defaults[_default_name(name)]
         raise AttributeError(f"no default was set for {name!r}")
 
     @property
@@ -155,13 +181,58 @@ class Context:
             kind = SocketType(socket_type)
         except ValueError:
             raise ZMQError(EINVAL, f"no socket type {socket_type!r}") from None
+        if len(self._sockets) >= self.max_sockets:
+            raise ZMQError(errno.EMFILE, f"the context has {len(self._sockets)} open sockets, its limit max_sockets")
         socket = Socket(self, kind, {**self._defaults, **options})
+        if self._topic is not None and kind == SUB:
+            socket.subscribe(self._topic)
         self._sockets[socket] = None
         return socket
 
+    # -- options
+
+    def set(self, option: int, value: int) -> None:
+        """Set an option of the context: `core.MAX_SOCKETS`; IO_THREADS is accepted without effect.
+
+        Raises:
+            InvalidOption: no such option, or a number out of range (EINVAL).
+        """
+        name = _CONTEXT_OPTIONS.get(ContextOption(option)) if option in _CONTEXT_NAMES.values() else None
+        if name is None or not 0 <= value <= SOCKETS_MAX:
+            raise InvalidOption(f"a context has no option {option} that can be {value!r}", option=str(option))
+        setattr(self, name, value)
+
+    def get(self, option: int) -> int:
+        """Return an option of the context.
+
+        Raises:
+            InvalidOption: no such option (EINVAL).
+        """
+        if option in _CONTEXT_OPTIONS:
+            return int(getattr(self, _CONTEXT_OPTIONS[ContextOption(option)]))
+        if option == ContextOption.SOCKET_LIMIT:
+            return SOCKETS_MAX
+        if option == ContextOption.MAX_MSGSZ:
+            return int(row_of("max_message_bytes").default)
+        raise InvalidOption(f"a context has no option {option}", option=str(option))
+
     def setsockopt(self, option: int | str, value: OptionValue | str) -> None:
-        """Set a default for sockets made from now on."""
-        self._defaults[row_of(option).name] = value
+        """Set a default for sockets made from now on; SUBSCRIBE is for those that subscribe (SUB)."""
+        if option in (SUBSCRIBE, "subscribe"):
+            self._topic = value.encode() if isinstance(value, str) else bytes(value) if isinstance(value, bytes) else None
+        else:
+            self._defaults[_default_name(option)] = value
+
+    def getsockopt(self, option: int | str) -> OptionValue | str:
+        """Return a default set before.
+
+        Raises:
+            InvalidOption: none was set (EINVAL).
+        """
+        name = _default_name(option)
+        if name not in self._defaults:
+            raise InvalidOption(f"no default was set for {name}", option=name)
+        return self._defaults[name]
 
     def bound_unprotected(self, endpoint: str, text: str) -> None:
         """Log, once for all sockets, that an endpoint without protection can be reached by others."""
@@ -227,3 +298,10 @@ class Context:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.term()
         self.destroy()
+
+    def __repr__(self) -> str:
+        count = len(self._sockets)
+        return f"<core.Context with {count} open socket{'s' * (count != 1)}{', closed' * self.closed}>"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_DEFAULTS_OF, *_CONTEXT_NAMES})

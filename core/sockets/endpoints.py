@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from core.address import InprocBind, InprocConnect, IpcBind, parse_bind, parse_connect
 from core.constants import Event
-from core.errors import EndpointError, EndpointNotFound
+from core.errors import ContextTerminated, EndpointError, EndpointNotFound, SocketClosed
 from core.net.connector import Connector
 from core.net.inproc import InprocPipe, InprocSocket
 from core.net.listener import Listener
@@ -18,6 +19,7 @@ from core.security.mechanisms import unprotected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from core.net.session import Session
     from core.net.socket_port import SessionPort
@@ -25,7 +27,34 @@ if TYPE_CHECKING:
     from core.pattern.base import Pattern
     from core.pattern.pipe import Pipe
 
-__all__ = ["Endpoints"]
+__all__ = ["EndpointScope", "Endpoints"]
+
+
+class EndpointScope:
+    """Result of bind and connect: a block at whose end the endpoint is left. Most programs ignore it.
+
+    Args:
+        call: "bind" or "connect".
+        endpoint: as `unbind` or `disconnect` takes it.
+        leave: ends it, unless the socket is closed.
+    """
+
+    __slots__ = ("_call", "_endpoint", "_leave")
+
+    def __init__(self, call: str, endpoint: str, leave: Callable[[str], object]) -> None:
+        self._call = call
+        self._endpoint = endpoint
+        self._leave = leave
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(SocketClosed, ContextTerminated):  # the end of a socket leaves every endpoint
+            self._leave(self._endpoint)
+
+    def __repr__(self) -> str:
+        return f"<core.EndpointScope {self._call}={self._endpoint!r}>"
 
 
 class EndpointsSocket(SocketPort, InprocSocket, Protocol):
@@ -64,6 +93,7 @@ class Endpoints:
             asyncio.get_running_loop()
         except RuntimeError:
             self.deferred.append(start)
+            self._owner.context.waiting_for_loop[self] = None
         else:
             start(self._own_loop())
 
@@ -73,14 +103,25 @@ class Endpoints:
         return loop
 
     def start_deferred(self) -> bool:
-        """Start what was bound and connected before the loop ran; returns whether there was any."""
+        """Start what was bound and connected before the loop ran; returns whether there was any.
+
+        The other sockets of the context start too: this one may wait for one of them, which is not used before.
+        """
         if not self.deferred:
             return False
+        self.start_on_loop()
+        waiting = self._owner.context.waiting_for_loop
+        while waiting:
+            waiting.popitem()[0].start_on_loop()
+        return True
+
+    def start_on_loop(self) -> None:
+        """Start what was deferred on the running loop."""
+        self._owner.context.waiting_for_loop.pop(self, None)
         loop = self._own_loop()
         deferred, self.deferred = self.deferred, []
         for start in deferred:
             start(loop)
-        return True
 
     # -- bind and unbind
 
@@ -192,6 +233,7 @@ class Endpoints:
         """Stop accepting, and end every connection after its queued messages, within LINGER (SOCK-15)."""
         linger_s = self._linger_s(linger_ms)
         self.deferred.clear()
+        self._owner.context.waiting_for_loop.pop(self, None)
         for listener in self._listeners.values():
             listener.close()
             self._retire(listener)

@@ -75,13 +75,16 @@ class Monitors:
 
     def end(self) -> None:
         """Send MONITOR_STOPPED as the last event: the socket was closed (MON-03)."""
+        self.stop_pair()
         self.emit(Event.MONITOR_STOPPED, 0, "", "", "", b"")
         self._sinks.clear()
-        self.stop_pair()
 
     def stop_pair(self) -> None:
+        """End the monitor in libzmq's form; MONITOR_STOPPED is its last event too."""
         pair, self.pair = self.pair, None
         if pair is not None:
+            if any(sink == pair.on_event and events & Event.MONITOR_STOPPED for events, sink in self._sinks):
+                pair.on_event(MonitorEvent(Event.MONITOR_STOPPED, 0, ""))
             self.remove(pair.on_event)
             pair.close()
 

@@ -31,6 +31,7 @@ class SocketOptions(OptionValues):
     if TYPE_CHECKING:
         hwm: int
         identity: bytes
+        mechanism: int  # read-only
         peer_max_parts: int
         peer_max_message_bytes: int
         peer_maxmsgsize: int
@@ -103,8 +104,8 @@ class SocketOptions(OptionValues):
         value = self.getsockopt(option)
         return value.decode(encoding) if isinstance(value, bytes) else str(value)
 
-    set_string = setsockopt_string
-    get_string = getsockopt_string
+    set_string = setsockopt_unicode = setsockopt_string
+    get_string = getsockopt_unicode = getsockopt_string
 
     def set_hwm(self, value: int) -> None:
         """Set both high-water marks, in messages per peer."""
@@ -157,6 +158,14 @@ def _peer_attribute(name: str) -> property:
     return property(get, put, doc=f"{name}: lowest limit that peers have announced, -1 for none; read-only.")
 
 
+def _mechanism() -> property:
+    def get(self: SocketOptions) -> int:
+        self.check_open()
+        return self.options.mechanism
+
+    return property(get, doc="The security mechanism that the options have selected, a `SecurityMechanism`; read-only.")
+
+
 def _answer(number: int) -> property:
     def get(self: SocketOptions) -> Any:
         self.check_open()
@@ -168,6 +177,8 @@ def _answer(number: int) -> property:
 for _name in (*(row.name for row in TABLE), "identity", "hwm"):
     setattr(SocketOptions, _name, _attribute(_name))
     setattr(SocketOptions, _name.upper(), _attribute(_name))  # both spellings are in use
+for _name in ("mechanism", "MECHANISM"):
+    setattr(SocketOptions, _name, _mechanism())
 for _name in PEER_OPTIONS:
     setattr(SocketOptions, _name, _peer_attribute(_name))
     setattr(SocketOptions, _name.upper(), _peer_attribute(_name))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from core.sockets.socket import Socket
     from core.zmtp.decoder import Message
 
-__all__ = ["proxy"]
+__all__ = ["device", "proxy"]
 
 _CANNOT_RECEIVE: Final = frozenset({SocketType.PUSH, SocketType.PUB})
 _CANNOT_SEND: Final = frozenset({SocketType.PULL, SocketType.SUB})
@@ -60,7 +60,23 @@ async def proxy(frontend: Socket, backend: Socket, capture: Socket | None = None
         raise ended
 
 
+async def device(device_type: int, frontend: Socket, backend: Socket | None = None) -> None:
+    """Run a proxy under its older name; QUEUE, FORWARDER and STREAMER do the same.
+
+    Args:
+        device_type: accepted and ignored.
+        frontend: one side.
+        backend: the other; `frontend` itself when left out.
+
+    Raises:
+        ContextTerminated, SocketClosed, OperationNotSupported: as `proxy`.
+    """
+    await proxy(frontend, frontend if backend is None else backend)
+
+
 def _can_forward(source: Socket, target: Socket) -> bool:
+    if source is target and source.socket_type == SocketType.REP:
+        return True  # it answers each request with the request
     if source.socket_type in _ALTERNATE:
         raise OperationNotSupported(f"{source!r} sends and receives by turns; use ROUTER and DEALER")
     return source.socket_type not in _CANNOT_RECEIVE and target.socket_type not in _CANNOT_SEND

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["Serialization"]
 
 
+def _writable(buffer: Any, nbytes: int) -> memoryview:
+    """Return the part of a buffer that a frame may fill."""
+    view = memoryview(buffer)
+    if view.readonly or not view.contiguous:
+        raise BufferError("the buffer must be writable and contiguous")
+    if not 0 <= nbytes <= view.nbytes:
+        raise ValueError(f"nbytes is {nbytes}, the buffer has {view.nbytes}")
+    return view.cast("B")[: nbytes or view.nbytes] if view.nbytes else view
+
+
 class Serialization:
     """Derived verbs of a socket."""
 
@@ -53,3 +63,30 @@ class Serialization:
     def recv_serialized(self, deserialize: Callable[[Message], Any], flags: int = 0, copy: bool = True) -> Awaitable[Any]:
         """Receive a message, converted by `deserialize`."""
         return self.receive_as(deserialize, flags, False)
+
+    def recv_into(self, buffer: Any, /, *, nbytes: int = 0, copy: bool = True, track: bool = False, flags: int = 0) -> Awaitable[int]:
+        """Receive one frame into a buffer; returns the length of the frame, of which only the beginning may fit.
+
+        Args:
+            buffer: writable, contiguous bytes, such as a `bytearray`.
+            nbytes: fill at most so many bytes; 0 for all of the buffer.
+            copy: accepted and ignored.
+            track: accepted and ignored.
+            flags: NOBLOCK, or 0.
+
+        Raises:
+            BufferError, TypeError, ValueError: it cannot be written, is no buffer, or is smaller than `nbytes`.
+            Again: as for `recv`.
+        """
+        target = _writable(buffer, nbytes)
+
+        def fill(message: Message) -> int:
+            frame = message[0]
+            count = min(len(frame), len(target))
+            target[:count] = frame[:count]
+            return len(frame)
+
+        return self.receive_as(fill, flags, True)
+
+    send_unicode = send_string
+    recv_unicode = recv_string

@@ -25,6 +25,7 @@ from core.errors import (
 from core.frame import Frame, framed
 from core.net.socket_port import SocketContext
 from core.pattern.reqrep import Router
+from core.sockets.endpoints import EndpointScope
 from core.sockets.futures import (
     Awaitable,
     PendingBatch,
@@ -120,8 +121,11 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """The endpoint of the last bind, resolved, or of the last connect as given (TRN-03)."""
         return self._endpoints.last
 
-    def bind(self, addr: str | bytes) -> None:
+    def bind(self, addr: str | bytes) -> EndpointScope:
         """Bind to an endpoint; `last_endpoint` has the port chosen for `*`.
+
+        Returns:
+            A block that unbinds at its end, for `with socket.bind(…):`; it may be ignored.
 
         Raises:
             AddressInUse: EADDRINUSE, with the endpoint.
@@ -131,6 +135,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self._check_owner()
         self.security.check(self.options)
         self._endpoints.bind(_text(addr))
+        return EndpointScope("bind", self.last_endpoint, self.unbind)
 
     def bind_to_random_port(self, addr: str, min_port: int = 0, max_port: int = 65536, max_tries: int = 100) -> int:
         """Bind to a free port and return it; `addr` is `tcp://HOST` without one.
@@ -150,8 +155,11 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
             return port
         raise ZMQBindError(msg=f"no free port from {min_port} to {max_port} in {max_tries} tries")
 
-    def connect(self, addr: str | bytes) -> None:
+    def connect(self, addr: str | bytes) -> EndpointScope:
         """Connect to an endpoint; returns at once and retries in the background (TRN-09).
+
+        Returns:
+            A block that disconnects at its end, for `with socket.connect(…):`; it may be ignored.
 
         Raises:
             InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-04).
@@ -159,7 +167,9 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """
         self._check_owner()
         self.security.check(self.options)
-        self._endpoints.connect(_text(addr))
+        endpoint = _text(addr)
+        self._endpoints.connect(endpoint)
+        return EndpointScope("connect", endpoint, self.disconnect)
 
     def unbind(self, addr: str | bytes) -> None:
         """Stop listening on a resolved endpoint; connections stay. Raises EndpointNotFound (ENOENT)."""

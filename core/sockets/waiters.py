@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from core.constants import PollEvent
 from core.sockets.futures import Awaitable, Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
 _POLLIN = int(PollEvent.POLLIN)  # plain integers: flag arithmetic on an enum is slow
 _POLLOUT = int(PollEvent.POLLOUT)
@@ -17,6 +17,7 @@ _POLLOUT = int(PollEvent.POLLOUT)
 __all__ = ["Pollable", "events_of", "poll_one", "wait_for"]
 
 T = TypeVar("T")
+_NO_FILES: Final[Mapping[int, int]] = {}
 
 
 class Pollable(Protocol):
@@ -49,10 +50,12 @@ def poll_one(socket: Pollable, timeout_ms: float | None, flags: int) -> Awaitabl
     return asyncio.ensure_future(wait_for([socket], found, timeout_ms))
 
 
-async def wait_for(sockets: Collection[Pollable], found: Callable[[], T], timeout_ms: float | None) -> T:
+async def wait_for(
+    sockets: Collection[Pollable], found: Callable[[], T], timeout_ms: float | None, files: Mapping[int, int] = _NO_FILES
+) -> T:
     """Return the first true result of `found`, or its last when the time is over.
 
-    Events of the sockets cause a new call of `found`; `timeout_ms` None or negative is no limit.
+    Events of the sockets and files (descriptor to events) cause a new call of `found`; `timeout_ms` None or negative is no limit.
     """
     loop = asyncio.get_running_loop()
     deadline = None if timeout_ms is None or timeout_ms < 0 else loop.time() + timeout_ms / 1000
@@ -64,12 +67,24 @@ async def wait_for(sockets: Collection[Pollable], found: Callable[[], T], timeou
             socket.add_poller(waiter)
         timer = None if deadline is None else loop.call_at(deadline, _wake, waiter)
         try:
+            for file, flags in files.items():
+                _watch_file(loop, file, flags, waiter)
             await waiter
         finally:
             waiter.cancel()
+            for file in files:
+                loop.remove_reader(file)
+                loop.remove_writer(file)
             if timer is not None:
                 timer.cancel()
     return events
+
+
+def _watch_file(loop: asyncio.AbstractEventLoop, file: int, flags: int, waiter: asyncio.Future[None]) -> None:
+    if flags & _POLLIN:
+        loop.add_reader(file, _wake, waiter)
+    if flags & _POLLOUT:
+        loop.add_writer(file, _wake, waiter)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

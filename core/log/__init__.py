@@ -1,0 +1,1 @@
+"""Logging over PUB sockets: `core.log.handlers` in place of `zmq.log.handlers`."""

@@ -1,0 +1,137 @@
+"""core.blocking.context: life of blocking contexts, their defaults, and the loop thread they share."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import pytest
+
+import core
+import core.blocking as zmq
+from core.blocking.shared_loop import LOOP
+from tests.scenes.waiting import PATIENCE_S
+
+
+def loop_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "core blocking sockets"]
+
+
+def test_the_loop_thread_ends_with_the_last_context() -> None:
+    with zmq.Context(), zmq.Context():
+        assert len(loop_threads()) == 1
+    assert loop_threads() == []
+    with zmq.Context() as context:  # and begins again
+        context.socket(zmq.PUB).close()
+    assert loop_threads() == []
+
+
+def test_term_waits_until_the_sockets_are_closed_and_ends_their_calls() -> None:
+    context = zmq.Context()
+    socket = context.socket(zmq.PULL)
+    ended = threading.Thread(target=context.term)
+    ended.start()
+    with pytest.raises(zmq.ContextTerminated):
+        socket.recv()
+    assert ended.is_alive()
+    socket.close()
+    ended.join(PATIENCE_S)
+    assert not ended.is_alive()
+    assert context.closed
+    context.term()  # nothing happens the second time
+
+
+def test_messages_are_sent_before_term_returns() -> None:
+    with zmq.Context() as receiving:
+        pull = receiving.socket(zmq.PULL)
+        port = pull.bind_to_random_port("tcp://127.0.0.1")
+        with zmq.Context() as sending, sending.socket(zmq.PUSH) as push:
+            push.connect(f"tcp://127.0.0.1:{port}")
+            for number in range(100):
+                push.send(b"%d" % number)
+        assert [pull.recv() for _ in range(100)] == [b"%d" % number for number in range(100)]
+        pull.close()
+
+
+def test_a_block_closes_what_is_open_and_says_so() -> None:
+    with pytest.warns(ResourceWarning, match="left open"), zmq.Context() as context:
+        socket = context.socket(zmq.PUB)
+    assert socket.closed
+    with pytest.raises(zmq.ContextTerminated):
+        context.socket(zmq.PUB)
+    with pytest.raises(zmq.SocketClosed):
+        socket.send(b"x")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_forgotten_context_ends_by_itself() -> None:
+    context = zmq.Context()
+    context.socket(zmq.PUB)
+    del context
+    gc.collect()
+    assert loop_threads() == []
+
+
+def test_the_instance_is_one_for_a_process_until_it_is_closed() -> None:
+    first = zmq.Context.instance()
+    assert zmq.Context.instance(3) is first
+    first.term()
+    second = zmq.Context.instance(3)
+    assert (second is first, second.IO_THREADS) == (False, 3)
+    second.term()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_gets_an_instance_of_its_own_and_no_use_of_its_parents() -> None:
+    context = zmq.Context.instance()
+    socket = context.socket(zmq.PULL)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b""
+        try:
+            socket.recv(zmq.NOBLOCK)
+        except core.WrongOwner:
+            said += b"refused "
+        own = zmq.Context.instance()
+        with own.socket(zmq.PAIR) as a, own.socket(zmq.PAIR) as b:
+            a.bind("inproc://child")
+            b.connect("inproc://child")
+            a.send(b"own")
+            said += b.recv()
+        os.write(writing, said)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        assert answer.read() == b"refused own"
+    os.waitpid(child, 0)
+    socket.close()
+    context.term()
+
+
+def test_options_of_a_context() -> None:
+    with pytest.raises(zmq.InvalidOption):
+        zmq.Context(-1)
+    with zmq.Context() as context:
+        context.max_sockets = 1
+        assert (context.MAX_SOCKETS, context.get(zmq.SOCKET_LIMIT), context.get(zmq.MAX_MSGSZ)) == (1, 65535, 64 * 2**20)
+        with context.socket(zmq.PUB), pytest.raises(zmq.ZMQError, match="max_sockets"):
+            context.socket(zmq.PUB)
+        for option, value in ((zmq.MAX_SOCKETS, -1), (zmq.SOCKET_LIMIT, 1), (99, 1)):
+            with pytest.raises(zmq.InvalidOption):
+                context.set(option, value)
+        context.rcvtimeo = 7
+        assert context.RCVTIMEO == context.getsockopt(zmq.RCVTIMEO) == 7
+        with pytest.raises(AttributeError):
+            context.no_such_option = 1
+        assert not hasattr(context, "scheduler")
+        assert {"IO_THREADS", "max_sockets", "linger"} <= set(dir(context))
+        assert "open socket" in repr(context)
+
+
+def test_work_for_a_loop_that_has_ended_is_dropped() -> None:
+    done: list[int] = []
+    LOOP.end()
+    LOOP.soon(lambda: done.append(1))
+    assert (done, loop_threads()) == ([], [])
