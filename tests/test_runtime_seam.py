@@ -61,6 +61,9 @@ PAST: dict[str, tuple[str, ...]] = {
         "titanic/tickets.py write_text",
     ),
     KEYS: (
+        "core/auth/certificates.py open",
+        "core/auth/certificates.py os.open",
+        "core/auth/certificates.py write_text",
         "core/daemon/config.py open",
         "core/daemon/http_server.py read_bytes",
         "core/security/authenticator.py open",
@@ -70,6 +73,8 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/security/key_files.py os.stat",
     ),
     SYNCHRONOUS: (
+        "core/blocking/shared_loop.py threading.RLock",
+        "core/runtime/instances.py threading.RLock",
         "core/runtime/leftovers.py threading.Event",
         "core/runtime/loop_thread.py threading.Lock",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from weakref import WeakSet
@@ -10,6 +9,7 @@ from weakref import WeakSet
 from core.blocking.shared_loop import LOOP
 from core.blocking.socket import Socket
 from core.errors import ContextTerminated, WrongOwner
+from core.runtime import runtime
 from core.runtime.forks import tell_of_forks
 from core.runtime.instances import SharedInstance
 from core.sockets.context import Context as AsynchronousContext
@@ -44,7 +44,7 @@ class Context(SharedInstance):
     def __init__(self, io_threads: int = 1, **options: Any) -> None:
         self.closed = True  # until the rest has succeeded
         self.parent = 0
-        self._changed = threading.Condition()
+        self._changed = runtime.current().condition()
         self._sockets: WeakSet[Socket] = WeakSet()
         self._inner = AsynchronousContext(io_threads, **options)
         LOOP.acquire()
