@@ -9,12 +9,13 @@ import asyncio
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core.runtime import runtime
 from core.runtime.supervision import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["has_uvloop", "loop_factory", "run", "until_one_ends"]
+__all__ = ["clock_of", "has_uvloop", "loop_factory", "run", "until_one_ends"]
 
 T = TypeVar("T")
 
@@ -32,6 +33,11 @@ def loop_factory(*, uvloop: bool | None = None) -> Callable[[], asyncio.Abstract
 
     factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
     return factory
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the loop's clock; for uvloop, which rounds to milliseconds, the same clock unrounded."""
+    return runtime.current().monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
 
 def run(main: Coroutine[Any, Any, T], *, uvloop: bool | None = None, debug: bool | None = None) -> T:

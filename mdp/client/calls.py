@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import LocalProtocolError
+from core.machine import requests
+from core.machine.requests import FRESH, TIMEOUT_S_MIN
 from core.zmtp.decoder import MORE_HEADERS, encode_prefix
 from mdp.wire.commands import EMPTY, MDPC01, is_service_name
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, encode_options
@@ -18,15 +20,8 @@ if TYPE_CHECKING:
 
     from mdp.errors import RequestError
 
-__all__ = ["FRESH", "QUEUED", "SENT", "SETTLED", "TIMEOUT_S_MIN", "Call", "PendingRequest", "body_frames"]
+__all__ = ["Call", "PendingRequest", "body_frames"]
 
-# Stages of a request.
-FRESH: Final = 0  # not submitted to a machine yet
-QUEUED: Final = 1  # waits for a connection or for the window
-SENT: Final = 2
-SETTLED: Final = 3  # has its reply or its error
-
-TIMEOUT_S_MIN: Final = 0.001
 _DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
 # By length of a key that is the only option of a short frame: the bytes before it, which are frame header, map and length.
 _KEY_HEADS: Final = [MORE_HEADERS[len(KEY_ALONE) + 1 + size] + KEY_ALONE + bytes((size,)) for size in range(255 - len(KEY_ALONE))]
@@ -133,59 +128,32 @@ class Call:
         return encode_prefix([self.service, encode_options({**self.fields, "deadline_ms": deadline_ms})])
 
 
-class PendingRequest:
-    """One request, from its call to its reply; subclasses notify the caller.
+class PendingRequest(requests.PendingRequest):
+    """One request of MDP.
 
     Args:
         call: its service and options.
         body: body frames, one or more.
     """
 
-    __slots__ = (
-        "attempt",
-        "body",
-        "call",
-        "due",
-        "error",
-        "expected",
-        "give_up_at",
-        "id",
-        "bucket",
-        "parts",
-        "parts_bytes",
-        "reply",
-        "sent",
-        "settled_at",
-        "stage",
-        "started_at",
-        "caller",
-    )
+    __slots__ = ("attempt", "call", "expected", "id", "parts", "parts_bytes")
 
+    error: RequestError | None
     parts_bytes: int  # set with the first of the parts
-    # Set when the request is submitted:
-    started_at: float
-    due: float
-    give_up_at: float
-    bucket: dict[Any, None]
-    # ... when it is first sent in MDP/0.3; kept when the dialect changes:
-    id: bytes
-    # ... at its end:
-    settled_at: float
+    id: bytes  # set when it is first sent in MDP/0.3; kept when the dialect changes
 
     def __init__(self, call: Call, body: Sequence[bytes]) -> None:
+        # Hot path: the attributes of the base are set here, without its `__init__`.
         self.call = call
         self.body = body
-        self.caller: Any = None  # a future or callback, set by subclasses
+        self.caller: Any = None
         self.stage: int = FRESH
         self.attempt: int = 1
-        self.sent: int = 0  # how many times
+        self.sent: int = 0
         self.expected: bytes = b""  # command frame of the FINAL that answers it, empty without an id
         self.reply: list[bytes] | None = None
-        self.error: RequestError | None = None
+        self.error = None
         self.parts: deque[list[bytes]] | None = None  # PARTIALs not taken yet
-
-    def notify(self) -> None:
-        """Notify the caller that the request is settled, or that there are parts to take."""
 
 
 def body_frames(frames: Sequence[Any]) -> tuple[bytes, ...]:

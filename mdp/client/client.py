@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from core.address import parse_connect
 from core.runtime import runtime
-from core.security.credentials import only_one
 from mdp.client.calls import Call, body_frames
-from mdp.client.engine import ClientEngine
+from mdp.client.engine import MdpEngine
 from mdp.client.iterators import Outcome, RequestWindow, map_outcomes, stream_parts
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
-from mdp.client.replies import PendingCallback, PendingFuture, Reply
+from mdp.client.replies import PendingCallback, PendingFuture
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import core
+    from core.rpc.client_engine import Reply
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
     from mdp.client.iterators import Body
@@ -104,7 +104,7 @@ class Client:
         )
         times = SearchTimes(reconnect_s=reconnect_ms / 1000, reconnect_max_s=max(reconnect_ms, reconnect_max_ms) / 1000)
         search = BrokerSearch(brokers, chosen_dialect(dialect), times, chance.random)
-        self._engine = ClientEngine(search, chance.getrandbits(32), limits, context, socket_options or {}, only_one(context, security))
+        self._engine = MdpEngine(search, chance.getrandbits(32), limits, context, socket_options or {}, security)
         self.counters = self._engine.counters
 
     # --------------------------------------------------------------------------------------------------------------- requests
@@ -156,11 +156,8 @@ class Client:
                 frames = body_frames(frames)
                 break
         pending = PendingFuture(call, frames or (b"",))
-        engine = self._engine
-        engine.submit(pending)  # first, because it may refuse it: a future that is never returned must not be made
-        pending.caller = reply = Reply(loop=engine.loop)
-        reply.engine, reply.request = engine, pending
-        return reply
+        self._engine.submit(pending)  # first, because it may refuse it: a future that is never returned must not be made
+        return self._engine.reply_to(pending)
 
     def ask(
         self,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from mdp.client.calls import SETTLED, PendingRequest, body_frames
+from core.machine.requests import SETTLED
+from mdp.client.calls import PendingRequest, body_frames
 from mdp.errors import Busy
 from mdp.wire.size_limits import TooLarge
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from mdp.client.calls import Call
-    from mdp.client.engine import ClientEngine
+    from mdp.client.engine import MdpEngine
     from mdp.errors import RequestError
 
 __all__ = ["Body", "Outcome", "RequestWindow", "map_outcomes", "stream_parts"]
@@ -61,7 +62,7 @@ class PendingIterator(PendingRequest):
 
 
 async def map_outcomes(
-    engine: ClientEngine,
+    engine: MdpEngine,
     prepare: Callable[[], Call],
     requests: Iterable[Body],
     window: int,
@@ -123,7 +124,7 @@ class PendingSlot(PendingRequest):
 class RequestWindow:
     """Requests to one service whose outcomes are taken in the order in which the requests end; see `mdp.Client.open_window`."""
 
-    def __init__(self, engine: ClientEngine, call: Call, on_end: Callable[[], None]) -> None:
+    def __init__(self, engine: MdpEngine, call: Call, on_end: Callable[[], None]) -> None:
         self._engine = engine
         self._call = call
         self._on_end = on_end
@@ -182,7 +183,7 @@ def _frames(body: Body) -> Sequence[bytes]:
     return (body,) if type(body) is bytes else body_frames(body) or (b"",)
 
 
-def _submit_all(engine: ClientEngine, batch: list[S]) -> list[S]:
+def _submit_all(engine: MdpEngine, batch: list[S]) -> list[S]:
     """Send requests together; return those that were refused at once, which are settled."""
     engine.begin_iteration()
     machine, now = engine.machine, engine.now
@@ -197,7 +198,7 @@ def _submit_all(engine: ClientEngine, batch: list[S]) -> list[S]:
     return refused
 
 
-async def stream_parts(engine: ClientEngine, prepare: Callable[[], Call], frames: Sequence[bytes]) -> AsyncGenerator[list[bytes], None]:
+async def stream_parts(engine: MdpEngine, prepare: Callable[[], Call], frames: Sequence[bytes]) -> AsyncGenerator[list[bytes], None]:
     """Send one request and yield the parts of its reply; see `mdp.Client.stream`, and `map_outcomes` for `prepare`."""
     pending = PendingIterator(prepare(), body_frames(frames) or (b"",))
     engine.submit(pending)

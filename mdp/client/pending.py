@@ -1,4 +1,4 @@
-"""The common part of the client's machines: limits, counters, the queue of waiting requests, and how a request ends.
+"""The common part of the client's machines: limits, counters, errors, and how a request ends.
 
 Pure.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from mdp.client.calls import QUEUED, SETTLED, PendingRequest
+from core.machine.requests import Requests, settle
+from mdp.client.calls import PendingRequest
 from mdp.client.resending import is_spent
-from mdp.client.timeouts import Timeouts
 from mdp.errors import Busy, DeadlineExceeded, RequestError, Timeout, WorkerLost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from core.machine.requests import Timeouts
     from mdp.wire.size_limits import TooLarge
 
 __all__ = [
@@ -28,12 +29,7 @@ __all__ = [
     "RequesterBase",
     "fail",
     "give_up",
-    "settle",
 ]
-
-# Requests settled while they waited stay in the backlog up to this number, then up to the number of waiting ones. So a cancellation does
-# not search the backlog, and the cost of removing them is spread over what was added.
-_SETTLED_MIN = 64
 
 
 class Unreachable(Timeout):
@@ -119,8 +115,8 @@ class RequesterCounters:
 P = TypeVar("P", bound=PendingRequest)
 
 
-class RequesterBase(Generic[P]):
-    """The backlog of requests that wait to be sent, and how requests end in all dialects.
+class RequesterBase(Requests[P]):
+    """How requests wait and end in all dialects.
 
     Args:
         limits: of the client.
@@ -133,33 +129,19 @@ class RequesterBase(Generic[P]):
         refused: requests that waited and were then too large for the broker; `tick` returns them.
     """
 
-    __slots__ = ("_backlog", "_waiting", "connected", "counters", "destination", "limits", "refused", "timeouts")
+    __slots__ = ("connected", "counters", "destination", "limits", "refused")
 
     def __init__(self, limits: RequesterLimits, timeouts: Timeouts[P] | None = None, counters: RequesterCounters | None = None) -> None:
+        super().__init__(limits.waiting_max, timeouts)
         self.limits = limits
-        self.timeouts: Timeouts[P] = Timeouts() if timeouts is None else timeouts
         self.counters = RequesterCounters() if counters is None else counters
         self.destination = ""
         self.connected = False
-        self._backlog: deque[P] = deque()  # may contain requests that were settled meanwhile
-        self._waiting = 0  # those in it that are not settled
         self.refused: list[P] = []
 
     def submit_many(self, batch: Sequence[P], now: float) -> int:
         """Send the first requests of a batch together, as many as possible; return their number, here 0."""
         return 0
-
-    def take_all(self) -> list[P]:
-        """Remove and return all waiting requests, for the machine of another dialect (call `lost` first)."""
-        waiting = [pending for pending in self._backlog if pending.stage == QUEUED]
-        self._backlog.clear()
-        self._waiting = 0
-        return waiting
-
-    def restore(self, waiting: Sequence[P]) -> None:
-        """Take over the waiting requests of another machine; their timeouts go on."""
-        self._backlog.extend(waiting)
-        self._waiting += len(waiting)
 
     def take_part(self, pending: P) -> list[bytes] | None:
         """Remove and return the oldest PARTIAL of a streaming request, None when there is none."""
@@ -181,7 +163,7 @@ class RequesterBase(Generic[P]):
         pending.parts.append(part)
         pending.parts_bytes += sum(map(len, part))
         if len(pending.parts) <= self.limits.parts_max and pending.parts_bytes <= self.limits.parts_bytes_max:
-            self.timeouts.restart(pending, now)
+            self.timeouts.restart(pending, now, pending.call.timeout_s)
             return True
         fail(pending, Overrun, now, f"{len(pending.parts)} parts with {pending.parts_bytes} bytes")
         self.counters.failed += 1
@@ -210,16 +192,11 @@ class RequesterBase(Generic[P]):
         Raises:
             Busy: too many requests are waiting; this one was refused.
         """
-        waiting, backlog = self._waiting, self._backlog
-        if waiting >= self.limits.waiting_max:
+        if self.full:
             self.counters.refused += 1
-            raise Busy(pending.call.name, attempts=0, text=f"this client already has {waiting} requests waiting")
-        if len(backlog) > 2 * waiting + _SETTLED_MIN:
-            self._backlog = backlog = deque(other for other in backlog if other.stage == QUEUED)
-        self.timeouts.start(pending, now)
-        pending.stage = QUEUED
-        backlog.append(pending)
-        self._waiting = waiting + 1
+            raise Busy(pending.call.name, attempts=0, text=f"this client already has {self._waiting} requests waiting")
+        self.timeouts.start(pending, now, pending.call.timeout_s, pending.call.deadline_s)
+        self._wait(pending)
 
     def _put_back(self, in_flight: Iterable[P], now: float, innocent: Collection[P] = ()) -> list[P]:
         """Requeue the requests of a lost connection before all others; fail those that must not be sent again.
@@ -242,11 +219,10 @@ class RequesterBase(Generic[P]):
                 fail(pending, Timeout, now, f"{self.destination} ended the connection each time it was sent")
                 failed.append(pending)
             else:
-                pending.stage = QUEUED
                 pending.parts = None
                 kept.append(pending)
         self.counters.failed += len(failed)
-        self._queue_first(kept)
+        self._wait_first(kept)
         return failed
 
     def _fail_all(self, in_flight: Iterable[P], now: float) -> list[P]:
@@ -256,18 +232,6 @@ class RequesterBase(Generic[P]):
             fail(pending, ClientClosed, now)
         self.counters.failed += len(settled)
         return settled
-
-    def _queue_first(self, again: Sequence[P]) -> None:
-        """Put requests at the front of the backlog, in their order; they are marked as queued already."""
-        self._backlog.extendleft(reversed(again))
-        self._waiting += len(again)
-
-
-def settle(pending: PendingRequest, now: float) -> None:
-    """Mark a request as settled and end its timeout."""
-    pending.bucket.pop(pending, None)
-    pending.stage = SETTLED
-    pending.settled_at = now
 
 
 def fail(pending: PendingRequest, kind: type[RequestError], now: float, text: str = "") -> None:

@@ -19,9 +19,10 @@ from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
+from core.machine.requests import QUEUED, SENT, SETTLED, settle
 from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, decode_frames, encode_message, take_frames
-from mdp.client.calls import QUEUED, SENT, SETTLED, PendingRequest
-from mdp.client.pending import RequesterBase, give_up, settle
+from mdp.client.calls import PendingRequest
+from mdp.client.pending import RequesterBase, give_up
 from mdp.client.resending import Resending, sendings_max
 from mdp.errors import Cancelled, RequestError
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03, NUMBERED_BYTES, SERVICE_BYTES_MAX
@@ -32,10 +33,10 @@ from mdp.wire.size_limits import USUAL, TooLarge, too_large
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from core.machine.requests import Timeouts
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
     from mdp.client.pending import RequesterCounters, RequesterLimits
-    from mdp.client.timeouts import Timeouts
 
 __all__ = ["Requester", "numbers_from"]
 
@@ -125,7 +126,7 @@ class Requester(RequesterBase[P]):
             TooLarge: it is beyond the broker's limits; nothing was sent.
         """
         if len(self._table) < self._window and not self._backlog:
-            self.timeouts.start(pending, now)
+            self.timeouts.start(pending, now, pending.call.timeout_s, pending.call.deadline_s)
             try:
                 self._send(pending, now)
             except TooLarge as error:
@@ -178,7 +179,7 @@ class Requester(RequesterBase[P]):
         if pending.stage not in (QUEUED, SENT):
             return
         self.counters.cancelled += 1
-        self._remove(pending)
+        self._remove(pending, now)
         self._release(now)
 
     def take_outgoing(self) -> list[Message | bytes]:
@@ -330,11 +331,11 @@ class Requester(RequesterBase[P]):
             # A reply that has begun is not asked for again: the parts of two executions would be mixed.
             if pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
-                self.timeouts.restart(pending, now)
+                self.timeouts.restart(pending, now, pending.call.timeout_s)
                 if pending.stage == SENT and pending.sent < pending.call.attempts:  # resending after lost connections counts too
                     self._resend(pending, now)
             else:
-                self._remove(pending)
+                self._remove(pending, now)
                 give_up(pending, now, self.destination, connected=self.connected, others=len(self._table))
                 settled.append(pending)
         self.counters.failed += len(settled)
@@ -388,35 +389,28 @@ class Requester(RequesterBase[P]):
 
     def _release(self, now: float) -> None:
         """Send waiting requests up to the window."""
-        backlog = self._backlog
         table = self._table
         window = self._window
         resending = self._resending
         if resending.due != inf and resending.answered:
             resending.clear_group()
-        while backlog and len(table) < window:
-            pending = backlog[0]
-            last = pending.stage == QUEUED and pending.sent + 1 >= sendings_max(pending) and pending.sent > 0
+        while len(table) < window and (pending := self._first_waiting()) is not None:
+            last = pending.sent + 1 >= sendings_max(pending) and pending.sent > 0
             if last and not resending.allowed:
                 resending.wait(now)
                 return
-            backlog.popleft()
+            self._take_first()
             if last:
                 resending.sent(pending)
-            if pending.stage == QUEUED:
-                self._waiting -= 1
-                try:
-                    self._send(pending, now)
-                except TooLarge as error:
-                    self._refuse(pending, error, now)
-                    self.refused.append(pending)
+            try:
+                self._send(pending, now)
+            except TooLarge as error:
+                self._refuse(pending, error, now)
+                self.refused.append(pending)
 
-    def _remove(self, pending: P) -> None:
+    def _remove(self, pending: P, now: float) -> None:
         """Settle an open request; send CANCEL if it is in flight."""
-        pending.bucket.pop(pending, None)
-        if pending.stage == QUEUED:
-            self._waiting -= 1
-        pending.stage = SETTLED
+        self._settle(pending, now)
         if self._table.pop(pending.expected, None) is not None:
             self.outgoing.append(_CANCEL_HEAD + pending.id)
 
@@ -453,7 +447,7 @@ class Requester(RequesterBase[P]):
             updates.append(pending)
         else:
             if not self._keep_part(pending, list(event.body), now):
-                self._remove(pending)
+                self._remove(pending, now)
             updates.append(pending)
 
     def _check_silence(self, now: float) -> None:

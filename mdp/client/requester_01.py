@@ -15,9 +15,10 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from core.machine.requests import QUEUED, SENT, SETTLED
 from core.zmtp.decoder import LAST_HEADERS, take_frames
-from mdp.client.calls import QUEUED, SENT, SETTLED, PendingRequest
-from mdp.client.pending import RequesterBase, give_up, settle
+from mdp.client.calls import PendingRequest
+from mdp.client.pending import RequesterBase, give_up
 from mdp.wire.commands import V01, client_request
 from mdp.wire.events import Final, Partial, parse_at_client
 from mdp.wire.size_limits import TooLarge, too_large
@@ -25,10 +26,10 @@ from mdp.wire.size_limits import TooLarge, too_large
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.machine.requests import Timeouts
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
     from mdp.client.pending import RequesterCounters, RequesterLimits
-    from mdp.client.timeouts import Timeouts
     from mdp.wire.commands import Dialect
 
 __all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
@@ -103,7 +104,7 @@ class LockstepRequester(RequesterBase[P]):
             TooLarge: it is beyond the broker's limits; nothing was sent.
         """
         if self._idle and not self._backlog:
-            self.timeouts.start(pending, now)
+            self.timeouts.start(pending, now, pending.call.timeout_s, pending.call.deadline_s)
             error = self._size_error(pending)
             if error is not None:
                 self._refuse(pending, error, now)
@@ -119,8 +120,7 @@ class LockstepRequester(RequesterBase[P]):
             return
         self.counters.cancelled += 1
         self._close_connection(pending)
-        self._waiting -= pending.stage == QUEUED
-        settle(pending, now)
+        self._settle(pending, now)
         self._assign()
 
     def take_orders(self) -> list[OpenConnection | CloseConnection]:
@@ -240,16 +240,15 @@ class LockstepRequester(RequesterBase[P]):
             sendings_left = pending.stage != SENT or pending.sent < pending.call.attempts
             if sendings_left and pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
-                self.timeouts.restart(pending, now)
+                self.timeouts.restart(pending, now, pending.call.timeout_s)
                 if pending.stage == SENT:
-                    pending.stage = QUEUED
                     again.append(pending)
             else:
-                self._waiting -= pending.stage == QUEUED
+                self._settle(pending, now)
                 give_up(pending, now, self.destination, connected=self.connected, others=len(self._busy))
                 settled.append(pending)
         self.counters.failed += len(settled)
-        self._queue_first(again)
+        self._wait_first(again)
         self._assign()
         if self.refused:
             settled += self.refused
@@ -289,20 +288,16 @@ class LockstepRequester(RequesterBase[P]):
 
     def _assign(self) -> None:
         """Send waiting requests on idle connections; order new connections for the rest."""
-        backlog = self._backlog
-        while backlog:
-            if backlog[0].stage != QUEUED:
-                backlog.popleft()
-            elif self._idle:
-                self._waiting -= 1
-                error = self._size_error(backlog[0])
+        while (pending := self._first_waiting()) is not None:
+            if self._idle:
+                self._take_first()
+                error = self._size_error(pending)
                 if error is None:
-                    self._send(backlog.popleft(), self._idle.pop())
+                    self._send(pending, self._idle.pop())
                 else:
-                    pending = backlog.popleft()
                     self._refuse(pending, error, pending.started_at)
                     self.refused.append(pending)
-            elif self._may_open and len(self._opening) < len(backlog) and self.connections < self.limits.connections_max:
+            elif self._may_open and len(self._opening) < len(self._backlog) and self.connections < self.limits.connections_max:
                 self._order()
             else:
                 return

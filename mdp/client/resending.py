@@ -14,7 +14,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from mdp.client.calls import SETTLED, PendingRequest
+from core.machine.requests import SETTLED
+from mdp.client.calls import PendingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

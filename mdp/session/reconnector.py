@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import RateLimitedLog
-from core.runtime import runtime
+from core.runtime.event_loop import clock_of
 from mdp.session.broker_search import Action, BrokerSearch, EndReason
 from mdp.session.connection import Connection, Probe
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
     from mdp.wire.commands import Dialect
 
-__all__ = ["Reconnector", "clock_of"]
+__all__ = ["Reconnector"]
 
 # An unreachable broker is logged at once, and then at this interval.
 LOG_INTERVAL_S: Final = 30.0
@@ -29,11 +29,6 @@ LOG_INTERVAL_S: Final = 30.0
 LOG_AFTER_S: Final = 1.0
 # Reconnect interval of a socket of `core`.
 RECONNECT_MS: Final = 100
-
-
-def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Return the loop's clock; for uvloop, which rounds to milliseconds, the same clock unrounded."""
-    return runtime.current().monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
 
 @dataclass(eq=False, repr=False)  # socket options may hold keys

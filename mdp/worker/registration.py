@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from core.machine.deadlines import TIMER_S_MIN
 from core.runtime import supervision
+from core.runtime.event_loop import clock_of
 from mdp.session.broker_search import SearchState
 from mdp.session.connection import Connection
-from mdp.session.reconnector import Reconnector, clock_of
+from mdp.session.reconnector import Reconnector
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -23,9 +23,9 @@ import core
 from core.address import parse_connect
 from core.errors import LocalProtocolError
 from core.runtime import runtime
+from core.runtime.event_loop import clock_of
 from core.security.credentials import only_one
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
-from mdp.session.reconnector import clock_of
 from mdp.typed.calls import typed_handler
 from mdp.wire.commands import V03
 from mdp.worker.handler import HandlerKind, is_typed, kind_of, mark_of, name_of, reply_frames

@@ -86,3 +86,12 @@ def test_a_deadline_on_the_wire_is_in_range_whatever_is_left(left_s: float) -> N
     options = decode_request_options(Encoded(call.prefix_at(left_s) + b"\x00\x00").frames()[1])
     assert options.deadline_ms is not None
     assert options.deadline_ms >= 1
+
+
+@pytest.mark.parametrize("options", [{}, {"deadline_s": 3}, {"wait": True}])
+def test_a_key_of_any_length_is_written_as_msgpack_writes_it(options: Mapping[str, Any]) -> None:
+    plain = Call("echo", timeout_s=1, attempts=5, **options)
+    for size in range(1, 256):
+        keyed = plain.with_key(b"k" * size).with_key(b"x" * size)  # and of a call that has one already
+        assert keyed.prefix == Call("echo", timeout_s=1, attempts=5, key=b"x" * size, **options).prefix
+        assert keyed.prefix_at(1.0) == Call("echo", timeout_s=1, attempts=5, key=b"x" * size, **options).prefix_at(1.0)

@@ -8,7 +8,8 @@ from weakref import WeakSet
 
 import pytest
 
-from mdp.client.calls import QUEUED, PendingRequest
+from core.machine.requests import QUEUED
+from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester, OpenConnection

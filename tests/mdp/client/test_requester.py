@@ -4,8 +4,9 @@ from math import inf
 
 import pytest
 
+from core.machine.requests import FRESH, QUEUED, SENT, SETTLED
 from core.zmtp.limits import PeerLimits
-from mdp.client.calls import FRESH, QUEUED, SENT, SETTLED, Call, PendingRequest
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
 from mdp.client.requester import SPLICED_BYTES_MAX, Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.machine.requests import QUEUED, SENT, SETTLED
 from core.zmtp.decoder import decode_frames, encode_message
-from mdp.client.calls import QUEUED, SENT, SETTLED, Call, PendingRequest
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
 from mdp.client.requester_01 import CloseConnection, LockstepRequester, OpenConnection
 from mdp.errors import Busy, DeadlineExceeded, Timeout, WorkerLost

@@ -15,9 +15,10 @@ from random import Random
 
 import pytest
 
+from core.machine.requests import QUEUED, SENT, SETTLED
 from core.zmtp.decoder import encode_message
 from core.zmtp.limits import PeerLimits
-from mdp.client.calls import QUEUED, SENT, SETTLED, Call, PendingRequest
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import ClientClosed, Overrun, RequesterCounters, RequesterLimits, Unreachable
 from mdp.client.requester import Requester, numbers_from
 from mdp.errors import Busy, DeadlineExceeded, RequestError, Timeout, WorkerLost

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from mdp.client.calls import SETTLED, Call, PendingRequest
+from core.machine.requests import SETTLED
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.requester import Requester
 from mdp.wire.commands import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_PARTIAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 from tests.scenes.mdp_requester import as_octets, requester, sent

@@ -1,0 +1,268 @@
+"""Open requests of a client, from call to end: waiting, time limits, bounds. Pure.
+
+    submit ──► QUEUED ──(there is a connection, and the window is not full)──► SENT ──reply, error, last time limit──► SETTLED
+                  ▲                                                             │
+                  └──────────────────────── to be sent again ───────────────────┘
+
+The machines of all clients derive from `Requests`; when and where a request is sent is theirs. They settle a request by its fields and
+return it, and `PendingRequest.notify` tells the caller.
+
+Almost all requests of a client have the same time limit. Requests with the same limit are in one *bucket*, ordered by due time, so the
+first entries of all buckets are the next to expire. A bucket is a dictionary used as an ordered set: entering and leaving cost one
+dictionary operation each, a quarter of what a heap takes, and an answered request leaves nothing behind. Limits that few requests have,
+like the rest of a deadline, have no bucket but a heap.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from itertools import takewhile
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BUCKETS_MAX", "FRESH", "QUEUED", "SENT", "SETTLED", "TIMEOUT_S_MIN", "PendingRequest", "Requests", "Timeouts", "settle"]
+
+# Stages of a request.
+FRESH: Final = 0  # not submitted to a machine yet
+QUEUED: Final = 1  # waits for a connection or for the window
+SENT: Final = 2
+SETTLED: Final = 3  # has its reply or its error
+
+TIMEOUT_S_MIN: Final = 0.001
+# Distinct time limits with their own bucket; a caller that computes each limit ("the rest of my second") gets the heap.
+BUCKETS_MAX: Final = 64
+# Entries of settled requests that stay in the heap beyond the number of open ones; they keep bodies alive, so these are few.
+_STALE_MIN: Final = 8
+# Requests settled while they waited stay in the backlog up to this number, then up to the number of waiting ones. So a cancellation does
+# not search the backlog, and the cost of removing them is spread over what was added.
+_SETTLED_MIN: Final = 64
+
+
+class PendingRequest:
+    """One request, from its call to its end; subclasses notify the caller.
+
+    Attributes:
+        body: body frames.
+        caller: what is notified, a future or a callback; set by the shell, None for no one.
+        stage: FRESH, QUEUED, SENT or SETTLED.
+        sent: how many times it was sent.
+        reply: body frames of the reply, when it has one.
+        error: why it has none.
+        started_at: when it was submitted, monotonic seconds; this and the following are set then.
+        due: when its present time limit is over.
+        give_up_at: when the last one is, inf for never.
+        bucket: where its time limit is kept; removing it from there ends the limit.
+        settled_at: when it was settled.
+    """
+
+    __slots__ = ("body", "bucket", "caller", "due", "error", "give_up_at", "reply", "sent", "settled_at", "stage", "started_at")
+
+    started_at: float
+    due: float
+    give_up_at: float
+    bucket: dict[Any, None]
+    settled_at: float
+
+    def __init__(self, body: Sequence[bytes]) -> None:
+        self.body = body
+        self.caller: Any = None
+        self.stage: int = FRESH
+        self.sent: int = 0
+        self.reply: list[bytes] | None = None
+        self.error: Exception | None = None
+
+    def notify(self) -> None:
+        """Notify the caller that the request is settled, or that there is something to take."""
+
+
+P = TypeVar("P", bound=PendingRequest)
+
+
+class Timeouts(Generic[P]):
+    """Unsettled requests, by the time at which their present time limit is over.
+
+    Attributes:
+        wake_at: no limit is over before (monotonic seconds, inf for none); may be too early until `expired` is called.
+    """
+
+    __slots__ = ("_buckets", "_heap", "_others", "_serial", "wake_at")
+
+    def __init__(self) -> None:
+        self._buckets: dict[float, dict[P, None]] = {}
+        self._others: dict[P, None] = {}  # those without a bucket
+        self._heap: list[tuple[float, int, P]] = []  # of them, and of some that left; `_serial` breaks ties
+        self._serial = 0
+        self.wake_at: float = inf
+
+    def __len__(self) -> int:
+        return sum(map(len, self._buckets.values())) + len(self._others)
+
+    def start(self, pending: P, now: float, timeout_s: float, deadline_s: float | None = None) -> None:
+        """Begin the first time limit of a request, and the deadline over all of them."""
+        # Hot path.
+        pending.started_at = now
+        bucket = self._buckets.get(timeout_s)
+        if bucket is None or deadline_s is not None:
+            pending.give_up_at = inf
+            if deadline_s is not None:
+                pending.give_up_at = now + deadline_s
+                timeout_s = min(timeout_s, deadline_s)
+            self._enter(pending, now, timeout_s)
+            return
+        pending.give_up_at = inf
+        pending.due = due = now + timeout_s
+        pending.bucket = bucket
+        bucket[pending] = None
+        if due < self.wake_at:
+            self.wake_at = due
+
+    def restart(self, pending: P, now: float, timeout_s: float) -> None:
+        """Begin another time limit; it is cut at the deadline, but lasts for `TIMEOUT_S_MIN`."""
+        pending.bucket.pop(pending, None)
+        self._enter(pending, now, timeout_s)
+
+    def bucket(self, timeout_s: float, due: float) -> dict[P, None] | None:
+        """Return the bucket of a time limit, for a caller that adds a request; None without one."""
+        bucket = self._buckets.get(timeout_s)
+        if bucket is not None and due < self.wake_at:
+            self.wake_at = due
+        return bucket
+
+    def expired(self, now: float) -> list[P]:
+        """Remove and return the requests whose time limit is over, by due time; set `wake_at` to the next one."""
+        late: list[P] = []
+        wake_at = inf
+        for timeout_s, bucket in list(self._buckets.items()):
+            over = list(takewhile(lambda pending: pending.due <= now, bucket))
+            for pending in over:
+                del bucket[pending]
+            late += over
+            if bucket:
+                wake_at = min(wake_at, next(iter(bucket)).due)
+            else:
+                del self._buckets[timeout_s]
+        heap = self._heap
+        while heap:
+            due, _, pending = heap[0]
+            if self._is_current(due, pending):
+                if due > now:
+                    wake_at = min(wake_at, due)
+                    break
+                del self._others[pending]
+                late.append(pending)
+            heapq.heappop(heap)
+        self.wake_at = wake_at
+        late.sort(key=_due)
+        return late
+
+    def _enter(self, pending: P, now: float, timeout_s: float) -> None:
+        due = now + timeout_s
+        if due > pending.give_up_at:
+            due = max(pending.give_up_at, now + TIMEOUT_S_MIN)
+            bucket = None
+        else:
+            bucket = self._buckets.get(timeout_s)
+            if bucket is None and len(self._buckets) < BUCKETS_MAX:
+                bucket = self._buckets[timeout_s] = {}
+        pending.due = due
+        if bucket is None:
+            bucket = self._others
+            self._serial += 1
+            heapq.heappush(self._heap, (due, self._serial, pending))
+        pending.bucket = bucket
+        bucket[pending] = None
+        if due < self.wake_at:
+            self.wake_at = due
+        if len(self._heap) > 2 * len(self._others) + _STALE_MIN:
+            self._heap = [(other.due, serial, other) for serial, other in enumerate(self._others)]
+            self._serial = len(self._heap)
+            heapq.heapify(self._heap)
+
+    def _is_current(self, due: float, pending: P) -> bool:
+        return pending in self._others and pending.due == due
+
+
+class Requests(Generic[P]):
+    """The open requests of one client: those that wait to be sent, in order, and the time limits of all.
+
+    Args:
+        waiting_max: requests that may wait.
+        timeouts: those of an earlier machine, when its requests are taken over.
+    """
+
+    __slots__ = ("_backlog", "_waiting", "_waiting_max", "timeouts")
+
+    def __init__(self, waiting_max: int, timeouts: Timeouts[P] | None = None) -> None:
+        self.timeouts: Timeouts[P] = Timeouts() if timeouts is None else timeouts
+        self._waiting_max = waiting_max
+        self._backlog: deque[P] = deque()  # may contain requests that were settled meanwhile
+        self._waiting = 0  # those in it that are not settled
+
+    @property
+    def full(self) -> bool:
+        """Whether as many requests wait as may."""
+        return self._waiting >= self._waiting_max
+
+    def take_all(self) -> list[P]:
+        """Remove and return all waiting requests; their time limits go on."""
+        waiting = [pending for pending in self._backlog if pending.stage == QUEUED]
+        self._backlog.clear()
+        self._waiting = 0
+        return waiting
+
+    def restore(self, waiting: Sequence[P]) -> None:
+        """Take over the waiting requests of another machine; their time limits go on."""
+        self._backlog.extend(waiting)
+        self._waiting += len(waiting)
+
+    def _wait(self, pending: P) -> None:
+        """Let a request wait behind all others."""
+        waiting, backlog = self._waiting, self._backlog
+        if len(backlog) > 2 * waiting + _SETTLED_MIN:
+            self._backlog = backlog = deque(other for other in backlog if other.stage == QUEUED)
+        pending.stage = QUEUED
+        backlog.append(pending)
+        self._waiting = waiting + 1
+
+    def _wait_first(self, again: Sequence[P]) -> None:
+        """Let requests wait before all others, in their order."""
+        for pending in again:
+            pending.stage = QUEUED
+        self._backlog.extendleft(reversed(again))
+        self._waiting += len(again)
+
+    def _first_waiting(self) -> P | None:
+        """Return the request to send next, None when none waits."""
+        backlog = self._backlog
+        while backlog:
+            pending = backlog[0]
+            if pending.stage == QUEUED:
+                return pending
+            backlog.popleft()
+        return None
+
+    def _take_first(self) -> None:
+        """Remove the request that `_first_waiting` has returned."""
+        self._backlog.popleft()
+        self._waiting -= 1
+
+    def _settle(self, pending: P, now: float) -> None:
+        """Mark an open request as settled; one that waits no longer counts."""
+        if pending.stage == QUEUED:
+            self._waiting -= 1
+        settle(pending, now)
+
+
+def settle(pending: PendingRequest, now: float) -> None:
+    """Mark a request as settled and end its time limit."""
+    pending.bucket.pop(pending, None)
+    pending.stage = SETTLED
+    pending.settled_at = now
+
+
+def _due(pending: PendingRequest) -> float:
+    return pending.due

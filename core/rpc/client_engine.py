@@ -1,0 +1,289 @@
+"""Shell of a client: its machine, timer, futures and end, and one write in an event-loop iteration.
+
+It has no task: connections, the timer and callers call it, and each call does everything that is due. The requests of one loop iteration
+are sent together; the first of them is sent at once. Subclasses have the sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from asyncio import get_running_loop
+from math import inf
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from core.machine.deadlines import TIMER_S_MIN
+from core.machine.requests import SETTLED, PendingRequest
+from core.runtime import runtime, supervision
+from core.runtime.event_loop import clock_of
+from core.security.credentials import context_for, only_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from core.security.credentials import Secured
+    from core.sockets.context import Context
+
+__all__ = ["ClientEngine", "ClientMachine", "Reply", "settle_future"]
+
+
+class ClientMachine(Protocol):
+    """The machine of a client, as its shell sees it; see `core.machine.requests`."""
+
+    def submit(self, pending: Any, now: float) -> None:
+        """Take a request, and send it if that is possible now; raises an error if too many wait."""
+
+    def cancel(self, pending: Any, now: float) -> None:
+        """Settle a request without a result; do nothing when it is settled."""
+
+    def tick(self, now: float) -> list[Any]:
+        """Do what is due; return the requests that were settled."""
+
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+
+    def close(self, now: float) -> list[Any]:
+        """Fail and return all open requests, because the client was closed."""
+
+
+M = TypeVar("M", bound=ClientMachine)
+
+
+class ClientEngine(ABC, Generic[M]):
+    """Runs the machine of one client.
+
+    Args:
+        machine: of the client.
+        name: of the client, for the timer and for error texts.
+        closed: makes the error for requests after the end.
+        context: of the sockets; the engine has its own when None.
+        security: of the engine's own context.
+        socket_options: of the sockets.
+
+    Attributes:
+        machine: as given; may be replaced.
+        now: begin of this loop iteration, loop time.
+        loop: None before the start.
+        clock: reads the time.
+        closed: after `close`.
+        socket_options: as given.
+
+    Raises:
+        TypeError: both context and security were given.
+    """
+
+    def __init__(
+        self,
+        machine: M,
+        name: str,
+        closed: Callable[[], Exception],
+        context: Context | None,
+        security: Secured | None,
+        socket_options: Mapping[str, Any] | None,
+    ) -> None:
+        self.machine = machine
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.clock: Callable[[], float] = runtime.current().monotonic
+        self.now = 0.0
+        self.closed = False
+        self.socket_options: dict[str, Any] = dict(socket_options or {})
+        self._name = name
+        self._closed_error = closed
+        self._submitted = False  # something, since the last message of a peer or end of an iteration
+        self._end_scheduled = False  # `_end_iteration` will be called
+        self._security = only_one(context, security)
+        self._owns_context = context is None
+        self._given_context = context
+        self._ticker = supervision.current().timer(f"{name} client clock", self._tick)
+        self._timer_at = inf
+
+    # ------------------------------------------------------------------------------------------------------------ callers
+
+    def start(self) -> asyncio.AbstractEventLoop:
+        """Start to connect, on the running loop; does nothing when started already.
+
+        Raises:
+            ClientClosed: the client was closed.
+        """
+        if self.closed:
+            raise self._closed_error()
+        if self.loop is None:
+            self.loop = asyncio.get_running_loop()
+            self.clock = clock_of(self.loop)
+            self.context = context_for(self._given_context, self._security)
+            self._connect()
+        return self.loop
+
+    def begin_iteration(self) -> bool:
+        """Read the clock once per loop iteration; return whether this call is the first, whose request is sent now.
+
+        Later requests are collected until the iteration ends. Nothing is scheduled for the first one, so a caller that sends one request
+        after the other costs no extra iteration.
+
+        Raises:
+            ClientClosed: the client was closed.
+            RuntimeError: called on another loop than the first time.
+        """
+        if self.closed:
+            raise self._closed_error()
+        if self._end_scheduled:
+            return False
+        loop = self.loop or self.start()
+        if asyncio.get_running_loop() is not loop:
+            raise RuntimeError(f"this client belongs to another event loop; threads use {self._name}.SyncClient")
+        self.now = self.clock()
+        if not self._submitted:
+            self._submitted = True
+            return True
+        self._end_scheduled = True
+        loop.call_soon(self._end_iteration)
+        return False
+
+    def submit(self, pending: PendingRequest) -> None:
+        """Send a request; at once if it is the first of this loop iteration.
+
+        Raises:
+            ClientClosed: the client was closed.
+
+        The machine's errors are raised too.
+        """
+        # Hot path: `begin_iteration` and `flush_all` inlined for the first request of an iteration.
+        machine = self.machine
+        if self._submitted or self.loop is None or self.closed or get_running_loop() is not self.loop:
+            at_once = self.begin_iteration()
+            machine.submit(pending, self.now)
+            if at_once:
+                self.flush_all()
+            return
+        self._submitted = True
+        self.now = now = self.clock()
+        machine.submit(pending, now)
+        self.flush()
+        if machine.deadline() < self._timer_at:
+            self._arm()
+
+    def withdraw(self, pending: PendingRequest) -> None:
+        """Cancel a request, unless it is settled."""
+        if pending.stage == SETTLED or self.closed:
+            return
+        if self.loop is not None and not self.loop.is_running():  # cancelled from outside, when the loop has ended
+            self.machine.cancel(pending, self.now)
+            return
+        at_once = self.begin_iteration()
+        self.machine.cancel(pending, self.now)
+        if at_once:
+            self.flush_all()
+
+    def reply_to(self, pending: PendingRequest) -> Reply:
+        """Return the future of a request that was submitted; `settle_future` is what notifies it."""
+        pending.caller = reply = Reply(loop=self.loop)
+        reply.engine, reply.request = self, pending
+        return reply
+
+    def flush_all(self) -> None:
+        """Send what was submitted, and set the timer."""
+        self.flush()
+        if self._deadline() < self._timer_at:
+            self._arm()
+
+    async def close(self) -> None:
+        """Fail open requests, close the sockets and wait for their end."""
+        if self.closed:
+            return
+        self.closed = True
+        self._ticker.cancel()
+        if self.loop is None:
+            return
+        self.notify(self.machine.close(self.clock()))
+        await self._disconnect()
+        if self._owns_context:
+            await self.context.aclose(0)
+
+    # ------------------------------------------------------------------------------------------------------- subclasses
+
+    @abstractmethod
+    def _connect(self) -> None:
+        """Begin to connect."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send the messages of the machine."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Close the sockets and wait for their end."""
+
+    def _deadline(self) -> float:
+        """Return when something is due."""
+        return self.machine.deadline()
+
+    def _do_due(self, now: float) -> None:
+        """Do what is due."""
+        self.notify(self.machine.tick(now))
+
+    # -------------------------------------------------------------------------------------------------- iterations and time
+
+    def updated(self, updates: Iterable[PendingRequest]) -> None:
+        """Notify callers and send, after a message or event of a peer."""
+        self._submitted = False
+        self.notify(updates)
+        self.flush_all()
+
+    @staticmethod
+    def notify(updates: Iterable[PendingRequest]) -> None:
+        """Notify the callers of requests."""
+        for pending in updates:
+            pending.notify()
+
+    def _end_iteration(self) -> None:
+        self._end_scheduled = self._submitted = False
+        if not self.closed:
+            self.flush_all()
+
+    def _arm(self) -> None:
+        due = self._deadline()
+        if due >= self._timer_at or self.loop is None or self.closed:
+            return  # a timer that is too early is left, which costs less than moving it each time
+        self._timer_at = due
+        self._ticker.at(max(due, self.clock() + TIMER_S_MIN))
+
+    def _tick(self) -> None:
+        if self.loop is None or self.closed:
+            return
+        self._timer_at = inf
+        self._do_due(self.clock())
+        self.flush_all()
+
+
+class Reply(asyncio.Future[list[bytes]]):
+    """The future of one reply; cancelling it withdraws the request."""
+
+    # No `__init__`: the future's own, which is not written in Python, is all that runs for every request.
+    __slots__ = ("engine", "request")
+
+    engine: ClientEngine[Any]
+    request: PendingRequest
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel; a request in flight is cancelled at the other side too, if its protocol can do that."""
+        if not super().cancel(msg):
+            return False
+        self.engine.withdraw(self.request)
+        return True
+
+
+def settle_future(pending: PendingRequest, closed: type[Exception]) -> None:
+    """Settle the future of a request that is settled; an error `closed` need not be taken from it."""
+    future = pending.caller
+    if future is None or pending.stage != SETTLED:
+        return
+    pending.caller = None  # request and future refer to each other: leave no cycle to the garbage collector
+    if future.done():
+        return
+    error = pending.error
+    if error is None:
+        future.set_result(pending.reply)
+        return
+    future.set_exception(error)
+    if type(error) is closed:
+        future.exception()  # closing a client must not log every request that was open

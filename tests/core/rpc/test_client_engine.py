@@ -1,0 +1,152 @@
+"""core.rpc.client_engine: when it sends, what a cancellation and the end do."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import Any
+
+import pytest
+
+from core.errors import ClientClosed
+from core.machine.requests import SENT, PendingRequest, Requests
+from core.rpc.client_engine import ClientEngine, settle_future
+from tests.scenes.waiting import eventually
+
+
+class Asked(PendingRequest):
+    def notify(self) -> None:
+        settle_future(self, ClientClosed)
+
+
+class Machine(Requests[Asked]):
+    """Sends everything at once."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.outgoing: list[Asked] = []
+        self.open: list[Asked] = []
+        self.cancelled: list[Asked] = []
+
+    def submit(self, pending: Asked, now: float) -> None:
+        self.timeouts.start(pending, now, float(pending.body[0]))
+        pending.stage = SENT
+        self.outgoing.append(pending)
+        self.open.append(pending)
+
+    def end(self, pending: Asked, now: float, *, reply: list[bytes] | None = None, error: Exception | None = None) -> Asked:
+        self.open.remove(pending)
+        self._settle(pending, now)
+        pending.reply, pending.error = reply, error
+        return pending
+
+    def cancel(self, pending: Asked, now: float) -> None:
+        self.cancelled.append(self.end(pending, now))
+
+    def tick(self, now: float) -> list[Asked]:
+        return [self.end(pending, now, error=TimeoutError()) for pending in self.timeouts.expired(now)]
+
+    def deadline(self) -> float:
+        return self.timeouts.wake_at
+
+    def close(self, now: float) -> list[Asked]:
+        return [self.end(pending, now, error=ClientClosed()) for pending in [*self.open]]
+
+
+class Engine(ClientEngine[Machine]):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(Machine(), "test", ClientClosed, options.get("context"), options.get("security"), {})
+        self.writes: list[list[Asked]] = []
+        self.ended = False
+
+    def _connect(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        if self.machine.outgoing:
+            self.writes.append(self.machine.outgoing)
+            self.machine.outgoing = []
+
+    async def _disconnect(self) -> None:
+        self.ended = True
+
+    def ask(self, timeout_s: bytes = b"1000") -> asyncio.Future[list[bytes]]:
+        pending = Asked([timeout_s])
+        self.submit(pending)
+        return self.reply_to(pending)
+
+
+async def test_the_first_request_of_an_iteration_is_sent_at_once_and_the_others_together() -> None:
+    engine = Engine()
+    asked = [engine.ask() for _ in range(5)]
+    assert [len(write) for write in engine.writes] == [1]
+    await asyncio.sleep(0)
+    assert [len(write) for write in engine.writes] == [1, 4]
+    engine.updated([engine.machine.end(engine.machine.open[0], 0.0, reply=[b"x"])])
+    assert await asked[0] == [b"x"]
+    engine.ask()
+    assert [len(write) for write in engine.writes] == [1, 4, 1]
+    await engine.close()
+
+
+async def test_time_limits_end_requests() -> None:
+    engine = Engine()
+    late, soon = engine.ask(), engine.ask(b"0.01")
+    with pytest.raises(TimeoutError):
+        await soon
+    assert not late.done()
+    await engine.close()
+
+
+async def test_a_cancelled_future_withdraws_its_request_once() -> None:
+    engine = Engine()
+    asked = engine.ask()
+    assert asked.cancel()
+    assert not asked.cancel()
+    assert len(engine.machine.cancelled) == 1
+    assert engine.machine.open == []
+    other = engine.ask()
+    (pending,) = engine.machine.open
+    engine.machine.end(pending, 0.0, reply=[])
+    assert other.cancel()  # settled, and the caller not notified yet
+    pending.notify()
+    assert len(engine.machine.cancelled) == 1
+    await engine.close()
+
+
+async def test_the_end_settles_what_is_open_and_refuses_what_comes() -> None:
+    engine = Engine()
+    asked = [engine.ask() for _ in range(3)]
+    await engine.close()
+    await engine.close()
+    assert engine.ended
+    assert [type(one.exception()) for one in asked] == [ClientClosed] * 3
+    with pytest.raises(ClientClosed):
+        engine.ask()
+    with pytest.raises(ClientClosed):
+        engine.start()
+    asked[0].cancel()
+    unused = Engine()
+    await unused.close()
+    assert not unused.ended
+
+
+async def test_another_loop_is_refused() -> None:
+    engine = Engine()
+    engine.ask()
+
+    async def ask_there() -> None:
+        engine.ask()
+
+    with pytest.raises(RuntimeError, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, ask_there())
+    await engine.close()
+
+
+async def test_the_timer_is_off_when_nothing_is_open() -> None:
+    engine = Engine()
+    asked = engine.ask(b"0.01")
+    await eventually(asked.done)
+    assert asked.exception() is not None
+    assert engine.machine.deadline() == inf
+    await engine.close()
