@@ -116,7 +116,7 @@ P = TypeVar("P", bound=PendingRequest)
 
 
 class RequesterBase(Requests[P]):
-    """How requests wait and end in all dialects.
+    """Requests that wait, and their ends, in all dialects.
 
     Args:
         limits: of the client.
