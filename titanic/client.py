@@ -152,7 +152,7 @@ class Ticket:
                 raise _unavailable(reason)
             self._closed = True
             if self._client.book is not None:
-                self._client.book.remove(self.uuid)
+                await self._client.book.remove(self.uuid)
 
 
 class Outcome(NamedTuple):
@@ -178,7 +178,7 @@ class Client:
         attempts: maximum attempts.
         plain: treat the store as a stock Titanic without asking it. There are no keys, delays or limits then, and after a lost answer a
             submit may be stored twice.
-        book: file of the open tickets; used by one client at a time.
+        book: file of the open tickets; used by one client at a time, and read when the block of the client is entered.
         options: further arguments of `mdp.Client`.
 
     Attributes:
@@ -209,13 +209,13 @@ class Client:
         self._asking = asyncio.Lock()  # concurrent submits share one question
 
     async def __aenter__(self) -> Self:
+        if self.book is not None:
+            await self.book.load()
         await self._client.__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> None:
         await self._client.__aexit__(*error)
-        if self.book is not None:
-            self.book.close()
 
     async def submit(
         self, service: str | bytes, *frames: bytes, key: str | bytes | None = None, delay: float = 0.0, ttl: float = 0.0, attempts: int = 0
@@ -260,7 +260,7 @@ class Client:
             ticket = Ticket(self, reply[1].decode())
             if self.book is not None:
                 given = key.decode(errors="replace") if isinstance(key, bytes) else key
-                self.book.add(ticket.uuid, target.decode(errors="replace"), given)
+                await self.book.add(ticket.uuid, target.decode(errors="replace"), given)
             return ticket
         if reason.startswith("FORBIDDEN") and code == 400:
             raise Forbidden(reason)
@@ -323,7 +323,7 @@ class Client:
 
     def tickets(self) -> list[Ticket]:
         """Return the open tickets in the file."""
-        return [Ticket(self, uuid) for uuid in self.book.open] if self.book is not None else []
+        return [Ticket(self, uuid) for uuid in self.book.load_now()] if self.book is not None else []
 
     async def results(self, tickets: Iterable[Ticket], *, timeout: float | None = None, window: int = 256) -> AsyncGenerator[Outcome, None]:
         """Yield the outcome of many tickets, each as soon as it is known.

@@ -6,11 +6,16 @@ crash leaves at most an incomplete last line, which is ignored. Opening the file
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from core.runtime import cold_files
+
+if TYPE_CHECKING:
+    import os
 
 __all__ = ["TicketFile"]
 
@@ -18,11 +23,24 @@ REWRITE_LINES: Final = 1000  # a shorter file is not rewritten
 
 
 class TicketFile:
-    """One file, used by one client at a time and created if it does not exist. Raises OSError."""
+    """One file, used by one client at a time; created if missing. Its methods raise OSError."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.open: dict[str, dict[str, Any]] = {}  # row of each open ticket by UUID, oldest first
+        self._loaded = False
+        self._loading = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read the file, if that has not been done."""
+        if not self._loaded:
+            async with self._loading:
+                await cold_files.off_loop(self.load_now)
+
+    def load_now(self) -> dict[str, dict[str, Any]]:
+        """Read the file, if that has not been done, and return `open`; blocks."""
+        if self._loaded:
+            return self.open
         lines = 0
         with suppress(FileNotFoundError), self.path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -30,9 +48,10 @@ class TicketFile:
                 self._read(line)
         if lines > REWRITE_LINES and lines > 2 * len(self.open):
             self._rewrite()
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        if lines and self.path.read_bytes()[-1:] != b"\n":
-            os.write(self._file, b"\n")
+        torn = lines > 0 and self.path.read_bytes()[-1:] != b"\n"
+        cold_files.append_now(self.path, b"\n" if torn else b"")  # also creates the file
+        self._loaded = True
+        return self.open
 
     def _read(self, line: str) -> None:
         try:
@@ -49,19 +68,19 @@ class TicketFile:
         fresh.write_text("".join(json.dumps(row) + "\n" for row in self.open.values()), encoding="utf-8")
         fresh.replace(self.path)
 
-    def add(self, uuid: str, service: str, key: str | None) -> None:
+    async def add(self, uuid: str, service: str, key: str | None) -> None:
         """Record a ticket; a repeated key gives the same ticket, which is recorded once."""
+        await self.load()
         if uuid not in self.open:
             row = {"open": uuid, "service": service, "key": key}
             self.open[uuid] = row
-            self._write(row)
+            await self._write(row)
 
-    def remove(self, uuid: str) -> None:
+    async def remove(self, uuid: str) -> None:
+        """Record that a ticket is closed."""
+        await self.load()
         if self.open.pop(uuid, None) is not None:
-            self._write({"closed": uuid})
+            await self._write({"closed": uuid})
 
-    def _write(self, row: dict[str, Any]) -> None:
-        os.write(self._file, json.dumps(row).encode() + b"\n")
-
-    def close(self) -> None:
-        os.close(self._file)
+    async def _write(self, row: dict[str, Any]) -> None:
+        await cold_files.append(self.path, json.dumps(row).encode() + b"\n")

@@ -42,7 +42,7 @@ from core.daemon.exit_codes import BadConfig, Interrupted, RequestFailed, Unreac
 from core.daemon.option_fields import options
 from core.daemon.security_flags import security_files
 from core.daemon.service_manager import ServiceManager
-from core.runtime import supervision
+from core.runtime import cold_files, supervision
 from core.runtime.event_loop import run, until_one_ends
 from core.runtime.leftovers import end_leftovers
 
@@ -163,6 +163,8 @@ class Daemon:
         self._stopped = asyncio.Event()
         self._signalled = False
         self._drain_is_over = False
+        self._reloading: asyncio.Task[None] | None = None
+        self._reload_wanted = False
         self._shortage_at: float | None = None  # time of the last line about missing memory
         self._untold = 0
         self.supervisor = supervision.Supervisor()
@@ -177,7 +179,7 @@ class Daemon:
         """Read a file again on SIGHUP.
 
         `prepare` reads it, or raises a `click.ClickException`, and returns a function that applies it and returns the names of options that
-        need a restart. Nothing is applied unless everything is valid.
+        need a restart. `prepare` runs in another thread, what it returns on the loop. Nothing is applied unless everything is valid.
         """
         self._files.append(prepare)
 
@@ -223,6 +225,8 @@ class Daemon:
                 raise
         finally:
             self._still_alive.cancel()
+            if self._reloading is not None:
+                self._reloading.cancel()
             for number, handler in restore.items():
                 signal.signal(number, handler)
         if self._drain_is_over:
@@ -266,13 +270,23 @@ class Daemon:
         self._loop.call_soon_threadsafe(self.stop)
 
     def _on_reload_signal(self, number: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self.supervisor.call, "daemon reload", self._reload)
+        self._loop.call_soon_threadsafe(self._begin_reload)
 
-    def _reload(self) -> None:
+    def _begin_reload(self) -> None:
+        self._reload_wanted = True
+        if self._reloading is None or self._reloading.done():
+            self._reloading = self.supervisor.task("daemon reload", self._reload, restart=supervision.ONCE)
+
+    async def _reload(self) -> None:
+        while self._reload_wanted:  # again for a signal that came meanwhile
+            self._reload_wanted = False
+            await self._reload_once()
+
+    async def _reload_once(self) -> None:
         context = self.settings.context
         try:
-            changed = reread(context)
-            prepared = [prepare() for prepare in self._files]
+            changed = await cold_files.off_loop(reread, context)
+            prepared = [await cold_files.off_loop(prepare) for prepare in self._files]
         except click.ClickException as error:
             log.error("reload refused, the old values stay", extra={"reason": error.format_message()})
             return

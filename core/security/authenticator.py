@@ -14,14 +14,13 @@ import asyncio
 import hmac
 import ipaddress
 import logging
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from core.constants import ROUTER
 from core.daemon.logs import RateLimitedLog
 from core.errors import InvalidOption, RemoteProtocolError
-from core.runtime import runtime, supervision
+from core.runtime import cold_files, runtime, supervision
 from core.runtime.supervision import ONCE
 from core.security.curve_keys import KEY_BYTES, KEY_CHARACTERS, key_pair, parse_key
 from core.security.curve_keys import public_key as raw_public_key
@@ -31,6 +30,7 @@ from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, Judge, ZapReply, ZapRequest
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
@@ -129,7 +129,7 @@ class _Addresses:
 
 
 class _KeyFile:
-    """Current keys of an authorized-keys file. The methods block and run in a thread."""
+    """Current keys of an authorized-keys file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path
@@ -137,17 +137,17 @@ class _KeyFile:
         self.readable = False
         self._stamp: tuple[int, int, int] | None = None
 
-    def _look(self) -> tuple[int, int, int]:
-        status = os.stat(self.path)
+    async def _look(self) -> tuple[int, int, int]:
+        status = await cold_files.status(self.path)
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def refresh(self) -> bool:
+    async def refresh(self) -> bool:
         """Read the file if it has changed; returns whether its keys have changed."""
         try:
-            stamp = self._look()
+            stamp = await self._look()
             if stamp == self._stamp and self.readable:
                 return False
-            text, stamp = self._read_quiet(stamp)
+            text, stamp = await self._read_quiet(stamp)
         except (OSError, UnicodeDecodeError) as error:
             if self.readable or self._stamp is None:
                 _log.warning("authorized keys cannot be read", extra={"path": str(self.path), "reason": str(error)})
@@ -159,15 +159,14 @@ class _KeyFile:
             _log.warning("line is no key", extra={"path": str(self.path), "line": number})
         return self.keys != before
 
-    def _read_quiet(self, stamp: tuple[int, int, int]) -> tuple[str, tuple[int, int, int]]:
+    async def _read_quiet(self, stamp: tuple[int, int, int]) -> tuple[str, tuple[int, int, int]]:
         """Read the file when it has not been written for a moment."""
         reads = 0
         while True:
             if self._stamp is not None:  # a change: the file may be being edited
-                runtime.current().pause(_QUIET_S)
-            with open(self.path, encoding="utf-8") as file:
-                text = file.read()
-            before, stamp = stamp, self._look()
+                await asyncio.sleep(_QUIET_S)
+            text = await cold_files.read_text(self.path)
+            before, stamp = stamp, await self._look()
             reads += 1
             if before == stamp or reads == _READS_MAX:
                 return text, stamp
@@ -255,8 +254,7 @@ class Authenticator:
 
     async def _refresh(self) -> None:
         if self._file is not None:
-            changed = await asyncio.get_running_loop().run_in_executor(None, self._file.refresh)
-            self._generation += changed
+            self._generation += await self._file.refresh()
 
     # -- verdicts
 

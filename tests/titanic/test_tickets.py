@@ -13,43 +13,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_was_not_struck_is_there_again(tmp_path: Path) -> None:
+async def test_what_was_not_struck_is_there_again(tmp_path: Path) -> None:
     """BEY-09."""
     book = TicketFile(tmp_path / "book")
-    book.add("A" * 32, "echo", "k")
-    book.add("B" * 32, "echo", None)
-    book.add("A" * 32, "echo", "k")
-    book.remove("B" * 32)
-    book.remove("C" * 32)
-    book.close()
+    await book.add("A" * 32, "echo", "k")
+    await book.add("B" * 32, "echo", None)
+    await book.add("A" * 32, "echo", "k")
+    await book.remove("B" * 32)
+    await book.remove("C" * 32)
     again = TicketFile(tmp_path / "book")
-    assert again.open == {"A" * 32: {"open": "A" * 32, "service": "echo", "key": "k"}}
-    again.close()
+    assert again.load_now() == {"A" * 32: {"open": "A" * 32, "service": "echo", "key": "k"}}
     assert len((tmp_path / "book").read_text().splitlines()) == 3
 
 
-def test_half_a_line_of_a_crash_harms_nothing(tmp_path: Path) -> None:
+async def test_half_a_line_of_a_crash_harms_nothing(tmp_path: Path) -> None:
     path = tmp_path / "book"
     path.write_bytes(b'{"open": "A"}\n[1]\n\xff\xfe\n{"open": 5}\n{"open": "B", "serv')
     book = TicketFile(path)
-    assert list(book.open) == ["A"]
-    book.add("C", "echo", None)
-    book.close()
+    assert list(book.load_now()) == ["A"]
+    await book.add("C", "echo", None)
     again = TicketFile(path)
-    assert list(again.open) == ["A", "C"]
-    again.close()
+    assert list(again.load_now()) == ["A", "C"]
 
 
-def test_a_long_book_is_written_anew_without_what_was_struck(tmp_path: Path) -> None:
+async def test_a_long_book_is_written_anew_without_what_was_struck(tmp_path: Path) -> None:
     book = TicketFile(tmp_path / "book")
     for number in range(REWRITE_LINES):
-        book.add(str(number), "echo", None)
+        await book.add(str(number), "echo", None)
         if number % 10:
-            book.remove(str(number))
-    book.close()
+            await book.remove(str(number))
     again = TicketFile(tmp_path / "book")
-    assert len(again.open) == REWRITE_LINES // 10
-    again.close()
+    assert len(again.load_now()) == REWRITE_LINES // 10
     assert len((tmp_path / "book").read_text().splitlines()) == REWRITE_LINES // 10
 
 

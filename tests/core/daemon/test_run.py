@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -121,6 +122,20 @@ def test_p3_hup_applies_what_it_can_and_names_the_rest(start: Start, tmp_path: P
     assert '"applied": "", "need_restart": "heartbeat_ms"' in line_with(process, "reloaded")
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a named pipe")
+def test_p3_a_disk_that_hangs_while_files_are_read_again_does_not_stop_the_loop(start: Start, tmp_path: Path) -> None:
+    pipe = tmp_path / "idle.toml"
+    os.mkfifo(pipe)
+    process = start("--config", str(pipe))
+    pipe.write_text("[serve]\n")
+    line_with(process, "listening")
+    process.send_signal(signal.SIGHUP)
+    with pipe.open("w"):  # returns when the daemon reads, and makes it wait for more
+        process.send_signal(signal.SIGTERM)
+        line_with(process, "draining")
+        assert process.wait() == 0
 
 
 def test_p3_hup_with_a_bad_file_keeps_the_old_values(start: Start, tmp_path: Path) -> None:

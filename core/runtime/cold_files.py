@@ -1,0 +1,58 @@
+"""File work of coroutines: small files that are read or written seldom, without waiting for the disk on the event loop.
+
+By aiofiles, which does it in the loop's pool of threads. The journal, the mirror, the event log and the ballots have threads of their own.
+What a program reads before its loop runs needs none of this.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+import aiofiles
+import aiofiles.os
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["append", "append_now", "off_loop", "read_text", "status"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Files of a client are not for others.
+_FILE_MODE: Final = 0o600
+
+status = aiofiles.os.stat
+
+
+async def off_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """Call a plain function that reads or writes files, and return its result. If this is cancelled, the call still completes.
+
+    It runs in another thread and must not touch what belongs to the loop.
+    """
+    return await aiofiles.os.wrap(function)(*args, **named)
+
+
+async def read_text(path: str | os.PathLike[str]) -> str:
+    """Return the text of a file; raises OSError or UnicodeDecodeError."""
+    async with aiofiles.open(path, encoding="utf-8") as file:
+        return await file.read()
+
+
+async def append(path: str | os.PathLike[str], octets: bytes) -> None:
+    """Write some bytes at the end of a file in one piece; it is created for this user only. Raises OSError.
+
+    If this is cancelled, they are still written.
+    """
+    await off_loop(append_now, path, octets)
+
+
+def append_now(path: str | os.PathLike[str], octets: bytes) -> None:
+    """Do what `append` does; blocks."""
+
+    def private(name: str, flags: int) -> int:
+        return os.open(name, flags, _FILE_MODE)
+
+    with open(path, "ab", buffering=0, opener=private) as file:
+        file.write(octets)
