@@ -64,7 +64,7 @@ PURE = {
     "titanic": "errors",
     "titanic/journal": "checkpoint manifest record record_bodies",
     "titanic/store": "delivery_queue",
-    "titanic/store/index": "limits loading request_index stored_request tables",
+    "titanic/store/index": "limits loading packed_requests request_index stored_request tables",
     "titanic/wire": "tsp",
 }
 # What a pure file must be given instead of fetching it: the loop, the time, chance, the outside world, a log.

@@ -110,6 +110,8 @@ class Play:
         elif choice < 0.92 and (numbers := self.log.droppable()):
             compact_segment(self.log, self.index, self.random.choice(numbers))
         elif choice < 0.96:
+            if self.random.random() < 0.3:
+                self.log.begin_segment()  # as a store that is closed
             self.log.write_checkpoint(checkpoint_of(self.log, self.index))
         else:
             self.log.close()

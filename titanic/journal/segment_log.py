@@ -7,6 +7,7 @@ States of the log, with the function on each edge:
     open -> CLEAN --_commit, write--> WRITTEN --sync--> CLEAN
     CLEAN, WRITTEN --OSError in write or sync--> DEAD SEGMENT --_commit: _rotate--> CLEAN in a new segment
     any --ENOSPC and the like: _note_error--> FULL (reserve released) --resume--> CLEAN
+    CLEAN, WRITTEN --begin_segment: _rotate--> CLEAN in a new segment
     DEAD SEGMENT --_rotate or the second write fails--> WOUNDED (until the next start)
 
     CLEAN           `durable == next - 1`: every record was synced
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
 __all__ = ["SegmentLog", "LogOptions", "Placement"]
 
 RESERVE_NAME: Final = "reserve"
+# Sizes of records are multiples of 8; a million stored requests share one object for each size, which saves 32 bytes a request.
+SHARED_BYTES_MAX: Final = 16_384
+SIZES: Final = tuple(range(0, SHARED_BYTES_MAX + 8, 8))
+assert SIZES[SHARED_BYTES_MAX >> 3] == SHARED_BYTES_MAX
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
@@ -163,7 +168,7 @@ class SegmentLog:
 
     def _commit(self, drafts: list[Draft], sync: bool) -> Placement:
         encoded = encode(drafts, self._next, self.durable, self._seed)
-        sizes = [len(octets) for octets in encoded]
+        sizes = [SIZES[size >> 3] if (size := len(octets)) <= SHARED_BYTES_MAX else size for octets in encoded]
         total = sum(sizes)
         wanted = self._at + total + ROOM_BYTES
         if not self._alive or (wanted > self._capacity and self._at > HEADER_BYTES):
@@ -216,6 +221,16 @@ class SegmentLog:
             self.failures += 1
             raise Wounded(f"sync failed, sequences {self.durable + 1}-{self._next - 1} may be lost: {error}") from error
         self.durable = self._next - 1
+
+    def begin_segment(self, least: int = 0) -> None:
+        """Seal the open segment and begin the next one if more than `least` bytes are in it; raises OSError if there is no new one."""
+        if self.wounded is not None or self.full or self._at <= HEADER_BYTES + least:
+            return
+        try:
+            self._rotate()
+        except OSError as error:
+            self._note_error(error)
+            raise
 
     def _rotate(self, wanted: int = 0) -> None:
         """Seal the open segment and begin the next one; raises OSError if there is no new one."""

@@ -90,10 +90,10 @@ class Batches:
 
     def start(self) -> None:
         """Find staged chunks and commits of earlier runs; call it after the store is open and before delivery starts."""
-        for entry in list(self._store.index.entries.values()):
+        for entry in self._store.index.entries.of_services(INTERNAL):
             if entry.service == COMMIT and entry.state >= State.ANSWERED:
                 self._commits[entry.owner, name_of_chunk(entry.key)[0]] = entry
-            elif entry.service in INTERNAL:
+            else:
                 self.waiting(entry)
 
     def waiting(self, entry: Entry) -> None:
@@ -373,7 +373,7 @@ class Batches:
     def _answered_index(self) -> list[tuple[int, bytes]]:
         entries = self._store.index.entries
         if self._ends is None or len(self._ends) > 2 * len(entries) + INDEX_SLACK:
-            ended = [(entry.ended_ms, entry.uuid) for entry in entries.values() if entry.reply and entry.service not in INTERNAL]
+            ended = [(entry.ended_ms, entry.uuid) for entry in entries.unpacked() if entry.reply and entry.service not in INTERNAL]
             self._ends = sorted(ended)
             self._store.on_answered = self._note_end
         return self._ends

@@ -4,6 +4,12 @@ Each service has its own queue, window and state:
 
     UNKNOWN --probe: 200--> PRESENT --NO_SERVICE or probe: 404--> ABSENT --probe, with back-off: 200--> PRESENT
 
+A service may have a backlog: requests that wait since before the start, oldest first. They are taken from it in small portions, so that a
+start with a million of them costs no more than one with few; what becomes ready meanwhile leaves after them:
+
+    backlog --_refill, BACKLOG_AT_ONCE at a time--> ready --_send_ready--> in flight
+    behind (became ready since) ----------------------^ when the backlog is empty
+
 Requests leave in the order in which they became ready. A failed request waits longer each time, with jitter, so that a thousand that failed
 together are not retried together. The machine holds UUIDs only; time and random numbers are arguments.
 """
@@ -13,13 +19,14 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.machine.backoff import backoff_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["DeliveryQueue", "DispatchOptions", "Probe", "Send"]
 
@@ -60,6 +67,8 @@ class Send(NamedTuple):
     service: bytes
 
 
+BACKLOG_AT_ONCE: Final = 512  # taken from a backlog at once: twice the usual window
+
 # Hot path: avoids the named tuple's own `__new__`, which is written in Python.
 _new: Final = tuple.__new__
 
@@ -69,7 +78,10 @@ class _Queue:
     """Queue of one service."""
 
     name: bytes
-    ready: deque[bytes] = field(default_factory=deque)
+    ready: deque[bytes] = field(default_factory=deque)  # not empty while there is a backlog
+    backlog: Iterator[bytes] | None = None
+    left: int = 0  # at most so many in the backlog
+    behind: deque[bytes] = field(default_factory=deque)
     in_flight: int = 0
     known: bool = False  # the service was present when last probed or used
     asked: bool = False  # a probe is in flight
@@ -104,9 +116,41 @@ class DeliveryQueue:
         queue = self._queues.get(service)
         if queue is None:
             queue = self._queues[service] = _Queue(service)
+        if queue.backlog is not None:
+            queue.behind.append(uuid)
+            return
         if not queue.ready:
             self._active.append(service)
         queue.ready.append(uuid)
+
+    def add_backlog(self, service: bytes, uuids: Iterator[bytes], count: int) -> None:
+        """Add requests that may leave now, in this order, before others of their service; call it at a start, once for each service.
+
+        `uuids` is read as far as it is needed, and yields only requests that wait at that time; `count` of them at most.
+        """
+        queue = self._queues.get(service)
+        if queue is None:
+            queue = self._queues[service] = _Queue(service)
+        active = bool(queue.ready)
+        queue.backlog, queue.left, queue.behind, queue.ready = uuids, count, queue.ready, queue.behind
+        self._refill(queue)
+        if queue.ready and not active:
+            self._active.append(service)
+        elif not queue.ready and not queue.in_flight and not queue.asked:
+            del self._queues[service]
+
+    def _refill(self, queue: _Queue) -> None:
+        """Take the next requests of the backlog of a queue that has none ready."""
+        while queue.backlog is not None and not queue.ready:
+            portion = list(islice(queue.backlog, BACKLOG_AT_ONCE))
+            queue.left = max(0, queue.left - len(portion))
+            for uuid in portion:
+                if uuid not in self.waiting and uuid not in self.in_flight:
+                    self.waiting[uuid] = queue.name
+                    queue.ready.append(uuid)
+            if len(portion) < BACKLOG_AT_ONCE:
+                queue.ready.extend(queue.behind)
+                queue.backlog, queue.left, queue.behind = None, 0, deque()
 
     def remove(self, uuid: bytes) -> None:
         """Forget a request that was closed or dead-lettered, in flight or not."""
@@ -199,6 +243,7 @@ class DeliveryQueue:
             elif not queue.asked and queue.probe_at <= now and self._probes < self.options.probes_max:
                 while queue.ready and queue.ready[0] not in self.waiting:
                     queue.ready.popleft()  # closed meanwhile
+                    self._refill(queue)
                 if queue.ready:
                     queue.asked = True
                     self._probes += 1
@@ -214,11 +259,19 @@ class DeliveryQueue:
         options, ready, service = self.options, queue.ready, queue.name
         while ready and queue.in_flight < options.window and len(self.in_flight) < options.window_total:
             uuid = ready.popleft()
+            if not ready and queue.backlog is not None:
+                self._refill(queue)
+                ready = queue.ready
             if self.waiting.pop(uuid, None) is None:
                 continue  # closed meanwhile
             self.in_flight[uuid] = service
             queue.in_flight += 1
             done.append(_new(Send, (uuid, service)))
+
+    @property
+    def backlog(self) -> int:
+        """Return how many requests are in backlogs at most; they are not in `waiting` yet."""
+        return sum(queue.left for queue in self._queues.values())
 
     def deadline(self, now: float) -> float:
         """Return when to call `actions` next if nothing is reported before; infinity for never."""

@@ -17,6 +17,7 @@ from titanic.journal.group_commit import no_call
 from titanic.journal.inspection import Problem, scan_span
 from titanic.journal.record import Damage, RecordKind, seed_of
 from titanic.journal.record_bodies import NO_UUID, Tick
+from titanic.journal.segment_log import SegmentLog
 from titanic.store.compaction import Move, live_moves, merge_below, pick_segment, sealed_sizes
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from titanic.journal.group_commit import Journal
     from titanic.journal.record import Location
-    from titanic.journal.segment_log import SegmentLog
     from titanic.store.index.request_index import RequestIndex
 
 __all__ = ["Maintenance"]
@@ -37,6 +37,8 @@ SLICE: Final = 200  # records between two pauses, about 0.5 ms
 MOVES_MAX: Final = 1000  # records being moved at once
 SCRUB_SLICE: Final = 100  # records, about 0.5 ms, then a pause ten times as long: scrubbing is not urgent
 SCRUB_PAUSE_S: Final = 0.005
+# Part of a segment that may be full when the last checkpoint does not begin a new one: a start reads those records, 4 MiB in about 0.1 s.
+OPEN_PART_MAX: Final = 1 / 16
 CHECKPOINT_SEGMENTS: Final = 8  # half a gigabyte of records, read in a few seconds, between two checkpoints
 
 
@@ -64,6 +66,9 @@ class Maintenance:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._journal.log.wounded is None and self._journal.stalled is None:
+            # Everything appended before is in the index when this returns, and the tick is in the new segment: the checkpoint covers all.
+            least = int(OPEN_PART_MAX * self._journal.log.options.segment_bytes)
+            await self._attempt(self._journal.run(SegmentLog.begin_segment, least))
             await self._tick()
             await self._attempt(self._write_checkpoint())
 
@@ -215,7 +220,7 @@ class Maintenance:
         pack, packed = item_packer(), list[bytes]()
         for item in index.snapshot(below):
             packed.append(pack(item))
-            if len(packed) % SLICE == 0:
+            if item[0] in "rc" or len(packed) % SLICE == 0:  # many rows, or a pause in the snapshot
                 await asyncio.sleep(0)
         await self._journal.run(_put_checkpoint, below, sequence, packed)
         self._checkpoint_at = below

@@ -145,6 +145,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             self.store.on_waiting = self._on_waiting
+            self.store.on_backlog = self._on_backlog
             self.store.on_closed = self._on_closed
             await self.store.open(self._progress)
             stack.push_async_callback(self.store.close)
@@ -271,6 +272,14 @@ class Service:
         self.delivery.add(entry.uuid, entry.service, at, now)
         if not self._pumping:
             self._pump_soon()
+
+    def _on_backlog(self, service: bytes, uuids: Iterator[bytes], count: int) -> None:
+        if service in INTERNAL:
+            for entry in map(self.store.index.entries.__getitem__, uuids):
+                self._batches.waiting(entry)
+            return
+        self.delivery.add_backlog(service, uuids, count)
+        self._pump_soon()
 
     def _on_closed(self, uuid: bytes) -> None:
         self.delivery.remove(uuid)

@@ -11,14 +11,14 @@ An operator sees everything. With authentication, another user sees the state of
 from __future__ import annotations
 
 import json
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.metrics import SERIES_MAX, Family, MetricsPage, Snapshot, Table
 from core.daemon.terminal import json_frame
 from titanic.errors import BadRequest
 from titanic.journal.group_commit import Journal
-from titanic.store.index.stored_request import Owned, State
+from titanic.store.index.packed_requests import Owned
+from titanic.store.index.stored_request import State
 from titanic.wire.batch_frames import parse_count
 from titanic.wire.tsp import BAD, OK
 
@@ -77,10 +77,9 @@ class StoreStatus:
 
     def _rows(self, service: bytes, start: int, count: int, owner: bytes | None) -> list[dict[str, Any]]:
         index = self._store.index
-        found: dict[bytes, Entry] = index.entries if owner is None else index.owned.get(owner, Owned())
-        entries = (e for e in found.values() if not service or e.service == service)
+        found = index.entries if owner is None else index.owned.get(owner, Owned())
         now_ms = self._store.now_ms()
-        return [entry_row(entry, now_ms) for entry in islice(entries, start, start + count)]
+        return [entry_row(entry, now_ms) for entry in found.page(service, start, count)]
 
     def page(self) -> MetricsPage:
         """Return the metrics page: every counter and gauge, the state, and the services with most requests."""
@@ -124,7 +123,7 @@ class StoreStatus:
         counters["requests_over_share"] = index.over_share
         gauges: dict[str, float] = {
             "requests": len(index.entries),
-            "requests_waiting": len(self._delivery.waiting),
+            "requests_waiting": len(self._delivery.waiting) + self._delivery.backlog,
             "requests_dispatched": len(self._delivery.in_flight),
             "services": len(index.services),
             "record_bytes": index.bytes_used,

@@ -31,7 +31,7 @@ from titanic.store.waiters import Waiters
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from titanic.journal.disk import Disk
     from titanic.journal.group_commit import JournalOptions
@@ -67,6 +67,8 @@ class Store:
         journal: of the store, from `open` on.
         problems: found by recovery.
         on_waiting: called with each entry that is ready for delivery.
+        on_backlog: called by `start_dispatch` with a service, an iterator of UUIDs that wait when it is their turn, oldest first, and
+            how many there are at most.
         on_closed: called with the UUID of a waiting request that was closed or dead-lettered.
         on_answered: called with each entry that was answered or dead-lettered and can be fetched; in the order of `ended_ms`.
         counters: events by name.
@@ -86,6 +88,7 @@ class Store:
         self.index = RequestIndex(limits or Limits())
         self.problems: list[Problem] = []
         self.on_waiting: Callable[[Entry], None] = _ignore
+        self.on_backlog: Callable[[bytes, Iterator[bytes], int], None] | None = None
         self.on_closed: Callable[[bytes], None] = _ignore
         self.on_answered: Callable[[Entry], None] | None = None
         self.counters = dict.fromkeys(COUNTERS, 0)
@@ -169,11 +172,25 @@ class Store:
             await self._mirror.wait()
 
     def start_dispatch(self) -> None:
-        """Call `on_waiting` with every waiting request, oldest first; call it once after a start."""
-        waiting = [entry for entry in self.index.entries.values() if entry.state == WAITING]
+        """Call `on_waiting` with every waiting request, oldest first; call it once after a start.
+
+        With `on_backlog`, it is called instead for each service that came with a checkpoint, and gets those that are not delayed.
+        """
+        entries = self.index.entries
+        if self.on_backlog is None:
+            entries.unpack_all()
+        rows = entries.row_counts() if self.on_backlog is not None else {}
+        beside: dict[bytes, list[tuple[int, bytes]]] = {service: [] for service in rows}
+        waiting = [entry for entry in entries.unpacked() if entry.state == WAITING]
         waiting.sort(key=lambda entry: entry.accepted_ms)
         for entry in waiting:
-            self.on_waiting(entry)
+            if entry.service in beside and not entry.not_before_ms:
+                beside[entry.service].append((entry.accepted_ms, entry.uuid))
+            else:
+                self.on_waiting(entry)
+        if self.on_backlog is not None:
+            for service, others in beside.items():
+                self.on_backlog(service, entries.waiting_of(service, others), rows[service] + len(others))
 
     async def close(self) -> None:
         """Write what is in flight, and close."""

@@ -15,6 +15,7 @@ from titanic.journal.record import (
     SegmentHeader,
     check_version,
     decode_one,
+    end_of_data,
     first_sequence,
     scan,
     scan_sealed,
@@ -233,3 +234,9 @@ def test_a_file_is_of_a_version_when_both_numbers_are_there(size: int, good: boo
         return
     with pytest.raises(JournalError, match="version"):
         check_version(header()[:size], header()[:8], "x", True)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 200_000])
+def test_the_end_of_the_data_is_behind_the_last_byte_that_is_not_zero(size: int) -> None:
+    for data in (b"", b"x", b"x" * 70_000, b"x" + bytes(65_536) + b"y", bytes(9)):
+        assert end_of_data(data + bytes(size)) == len(data.rstrip(b"\0"))

@@ -259,6 +259,35 @@ def test_a_second_error_wounds_for_good() -> None:
     assert disk.taken() == ["close 1"]
 
 
+def test_a_segment_is_begun_when_enough_is_in_the_open_one() -> None:
+    log, disk, _ = opened()
+    log.begin_segment()
+    assert (log.number, disk.taken()) == (1, [])
+    log.commit(drafts(2), sync=False)
+    log.begin_segment(2 * SIZE)
+    assert log.number == 1
+    log.begin_segment(2 * SIZE - 1)
+    assert (log.number, log.durable, log.spans[1].last, [*log.spans]) == (2, 2, 2, [1, 2])
+    assert manifest_written(log, disk)
+    log.begin_segment()
+    assert log.number == 2
+    assert log.commit(drafts(1)).segment == 2
+    log.close()
+    again, _, _ = opened(ToldDisk(disk.survivors()))
+    assert (again.records, again.problems) == (3, [])
+
+
+def test_a_segment_that_cannot_be_begun_leaves_the_open_one() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(2))
+    failing(disk, "sync 2", errno.ENOSPC)
+    with pytest.raises(OSError, match="space"):
+        log.begin_segment()
+    assert (log.full, log.number, log.durable) == (True, 1, 2)
+    log.begin_segment()  # nothing is tried on a full disk
+    assert log.commit(drafts(1), essential=True).segment == 1
+
+
 def test_a_failed_sync_names_what_may_be_lost_and_work_goes_on_elsewhere() -> None:
     log, disk, _ = opened()
     log.commit(drafts(1))

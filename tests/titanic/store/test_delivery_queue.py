@@ -5,10 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from math import inf
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
-from titanic.store.delivery_queue import DeliveryQueue, DispatchOptions, Probe, Send
+from titanic.store.delivery_queue import BACKLOG_AT_ONCE, DeliveryQueue, DispatchOptions, Probe, Send
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def uuid_of(number: int) -> bytes:
@@ -122,6 +126,75 @@ def test_a_service_that_went_away_gets_its_request_first_when_it_is_back() -> No
     assert delivery.actions(later) == [Probe(b"echo")]
     delivery.probed(b"echo", True, later)
     assert delivery.actions(later) == [Send(uuid_of(0), b"echo"), Send(uuid_of(1), b"echo")]
+
+
+def test_a_backlog_leaves_before_what_became_ready_since_and_is_read_in_portions() -> None:
+    """TSP-12: a start with many stored requests."""
+    delivery = machine(window=3, window_total=10)
+    read: list[int] = []
+
+    def stored() -> Iterator[bytes]:
+        for number in range(2000):
+            read.append(number)
+            yield uuid_of(number)
+
+    delivery.add(uuid_of(5000), b"echo", 0, 0)  # accepted before the delivery began
+    delivery.add(uuid_of(6000), b"mail", 0, 0)
+    delivery.add_backlog(b"echo", stored(), 2100)
+    delivery.add(uuid_of(5001), b"echo", 0, 0)
+    assert (len(read), delivery.backlog, len(delivery.waiting)) == (BACKLOG_AT_ONCE, 2100 - BACKLOG_AT_ONCE, BACKLOG_AT_ONCE + 3)
+    assert set(delivery.actions(0)) == {Probe(b"echo"), Probe(b"mail")}
+    delivery.probed(b"echo", True, 0)
+    left: list[bytes] = []
+    failed = False
+    while len(left) < 2003:
+        actions = [action for action in delivery.actions(0) if isinstance(action, Send) and action.service == b"echo"]
+        assert actions
+        for action in actions:
+            if not failed and action.uuid == uuid_of(700):
+                failed = True
+                delivery.failed(action.uuid, 0, attempts=1, absent=False)  # behind all others, when its time has come
+                delivery.remove(action.uuid)
+                left.append(action.uuid)
+                delivery.add(uuid_of(7000), b"echo", 0, 0)
+                continue
+            left.append(action.uuid)
+            delivery.finished(action.uuid, 0)
+    assert left == [uuid_of(number) for number in (*range(2000), 5000, 5001, 7000)]
+    assert (delivery.backlog, delivery.waiting) == (0, {uuid_of(6000): b"mail"})
+
+
+def test_a_backlog_of_a_service_that_is_absent_keeps_its_order() -> None:
+    delivery = machine(window=2)
+    delivery.add_backlog(b"echo", map(uuid_of, range(BACKLOG_AT_ONCE + 1)), BACKLOG_AT_ONCE + 1)
+    delivery.actions(0)
+    delivery.probed(b"echo", True, 0)
+    assert delivery.actions(0) == [Send(uuid_of(0), b"echo"), Send(uuid_of(1), b"echo")]
+    for number in (1, 0):
+        delivery.failed(uuid_of(number), 0, attempts=0, absent=True)
+    later = delivery.deadline(0)
+    assert delivery.actions(later) == [Probe(b"echo")]
+    delivery.probed(b"echo", True, later)
+    assert delivery.actions(later) == [Send(uuid_of(0), b"echo"), Send(uuid_of(1), b"echo")]
+
+
+def test_requests_of_a_backlog_that_were_closed_are_passed_over() -> None:
+    delivery = machine()
+    delivery.add_backlog(b"echo", map(uuid_of, range(BACKLOG_AT_ONCE + 2)), BACKLOG_AT_ONCE + 2)
+    for number in range(BACKLOG_AT_ONCE):
+        delivery.remove(uuid_of(number))
+    delivery.actions(0)
+    delivery.probed(b"echo", True, 0)
+    assert delivery.actions(0) == [Send(uuid_of(BACKLOG_AT_ONCE), b"echo"), Send(uuid_of(BACKLOG_AT_ONCE + 1), b"echo")]
+
+
+def test_an_empty_backlog_is_nothing() -> None:
+    delivery = machine()
+    delivery.add(uuid_of(1), b"echo", 0, 0)
+    for service in (b"echo", b"mail"):
+        delivery.add_backlog(service, iter(()), 5)
+    assert delivery.actions(0) == [Probe(b"echo")]
+    assert (delivery.backlog, list(delivery._queues)) == (0, [b"echo"])
 
 
 def test_silence_makes_a_service_be_asked_for_again() -> None:

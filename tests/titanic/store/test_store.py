@@ -24,7 +24,7 @@ from titanic.store.store import Store
 from titanic.wire.tsp import OPTIONS_MARK, Options, encode_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from titanic.journal.disk import Disk
@@ -329,6 +329,50 @@ async def test_a_checkpoint_taken_while_everything_changes_is_as_good_as_none(tm
         _, whole = read_store(RealDisk(tmp_path))
         assert {uuid: entry.state for uuid, entry in whole.entries.items()} == expected
         assert store.index.live == {n: size for n, size in whole.live.items() if n in store.index.live}
+
+
+async def test_many_requests_of_a_checkpoint_are_a_backlog_after_a_restart(tmp_path: Path) -> None:
+    """TSP-15: oldest first, with what is in the journal only; the journal is not read again up to the checkpoint."""
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuids = list(await asyncio.gather(*(submitted(store, b"echo", b"%d" % n, key=b"%d" % n) for n in range(600))))
+        late = await submitted(store, b"echo", b"late", delay_ms=3_600_000)
+        await answered(store, uuids[1], b"reply")
+    backlogs: list[tuple[bytes, Iterator[bytes], int]] = []
+    seen: list[Entry] = []
+    store = store_on(RealDisk(tmp_path))
+    store.on_backlog, store.on_waiting = lambda *given: backlogs.append(given), seen.append
+    async with store:
+        assert isinstance(store.journal, Journal)
+        assert store.journal.log.records < 20
+        assert len(store.index.entries.unpacked()) == 2
+        assert (await ask(store.submit, [*encode_options(Options(key=b"7")), b"echo", b"7"])) == [b"200", uuids[7]]
+        new = await submitted(store, b"echo", b"new")
+        store.start_dispatch()
+        ((service, backlog, count),) = backlogs
+        assert (service, count) == (b"echo", 601)
+        order = list(backlog)
+        assert sorted(uuid.hex().upper().encode() for uuid in order) == sorted([uuids[0], *uuids[2:], new])
+        times = [store.index.entries[uuid].accepted_ms for uuid in order]
+        assert times == sorted(times)
+        assert [entry.uuid.hex().upper().encode() for entry in seen] == [new, late]  # the new one when it was accepted
+        assert await ask(store.close_request, [uuids[3]]) == [b"200"]
+        body: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        store.bodies.request_of(store.index.entries[bytes.fromhex(uuids[5].decode())], lambda _, found: body.set_result(found))
+        assert await body == [b"5"]
+    (tmp_path / "checkpoint").unlink()
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert {entry.uuid.hex().upper().encode() for entry in store.index.entries.values()} == {*uuids, late, new} - {uuids[3]}
+
+
+async def test_a_damaged_checkpoint_with_rows_is_reported_and_everything_is_read(tmp_path: Path) -> None:
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuids = set(await asyncio.gather(*(submitted(store, b"echo", b"%d" % n) for n in range(100))))
+    whole = (tmp_path / "checkpoint").read_bytes()
+    for at in (44, 49, 90, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "checkpoint").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        async with store_on(RealDisk(tmp_path)) as store:
+            assert [(problem.code, problem.path) for problem in store.problems] == [("DAMAGED", "checkpoint")]
+            assert {entry.uuid.hex().upper().encode() for entry in store.index.entries.values()} == uuids
 
 
 async def test_a_damaged_request_is_named_and_the_others_are_served(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ of its UUID. States of the index at a start, with the method on each edge:
     EMPTY --restore (each item)--> RESTORED --apply (each record)--> MERGED --settle--> COMPLETE --resume_clock--> serving
     EMPTY --apply--> MERGED                      (no checkpoint, or a damaged one: `restore` raises, and every record is read)
 
-    RESTORED    entries as of the checkpoint; their segments may have been dropped since
+    RESTORED    entries as of the checkpoint; their segments may have been dropped since. Most are rows of chunks, and stay so until they
+                are needed (`titanic.store.index.packed_requests`)
     MERGED      entries may be stubs that have a reply, a dead letter or attempts, and no request yet (`_begun`)
     COMPLETE    entries without a record in an existing segment were closed, and are removed; live bytes are exact
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from titanic.journal.manifest import OPEN
 from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import NO_UUID, Close, Dead, Tick, decode_attempts, read_request
+from titanic.store.index.packed_requests import ROWS_MAX, Group, Owned, Rows, RowsBuilder, fits
 from titanic.store.index.stored_request import ANSWERED, DEAD, STORING, WAITING, ClosedKey, Entry, State, scope_of
 from titanic.store.index.tables import IndexTables
 from titanic.wire.tsp import digest_of
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedIndex"]
 
+ROWS_MIN: Final = 16  # of a chunk; fewer are items of their own
+UNFINISHED_ROWS_MAX: Final = 65_536  # in all chunks of a checkpoint that are not full yet
+PAUSE_ROWS: Final = 200  # looked at between two items of a checkpoint at most
 KEYS_SLACK: Final = 1024  # keys above twice the limit before the oldest are forgotten; at start keys come in the order of their records
 # Looked up once: a member of an enumeration costs as much as a call.
 REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(RecordKind.CLOSE)
@@ -137,7 +142,8 @@ class LoadedIndex(IndexTables):
         """End loading: remove what a checkpoint placed in dropped segments and no later record moved; it was closed."""
         self.segments = set(segments)
         self._names = {}
-        for entry in list(self.entries.values()):
+        self.entries.unpack_in(self.entries.segments - segments)
+        for entry in self.entries.unpacked():
             if entry.request is not None and entry.request[0] not in segments:
                 self._grow(entry, -entry.request[2])
                 entry.request = None
@@ -162,7 +168,8 @@ class LoadedIndex(IndexTables):
 
     def snapshot(self, below: int) -> Iterator[list[Any]]:
         """Yield the items of a checkpoint after which segments below `below` need not be read; the index may change meanwhile."""
-        yield ["c", *self.clock, self.latest_ms]
+        clock = ["c", *self.clock, self.latest_ms]
+        yield clock
         for segment, tombstones in list(self._tombstones.items()):
             if segment < below:
                 for (low, high), size in list(tombstones.items()):
@@ -170,12 +177,41 @@ class LoadedIndex(IndexTables):
         for key, closed in list(self._closed_keys.items()):
             owner, key = key if isinstance(key, tuple) else (b"", key)
             yield ["k", key, closed.uuid, closed.digest, closed.closed_ms, *closed.close, *((owner,) if owner else ())]
-        for entry in list(self.entries.values()):
-            if entry.state != STORING:
-                numbers = (entry.state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms)
-                counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, OPEN)  # the last is for older programs
-                whose = (entry.owner,) if entry.owner else ()
-                yield ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts, *whose]
+        chunks: dict[Group, RowsBuilder] = {}
+        since = rows = 0  # requests since the last item, rows in `chunks`
+        for uuid in list(self.entries):
+            since += 1
+            if since >= PAUSE_ROWS:
+                since = 0
+                yield clock  # known already: whoever writes the checkpoint can pause here
+            entry = self.entries.row(uuid)
+            if entry is None:
+                continue  # closed meanwhile
+            if isinstance(entry, tuple):
+                group = entry[0].group
+            elif fits(entry):
+                group = Group(entry.service, entry.owner, entry.key != b"")
+            else:
+                if entry.state != STORING:
+                    since = 0
+                    yield _item_of(entry)
+                continue
+            chunk = chunks.get(group)
+            if chunk is None:
+                chunk = chunks[group] = RowsBuilder(group)
+            if isinstance(entry, tuple):
+                chunk.copy(uuid, *entry)
+            else:
+                chunk.add(entry)
+            rows += 1
+            if len(chunk.uuids) == ROWS_MAX:
+                del chunks[group]
+                since, rows = 0, rows - ROWS_MAX
+                yield chunk.build().item()
+            elif rows >= UNFINISHED_ROWS_MAX:
+                yield from _items_of(chunks)
+                since = rows = 0
+        yield from _items_of(chunks)
 
     def restore(self, item: Any) -> None:
         """Load one item of a checkpoint; raises ValueError when it cannot be decoded."""
@@ -183,6 +219,8 @@ class LoadedIndex(IndexTables):
             match item[0]:
                 case "e":
                     self._restore_entry(*item[1:])
+                case "r":
+                    self._restore_rows(Rows.load(item))
                 case "k":
                     _, key, uuid, digest, at_ms, segment, offset, size, *owner = item
                     self._remember(scope_of(_owner_of(owner), key), ClosedKey(uuid, digest, at_ms, _place_of((segment, offset, size))))
@@ -219,6 +257,43 @@ class LoadedIndex(IndexTables):
             self._set_timer(entry.expires_ms, uuid)
         elif self.limits.retain_ms and entry.state >= ANSWERED:
             self._set_timer(entry.ended_ms + self.limits.retain_ms, uuid)
+
+    def _restore_rows(self, chunk: Rows) -> None:
+        fresh = self.entries.add_rows(chunk)
+        service, owner, keyed = chunk.group
+        size = sum(chunk.live.values())
+        for segment, live in chunk.live.items():
+            self.live[segment] = self.live.get(segment, 0) + live
+        self.bytes_used += size
+        self.services[service] = self.services.get(service, 0) + len(fresh)
+        self._seen(chunk.last_ms)
+        if keyed:
+            self._keys.update(zip(((owner, key) for key in chunk.keys) if owner else chunk.keys, fresh, strict=True))
+        if owner:
+            mine = self.owned.get(owner)
+            if mine is None:
+                mine = self.owned[owner] = Owned(self.entries)
+            mine.update(fresh)
+            mine.octets += size
+
+
+def _item_of(entry: Entry) -> list[Any]:
+    """Return the item of a checkpoint for one request."""
+    numbers = (entry.state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms)
+    counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, OPEN)  # the last is for older programs
+    whose = (entry.owner,) if entry.owner else ()
+    return ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts, *whose]
+
+
+def _items_of(chunks: dict[Group, RowsBuilder]) -> Iterator[list[Any]]:
+    """Yield the items of unfinished chunks, and take them."""
+    for group in list(chunks):
+        rows = chunks.pop(group).build()
+        if len(rows.names()) >= ROWS_MIN:
+            yield rows.item()
+        else:
+            for at, uuid in enumerate(rows.names()):
+                yield _item_of(rows.entry(uuid, at))
 
 
 def _owner_of(last: list[Any]) -> bytes:

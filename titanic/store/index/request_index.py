@@ -15,7 +15,8 @@ from titanic.journal.manifest import OPEN
 from titanic.journal.record import RecordKind, record_size
 from titanic.journal.record_bodies import NO_UUID, Close, Tick, decode_attempts, encode_close
 from titanic.store.index.loading import LoadedIndex
-from titanic.store.index.stored_request import ANSWERED, DEAD, WAITING, ClosedKey, Entry, Owned, State, scope_of
+from titanic.store.index.packed_requests import Owned
+from titanic.store.index.stored_request import ANSWERED, DEAD, WAITING, ClosedKey, Entry, State, scope_of
 from titanic.wire.tsp import NO_OPTIONS
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class RequestIndex(LoadedIndex):
         options = asked.options
         if options.key:
             scope = scope_of(owner, options.key)
-            known: Entry | ClosedKey | None = self._keys.get(scope) or self._closed_keys.get(scope)
+            first = self._keys.get(scope)
+            known: Entry | ClosedKey | None = self._closed_keys.get(scope) if first is None else self.entries[first]
             if known is not None:
                 if known.digest != asked.digest:
                     raise KeyConflict(known.uuid)
@@ -53,7 +55,9 @@ class RequestIndex(LoadedIndex):
             self._check_share(owner, size)
         entry = Entry(uuid)
         entry.service = service
-        entry.accepted_ms = now_ms
+        if now_ms != self._accepted_ms:
+            self._accepted_ms = now_ms
+        entry.accepted_ms = self._accepted_ms  # one object for all of a millisecond
         entry.size = size
         if options is not NO_OPTIONS:
             if options.delay_ms:
@@ -64,7 +68,7 @@ class RequestIndex(LoadedIndex):
             if options.key:
                 entry.key = options.key
                 entry.digest = asked.digest
-                self._keys[scope_of(owner, options.key)] = entry
+                self._keys[scope_of(owner, options.key)] = uuid
         entries[uuid] = entry
         if owner:
             entry.owner = owner
@@ -94,6 +98,8 @@ class RequestIndex(LoadedIndex):
         # Hot path: once per request; `_settle_place` of a first record.
         entry.state = WAITING
         entry.request = place
+        if entry.size == place[2]:
+            entry.size = place[2]  # one object
         segment = entry.lowest = place[0]
         live = self.live
         live[segment] = live.get(segment, 0) + place[2]

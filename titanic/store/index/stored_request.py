@@ -25,7 +25,7 @@ from titanic.journal.manifest import OPEN
 if TYPE_CHECKING:
     from titanic.journal.record import Location
 
-__all__ = ["ANSWERED", "DEAD", "STORING", "WAITING", "ClosedKey", "Entry", "Owned", "Scope", "State", "scope_of"]
+__all__ = ["ANSWERED", "DEAD", "STORING", "WAITING", "ClosedKey", "Entry", "Scope", "State", "scope_of"]
 
 
 class State(enum.IntEnum):
@@ -70,16 +70,6 @@ class Entry:
     reply: Location | None = None  # of the REPLY, or of the DEAD
     size: int = 0  # bytes of its records, as counted against the quota
     lowest: int = OPEN  # first segment that may hold a record of it
-
-
-class Owned(dict[bytes, Entry]):
-    """Requests of one user by UUID; `octets` is the size of their records in bytes."""
-
-    __slots__ = ("octets",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.octets = 0
 
 
 class ClosedKey(NamedTuple):

@@ -19,7 +19,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from titanic.journal.record_bodies import Tick
-from titanic.store.index.stored_request import ClosedKey, Entry, Owned, Scope, scope_of
+from titanic.store.index.packed_requests import Owned, Requests
+from titanic.store.index.stored_request import ClosedKey, Entry, Scope, scope_of
 
 if TYPE_CHECKING:
     from titanic.journal.record import Location
@@ -35,7 +36,7 @@ class IndexTables:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.entries: dict[bytes, Entry] = {}  # by UUID
+        self.entries = Requests()
         # Those with an owner, by owner and UUID, so that listing the requests of one user does not scan all.
         self.owned: dict[bytes, Owned] = {}
         self.over_share = 0  # number of requests refused by `user_share`
@@ -44,8 +45,9 @@ class IndexTables:
         self.clock = Tick(0, 0)  # the last TICK
         self.latest_ms = 0  # the latest time in any record
         self.bytes_used = 0
+        self._accepted_ms = 0  # of the last accepted request
         self.services: dict[bytes, int] = {}
-        self._keys: dict[Scope, Entry] = {}
+        self._keys: dict[Scope, bytes] = {}  # UUIDs by key
         self._closed_keys: OrderedDict[Scope, ClosedKey] = OrderedDict()
         self._tombstones: dict[int, dict[tuple[int, int], int]] = {}
         self._timers: list[tuple[int, bytes]] = []
@@ -54,7 +56,7 @@ class IndexTables:
     def _own(self, entry: Entry) -> None:
         mine = self.owned.get(entry.owner)
         if mine is None:
-            mine = self.owned[entry.owner] = Owned()
+            mine = self.owned[entry.owner] = Owned(self.entries)
         mine[entry.uuid] = entry
         mine.octets += entry.size
 
@@ -70,7 +72,7 @@ class IndexTables:
         service = entry.service
         self.services[service] = self.services.get(service, 0) + 1
         if entry.key:
-            self._keys[scope_of(entry.owner, entry.key)] = entry
+            self._keys[scope_of(entry.owner, entry.key)] = entry.uuid
         if entry.owner:
             self._own(entry)
 
@@ -81,7 +83,7 @@ class IndexTables:
         self.services[service] -= 1
         if not self.services[service]:
             del self.services[service]
-        if entry.key and self._keys.get(scope := scope_of(entry.owner, entry.key)) is entry:
+        if entry.key and self._keys.get(scope := scope_of(entry.owner, entry.key)) == entry.uuid:
             del self._keys[scope]
         if entry.owner:
             del (mine := self.owned[entry.owner])[entry.uuid]
