@@ -1,7 +1,9 @@
-"""`mdp bench`: rate and latency of one client with a fixed number of requests in flight to one service."""
+"""`mdp bench`: rate and latency of one client, with a fixed number of requests in flight or at a fixed rate, to one service."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -10,13 +12,15 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import printable
+from mdp.commands.open_loop import poisson_times, send_at
+from mdp.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdp.client.client import Client
 
-__all__ = ["Figures", "Load", "measure", "percentile", "report"]
+__all__ = ["Figures", "Load", "measure", "measure_open", "percentile", "report"]
 
 # Connections, code paths and the processor's clock are cold at first; this many requests are sent before the measurement.
 WARM_UP_REQUESTS: Final = 1000
@@ -30,6 +34,7 @@ class Load:
     requests: int
     window: int
     size: int  # bytes of each body
+    rate: float = 0.0  # requests/s at the times of a Poisson process; 0 to keep `window` in flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,41 @@ async def measure(client: Client, load: Load) -> Figures:
         else:
             errors[outcome.error.code] += 1
     elapsed_s = time.perf_counter() - started
+    return _figures(client, load, latencies_s, errors, elapsed_s)
+
+
+async def measure_open(client: Client, load: Load) -> Figures:
+    """Ask at the rate of the load, answered or not; latencies count from the time a request was meant for."""
+    body = bytes(load.size)
+    async for _ in client.map(load.service, repeat(body, min(WARM_UP_REQUESTS, load.requests)), window=load.window):
+        pass
+    latencies_s: list[float] = []
+    errors: Counter[str] = Counter()
+    ended = asyncio.Event()
+    left = load.requests
+
+    def done(due: float, reply: list[bytes] | None, error: RequestError | None) -> None:
+        nonlocal left
+        if error is None:
+            latencies_s.append(time.perf_counter() - due)
+        else:
+            errors[error.code] += 1
+        left -= 1
+        if not left:
+            ended.set()
+
+    def send(due: float) -> None:
+        try:
+            client.ask(load.service, [body], done, due)
+        except RequestError as error:  # more wait for the window than the client allows
+            done(due, None, error)
+
+    began = await send_at(poisson_times(load.rate, load.requests, random.random), send)
+    await ended.wait()
+    return _figures(client, load, latencies_s, errors, time.perf_counter() - began)
+
+
+def _figures(client: Client, load: Load, latencies_s: list[float], errors: Counter[str], elapsed_s: float) -> Figures:
     latencies_s.sort()
     p50, p99, p999 = (percentile(latencies_s, share) for share in (0.5, 0.99, 0.999))
     return Figures(
@@ -93,7 +133,8 @@ def report(load: Load, figures: Figures) -> str:
         return "-" if value is None else f"{value:,.3f} ms"
 
     errors = ", ".join(f"{printable(code)} {count}" for code, count in sorted(figures.errors.items()))
-    of_what = f"{load.requests:,} requests of {load.size:,} bytes, {load.window:,} in flight"
+    pace = f"at {load.rate:,g}/s" if load.rate else f"{load.window:,} in flight"
+    of_what = f"{load.requests:,} requests of {load.size:,} bytes, {pace}"
     return "\n".join(
         [
             f"service {printable(load.service)}: {of_what}, MDP/{figures.dialect}",

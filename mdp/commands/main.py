@@ -21,7 +21,7 @@ from core.errors import LocalProtocolError
 from mdp.access.rules_file import load_rules, reloading
 from mdp.broker.limits import BrokerOptions
 from mdp.cluster.paired_broker import PairedBroker
-from mdp.commands.bench import Load, measure, report
+from mdp.commands.bench import Load, measure, measure_open, report
 from mdp.commands.broker_options import broker_of, lending_options, observe_options
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
 from mdp.commands.operator import check, dlq, services, workers
@@ -229,19 +229,20 @@ def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 @client_options
 @click.option("--service", default="echo", help="Service to ask; any reply counts.")
 @click.option("--requests", type=click.IntRange(min=1), default=100_000, help="Requests to measure.")
-@click.option("--window", type=click.IntRange(min=1), default=1000, help="Requests in flight.")
+@click.option("--window", type=click.IntRange(min=1), default=1000, help="Requests in flight; with --rate at most.")
+@click.option("--rate", type=click.FloatRange(min=0), default=0.0, help="Requests/s at random times, answered or not; 0 for --window.")
 @click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, help="Bytes of each body.")
 @output_options
-def bench(as_json: bool, service: str, requests: int, window: int, size: int, **asking: Any) -> None:
+def bench(as_json: bool, service: str, requests: int, window: int, rate: float, size: int, **asking: Any) -> None:
     """Measure rate, latency and loss of requests to a service."""
-    load = Load(service, requests, window, size)
+    load = Load(service, requests, window, size, rate)
 
     async def talk(client: Client) -> dict[str, Any]:
         code = await client.mmi("service", service)
         if code != "200":
             raise RequestFailed(f"{service}: nothing to measure, the broker answers {code}")
         settle_memory()
-        figures = await measure(client, load)
+        figures = await (measure_open if rate else measure)(client, load)
         if not as_json:
             click.echo(report(load, figures))
         return figures.as_dict(load)

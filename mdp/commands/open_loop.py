@@ -1,0 +1,48 @@
+"""Open loop: requests at the times of a Poisson process, answered or not, each measured from the time it was meant for.
+
+A closed loop asks again when it is answered, so it asks less often just when the answers are slow, and does not see what other clients
+would have waited for. Here a request that could not be sent in time has its delay counted, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["SPIN_S", "poisson_times", "send_at"]
+
+# The loop's timers have a resolution of a millisecond: within this time before a request the loop runs without sleeping.
+SPIN_S: Final = 0.002
+AT_ONCE: Final = 64  # requests sent without a pause when they are overdue, so that replies are read between them
+
+
+def poisson_times(rate: float, count: int, chance: Callable[[], float]) -> Iterator[float]:
+    """Yield the times in seconds of so many arrivals of a Poisson process, from 0 on; `chance` returns numbers from 0 to below 1."""
+    at_s = 0.0
+    for _ in range(count):
+        at_s -= math.log(1.0 - chance()) / rate
+        yield at_s
+
+
+async def send_at(times: Iterable[float], send: Callable[[float], None]) -> float:
+    """Call `send(due)` at each of the times in seconds from now, or as soon after it as the loop allows; return when it began.
+
+    `due` and the result are as of `time.perf_counter`. Cancel-safe.
+    """
+    began = time.perf_counter()
+    sent = 0
+    for at_s in times:
+        due = began + at_s
+        while (left_s := due - time.perf_counter()) > 0:
+            sent = 0
+            await asyncio.sleep(left_s - SPIN_S if left_s > SPIN_S else 0)
+        sent += 1
+        if sent % AT_ONCE == 0:
+            await asyncio.sleep(0)
+        send(due)
+    return began
