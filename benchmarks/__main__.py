@@ -1,7 +1,8 @@
 """``python -m benchmarks``: run the works side by side with pyzmq and print the table.
 
 ``--quick`` is a smoke run (short, once, small crowds): its figures mean nothing. ``--only echo`` runs the works whose
-name begins with ``echo``. ``--write`` puts the table into README.md beside this file.
+name begins with ``echo``. ``--write`` puts the table into README.md beside this file, its medians into ``history/`` and the picture of
+the open loop into ``docs/performance.svg``.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import machine, table
+from benchmarks import machine, picture, table
 from benchmarks.work import Conditions, Result, Sides, Work, run_work
-from benchmarks.works import echo, mdp, pipeline, scale
+from benchmarks.works import alternatives, echo, mdp, pipeline, scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,10 @@ __all__ = ["ALL", "QUICK_SCALE", "main", "passes"]
 
 HERE = Path(__file__).resolve().parent
 LATEST = HERE / "results" / "latest.json"
-ALL: tuple[Work, ...] = (*echo.WORKS, *pipeline.WORKS, *mdp.WORKS, *scale.WORKS)
+README = HERE / "README.md"
+HISTORY = HERE / "history"
+PICTURE = HERE.parent / "docs" / "performance.svg"
+ALL: tuple[Work, ...] = (*echo.WORKS, *pipeline.WORKS, *mdp.WORKS, *alternatives.WORKS, *scale.WORKS)
 QUICK_SCALE = 0.01
 """Crowds and bursts of a smoke run: a hundredth."""
 
@@ -46,10 +50,22 @@ def passes(*, quick: bool, free: bool, seconds: float) -> list[tuple[Sides, Cond
 
 
 def save(results: Sequence[Result], facts: dict[str, str]) -> None:
-    """Return every run of every variant."""
+    """Write every run of every variant."""
     LATEST.parent.mkdir(exist_ok=True)
     runs = {result.work.name: result.runs for result in results}
     LATEST.write_text(json.dumps({"machine": facts, "works": runs}, indent=1) + "\n", encoding="utf-8")
+
+
+def write(results: Sequence[Result], facts: dict[str, str]) -> None:
+    """Write the table into README.md, the medians into the history, and the picture of the open loop if that was measured."""
+    lines = [f"- {name}: {value}" for name, value in facts.items()]
+    table.put_into(README, "\n".join([*lines, "", table.markdown(results)]))
+    HISTORY.mkdir(exist_ok=True)
+    record = {"machine": facts, "medians": table.medians(results)}
+    (HISTORY / f"{facts['date']}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    loops = [result for result in results if result.work.name == "open-loop"]
+    for result in loops:
+        PICTURE.write_text(picture.open_loop(result, facts), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds measured per run (default 1)")
     parser.add_argument("--pinned-only", action="store_true", help="leave the free-running pass out")
     parser.add_argument("--list", action="store_true", help="print the names of the works and stop")
-    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
+    parser.add_argument("--write", action="store_true", help="write the table, the history and the picture")
     chosen = parser.parse_args(arguments)
     works = [work for work in ALL if not chosen.only or any(work.name.startswith(name) for name in chosen.only)]
     if chosen.list or not works:
@@ -78,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = [f"{name}: {value}" for name, value in facts.items()]
     sys.stdout.write("\n".join([*lines, "", table.text(results)]) + "\n")
     if chosen.write:
-        table.put_into(HERE / "README.md", "\n".join([f"- {line}" for line in lines] + ["", table.markdown(results)]))
+        write(results, facts)
     return 1 if table.missed(results) and not chosen.quick else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sysconfig
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,12 +15,14 @@ __all__ = ["describe", "gate_cpu", "load"]
 def describe() -> dict[str, str]:
     """Return the facts needed to compare figures with those of another machine."""
     return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "processor": processor(),
         "cpus": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_version()}, {built()}",
         "pyzmq": f"{distribution('pyzmq')} on libzmq {libzmq()}",
         "uvloop": distribution("uvloop"),
+        "peers": f"nats-py {distribution('nats-py')}, grpcio {distribution('grpcio')}, redis {distribution('redis')}",
     }
 
 

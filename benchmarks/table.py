@@ -1,4 +1,4 @@
-"""The results as a table, for the terminal and for README.md."""
+"""The results as a table, for the terminal and for README.md; and as a record of their medians, for the history."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from benchmarks.work import Result, Row, Sides
 
-__all__ = ["markdown", "missed", "put_into", "rows_of", "text"]
+__all__ = ["left_out", "markdown", "medians", "missed", "put_into", "rows_of", "text"]
 
 HEADS = ("work", "ours", "peer", "ours", "peer", "ratio", "target", "ok?", "by CPU time", "free-running")
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
@@ -59,21 +59,42 @@ def cells(result: Result, row: Row) -> tuple[str, ...]:
 
 
 def rows_of(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """All rows of all works."""
-    return [cells(result, row) for result in results for row in result.work.rows]
+    """All rows of all works, without those of variants that were left out."""
+    return [cells(result, row) for result in results for row in result.work.rows if result.absent.keys().isdisjoint((row.ours, row.peer))]
+
+
+def left_out(results: Sequence[Result]) -> list[str]:
+    """One line for each variant that could not run here."""
+    return [f"left out: {name}: {why}" for result in results for name, why in result.absent.items()]
 
 
 def text(results: Sequence[Result]) -> str:
     """Aligned columns."""
     lines = [HEADS, *rows_of(results)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([*table, *left_out(results)])
 
 
 def markdown(results: Sequence[Result]) -> str:
     """The same as a Markdown table."""
     lines = [HEADS, tuple("---" for _ in HEADS), *rows_of(results)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([*table, *(f"\n{line}" for line in left_out(results))])
+
+
+def medians(results: Sequence[Result]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Return every median by work, conditions, variant and figure."""
+    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for result in results:
+        by_sides = found.setdefault(result.work.name, {})
+        for sides, variants in result.runs.items():
+            for name, runs in variants.items():
+                figures = {figure: result.median(sides, name, figure) for figure in runs[0]}
+                by_sides.setdefault(sides, {})[name] = {
+                    figure: float(f"{value:.4g}") for figure, value in figures.items() if value is not None
+                }
+    return found
 
 
 def missed(results: Sequence[Result]) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from benchmarks.process import Program
+    from benchmarks.servers import Server
 
 __all__ = ["Conditions", "Figures", "Result", "Row", "Sides", "Variant", "Work", "run_work"]
 
@@ -45,17 +46,18 @@ class Conditions:
         """Return the options of a program in this run."""
         return Options(endpoint=endpoint, cpu=self.cpu, seconds=self.seconds, warmup_s=self.warmup_s, **changes)
 
-    def figures(self, servers: Sequence[Program], client: Program, hub: str = "") -> Figures:
+    def figures(self, servers: Sequence[Program | Server], client: Program, hub: str = "", spans: int = 1) -> Figures:
         """Start `client`, wait for its figures and add the CPU time of `servers` to its ``cpu_us``.
 
         Args:
             servers: Programs that are running.
             client: The program that measures.
             hub: Name of an additional figure, the CPU microseconds per operation of the first server alone.
+            spans: How many times the measured seconds the client takes.
         """
         with client:
             before = [server.cpu_s() for server in servers]
-            figures: Figures = client.line(self.seconds + self.warmup_s + PATIENCE_S)
+            figures: Figures = client.line(spans * self.seconds + self.warmup_s + PATIENCE_S)
             spent = [server.cpu_s() - start for server, start in zip(servers, before, strict=True)]
         total = figures.pop("total")
         figures["cpu_us"] += sum(spent) / total * 1e6
@@ -66,10 +68,15 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to do a work."""
+    """One way to do a work.
+
+    Attributes:
+        absent: Returns what it needs and is not installed, as one line; empty if it can run. Such a variant is left out.
+    """
 
     name: str
     measure: Callable[[Conditions], Figures]
+    absent: Callable[[], str] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,7 @@ class Result:
 
     work: Work
     runs: dict[Sides, dict[str, list[Figures]]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)  # variants that were left out, and why
 
     def median(self, sides: Sides, variant: str, figure: str) -> float | None:
         """Return the median of a figure over the runs, None if it was not measured."""
@@ -148,12 +156,17 @@ class Result:
 def run_work(work: Work, runs: int, passes: Iterable[tuple[Sides, Conditions]], say: Callable[[str], None]) -> Result:
     """Run every variant `runs` times, in turns (A, B, C, A, B, C, …), once per pass."""
     result = Result(work)
+    for variant in work.variants:
+        if why := variant.absent():
+            result.absent[variant.name] = why
+            say(f"{work.name}: {variant.name} is left out: {why}")
+    variants = [variant for variant in work.variants if variant.name not in result.absent]
     for sides, conditions in passes:
         if sides == "free" and not work.free:
             continue
-        found: dict[str, list[Figures]] = {variant.name: [] for variant in work.variants}
+        found: dict[str, list[Figures]] = {variant.name: [] for variant in variants}
         for turn in range(runs):
-            for variant in work.variants:
+            for variant in variants:
                 figures = variant.measure(conditions)
                 found[variant.name].append(figures)
                 shown = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import core
 import mdp
+from benchmarks.open_loop import measure
 from benchmarks.ours.secured import client_security, server_security
 from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 
@@ -137,9 +138,27 @@ def mapped(options: Options) -> None:
     run_on_loop(ask())
 
 
+def open_loop(options: Options) -> None:
+    """Ask in a closed loop, and at parts of the rate that this reaches."""
+
+    async def ask() -> None:
+        async with mdp.Client(options.endpoint, timeout=60, window=100_000) as client:
+            body = body_of(options.size)
+            assert await client.request("echo", body, wait=True) == [body]
+
+            async def once() -> None:
+                assert await client.request("echo", body) == [body]
+
+            ready()
+            report(await measure(once, options))
+
+    run_on_loop(ask())
+
+
 if __name__ == "__main__":
     main(
         {
+            "open": open_loop,
             "broker": broker,
             "worker-strict": worker_strict,
             "worker-credit": worker_credit,

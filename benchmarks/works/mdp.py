@@ -18,6 +18,8 @@ PEER_BROKER = ("benchmarks.peers.mdp_broker", "serve")
 OUR_STRICT_WORKER = ("benchmarks.ours.mdp_peers", "worker-strict")
 OUR_CREDIT_WORKER = ("benchmarks.ours.mdp_peers", "worker-credit")
 PEER_WORKER = ("benchmarks.peers.mdp_worker", "serve")
+CREDIT_BROKER = ("benchmarks.peers.mdp_credit", "serve")
+CREDIT_WORKER = ("benchmarks.peers.mdp_credit", "work")
 BARE = "benchmarks.peers.bare"
 
 Role = tuple[str, str]
@@ -89,19 +91,41 @@ WORKS = (
     ),
     Work(
         "mdp-credit",
-        (ours("MDP/0.3 with credit", OUR_CREDIT_WORKER, "mapped", 1000), peers("pipelined", 1000)),
         (
-            Row("MDP 1000 in flight, credit, 1 worker", "MDP/0.3 with credit", "pyzmq blocking", 25.0),
+            ours("MDP/0.3 with credit", OUR_CREDIT_WORKER, "mapped", 1000),
+            peers("pipelined", 1000),
+            variant("pyzmq with credit", CREDIT_BROKER, CREDIT_WORKER, ("benchmarks.peers.mdp_client", "pipelined"), 1000),
+        ),
+        (
+            Row("MDP 1000 in flight, both with credit, 1 worker", "MDP/0.3 with credit", "pyzmq with credit", None),
+            Row("MDP both with credit, broker CPU", "MDP/0.3 with credit", "pyzmq with credit", None, "broker_us", lower=True, unit=" µs"),
+            Row("MDP 1000 in flight, credit against none (two protocols), 1 worker", "MDP/0.3 with credit", "pyzmq blocking", 25.0),
             Row("MDP credit, two cores", "MDP/0.3 with credit", None, 200_000.0, sides="free"),
-            Row("MDP credit, broker CPU", "MDP/0.3 with credit", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
+            Row(
+                "MDP credit against none, broker CPU",
+                "MDP/0.3 with credit",
+                "pyzmq blocking",
+                None,
+                "broker_us",
+                lower=True,
+                unit=" µs",
+            ),
         ),
     ),
     Work(
         "curve-mdp",
         (ours("MDP/0.3 with credit", OUR_CREDIT_WORKER, "mapped", 1000, curve=True), peers("pipelined", 1000, curve=True)),
         (
-            Row("CURVE MDP 1000 in flight, credit, 1 worker", "MDP/0.3 with credit", "pyzmq blocking", None),
-            Row("CURVE MDP credit, broker CPU", "MDP/0.3 with credit", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
+            Row("CURVE MDP 1000 in flight, credit against none (two protocols), 1 worker", "MDP/0.3 with credit", "pyzmq blocking", None),
+            Row(
+                "CURVE MDP credit against none, broker CPU",
+                "MDP/0.3 with credit",
+                "pyzmq blocking",
+                None,
+                "broker_us",
+                lower=True,
+                unit=" µs",
+            ),
         ),
     ),
 )

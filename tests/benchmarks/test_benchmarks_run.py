@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import table
+from benchmarks import picture, table
+from benchmarks.open_loop import SHARES
+from benchmarks.servers import absent
 from benchmarks.work import Conditions, Result, Row, Variant, Work, run_work
 
 if TYPE_CHECKING:
@@ -21,9 +24,13 @@ BRIEF = Conditions(cpu=None, seconds=0.05, warmup_s=0.02, scale=0.001)
 def test_every_variant_of_every_work_runs(work: Work) -> None:
     passes = {row.sides for row in work.rows}  # nobody looks at the others
     result = run_work(work, 1, [(sides, BRIEF) for sides in passes], say=lambda _: None)
+    assert set(result.absent) <= {variant.name for variant in work.variants if variant.absent()}  # installed nowhere but for this
     for row in work.rows:
-        assert result.ratio(row, row.sides) is not None, row
+        if result.absent.keys().isdisjoint((row.ours, row.peer)):
+            assert result.ratio(row, row.sides) is not None, row
     for variant in work.variants:
+        if variant.name in result.absent:
+            continue
         assert all(value >= 0 for sides in passes for run in result.runs[sides][variant.name] for value in run.values())
 
 
@@ -48,6 +55,51 @@ def test_variants_take_turns_and_medians_are_compared() -> None:
     assert result.reached(missed) is False
     assert table.missed([result]) == 1
     assert "5.00×" in table.text([result])
+
+
+def test_a_variant_that_is_not_installed_is_left_out_with_one_line() -> None:
+    said: list[str] = []
+    there, gone = Row("work", "ours", None, None), Row("work", "ours", "peer", 5.0)
+    variants = Variant("ours", lambda _: {"rate": 3.0}), Variant("peer", lambda _: {"rate": 1.0}, lambda: "no peerd")
+    result = run_work(Work("work", variants, (there, gone)), 2, [("pinned", BRIEF)], said.append)
+    assert said[0] == "work: peer is left out: no peerd"
+    assert [row[:3] for row in table.rows_of([result])] == [("work", "ours", "–")]
+    assert table.text([result]).splitlines()[-1] == table.markdown([result]).splitlines()[-1] == "left out: peer: no peerd"
+    assert (table.missed([result]), table.medians([result])) == (0, {"work": {"pinned": {"ours": {"rate": 3.0}}}})
+
+
+def test_what_is_absent_is_named() -> None:
+    assert absent(programs=("python3",), modules=("json",)) == ""
+    assert absent(programs=("no-such-server",), modules=("no_such_module",)) == (
+        "no no-such-server (Debian: apt-get install no-such-server), no module no_such_module (pip install '.[bench]')"
+    )
+
+
+def test_the_open_loop_is_drawn() -> None:
+    shares = {f"{name}_{share}": share / 10 for share in SHARES for name in ("p50", "p99")}
+    work = Work(
+        "open-loop", (Variant("ours <&>", lambda _: {"rate": 20_000.0, **shares}), Variant("peer", lambda _: {"rate": 900.0, **shares})), ()
+    )
+    result = run_work(work, 1, [("free", BRIEF)], say=lambda _: None)
+    facts = {"date": "2026-01-02", "processor": "one & only", "cpus": "2", "load before": "0.1"}
+    drawn = ElementTree.fromstring(picture.open_loop(result, facts))
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))) == 4
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 4 * len(SHARES)
+    texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"ours <&>", "peer", "requests/s"} <= set(texts)
+
+
+def test_results_are_written_to_the_page_the_history_and_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "README.md").write_text("<!-- table -->\n<!-- end of table -->\n")
+    for name, place in {"README": "README.md", "HISTORY": "history", "PICTURE": "performance.svg"}.items():
+        monkeypatch.setattr(command, name, tmp_path / place)
+    facts = {"date": "2026-01-02", "processor": "p", "cpus": "2", "load before": "0.1"}
+    shares = {f"{name}_{share}": 1.0 for share in SHARES for name in ("p50", "p99")}
+    work = Work("open-loop", (Variant("ours", lambda _: {"rate": 20.0, **shares}),), (Row("capacity", "ours", None, None),))
+    command.write([run_work(work, 1, [("free", BRIEF)], say=lambda _: None)], facts)
+    assert "- date: 2026-01-02" in (tmp_path / "README.md").read_text()
+    assert json.loads((tmp_path / "history" / "2026-01-02.json").read_text())["medians"]["open-loop"]["free"]["ours"]["rate"] == 20.0
+    assert (tmp_path / "performance.svg").read_text().startswith("<svg")
 
 
 def test_the_table_goes_between_its_marks(tmp_path: Path) -> None:
