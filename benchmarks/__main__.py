@@ -57,7 +57,7 @@ def save(results: Sequence[Result], facts: dict[str, str]) -> None:
 
 
 def write(results: Sequence[Result], facts: dict[str, str]) -> None:
-    """Write the table into README.md, the medians into the history, and the picture of the open loop if that was measured."""
+    """Write the table into README.md, the medians into the history, and the picture of the open loop."""
     lines = [f"- {name}: {value}" for name, value in facts.items()]
     table.put_into(README, "\n".join([*lines, "", table.markdown(results)]))
     HISTORY.mkdir(exist_ok=True)

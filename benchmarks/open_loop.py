@@ -1,4 +1,4 @@
-"""Client of an open loop: the capacity in a closed loop first, then latencies at parts of it, from the time a request was meant for.
+"""Client of an open loop: the capacity in a closed loop, then latencies at parts of it.
 
 A system is given as a coroutine function that asks once and checks the reply; each request is a task of its own, as in a program that
 serves many users. The programs of all systems use this module, so their requests come and are measured in the same way.
@@ -73,7 +73,7 @@ async def at_rate(ask: Ask, rate: float, seconds: float) -> tuple[list[float], f
 
 
 async def measure(once: Callable[[], Coroutine[Any, Any, None]], options: Options) -> dict[str, float]:
-    """Return the figures: `rate` is the capacity; `p50_25` is the median in ms at 25 percent of it, `rate_25` what was reached."""
+    """Return the figures: `rate` is the capacity; `p50_25` the median in ms at 25 percent, `rate_25` what was reached."""
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[None] = loop.create_future()
     tasks: set[asyncio.Task[None]] = set()

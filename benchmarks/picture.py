@@ -1,4 +1,4 @@
-"""The open loop as a picture: latency over the rate asked for, one line for each system; an SVG without any library."""
+"""The open loop as a picture: latency over the rate asked for, as an SVG."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def points(result: Result, sides: Sides, name: str, figure: str) -> list[Point]:
 
 
 def open_loop(result: Result, facts: dict[str, str]) -> str:
-    """Return the picture: p50 as a thin line, p99 as a thick one, at 25, 50, 75 and 90 percent of each system's capacity."""
+    """Return the picture: p50 as a thin line, p99 as a thick one, at parts of each system's capacity."""
     sides: Sides = "free" if "free" in result.runs else "pinned"
     lines = [(name, figure, points(result, sides, name, figure)) for name in result.runs[sides] for figure in ("p50", "p99")]
     every = [point for _, _, line in lines for point in line]

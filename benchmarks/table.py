@@ -1,4 +1,4 @@
-"""The results as a table, for the terminal and for README.md; and as a record of their medians, for the history."""
+"""The results as a table, for the terminal and README.md, and their medians for the history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests stored in Titanic: a client with many submits on their way, each answered when it is on the disk; and the disk alone."""
+"""Requests stored in Titanic, each answered when it is on the disk; and the disk alone."""
 
 from __future__ import annotations
 

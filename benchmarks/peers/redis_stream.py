@@ -1,4 +1,4 @@
-"""A Redis stream as a durable queue: XADD in pipelines, with appendfsync always each batch is on the disk before it is answered."""
+"""A Redis stream as a durable queue: XADD in pipelines, each on the disk before its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Systems that a user could choose instead: request-reply in an open loop, and requests that are on the disk before they are accepted."""
+"""Systems that a user could choose instead: request-reply in an open loop, and durable acceptance."""
 
 from __future__ import annotations
 

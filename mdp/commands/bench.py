@@ -1,4 +1,4 @@
-"""`mdp bench`: rate and latency of one client, with a fixed number of requests in flight or at a fixed rate, to one service."""
+"""`mdp bench`: rate and latency of one client, with a fixed window or at a fixed rate."""
 
 from __future__ import annotations
 

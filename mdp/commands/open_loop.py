@@ -1,4 +1,4 @@
-"""Open loop: requests at the times of a Poisson process, answered or not, each measured from the time it was meant for.
+"""Open loop: requests at the times of a Poisson process, answered or not, measured from those times.
 
 A closed loop asks again when it is answered, so it asks less often just when the answers are slow, and does not see what other clients
 would have waited for. Here a request that could not be sent in time has its delay counted, too.
@@ -22,7 +22,7 @@ AT_ONCE: Final = 64  # requests sent without a pause when they are overdue, so t
 
 
 def poisson_times(rate: float, count: int, chance: Callable[[], float]) -> Iterator[float]:
-    """Yield the times in seconds of so many arrivals of a Poisson process, from 0 on; `chance` returns numbers from 0 to below 1."""
+    """Yield the times in seconds of `count` arrivals of a Poisson process; `chance` returns numbers from 0 to below 1."""
     at_s = 0.0
     for _ in range(count):
         at_s -= math.log(1.0 - chance()) / rate
@@ -30,9 +30,9 @@ def poisson_times(rate: float, count: int, chance: Callable[[], float]) -> Itera
 
 
 async def send_at(times: Iterable[float], send: Callable[[float], None]) -> float:
-    """Call `send(due)` at each of the times in seconds from now, or as soon after it as the loop allows; return when it began.
+    """Call `send(due)` at each of the times, or as soon after it as the loop allows.
 
-    `due` and the result are as of `time.perf_counter`. Cancel-safe.
+    The times are seconds from the beginning, which is returned; `due` and the result are as of `time.perf_counter`. Cancel-safe.
     """
     began = time.perf_counter()
     sent = 0

@@ -223,7 +223,7 @@ class SegmentLog:
         self.durable = self._next - 1
 
     def begin_segment(self, least: int = 0) -> None:
-        """Seal the open segment and begin the next one if more than `least` bytes are in it; raises OSError if there is no new one."""
+        """Begin a new segment if more than `least` bytes are in the open one; raises OSError without a new one."""
         if self.wounded is not None or self.full or self._at <= HEADER_BYTES + least:
             return
         try:

@@ -124,7 +124,7 @@ class DeliveryQueue:
         queue.ready.append(uuid)
 
     def add_backlog(self, service: bytes, uuids: Iterator[bytes], count: int) -> None:
-        """Add requests that may leave now, in this order, before others of their service; call it at a start, once for each service.
+        """Add requests that may leave now, in this order, before others; call it at a start, once a service.
 
         `uuids` is read as far as it is needed, and yields only requests that wait at that time; `count` of them at most.
         """

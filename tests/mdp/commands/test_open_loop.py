@@ -26,7 +26,7 @@ def test_a_chance_of_nought_is_an_arrival_at_once() -> None:
     assert max(poisson_times(10.0, 3, lambda: 1 - 2**-53)) < inf
 
 
-async def test_nothing_is_sent_before_its_time_and_each_is_told_when_it_was_meant_to_be() -> None:
+async def test_nothing_is_sent_before_its_time_and_each_gets_the_time_it_was_meant_for() -> None:
     sent: list[tuple[float, float]] = []
     times = [0.0, 0.001, 0.001, 0.03]
     began = await send_at(times, lambda due: sent.append((due, time.perf_counter())))

@@ -183,7 +183,7 @@ class LoadedIndex(IndexTables):
             since += 1
             if since >= PAUSE_ROWS:
                 since = 0
-                yield clock  # known already: whoever writes the checkpoint can pause here
+                yield clock  # known already: the writer of the checkpoint can pause here
             entry = self.entries.row(uuid)
             if entry is None:
                 continue  # closed meanwhile

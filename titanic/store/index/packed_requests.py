@@ -1,4 +1,6 @@
-"""Requests by UUID; those of a checkpoint stay packed until they are needed, so that a start makes no object for each. Pure.
+"""Requests by UUID; those of a checkpoint stay packed until they are needed. Pure.
+
+So a start makes no object for each.
 
 States of a request in `Requests`, with the method on each edge:
 
@@ -39,7 +41,7 @@ _time: Final = itemgetter(0)
 
 
 class Group(NamedTuple):
-    """What all rows of a chunk have in common."""
+    """Common properties of all rows of a chunk."""
 
     service: bytes
     owner: bytes
@@ -296,7 +298,7 @@ class Requests(dict[bytes, Entry]):
         return counts
 
     def waiting_of(self, service: bytes, others: list[tuple[int, bytes]]) -> Iterator[bytes]:
-        """Yield the UUIDs of what came in rows of a service, and of others, that wait when it is their turn; oldest first.
+        """Yield the UUIDs of rows of a service, and of others, that wait when it is their turn; oldest first.
 
         `others` are times of acceptance and UUIDs in order. What was not a row when this was called, and is not among them, is left out.
         """

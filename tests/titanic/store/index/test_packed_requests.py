@@ -1,4 +1,4 @@
-"""Requests of a checkpoint that stay packed: the same to see as the others, and no object before one is needed."""
+"""Requests of a checkpoint that stay packed: the same to see as others, no object before it is needed."""
 
 from __future__ import annotations
 
