@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    import pyarrow
+
     import core
     from core.rpc.client_engine import Reply
     from core.security.credentials import Secured
@@ -338,6 +340,28 @@ class Client:
             async for part in parts:
                 if part != [b""]:  # the end of a generator without values; no value packs to it
                     yield calls.unpack_result(part, schema, service)
+
+    async def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Any) -> pyarrow.Table:
+        """Ask a batch service about the rows of a table, with one request.
+
+        Args:
+            service: name of the service, whose function is marked `mdp.service(…, batch="arrow")`.
+            table: the rows; a column `_key` has their keys, for the service.
+            options: of `request`, by name: `key="…"`, `timeout=5.0`.
+
+        Returns:
+            A table of as many rows; where a column `_error` is not null, the service refused the row.
+
+        Raises:
+            BadResult: the reply is no table of as many rows.
+            HandlerError: the service failed for all rows.
+            BadRequest: the service does not take this table.
+            RequestError: as the future of `request`.
+            ImportError: pyarrow is not installed (the extra `spark`).
+        """
+        from mdp.batch.requests import request_batch  # late: it needs pyarrow
+
+        return await request_batch(self.request, service if isinstance(service, str) else service.decode(), table, options)
 
     def _schema_of(self, result: Any) -> Schema:
         from mdp.typed import schemas

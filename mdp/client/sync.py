@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    import pyarrow
+
     from mdp.client.iterators import Body, Outcome
     from mdp.client.pending import RequesterCounters
     from mdp.client.replies import Reply
@@ -122,6 +124,10 @@ class SyncClient:
     def stream(self, service: str | bytes, *frames: bytes, **options: Any) -> Generator[list[bytes], None, None]:
         """Send a request and yield its reply part by part; see `mdp.Client.stream`."""
         yield from self._read(self._client.stream(service, *frames, **options))
+
+    def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Any) -> pyarrow.Table:
+        """Ask a batch service about the rows of a table; see `mdp.Client.request_batch`."""
+        return self._thread.run(self._client.request_batch(service, table, **options))
 
     @overload
     def call(

@@ -81,7 +81,8 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 @click.option("--curve-server-key", "curve_server_file", metavar="FILE", help="The broker's public CURVE key, on every executor.")
 @click.option("--key", metavar="COLUMN", help="Column with each row's idempotency key.")
 @click.option("--job", metavar="NAME", help="Name of the job in the keys of the requests; the same name repeats them.")
-@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=256, help="Requests in flight per partition.")
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), help="Requests in flight per partition.  [default: 256; 16 with --batch]")
+@click.option("--batch", type=click.IntRange(0), default=0, help="Rows of a request, sent as an Arrow table; 0 for a request a row.")
 @click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for each attempt.")
 @click.option("--attempts", type=click.IntRange(1), default=5, help="Maximum times a request is sent.")
 @click.option(

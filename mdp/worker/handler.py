@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mdp.request import Request
 
 __all__ = [
+    "BATCH_METADATA",
     "BadReply",
     "Body",
     "Handler",
@@ -57,6 +58,9 @@ Body: TypeAlias = "bytes | Sequence[bytes]"
 Handler: TypeAlias = "Callable[[Request], Awaitable[Body] | AsyncIterator[Body] | Body]"
 
 _MARK = "__mdp_service__"
+# Entry of a worker's metadata: the format of the tables it takes.
+BATCH_METADATA = "batch"
+_BATCH_FORMATS = ("", "arrow")
 _REQUEST_NAMES = ("Request", "Any", "object")
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -98,32 +102,39 @@ class ServiceMark:
         name: of the service.
         inline: a plain function is called on the event loop.
         options: further keyword arguments of `mdp.Worker`.
+        batch: format of the tables it takes, "" for a function of single requests.
     """
 
     name: str
     inline: bool
     options: dict[str, Any]
+    batch: str = ""
 
 
-def service(name: str, *, inline: bool = False, **options: Any) -> Callable[[H], H]:
+def service(name: str, *, inline: bool = False, batch: str = "", **options: Any) -> Callable[[H], H]:
     """Name the service of a handler, for `mdp.Worker(broker, handler)` and `mdp worker --app`.
 
     Args:
         name: of the service.
         inline: call a plain function on the event loop instead of a thread. It must take microseconds: it blocks the loop.
+        batch: "arrow" for a function from a `pyarrow.Table` to a table of as many rows; see `mdp.batch.handler`.
         options: keyword arguments of `mdp.Worker`, e.g. `concurrency=16`.
 
     Raises:
+        ValueError: `batch` is another format.
         TypeError: (by the decorator) the function could take a request or arguments, an annotation cannot be resolved, or values of its
             type cannot be sent; the text says what to change.
     """
+    if batch not in _BATCH_FORMATS:
+        raise ValueError(f"batch is 'arrow', not {batch!r}")
 
     def mark(handler: H) -> H:
-        with suppress(ValueError):  # no signature; `mdp.Worker` checks it
-            if is_typed(handler):
-                Signature(handler)
+        if not batch:
+            with suppress(ValueError):  # no signature; `mdp.Worker` checks it
+                if is_typed(handler):
+                    Signature(handler)
         try:
-            setattr(handler, _MARK, ServiceMark(name, inline, options))
+            setattr(handler, _MARK, ServiceMark(name, inline, options, batch))
         except AttributeError:  # a bound method, for example
             raise TypeError(f"{name_of(handler)} cannot be marked; give it to mdp.Worker as its handler") from None
         return handler

@@ -28,7 +28,7 @@ from core.security.credentials import only_one
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 from mdp.typed.calls import typed_handler
 from mdp.wire.commands import V03
-from mdp.worker.handler import HandlerKind, is_typed, kind_of, mark_of, name_of, reply_frames
+from mdp.worker.handler import BATCH_METADATA, HandlerKind, is_typed, kind_of, mark_of, name_of, reply_frames
 from mdp.worker.loop_watchdog import Watchdog
 from mdp.worker.registration import WorkerRegistration
 from mdp.worker.runners import Runners
@@ -163,7 +163,12 @@ class Worker:
         if mark is not None:
             options = {**mark.options, **options}
             inline = inline or mark.inline
-            if is_typed(handler):
+            if mark.batch:
+                from mdp.batch.handler import batch_handler  # late: it needs pyarrow
+
+                handler = batch_handler(handler, name_of(handler))
+                options["metadata"] = {**(options.get("metadata") or {}), BATCH_METADATA: mark.batch}
+            elif is_typed(handler):
                 handler = typed_handler(handler, name_of(handler))
         self._kind = kind_of(handler, inline=inline)
         self._handler = handler

@@ -93,16 +93,20 @@ class Counts:
 
     def add(self, answers: Iterable[Answer]) -> None:
         """Count the answers of some rows; called in the tasks."""
-        answered = failed = sent = 0
+        sent = 0
         latency_ms = 0.0
         statuses: dict[str, int] = {}
         for answer in answers:
             status = answer.status
-            answered += status == OK
-            failed += status != OK
             sent += max(answer.attempts - 1, 0)
             latency_ms += answer.latency_ms
             statuses[status] = statuses.get(status, 0) + 1
+        self.add_totals(statuses, sent, latency_ms)
+
+    def add_totals(self, statuses: dict[str, int], sent: int, latency_ms: float) -> None:
+        """Count rows by status, requests sent again, and the sum of the latencies; called in the tasks."""
+        answered = statuses.get(OK, 0)
+        failed = sum(statuses.values()) - answered
         self._answered.add(answered)
         self._failed.add(failed)
         self._sent_again.add(sent)

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.machine.backoff import backoff_s
 from core.runtime import supervision
-from mdp.errors import Busy
+from mdp.errors import BadResult, Busy, HandlerError
 from mdp.spark.flow.parts_window import PartsOutcome, PartsWindow, StreamClient
 from mdp.spark.rows.reply_columns import OK, Answer
+from mdp.wire.size_limits import TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mdp.client.client import Outcome
 
-__all__ = ["ROW_BYTES", "WINDOW_BYTES", "Chunk", "Exchange", "Flow", "RequestClient", "RequestSender", "answer_bytes"]
+__all__ = ["NOT_YET", "ROW_BYTES", "TAKEN", "WINDOW_BYTES", "Chunk", "Exchange", "Flow", "RequestClient", "RequestSender", "answer_bytes"]
 
 # A full broker refuses at once without executing: wait briefly, then twice as long each time. Twenty waits are about 15 s, the time a
 # broker takes to notice dead workers and to give their requests to others.
@@ -35,6 +36,8 @@ _BUSY_WAITS_MAX = 20
 WINDOW_BYTES = 64 * 1024 * 1024
 # Memory of a small row in flight or waiting, beside its bytes: frames, key, request and answer are some Python objects each.
 ROW_BYTES = 512
+# Errors of a request of several rows that may be those of one of them, or of their number.
+_DIVISIBLE = (HandlerError, BadResult, TooLarge)
 # Requests leave together: no more are sent before an eighth of the window is free.
 _REFILL = 8
 
@@ -54,6 +57,8 @@ class RequestClient(StreamClient, Protocol):
 
     def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> RequestSender: ...
 
+    def request(self, service: str, *frames: bytes, attempts: int) -> Awaitable[list[bytes]]: ...  # the reply's body frames
+
 
 @dataclass(slots=True)
 class Flow:
@@ -64,8 +69,9 @@ class Flow:
     changed: threading.Event = field(default_factory=threading.Event)  # set when one of these was set, or a chunk finished
 
 
-_NOT_YET = Answer(None, "", None, 0, 0.0)
-_TAKEN = Answer(None, "", None, 0, 0.0)
+# Places of answers that are missing, and of those that were taken.
+NOT_YET = Answer(None, "", None, 0, 0.0)
+TAKEN = Answer(None, "", None, 0, 0.0)
 
 
 class Chunk:
@@ -84,10 +90,10 @@ class Chunk:
 
     __slots__ = ("_next", "answers", "finished", "keys", "missing", "requests")
 
-    def __init__(self, requests: list[tuple[bytes, ...] | None], keys: Sequence[str], refused: Mapping[int, Answer] | None = None) -> None:
+    def __init__(self, requests: list[tuple[bytes, ...] | None], keys: list[str], refused: Mapping[int, Answer] | None = None) -> None:
         self.requests = requests
         self.keys = keys
-        self.answers = [_NOT_YET] * len(requests)
+        self.answers = [NOT_YET] * len(requests)
         for number, answer in (refused or {}).items():
             self.answers[number] = answer
         self.missing = len(requests) - len(refused or {})
@@ -102,17 +108,21 @@ class Chunk:
         answers = self.answers
         begin = end = self._next
         if ordered:
-            while end < len(answers) and answers[end] is not _NOT_YET:
+            while end < len(answers) and answers[end] is not NOT_YET:
                 end += 1
             numbers = list(range(begin, end))
         else:
-            numbers = [n for n in range(begin, len(answers)) if answers[n] is not _NOT_YET and answers[n] is not _TAKEN]
+            numbers = [n for n in range(begin, len(answers)) if answers[n] is not NOT_YET and answers[n] is not TAKEN]
         taken = [answers[number] for number in numbers]
         for number in numbers:
-            answers[number] = _TAKEN
-        while self._next < len(answers) and answers[self._next] is _TAKEN:
+            answers[number] = TAKEN
+        while self._next < len(answers) and answers[self._next] is TAKEN:
             self._next += 1
         return numbers, taken
+
+    def split(self, number: int) -> list[int]:
+        """Replace a request whose handler failed by smaller ones; return their numbers, none if it is one row."""
+        return []
 
     @property
     def empty(self) -> bool:
@@ -143,6 +153,7 @@ class Exchange:
         wait: bool = False,
     ) -> None:
         self.flow = Flow()
+        self.client = client
         self._window = window
         self._refill_at = window - max(1, window // _REFILL)
         self._window_bytes = window_bytes
@@ -244,6 +255,9 @@ class Exchange:
             self._refusals = 0
         elif isinstance(error, Busy) and self._refusals < _BUSY_WAITS_MAX:
             self._refused.append((chunk, number))
+            return
+        elif isinstance(error, _DIVISIBLE) and (smaller := chunk.split(number)):
+            self._unsent.extendleft((chunk, piece) for piece in reversed(smaller))
             return
         else:
             answer = Answer(None, error.code, str(error), outcome.attempts, outcome.latency_s * 1000)

@@ -82,7 +82,7 @@ def dispatch(
         counts: updated as tasks end.
         curve: files with CURVE keys, on the executors.
         client_options: further keyword arguments of `mdp.Client`.
-        options: `window`, `window_bytes`, `ordered`, `timeout`, `attempts`, `wait`: see `Bounds`.
+        options: `window`, `window_bytes`, `ordered`, `timeout`, `attempts`, `wait`, `batch`, `batch_bytes`, `batch_ms`: see `Bounds`.
 
     Returns:
         The columns of `df`, those of the reply (with `reply_` before a name `df` has too), `_status` (`OK` or the code of the error),
@@ -92,6 +92,8 @@ def dispatch(
         ValueError, core.InvalidEndpoint: an argument is out of range, or a column is missing or exists already.
         TypeError: the schema has a type a reply cannot have, or the client has no such option.
     """
+    if options.get("batch"):
+        _check_batch(schema, decode, request, parts)
     reply = RAW_REPLY if schema is None else _struct(schema)
     bounds = Bounds(**options)
     if on_error not in ON_ERROR:
@@ -116,6 +118,13 @@ def dispatch(
         parts=parts,
     )
     return df.mapInArrow(partial(answer_partition, plan), output)
+
+
+def _check_batch(schema: object, decode: object, request: object, parts: bool) -> None:
+    if schema is None:
+        raise ValueError("batch needs a schema: the columns of the replies")
+    if decode is not None or parts or callable(request):
+        raise ValueError("batch sends columns and takes columns: request names columns, decode and parts are left out")
 
 
 def _request_of(

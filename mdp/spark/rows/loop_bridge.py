@@ -99,6 +99,13 @@ class Passage:
         """Note that answers of so many bytes were taken."""
         self._loop.call_soon_threadsafe(self._exchange.release, octets)
 
+    def request(self, service: str, *frames: bytes) -> list[bytes]:
+        """Send one request of one attempt, beside those of the rows, and return its reply; raises RequestError."""
+        return asyncio.run_coroutine_threadsafe(self._request(service, frames), self._loop).result()
+
+    async def _request(self, service: str, frames: tuple[bytes, ...]) -> list[bytes]:
+        return await self._exchange.client.request(service, *frames, attempts=1)
+
     @property
     def hungry(self) -> bool:
         """Whether the exchange takes another chunk."""

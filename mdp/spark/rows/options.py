@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from mdp.batch.tables import ROWS_MAX
 from mdp.spark.dispatch_choices import WINDOW_MAX
 from mdp.spark.rows.exchange import WINDOW_BYTES
 
-__all__ = ["Bounds", "DispatchOptions"]
+__all__ = ["BATCHES_IN_FLIGHT", "ROWS_IN_FLIGHT", "Bounds", "DispatchOptions"]
+
+# Requests in flight of a partition, if the job does not say.
+ROWS_IN_FLIGHT = 256
+BATCHES_IN_FLIGHT = 16
 
 
 class DispatchOptions(TypedDict, total=False):
@@ -20,6 +25,9 @@ class DispatchOptions(TypedDict, total=False):
     timeout: float
     attempts: int
     wait: bool
+    batch: int
+    batch_bytes: int
+    batch_ms: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,27 +35,40 @@ class Bounds:
     """Bounds and order of a job's requests.
 
     Attributes:
-        window: maximum requests in flight per partition.
+        window: maximum requests in flight per partition, None for 256, or 16 with `batch`.
         window_bytes: maximum bytes of a partition's requests in flight and of replies that are not yielded; one request is always in
             flight, whatever its size.
         ordered: rows keep the order of their partition; False: they come as their chunks are finished, so that a slow row holds back less.
         timeout: seconds to wait for each attempt.
         attempts: maximum times a request is sent.
         wait: wait for a service that has no worker, as long as attempts x timeout allow, instead of failing with NO_SERVICE.
+        batch: rows of a request, sent as an Arrow table to a service marked `batch="arrow"`; 0 for a request a row. A service that does not
+            take tables is asked row by row, which is logged.
+        batch_bytes: maximum bytes of such a request; it then has fewer rows, one at least.
+        batch_ms: milliseconds after which rows are sent though they are fewer than `batch`, as a stream without much traffic needs; None:
+            batches are the same when a task runs again, and are answered from what broker or store remember.
 
     Raises:
         ValueError: one is out of range.
     """
 
-    window: int = 256
+    window: int | None = None
     window_bytes: int = WINDOW_BYTES
     ordered: bool = True
     timeout: float = 30.0
     attempts: int = 5
     wait: bool = False
+    batch: int = 0
+    batch_bytes: int = 4 * 1024 * 1024
+    batch_ms: float | None = None
+
+    @property
+    def requests(self) -> int:
+        """Requests in flight per partition."""
+        return self.window or (BATCHES_IN_FLIGHT if self.batch else ROWS_IN_FLIGHT)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window <= WINDOW_MAX:
+        if not 1 <= self.requests <= WINDOW_MAX or self.window == 0:
             raise ValueError(f"window is 1 to {WINDOW_MAX}, not {self.window}")
         if self.window_bytes < 1:
             raise ValueError(f"window_bytes is 1 or more, not {self.window_bytes}")
@@ -55,3 +76,9 @@ class Bounds:
             raise ValueError(f"timeout is a number of seconds above 0, not {self.timeout}")
         if self.attempts < 1:
             raise ValueError(f"attempts is 1 or more, not {self.attempts}")
+        if not 0 <= self.batch <= ROWS_MAX:
+            raise ValueError(f"batch is 0 to {ROWS_MAX} rows, not {self.batch}")
+        if self.batch_bytes < 1:
+            raise ValueError(f"batch_bytes is 1 or more, not {self.batch_bytes}")
+        if self.batch_ms is not None and self.batch_ms < 0:
+            raise ValueError(f"batch_ms is 0 or more, not {self.batch_ms}")

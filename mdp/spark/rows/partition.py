@@ -14,66 +14,26 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
+from mdp.spark.batches.table_rows import TableRows, service_takes_tables
+from mdp.spark.flow.plan import BAD_ROW, CHUNK_ROWS, DispatchFailed, Plan
 from mdp.spark.rows.exchange import Chunk, answer_bytes
-from mdp.spark.rows.loop_bridge import Destination, process_bridge
+from mdp.spark.rows.loop_bridge import process_bridge
 from mdp.spark.rows.reply_columns import OK, Answer, part_columns, reply_columns
 from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts, row_frames
 from mdp.spark.rows.user_functions import UserFunctionFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from pyspark.sql import Row
-
-    from mdp.spark.rows.accumulators import Counts
     from mdp.spark.rows.loop_bridge import Passage
-    from mdp.spark.rows.options import Bounds
-    from mdp.spark.rows.reply_columns import Decode
 
 __all__ = ["BAD_ROW", "CHUNK_ROWS", "UNNAMED", "DispatchFailed", "Plan", "answer_partition", "job_name"]
 
-# Rows per chunk. Smaller chunks cost more switches and make small batches, larger ones delay the first replies.
-CHUNK_ROWS = 2_000
 # Part of `window_bytes` that one chunk may have.
 _CHUNK_PART = 8
-# Status of a row of which no request can be made.
-BAD_ROW = "BAD_ROW"
 # Prefix of the name of an unnamed job.
 UNNAMED = "unnamed-"
-
-
-class DispatchFailed(Exception):
-    """A row has no reply, with `on_error="fail"`."""
-
-    def __init__(self, service: str, status: str, error: str | None, partition: int, row: int) -> None:
-        super().__init__(service, status, error, partition, row)
-        self.service = service
-        self.status = status
-        self.error = error  # why, one line
-        self.partition = partition
-        self.row = row  # number of the row in it, from 0
-
-    def __str__(self) -> str:
-        return f"row {self.row} of partition {self.partition} has no reply from {self.service}: {self.status}: {self.error}"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Job as the driver sends it to the tasks; see the arguments of `dispatch`."""
-
-    to: Destination
-    service: str
-    request: tuple[str, ...] | Callable[[Row], Sequence[bytes]]
-    reply: tuple[tuple[str, pa.DataType], ...]  # names of the reply's columns, as the service sends them, with their Arrow types
-    output_names: tuple[str, ...]
-    decode: Decode
-    key: str | None
-    job: str
-    bounds: Bounds
-    on_error: str
-    counts: Counts | None
-    parts: bool = False
 
 
 @dataclass(slots=True)
@@ -90,46 +50,77 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     keys = PartitionKeys(job_name(plan.job, context), partition)
-    pieces = _pieces(batches, plan.bounds.window_bytes // _CHUNK_PART)
-    held: deque[_Held] = deque()
-    rows = 0
-    more = True
     bounds = plan.bounds
     with process_bridge().exchange(
-        plan.to, plan.service, bounds.window, window_bytes=bounds.window_bytes, parts=plan.parts, wait=bounds.wait
+        plan.to, plan.service, bounds.requests, window_bytes=bounds.window_bytes, parts=plan.parts, wait=bounds.wait
     ) as passage:
-        while more or held:
+        in_tables = bounds.batch and service_takes_tables(passage, plan.service)
+        rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)
+        chunks: Iterator[Chunk] | None = rows.chunks(batches)
+        while chunks is not None or rows.held:
             passage.begin_check()
-            if (found := _next_answers(plan, held, passage)) is not None:
-                taken, numbers, answers = found
-                yield _answered(plan, taken, numbers, answers, partition)
+            if (found := rows.next_answers(passage)) is not None:
+                answered, octets = found
+                yield answered
                 # After the yield: Spark has written these rows, and asks for the next.
-                passage.release(sum(map(answer_bytes, answers)))
-            elif more and (passage.hungry or not held):
-                piece = next(pieces, None)
-                if piece is None:
-                    more = False
+                passage.release(octets)
+            elif chunks is not None and (passage.hungry or not rows.held):
+                chunk = next(chunks, None)
+                if chunk is None:
+                    chunks = None
                 else:
-                    held.append(_Held(piece, _chunk(plan, piece, keys), rows))
-                    rows += piece.num_rows
-                    passage(held[-1].chunk)
+                    passage(chunk)
             else:
                 passage.wait()
 
 
-def _next_answers(plan: Plan, held: deque[_Held], passage: Passage) -> tuple[_Held, list[int], list[Answer]] | None:
-    """Take answers that may be yielded now: those of a finished chunk, of any when memory is needed."""
-    for one in list(held)[: 1 if plan.bounds.ordered else None]:
-        finished = one.chunk.finished.done()
-        if finished:
-            one.chunk.finished.result()
-        if finished or passage.tight:
-            numbers, answers = one.chunk.take(ordered=plan.bounds.ordered)
-            if one.chunk.empty:
-                held.remove(one)
-            if numbers:
-                return one, numbers, answers
-    return None
+class SingleRows:
+    """Rows of one partition, each a request.
+
+    Args:
+        plan: the job.
+        keys: of the partition.
+        partition: its number.
+    """
+
+    def __init__(self, plan: Plan, keys: PartitionKeys, partition: int) -> None:
+        self._plan = plan
+        self._keys = keys
+        self._partition = partition
+        self._held: deque[_Held] = deque()
+        self._rows = 0
+
+    @property
+    def held(self) -> int:
+        """Number of chunks whose answers were not taken."""
+        return len(self._held)
+
+    def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+        """Yield the chunks to send."""
+        for piece in _pieces(batches, self._plan.bounds.window_bytes // _CHUNK_PART):
+            chunk = _chunk(self._plan, piece, self._keys)
+            self._held.append(_Held(piece, chunk, self._rows))
+            self._rows += piece.num_rows
+            yield chunk
+
+    def next_answers(self, passage: Passage) -> tuple[pa.RecordBatch, int] | None:
+        """Return rows with their answers, and the bytes that were held for these; None if there are none yet.
+
+        Rows of a finished chunk, of any when memory is needed.
+        """
+        ordered = self._plan.bounds.ordered
+        for one in list(self._held)[: 1 if ordered else None]:
+            finished = one.chunk.finished.done()
+            if finished:
+                one.chunk.finished.result()
+            if finished or passage.tight:
+                numbers, answers = one.chunk.take(ordered=ordered)
+                if one.chunk.empty:
+                    self._held.remove(one)
+                if numbers:
+                    octets = sum(map(answer_bytes, answers))
+                    return _answered(self._plan, one, numbers, answers, self._partition), octets
+        return None
 
 
 def job_name(job: str | None, context: TaskContext | None) -> str:

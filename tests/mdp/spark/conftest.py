@@ -45,4 +45,5 @@ def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicePro
         "keys", "tests.mdp.spark.services:keys", workers=1, concurrency=64, environment=environment, logs=logs
     ) as processes:
         processes.offer("count_up", "tests.mdp.spark.services:count_up")
+        processes.offer("scored", "tests.mdp.spark.services:scored")
         yield processes

@@ -8,6 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgpack
+import pyarrow as pa
+
+import mdp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,6 +70,19 @@ async def gathering(request: Request) -> bytes:
     while _gathered < 1500:
         await asyncio.sleep(0.01)
     return bytes(msgpack.packb({"n": int(request.body[0])}))
+
+
+@mdp.service("scored", batch="arrow")
+def scored(table: pa.Table) -> pa.Table:
+    """Answer each row with twice its number and its key; refuse 13, fail for tables with 77."""
+    numbers = table["id"].to_pylist()
+    if 77 in numbers:
+        raise ValueError("the handler does not like 77")
+    refused = ["unlucky" if number == 13 else None for number in numbers]
+    row_keys = table["_key"] if "_key" in table.column_names else pa.nulls(len(numbers), pa.string())
+    return pa.table(
+        {"twice": [2 * number for number in numbers], "rows": [len(numbers)] * len(numbers), "key": row_keys, "_error": refused}
+    )
 
 
 async def keys(request: Request) -> bytes:

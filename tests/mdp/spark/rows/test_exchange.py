@@ -44,6 +44,9 @@ class Client:
         finally:
             self.under_way -= 1
 
+    async def request(self, service: str, *frames: bytes, attempts: int) -> list[bytes]:
+        raise NoService(service)
+
     def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> Window:
         assert service == "echo"
         return Window(self, on_end)

@@ -225,12 +225,34 @@ def test_a_job_that_needs_some_rows_only_stops_asking(spark: SparkSession, key_s
         ({"broker": "localhost:5555"}, "is not scheme://address"),
         ({"broker": ("tcp://a:5555", "tcp://b")}, "has no port"),
         ({"client_options": {"colour": "blue"}}, "colour"),
+        ({"batch": -1, "schema": "n long"}, "batch is 0 to"),
+        ({"batch": 10}, "batch needs a schema"),
+        ({"batch": 10, "schema": "n long", "decode": "json"}, "decode and parts are left out"),
+        ({"batch": 10, "schema": "n long", "request": lambda row: [b"x"]}, "request names columns"),
         ({"client_options": {"dialect": "0.4"}}, "dialect '0.4' is none of"),
     ],
 )
 def test_arguments_are_checked_before_anything_runs(spark: SparkSession, options: dict[str, Any], reason: str) -> None:
     with pytest.raises((ValueError, TypeError, InvalidEndpoint), match=reason):
         dispatch(spark.range(1), **{"broker": "tcp://127.0.0.1:9", "service": "s", **options})
+
+
+def test_rows_in_batches(spark: SparkSession, key_service: Processes) -> None:
+    """Each row has its key and its outcome; a row that fails its table does no harm to others."""
+    asked = {"broker": key_service.broker, "service": "scored", "request": "id", "schema": "twice long, rows int, key string"}
+    rows = dispatch(spark.range(0, 2000, 1, 2), **asked, key="id", batch=64).collect()  # type: ignore[arg-type]
+    assert [row["id"] for row in rows] == list(range(2000))
+    good = [row for row in rows if row["_status"] == "OK"]
+    assert [(row["twice"], row["key"]) for row in good] == [(2 * row["id"], str(row["id"])) for row in good]
+    assert max(row["rows"] for row in good) == 64
+    bad = [(row["id"], row["_status"], row["twice"]) for row in rows if row["_status"] != "OK"]
+    assert bad == [(13, "HANDLER_ERROR", None), (77, "HANDLER_ERROR", None)]
+    assert (rows[13]["_error"], "ValueError" in rows[77]["_error"]) == ("unlucky", True)
+
+
+def test_a_service_that_takes_no_tables_is_asked_row_by_row(spark: SparkSession, key_service: Processes) -> None:
+    rows = ask(spark.range(0, 100, 1, 1), key_service, request="id", batch=64).collect()
+    assert [row["body"] for row in rows] == [str(n).encode() for n in range(100)]
 
 
 def test_a_second_dispatch_wants_the_outcome_of_the_first_dropped(spark: SparkSession, key_service: Processes) -> None:

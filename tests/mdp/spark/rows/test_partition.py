@@ -136,7 +136,7 @@ def test_batches_are_not_pulled_while_enough_rows_wait(answering: Answering) -> 
         ahead = max(ahead, pulled - given)
         given += batch.num_rows
     assert given == 20_000
-    assert ahead <= PLAN.bounds.window + CHUNK_ROWS + 100
+    assert ahead <= PLAN.bounds.requests + CHUNK_ROWS + 100
 
 
 def test_a_task_that_is_given_up_stops_asking(answering: Answering) -> None:

@@ -1,0 +1,132 @@
+"""One partition in batches: rows to tables, tables of replies to rows."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mdp.batch.requests import takes_tables
+from mdp.batch.tables import KEY
+from mdp.errors import RequestError
+from mdp.spark.batches.cutter import cut
+from mdp.spark.batches.table_chunk import TableChunk
+from mdp.spark.batches.table_columns import segment_of
+from mdp.spark.flow.plan import CHUNK_ROWS, DispatchFailed
+from mdp.spark.rows.exchange import answer_bytes
+from mdp.spark.rows.reply_columns import OK
+from mdp.spark.rows.row_frames import column_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mdp.spark.flow.plan import Plan
+    from mdp.spark.rows.loop_bridge import Passage
+    from mdp.spark.rows.request_keys import PartitionKeys
+
+__all__ = ["TableRows", "service_takes_tables"]
+
+log = logging.getLogger("mdp.spark.batches")
+
+
+def service_takes_tables(passage: Passage, service: str) -> bool:
+    """Return False if the service has workers and none of them takes tables; that is logged once in a process."""
+    try:
+        known = takes_tables(passage.request("mmi.workers", service.encode()))
+    except RequestError:  # the rows will tell
+        known = None
+    if known is False:
+        _say_once(service)
+    return known is not False
+
+
+@cache
+def _say_once(service: str) -> None:
+    log.warning("service %s takes no tables (no worker with batch='arrow'): it is asked row by row", service)
+
+
+class TableRows:
+    """Rows of one partition that are sent as tables.
+
+    Args:
+        plan: the job.
+        keys: of the partition.
+        partition: its number.
+    """
+
+    def __init__(self, plan: Plan, keys: PartitionKeys, partition: int) -> None:
+        self._plan = plan
+        self._keys = keys
+        self._partition = partition
+        self._held: deque[tuple[pa.RecordBatch, TableChunk, int]] = deque()  # rows, what was made of them, number of the first
+        self._rows = 0
+
+    @property
+    def held(self) -> int:
+        """Number of chunks whose answers were not taken."""
+        return len(self._held)
+
+    def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TableChunk]:
+        """Yield the chunks to send."""
+        plan, bounds = self._plan, self._plan.bounds
+        if callable(plan.request):
+            raise TypeError("tables are made of columns")
+        wait_s = None if bounds.batch_ms is None else bounds.batch_ms / 1000
+        for piece in cut(batches, bounds.batch, min(bounds.batch_bytes, bounds.window_bytes), wait_s):
+            table = piece.select(list(plan.request))
+            if plan.key is not None:
+                table = table.append_column(KEY, pa.array(column_texts(piece.column(plan.key)), pa.string()))
+            chunk = TableChunk(table, self._keys)
+            self._held.append((piece, chunk, self._rows))
+            self._rows += piece.num_rows
+            yield chunk
+
+    def next_answers(self, passage: Passage) -> tuple[pa.RecordBatch, int] | None:
+        """Return rows with their answers, and the bytes that were held for these; None if there are none yet."""
+        taken = []
+        rows = 0
+        for one in list(self._held):
+            if rows >= CHUNK_ROWS or not one[1].finished.done():
+                if self._plan.bounds.ordered or rows >= CHUNK_ROWS:
+                    break
+                continue
+            one[1].finished.result()
+            self._held.remove(one)
+            taken.append(one)
+            rows += one[0].num_rows
+        return self._answered(taken) if taken else None
+
+    def _answered(self, taken: list[tuple[pa.RecordBatch, TableChunk, int]]) -> tuple[pa.RecordBatch, int]:
+        plan = self._plan
+        segments, attempts, latencies, pieces = [], [], [], []
+        octets = 0
+        for piece, chunk, first_row in taken:
+            for start, end, answer in chunk.spans():
+                rows = end - start
+                segment = segment_of(answer, rows, plan.reply)
+                if plan.on_error == "fail" and (answer.reply is None or segment.error.null_count < rows):
+                    self._fail(segment.status, segment.error, first_row + start)
+                segments.append(segment)
+                attempts.append(pa.repeat(pa.scalar(answer.attempts, pa.int32()), rows))
+                latencies.append(pa.repeat(answer.latency_ms, rows))
+                octets += answer_bytes(answer)
+                if plan.counts is not None:
+                    statuses = {found["values"]: found["counts"] for found in segment.status.value_counts().to_pylist()}
+                    plan.counts.add_totals(statuses, (answer.attempts - 1) * rows if answer.attempts > 1 else 0, answer.latency_ms * rows)
+            pieces.append(piece)
+        columns = [pa.concat_arrays([piece.column(number) for piece in pieces]) for number in range(pieces[0].num_columns)]
+        columns += [pa.concat_arrays([segment.columns[number] for segment in segments]) for number in range(len(plan.reply))]
+        status = pa.concat_arrays([segment.status for segment in segments])
+        columns += [status, pa.concat_arrays([segment.error for segment in segments])]
+        columns += [pa.concat_arrays(attempts), pa.concat_arrays(latencies)]
+        batch = pa.RecordBatch.from_arrays(columns, names=list(plan.output_names))
+        return (batch.filter(pc.equal(status, OK)) if plan.on_error == "drop" else batch), octets
+
+    def _fail(self, status: pa.Array, error: pa.Array, first_row: int) -> None:
+        for number, code in enumerate(status.to_pylist()):
+            if code != OK:
+                raise DispatchFailed(self._plan.service, code, error[number].as_py(), self._partition, first_row + number)
