@@ -85,6 +85,8 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 @click.option("--batch", type=click.IntRange(0), default=0, help="Rows of a request, sent as an Arrow table; 0 for a request a row.")
 @click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for each attempt.")
 @click.option("--attempts", type=click.IntRange(1), default=5, help="Maximum times a request is sent.")
+@click.option("--max-failures", type=click.FloatRange(0), help="Rows of a partition that may fail; below 1 the part of them.")
+@click.option("--deadline", type=SECONDS, help="Seconds after which no row is sent or waited for.")
 @click.option(
     "--on-error",
     type=click.Choice(ON_ERROR),
@@ -185,7 +187,7 @@ def _pair(option: str) -> tuple[str, str]:
 def _short_error(error: PySparkException) -> click.ClickException:
     """Return the relevant line of a long message of Spark."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if "DispatchFailed" in line]
+    ours = [line for line in lines if "DispatchFailed" in line or "TooManyFailures" in line]
     if ours:
         return RequestFailed(ours[-1].partition(": ")[2])
     return DiskFailed(lines[0] if lines else type(error).__name__)

@@ -32,6 +32,7 @@ class Answering:
 
     Attributes:
         silent: while it is set nothing is answered.
+        absent: while it is set there is no connection.
     """
 
     def __init__(self, answer: Callable[..., list[bytes]] = echo_map) -> None:
@@ -43,6 +44,7 @@ class Answering:
         self.questions: list[tuple[Any, ...]] = []
         self.workers = [b"404"]  # answer to every question beside the rows
         self.silent = False
+        self.absent = False
 
     @asynccontextmanager
     async def connect(self, to: Destination) -> AsyncIterator[Answering]:
@@ -58,6 +60,10 @@ class Answering:
         await asyncio.sleep(0)
         for frame in self._answer(*frames):
             yield [frame]
+
+    @property
+    def connected(self) -> bool:
+        return not self.absent
 
     async def request(self, service: str, *frames: bytes, attempts: int) -> list[bytes]:
         self.questions.append((service, *frames))

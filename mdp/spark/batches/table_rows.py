@@ -16,7 +16,7 @@ from mdp.errors import RequestError
 from mdp.spark.batches.cutter import cut
 from mdp.spark.batches.table_chunk import TableChunk
 from mdp.spark.batches.table_columns import segment_of
-from mdp.spark.flow.plan import CHUNK_ROWS, DispatchFailed
+from mdp.spark.flow.plan import CHUNK_ROWS, Answered, DispatchFailed
 from mdp.spark.rows.exchange import answer_bytes
 from mdp.spark.rows.reply_columns import OK
 from mdp.spark.rows.row_frames import column_texts
@@ -85,8 +85,8 @@ class TableRows:
             self._rows += piece.num_rows
             yield chunk
 
-    def next_answers(self, passage: Passage) -> tuple[pa.RecordBatch, int] | None:
-        """Return rows with their answers, and the bytes that were held for these; None if there are none yet."""
+    def next_answers(self, passage: Passage) -> Answered | None:
+        """Return rows with their answers, None if there are none yet."""
         taken = []
         rows = 0
         for one in list(self._held):
@@ -100,7 +100,7 @@ class TableRows:
             rows += one[0].num_rows
         return self._answered(taken) if taken else None
 
-    def _answered(self, taken: list[tuple[pa.RecordBatch, TableChunk, int]]) -> tuple[pa.RecordBatch, int]:
+    def _answered(self, taken: list[tuple[pa.RecordBatch, TableChunk, int]]) -> Answered:
         plan = self._plan
         segments, attempts, latencies, pieces = [], [], [], []
         octets = 0
@@ -124,7 +124,15 @@ class TableRows:
         columns += [status, pa.concat_arrays([segment.error for segment in segments])]
         columns += [pa.concat_arrays(attempts), pa.concat_arrays(latencies)]
         batch = pa.RecordBatch.from_arrays(columns, names=list(plan.output_names))
-        return (batch.filter(pc.equal(status, OK)) if plan.on_error == "drop" else batch), octets
+        rows = batch.num_rows
+        answered = pc.sum(pc.equal(status, OK)).as_py() or 0
+        reason = None
+        if answered < rows:
+            texts = (text for segment in segments for text in segment.error.drop_null().slice(0, 1).to_pylist())
+            reason = next(texts, None)
+        if plan.on_error == "drop":
+            batch = batch.filter(pc.equal(status, OK))
+        return Answered(batch, octets, rows, rows - answered, reason)
 
     def _fail(self, status: pa.Array, error: pa.Array, first_row: int) -> None:
         for number, code in enumerate(status.to_pylist()):

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from mdp.spark.rows.options import Bounds
     from mdp.spark.rows.reply_columns import Decode
 
-__all__ = ["BAD_ROW", "CHUNK_ROWS", "DispatchFailed", "Plan"]
+__all__ = ["BAD_ROW", "CHUNK_ROWS", "Answered", "DispatchFailed", "FailureLimit", "Plan", "TooManyFailures"]
 
 # Rows per chunk. Smaller chunks cost more switches and make small batches, larger ones delay the first replies.
 CHUNK_ROWS = 2_000
+# Rows from which on a part of them is judged.
+_RATE_ROWS_MIN = 100
 # Status of a row of which no request can be made.
 BAD_ROW = "BAD_ROW"
 
@@ -39,6 +41,23 @@ class DispatchFailed(Exception):
         return f"row {self.row} of partition {self.partition} has no reply from {self.service}: {self.status}: {self.error}"
 
 
+class TooManyFailures(Exception):
+    """More rows of a partition have no reply than `max_failures` allows."""
+
+    def __init__(self, service: str, broker: str, failed: int, rows: int, partition: int, error: str | None) -> None:
+        super().__init__(service, broker, failed, rows, partition, error)
+        self.service = service
+        self.broker = broker
+        self.failed = failed
+        self.rows = rows  # of the partition so far
+        self.partition = partition
+        self.error = error  # of one of them
+
+    def __str__(self) -> str:
+        rows = f"{self.failed} of {self.rows} rows of partition {self.partition}"
+        return f"{rows} have no reply from {self.service} at {self.broker}, more than max_failures allows: {self.error}"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Job as the driver sends it to the tasks; see the arguments of `dispatch`."""
@@ -55,3 +74,36 @@ class Plan:
     on_error: str
     counts: Counts | None
     parts: bool = False
+    ends_at: float | None = None  # the deadline, seconds of the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Rows with their answers, and what is counted about them."""
+
+    batch: pa.RecordBatch
+    octets: int  # that were held for them
+    rows: int  # that were asked about
+    failed: int  # of these, without reply
+    error: str | None  # of one of these
+
+
+class FailureLimit:
+    """Counts the rows of one partition, and fails it when too many have no reply."""
+
+    def __init__(self, plan: Plan, partition: int) -> None:
+        self._plan = plan
+        self._partition = partition
+        self._rows = 0
+        self._failed = 0
+
+    def count(self, found: Answered) -> None:
+        """Count rows; raises TooManyFailures."""
+        self._rows += found.rows
+        self._failed += found.failed
+        limit = self._plan.bounds.max_failures
+        if limit is None or not found.failed:
+            return
+        if self._failed > (limit if limit >= 1 or not limit else limit * max(self._rows, _RATE_ROWS_MIN)):
+            to = self._plan.to.broker if isinstance(self._plan.to.broker, str) else ", ".join(self._plan.to.broker)
+            raise TooManyFailures(self._plan.service, to, self._failed, self._rows, self._partition, found.error)

@@ -10,12 +10,15 @@ import asyncio
 import threading
 from collections import deque
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from core.machine.backoff import backoff_s
 from core.runtime import supervision
-from mdp.errors import BadResult, Busy, HandlerError
+from mdp.errors import BadResult, Busy, DeadlineExceeded, HandlerError
+from mdp.spark.flow.breaker import CIRCUIT_OPEN, BreakerState, Opened
 from mdp.spark.flow.parts_window import PartsOutcome, PartsWindow, StreamClient
 from mdp.spark.rows.reply_columns import OK, Answer
 from mdp.wire.size_limits import TooLarge
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mdp.client.client import Outcome
+    from mdp.spark.flow.breaker import Breaker
 
 __all__ = ["NOT_YET", "ROW_BYTES", "TAKEN", "WINDOW_BYTES", "Chunk", "Exchange", "Flow", "RequestClient", "RequestSender", "answer_bytes"]
 
@@ -38,6 +42,8 @@ WINDOW_BYTES = 64 * 1024 * 1024
 ROW_BYTES = 512
 # Errors of a request of several rows that may be those of one of them, or of their number.
 _DIVISIBLE = (HandlerError, BadResult, TooLarge)
+# Interval of looking at connection and deadline while rows wait.
+CHECK_S = 0.25
 # Requests leave together: no more are sent before an eighth of the window is free.
 _REFILL = 8
 
@@ -54,6 +60,9 @@ class RequestSender(Protocol):
 
 class RequestClient(StreamClient, Protocol):
     """Client operations that an exchange needs."""
+
+    @property
+    def connected(self) -> bool: ...  # whether there is a connection to a broker
 
     def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> RequestSender: ...
 
@@ -140,6 +149,8 @@ class Exchange:
         window_bytes: maximum bytes of requests in flight and of answers that were not taken; one request is always in flight.
         parts: take replies part by part.
         wait: wait for a service that has no worker at the moment.
+        breaker: stops sending when nobody answers; shared by the exchanges of a process.
+        left_s: seconds until the job's deadline, None for none.
     """
 
     def __init__(
@@ -151,6 +162,8 @@ class Exchange:
         window_bytes: int = WINDOW_BYTES,
         parts: bool = False,
         wait: bool = False,
+        breaker: Breaker | None = None,
+        left_s: float | None = None,
     ) -> None:
         self.flow = Flow()
         self.client = client
@@ -168,6 +181,9 @@ class Exchange:
         self._refused: list[tuple[Chunk, int]] = []  # rows a full broker refused
         self._refusals = 0  # consecutive rounds with refusals
         self._fault: Exception | None = None
+        self._breaker = breaker
+        self._clock = asyncio.get_running_loop().time
+        self._ends_at = inf if left_s is None else self._clock() + left_s
         self._task = supervision.current().task("mdp dispatch exchange", self._run, restart=supervision.ONCE, failed=self._failed)
 
     def feed(self, chunk: Chunk) -> None:
@@ -183,6 +199,11 @@ class Exchange:
             self._unsent.extend((chunk, number) for number, frames in enumerate(chunk.requests) if frames is not None)
             self._more.set()
 
+    @property
+    def given_up(self) -> bool:
+        """Whether nothing is sent because nobody answers."""
+        return self._breaker is not None and self._breaker.state is BreakerState.OPEN
+
     def release(self, octets: int) -> None:
         """Note that answers of so many bytes were taken."""
         self._used -= octets
@@ -196,16 +217,43 @@ class Exchange:
 
     async def _run(self) -> None:
         while True:
-            await self._more.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S if self._fed else None):
+                    await self._more.wait()
             self._more.clear()
             for outcome in self._requests.take():
                 self._record(outcome)
+            await self._look()
             if self._refused and not self._in_flight:
                 await self._back_off()
             # Nothing more for a full broker: first the refused rows.
             if not self._refused and self._unsent and len(self._in_flight) <= self._refill_at:
                 self._send()
             self._tell()
+
+    async def _look(self) -> None:
+        """Give up rows at the deadline, or when the breaker is open."""
+        now = self._clock()
+        if now >= self._ends_at:
+            await self._give_up(Opened(DeadlineExceeded.default_code, "the job's deadline has passed"))
+        elif self._breaker is not None and self._fed:
+            self._breaker.look(self.client.connected, now)
+            if self._breaker.state is BreakerState.OPEN and (opened := self._breaker.opened) is not None:
+                await self._give_up(opened)
+
+    async def _give_up(self, why: Opened) -> None:
+        """Answer all rows that are not sent with a reason; those in flight too, unless answers may still come."""
+        if why.status != CIRCUIT_OPEN and self._in_flight:
+            await self._requests.withdraw()
+            in_flight, self._in_flight = self._in_flight, {}
+            for chunk, number, octets in in_flight.values():
+                self._used -= octets
+                self._settle(chunk, number, Answer(None, why.status, why.text, 0, 0.0))
+        unsent = [*self._refused, *self._unsent]
+        self._refused = []
+        self._unsent.clear()
+        for chunk, number in unsent:
+            self._settle(chunk, number, Answer(None, why.status, why.text, 0, 0.0))
 
     def _failed(self, error: Exception) -> None:
         """Report an error of this program or its arguments to the partition, which must not wait for ever."""
@@ -218,7 +266,10 @@ class Exchange:
         rows: list[tuple[Chunk, int, int]] = []
         bodies: list[tuple[bytes, ...]] = []
         free = self._window - len(self._in_flight)
+        breaker = self._breaker
         while self._unsent and len(rows) < free:
+            if breaker is not None and breaker.state is not BreakerState.CLOSED and (rows or not breaker.allows()):
+                break
             chunk, number = self._unsent[0]
             body = chunk.requests[number]
             if body is not None:
@@ -249,6 +300,8 @@ class Exchange:
         chunk, number, octets = self._in_flight.pop(outcome.index)
         self._used -= octets
         error = outcome.error
+        if self._breaker is not None and (error is not None or self._breaker.troubled):
+            self._breaker.ended(error, self._clock())
         if error is None:
             parts = outcome.parts if isinstance(outcome, PartsOutcome) else None
             answer = Answer(outcome.reply, OK, None, outcome.attempts, outcome.latency_s * 1000, parts)
@@ -261,10 +314,14 @@ class Exchange:
             return
         else:
             answer = Answer(None, error.code, str(error), outcome.attempts, outcome.latency_s * 1000)
-        size = answer_bytes(answer)
-        self._used += size
+        size = self._settle(chunk, number, answer)
         if error is None:
             self._reply_bytes = size if self._reply_bytes is None else self._reply_bytes + (size - self._reply_bytes) / _REFILL
+
+    def _settle(self, chunk: Chunk, number: int, answer: Answer) -> int:
+        """Put an answer into its place; return what it counts against `window_bytes`."""
+        size = answer_bytes(answer)
+        self._used += size
         chunk.requests[number] = None  # its bytes are not needed any longer
         chunk.answers[number] = answer
         chunk.missing -= 1
@@ -272,6 +329,7 @@ class Exchange:
             self._fed.remove(chunk)
             chunk.finished.set_result(None)
             self.flow.changed.set()
+        return size
 
     async def _back_off(self) -> None:
         """Wait, then put refused rows before the unsent ones."""

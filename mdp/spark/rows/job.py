@@ -8,6 +8,7 @@ a service that remembers keys (or Titanic) executes each row once. Write the res
 
 from __future__ import annotations
 
+import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
@@ -82,7 +83,8 @@ def dispatch(
         counts: updated as tasks end.
         curve: files with CURVE keys, on the executors.
         client_options: further keyword arguments of `mdp.Client`.
-        options: `window`, `window_bytes`, `ordered`, `timeout`, `attempts`, `wait`, `batch`, `batch_bytes`, `batch_ms`: see `Bounds`.
+        options: `window`, `window_bytes`, `ordered`, `timeout`, `attempts`, `wait`, `batch`, `batch_bytes`, `batch_ms`,
+            `max_failures`, `deadline`: see `Bounds`.
 
     Returns:
         The columns of `df`, those of the reply (with `reply_` before a name `df` has too), `_status` (`OK` or the code of the error),
@@ -94,6 +96,10 @@ def dispatch(
     """
     if options.get("batch"):
         _check_batch(schema, decode, request, parts)
+    reply = RAW_REPLY if schema is None else _struct(schema)
+    bounds = Bounds(**options)
+    _check(on_error, bounds, schema, decode, request, parts)
+    to = _destination(broker, service, bounds, client_options, curve)
     reply = RAW_REPLY if schema is None else _struct(schema)
     bounds = Bounds(**options)
     if on_error not in ON_ERROR:
@@ -113,6 +119,7 @@ def dispatch(
         key=key,
         job=job or UNNAMED + uuid.uuid4().hex,
         bounds=bounds,
+        ends_at=None if bounds.deadline is None else time.time() + bounds.deadline,
         on_error=on_error,
         counts=counts,
         parts=parts,
@@ -120,10 +127,12 @@ def dispatch(
     return df.mapInArrow(partial(answer_partition, plan), output)
 
 
-def _check_batch(schema: object, decode: object, request: object, parts: bool) -> None:
-    if schema is None:
+def _check(on_error: str, bounds: Bounds, schema: object, decode: object, request: object, parts: bool) -> None:
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
+    if bounds.batch and schema is None:
         raise ValueError("batch needs a schema: the columns of the replies")
-    if decode is not None or parts or callable(request):
+    if bounds.batch and (decode is not None or parts or callable(request)):
         raise ValueError("batch sends columns and takes columns: request names columns, decode and parts are left out")
 
 

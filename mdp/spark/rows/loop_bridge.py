@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from core.runtime import supervision
 from core.runtime.event_loop import loop_factory
 from mdp.client.client import Client
+from mdp.client.pending import Unreachable
 from mdp.spark.dispatch_choices import WINDOW_MAX
+from mdp.spark.flow.breaker import Breaker
 from mdp.spark.rows.exchange import WINDOW_BYTES, Exchange
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ __all__ = ["Bridge", "Destination", "Passage", "process_bridge"]
 
 # Clients kept for the next partition. A process with more brokers reconnects for each.
 _IDLE_CLIENTS_MAX = 4
+
+# Services of one client whose breakers are kept.
+_BREAKERS_MAX = 1000
+# Requests without answer in a row that open a breaker, if the window is smaller.
+_FAILURES_MIN = 16
 
 T = TypeVar("T")
 
@@ -64,6 +71,16 @@ class SharedClient:
         self.stop = asyncio.Event()
         self.client: asyncio.Future[RequestClient] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
+        self._breakers: dict[str, Breaker] = {}
+
+    def breaker_of(self, to: Destination, service: str, window: int) -> Breaker:
+        """Return the breaker of a service, the same for all partitions."""
+        if service not in self._breakers:
+            if len(self._breakers) >= _BREAKERS_MAX:
+                self._breakers.clear()
+            name = to.broker if isinstance(to.broker, str) else ", ".join(to.broker)
+            self._breakers[service] = Breaker(name, timeout_s=to.timeout_s, attempts=to.attempts, failures_max=max(window, _FAILURES_MIN))
+        return self._breakers[service]
 
     async def keep_open(self, client: AbstractAsyncContextManager[RequestClient]) -> None:
         """Open the client, wait, close it: in one task, as its task groups require."""
@@ -104,6 +121,8 @@ class Passage:
         return asyncio.run_coroutine_threadsafe(self._request(service, frames), self._loop).result()
 
     async def _request(self, service: str, frames: tuple[bytes, ...]) -> list[bytes]:
+        if self._exchange.given_up:
+            raise Unreachable(service)
         return await self._exchange.client.request(service, *frames, attempts=1)
 
     @property
@@ -139,10 +158,18 @@ class Bridge:
 
     @contextmanager
     def exchange(
-        self, to: Destination, service: str, window: int, *, window_bytes: int = WINDOW_BYTES, parts: bool = False, wait: bool = False
+        self,
+        to: Destination,
+        service: str,
+        window: int,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        parts: bool = False,
+        wait: bool = False,
+        left_s: float | None = None,
     ) -> Iterator[Passage]:
         """Open an exchange for one partition; leaving the block gives up rows without an answer. Other arguments as for `Exchange`."""
-        exchange = self._run(self._open(to, service, window, window_bytes=window_bytes, parts=parts, wait=wait))
+        exchange = self._run(self._open(to, service, window, window_bytes=window_bytes, parts=parts, wait=wait, left_s=left_s))
         try:
             yield Passage(self._loop, exchange)
         finally:
@@ -176,7 +203,7 @@ class Bridge:
         self._clients[to] = shared
         shared.users += 1
         try:
-            return Exchange(await shared.client, service, window, **bounds)
+            return Exchange(await shared.client, service, window, breaker=shared.breaker_of(to, service, window), **bounds)
         except BaseException:
             del self._clients[to]
             raise

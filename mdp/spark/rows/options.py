@@ -28,6 +28,8 @@ class DispatchOptions(TypedDict, total=False):
     batch: int
     batch_bytes: int
     batch_ms: float | None
+    max_failures: float | None
+    deadline: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,9 @@ class Bounds:
         batch_bytes: maximum bytes of such a request; it then has fewer rows, one at least.
         batch_ms: milliseconds after which rows are sent though they are fewer than `batch`, as a stream without much traffic needs; None:
             batches are the same when a task runs again, and are answered from what broker or store remember.
+        max_failures: rows of a partition without reply after which the job fails; below 1 the part of its rows, judged from the
+            hundredth row on; None for any number.
+        deadline: seconds from the call of `dispatch`, after which rows are not sent or waited for any longer: DEADLINE_EXCEEDED.
 
     Raises:
         ValueError: one is out of range.
@@ -61,6 +66,8 @@ class Bounds:
     batch: int = 0
     batch_bytes: int = 4 * 1024 * 1024
     batch_ms: float | None = None
+    max_failures: float | None = None
+    deadline: float | None = None
 
     @property
     def requests(self) -> int:
@@ -76,6 +83,10 @@ class Bounds:
             raise ValueError(f"timeout is a number of seconds above 0, not {self.timeout}")
         if self.attempts < 1:
             raise ValueError(f"attempts is 1 or more, not {self.attempts}")
+        if self.max_failures is not None and self.max_failures < 0:
+            raise ValueError(f"max_failures is 0 or more, not {self.max_failures}")
+        if self.deadline is not None and not self.deadline > 0:
+            raise ValueError(f"deadline is a number of seconds above 0, not {self.deadline}")
         if not 0 <= self.batch <= ROWS_MAX:
             raise ValueError(f"batch is 0 to {ROWS_MAX} rows, not {self.batch}")
         if self.batch_bytes < 1:

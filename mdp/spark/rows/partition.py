@@ -7,6 +7,7 @@ back-pressure.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from mdp.spark.batches.table_rows import TableRows, service_takes_tables
-from mdp.spark.flow.plan import BAD_ROW, CHUNK_ROWS, DispatchFailed, Plan
+from mdp.spark.flow.plan import BAD_ROW, CHUNK_ROWS, Answered, DispatchFailed, FailureLimit, Plan
 from mdp.spark.rows.exchange import Chunk, answer_bytes
 from mdp.spark.rows.loop_bridge import process_bridge
 from mdp.spark.rows.reply_columns import OK, Answer, part_columns, reply_columns
@@ -51,8 +52,10 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     partition = 0 if context is None else context.partitionId()
     keys = PartitionKeys(job_name(plan.job, context), partition)
     bounds = plan.bounds
+    left_s = None if plan.ends_at is None else plan.ends_at - time.time()
+    failures = FailureLimit(plan, partition)
     with process_bridge().exchange(
-        plan.to, plan.service, bounds.requests, window_bytes=bounds.window_bytes, parts=plan.parts, wait=bounds.wait
+        plan.to, plan.service, bounds.requests, window_bytes=bounds.window_bytes, parts=plan.parts, wait=bounds.wait, left_s=left_s
     ) as passage:
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)
@@ -60,10 +63,10 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
         while chunks is not None or rows.held:
             passage.begin_check()
             if (found := rows.next_answers(passage)) is not None:
-                answered, octets = found
-                yield answered
+                failures.count(found)
+                yield found.batch
                 # After the yield: Spark has written these rows, and asks for the next.
-                passage.release(octets)
+                passage.release(found.octets)
             elif chunks is not None and (passage.hungry or not rows.held):
                 chunk = next(chunks, None)
                 if chunk is None:
@@ -103,8 +106,8 @@ class SingleRows:
             self._rows += piece.num_rows
             yield chunk
 
-    def next_answers(self, passage: Passage) -> tuple[pa.RecordBatch, int] | None:
-        """Return rows with their answers, and the bytes that were held for these; None if there are none yet.
+    def next_answers(self, passage: Passage) -> Answered | None:
+        """Return rows with their answers, None if there are none yet.
 
         Rows of a finished chunk, of any when memory is needed.
         """
@@ -118,8 +121,7 @@ class SingleRows:
                 if one.chunk.empty:
                     self._held.remove(one)
                 if numbers:
-                    octets = sum(map(answer_bytes, answers))
-                    return _answered(self._plan, one, numbers, answers, self._partition), octets
+                    return _answered(self._plan, one, numbers, answers, self._partition)
         return None
 
 
@@ -164,9 +166,10 @@ def _chunk(plan: Plan, piece: pa.RecordBatch, keys: PartitionKeys) -> Chunk:
     return Chunk(requests, names, refused)
 
 
-def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], partition: int) -> pa.RecordBatch:
+def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], partition: int) -> Answered:
     """Return rows of a chunk, by number, with their answers."""
     of, numbers = None, None
+    asked, octets = len(answers), sum(map(answer_bytes, answers))
     if plan.parts:
         columns, of, numbers = part_columns(answers, plan.reply, plan.decode)
     else:
@@ -177,6 +180,7 @@ def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], p
     if failed and plan.on_error == "fail":
         first = answers[failed[0]]
         raise DispatchFailed(plan.service, first.status, first.error, partition, held.first_row + rows[failed[0]])
+    error = answers[failed[0]].error if failed else None
     if of is not None:
         answers = [answers[index] for index in of]
         rows = [rows[index] for index in of]
@@ -187,7 +191,7 @@ def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], p
     batch = pa.RecordBatch.from_arrays([*piece.columns, *columns, *_outcome(answers), *more], names=list(plan.output_names))
     if failed and plan.on_error == "drop":
         batch = batch.filter(pa.array([answer.status == OK for answer in answers]))
-    return batch
+    return Answered(batch, octets, asked, len(failed), error)
 
 
 def _outcome(answers: list[Answer]) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:

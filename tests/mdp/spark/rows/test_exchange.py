@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from mdp.client.client import Outcome
 from mdp.errors import Busy, NoService, RequestError, Timeout
+from mdp.spark.flow.breaker import Breaker, BreakerState
 from mdp.spark.rows.exchange import ROW_BYTES, Chunk, Exchange, answer_bytes
 from mdp.spark.rows.reply_columns import Answer
 
@@ -43,6 +45,8 @@ class Client:
                 yield [frame]
         finally:
             self.under_way -= 1
+
+    connected = True
 
     async def request(self, service: str, *frames: bytes, attempts: int) -> list[bytes]:
         raise NoService(service)
@@ -275,6 +279,67 @@ async def test_a_row_that_was_refused_before_is_not_sent(client: Client) -> None
         await finished(chunk)
     assert [answer.status for answer in chunk.answers] == ["OK", "BAD_ROW", "OK"]
     assert [row for row, _ in client.asked] == [b"a", b"c"]
+
+
+async def test_an_open_breaker_answers_all_rows_and_those_in_flight(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mdp.spark.rows.exchange.CHECK_S", 0.001)
+    client.gate.clear()
+    client.connected = False
+    breaker = Breaker("tcp://gone:1", timeout_s=0.002, attempts=5, failures_max=100)
+    first, second = rows(10_000), rows(50)
+    async with exchange(client, breaker=breaker) as exchanging:
+        exchanging.feed(first)
+        await finished(first)
+        assert {answer.status for answer in first.answers} == {"UNREACHABLE"}
+        assert "no connection to tcp://gone:1" in str(first.answers[0].error)
+        assert client.under_way == 0
+        # What comes later is not sent.
+        asked = len(client.asked)
+        exchanging.feed(second)
+        await finished(second)
+        assert len(client.asked) == asked
+        # The broker is back: one row goes, and then all.
+        client.connected = True
+        client.gate.set()
+        third = rows(20, "third")
+        exchanging.feed(third)
+        await finished(third)
+    assert {answer.status for answer in third.answers} == {"OK"}
+
+
+async def test_requests_without_answer_open_the_breaker_and_a_probe_closes_it(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mdp.spark.rows.exchange.CHECK_S", 0.001)
+    client.fail = lambda _: Timeout("echo")
+    breaker = Breaker("tcp://b:1", timeout_s=0.05, attempts=1, failures_max=8)
+    chunk = rows(1000)
+    async with exchange(client, breaker=breaker) as exchanging:
+        exchanging.feed(chunk)
+        await finished(chunk)
+        statuses = Counter(answer.status for answer in chunk.answers)
+        assert set(statuses) == {"TIMEOUT", "CIRCUIT_OPEN"}
+        assert statuses["TIMEOUT"] <= 20
+        client.fail = lambda _: None
+        while breaker.state is not BreakerState.CLOSED:
+            again = rows(3, "again")
+            exchanging.feed(again)
+            await finished(again)
+        last = rows(10, "last")
+        exchanging.feed(last)
+        await finished(last)
+    assert {answer.status for answer in last.answers} == {"OK"}
+
+
+async def test_after_the_deadline_nothing_is_sent_or_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mdp.spark.rows.exchange.CHECK_S", 0.001)
+    client.gate.clear()
+    chunk, later = rows(20), rows(20)
+    async with exchange(client, left_s=0.01) as exchanging:
+        exchanging.feed(chunk)
+        await finished(chunk)
+        exchanging.feed(later)
+        await finished(later)
+    assert {answer.status for one in (chunk, later) for answer in one.answers} == {"DEADLINE_EXCEEDED"}
+    assert len(client.asked) == 8
 
 
 def test_answers_are_taken_in_order_or_as_they_are_there() -> None:

@@ -148,6 +148,19 @@ def test_a_broker_that_is_not_there_fails_its_rows_and_not_the_job(spark: SparkS
     assert len(rows) == 200
 
 
+@pytest.mark.parametrize("batch", [0, 64])
+def test_an_absent_broker_costs_a_process_its_timeouts_once(spark: SparkSession, key_service: Processes, batch: int) -> None:
+    """Sixteen partitions of twenty windows would wait for minutes."""
+    answered = ask(spark.range(0, 80_000, 1, 16), key_service, broker="tcp://127.0.0.1:9", timeout=1.0, attempts=5, batch=batch)
+    assert answered.groupBy("_status").count().collect() == [("UNREACHABLE", 80_000)]
+
+
+def test_too_many_failures_fail_the_job_and_name_the_broker(spark: SparkSession, key_service: Processes) -> None:
+    answered = ask(spark.range(0, 1000, 1, 1), key_service, broker="tcp://127.0.0.1:9", timeout=0.3, attempts=1, max_failures=0.5)
+    with pytest.raises(PythonException, match=r"have no reply from keys at tcp://127.0.0.1:9, more than max_failures allows"):
+        answered.collect()
+
+
 def test_a_second_action_asks_again_under_the_same_keys(spark: SparkSession, key_service: Processes) -> None:
     answered = ask(spark.range(0, 500, 1, 2), key_service)
     first, second = answered.collect(), answered.collect()

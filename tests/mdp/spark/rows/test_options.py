@@ -21,6 +21,11 @@ def test_what_type_checkers_know_is_what_there_is() -> None:
         ({"window_bytes": 0}, "window_bytes is 1 or more"),
         ({"timeout": 0}, "timeout is"),
         ({"attempts": 0}, "attempts is"),
+        ({"batch": -1}, "batch is 0 to"),
+        ({"batch_bytes": 0}, "batch_bytes is"),
+        ({"batch_ms": -1}, "batch_ms is"),
+        ({"max_failures": -1}, "max_failures is"),
+        ({"deadline": 0}, "deadline is"),
     ],
 )
 def test_what_is_out_of_range_is_refused(options: DispatchOptions, reason: str) -> None:
