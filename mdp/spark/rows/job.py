@@ -94,8 +94,6 @@ def dispatch(
         ValueError, core.InvalidEndpoint: an argument is out of range, or a column is missing or exists already.
         TypeError: the schema has a type a reply cannot have, or the client has no such option.
     """
-    if options.get("batch"):
-        _check_batch(schema, decode, request, parts)
     reply = RAW_REPLY if schema is None else _struct(schema)
     bounds = Bounds(**options)
     _check(on_error, bounds, schema, decode, request, parts)
