@@ -94,14 +94,9 @@ def dispatch(
         ValueError, core.InvalidEndpoint: an argument is out of range, or a column is missing or exists already.
         TypeError: the schema has a type a reply cannot have, or the client has no such option.
     """
-    reply = RAW_REPLY if schema is None else _struct(schema)
     bounds = Bounds(**options)
     _check(on_error, bounds, schema, decode, request, parts)
-    to = _destination(broker, service, bounds, client_options, curve)
     reply = RAW_REPLY if schema is None else _struct(schema)
-    bounds = Bounds(**options)
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
     to = _destination(broker, service, bounds, client_options, curve)
     output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
     asked = _request_of(df, request, key)
