@@ -2,6 +2,8 @@
 #   make demo           3,376 airports through Spark and Majordomo, a table and a map in out/demo
 #   make demo KILL=1    the same with one worker process killed in the middle
 #   make test           lint, types, every test: what .ci/run runs
+#   make test-pure | test-compiled  every test on the sources as they are, or on the compiled modules; make test has a part of the second
+#   make wheels         compiled wheels in dist/, one for each Python found here (PYTHONS="python3.11 …")
 #   make docs           the documentation site, in out/site; open out/site/index.html
 #   make lowest         a part of the tests with the oldest allowed dependencies; make test does it too
 #   make lint | sim | fuzz | soak | bench | differential    one part of it, or longer
@@ -12,7 +14,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 LOWEST_STAMP := .venv-lowest/.installed
-SOURCES := $(wildcard majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy docs)
+SOURCES := $(wildcard hatch_build.py majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy docs)
 PYTEST := $(PY) -m pytest
 # Three test processes: with two, one of two processors waits half of the time for programs that start and for slow answers.
 # All Spark tests go to one of them and share its session.
@@ -25,7 +27,7 @@ LONG := --timeout 0 -o faulthandler_timeout=0
 # Some hundred programs are started, and each test process imports all modules: 14 s instead of 7 without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs lowest help venv java lint types test demo bench soak fuzz sim differential mutants clean
+.PHONY: docs test-pure test-compiled wheels lowest help venv java lint types test demo bench soak fuzz sim differential mutants clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -67,13 +69,44 @@ lowest: $(LOWEST_STAMP)
 	.venv-lowest/bin/python -m pytest -q $(SPREAD) -p no:cacheprovider -W default --disable-warnings -m "$$with" \
 		-k "not damaged" $(LOWEST)
 
-test: lint types lowest
-	@without="not soak"; said=""; \
+# What a peer can send and what machines make of it, and the comparison with libzmq: where a compiled module could differ from its source.
+COMPILED := tests/core/zmtp tests/core/pattern tests/core/machine tests/mdp/wire tests/mdp/broker tests/mdp/worker/test_session.py \
+	tests/mdp/client tests/interop/test_differential.py tests/test_compiled_modules.py
+COMPILED_PYTEST := cd out/compiled && ../../.venv-compiled/bin/python -m pytest -p no:cacheprovider
+MISSING := without="not soak"; said=""; \
 	.ci/setup java || { without="$$without and not spark"; said="$$said The Spark tests did not run: no Java."; }; \
 	.ci/setup browser || { without="$$without and not browser"; said="$$said The tests in a browser did not run: no Chromium."; }; \
-	.ci/setup strace || true; \
+	.ci/setup strace || true;
+
+test: $(STAMP)
+	@mkdir -p out; nice .ci/setup compiled >out/compiled.txt 2>&1 & compiling=$$!; \
+	$(MAKE) --no-print-directory lint types lowest || { kill $$compiling; exit 1; }; \
+	$(MISSING) \
 	echo "==> pytest, $(JOBS) processes"; \
-	$(PYTEST) $(SPREAD) --durations=25 -m "$$without" && { [ -z "$$said" ] || echo "$$said"; }
+	$(PYTEST) $(SPREAD) --durations=25 -m "$$without" || { kill $$compiling 2>/dev/null; exit 1; }; \
+	wait $$compiling; compiled=$$?; \
+	case $$compiled in \
+	0) echo "==> pytest on the compiled modules"; ( $(COMPILED_PYTEST) -q $(SPREAD) -m "$$without" $(COMPILED) ) || exit 1 ;; \
+	3) said="$$said $$(tail -n 1 out/compiled.txt)" ;; \
+	*) cat out/compiled.txt; exit 1 ;; \
+	esac; \
+	[ -z "$$said" ] || echo "$$said"
+
+test-pure: $(STAMP)
+	@$(MISSING) export MAJORDOMO_PURE=1; $(PYTEST) $(SPREAD) -m "$$without"; status=$$?; [ -z "$$said" ] || echo "$$said"; exit $$status
+
+test-compiled: $(STAMP)
+	@.ci/setup compiled
+	@$(MISSING) ( $(COMPILED_PYTEST) $(SPREAD) -m "$$without" ); status=$$?; [ -z "$$said" ] || echo "$$said"; exit $$status
+
+# Compiled for each Python; where one has no C compiler or mypyc, its wheel has the sources only.
+PYTHONS ?= python3.11 python3.12 python3.13
+wheels:
+	@mkdir -p dist; for python in $(PYTHONS); do \
+		"$$python" -c '' 2>/dev/null || { echo "no $$python here"; continue; }; \
+		echo "==> wheel for $$("$$python" -V)"; \
+		"$$python" -m pip wheel --disable-pip-version-check --quiet --no-deps --wheel-dir dist . || exit 1; \
+	done; ls dist
 
 demo: $(STAMP) java
 	$(VENV)/bin/mdp demo $(if $(filter-out 0 no,$(KILL)),--kill)
@@ -103,4 +136,4 @@ differential: $(STAMP)
 	DIFFERENTIAL=100000 $(PYTEST) tests/interop/test_differential.py -n $(JOBS) $(LONG)
 
 clean:
-	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf out build dist .venv-compiled .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from majordomo_toolkit import __version__
 from core import asyncio, capabilities, constants, error, errors, utils
-from core.capabilities import DRAFT_API, IPC_PATH_MAX_LEN, has, pyzmq_version, pyzmq_version_info, zmq_version, zmq_version_info
+from core.capabilities import DRAFT_API, IPC_PATH_MAX_LEN, compiled, has, pyzmq_version, pyzmq_version_info, zmq_version, zmq_version_info
 from core.constants import *  # noqa: F403 - the constants are the public face of a ZeroMQ binding
 from core.errors import *  # noqa: F403
 from core.frame import Frame, Message
@@ -39,7 +39,7 @@ __all__ = ["Authenticator", "Context", "Curve", "Encoded", "Frame", "MonitorEven
 __all__ += ["ZapReply", "ZapRequest", "__version__", "asyncio", "context_for", "curve_keypair", "curve_public", "has", "proxy", "run"]
 __all__ += ["zmq_version", "zmq_version_info"]
 __all__ += ["DRAFT_API", "IPC_PATH_MAX_LEN", "Message", "device", "error", "proxy_steerable", "pyzmq_version", "pyzmq_version_info"]
-__all__ += ["select", "utils"]
+__all__ += ["compiled", "select", "utils"]
 __all__ += constants.__all__  # a type checker takes what is not named here for private
 __all__ += errors.__all__
 

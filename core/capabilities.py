@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import socket
 import sys
+from types import FunctionType
 from typing import Final
 
-__all__ = ["DRAFT_API", "IPC_PATH_MAX_LEN", "has", "missing", "pyzmq_version", "pyzmq_version_info", "zmq_version", "zmq_version_info"]
+from core.pattern.pipe import Pipe
+
+__all__ = [
+    "DRAFT_API",
+    "IPC_PATH_MAX_LEN",
+    "compiled",
+    "has",
+    "missing",
+    "pyzmq_version",
+    "pyzmq_version_info",
+    "zmq_version",
+    "zmq_version_info",
+]
 
 # The release whose behaviour was observed (see `specs/`) and is followed.
 FOLLOWED: Final = (4, 3, 5)
@@ -62,6 +75,10 @@ def missing(module: str, name: str) -> AttributeError:
     if advice is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
     return AttributeError(f"{module} has no {name}: {advice}", name=name)
+
+
+# Whether the compiled modules of this installation are used, and not their source; the two behave the same.
+compiled: Final = not isinstance(Pipe.write, FunctionType)
 
 
 def has(capability: str) -> bool:

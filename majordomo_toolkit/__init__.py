@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
 
-from majordomo_toolkit import starting  # noqa: F401 - before slow imports
+from majordomo_toolkit import source_only, starting  # noqa: F401 - before other imports, which take longer
 from majordomo_toolkit.version import __version__
 
 __all__ = ["COMMANDS", "__version__", "zmtp"]

@@ -14,6 +14,7 @@ from gc import get_referents
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
+from mypy_extensions import mypyc_attr
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -34,6 +35,7 @@ _ARRAY_32: Final = b"\xdd"
 _unpackb: Final = msgpack.unpackb
 
 
+@mypyc_attr(native_class=False)
 class BadMsgpack(ValueError):
     """The peer's bytes are not one msgpack value within the limits."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from core.address import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
 from core.constants import Event
@@ -13,13 +14,9 @@ from core.errors import EINPROGRESS, EndpointError
 from core.machine.backoff import backoff_s
 from core.net.os_sockets import descriptor, open_ipc, open_tcp, tune
 from core.net.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from core.net.socket_port import SocketPort
-    from core.options import Options
-    from core.pattern.pipe import Pipe
+from core.net.socket_port import SocketPort  # noqa: TC001 - compiled: fields name it
+from core.options import Options  # noqa: TC001 - compiled: fields name it
+from core.pattern.pipe import Pipe  # noqa: TC001 - compiled: fields name it
 
 __all__ = ["Connector", "ReconnectDelay"]
 
@@ -116,13 +113,14 @@ class Connector:
             if isinstance(connect, NameConnect):
                 connect = parse_connect(await self.owner.context.resolve(connect.name))
             if isinstance(connect, TcpConnect):
-                return await open_tcp(connect, self.options, self._new_session)
+                return cast("Session", await open_tcp(connect, self.options, self._new_protocol))
             if isinstance(connect, IpcConnect):
-                return await open_ipc(connect, self._new_session)
+                return cast("Session", await open_ipc(connect, self._new_protocol))
         raise EndpointError(msg=f"{connect.endpoint} is not reached over a connection", endpoint=connect.endpoint)
 
-    def _new_session(self) -> Session:
-        return ConnectedSession(self.owner, self.pipe, self.endpoint, self._session_closed, self.options, self._connected)
+    def _new_protocol(self) -> asyncio.Protocol:
+        session = ConnectedSession(self.owner, self.pipe, self.endpoint, self._session_closed, self.options, self._connected)
+        return cast("asyncio.Protocol", session)
 
     def _connected(self, session: Session, transport: asyncio.Transport) -> None:
         self.session = session

@@ -7,6 +7,8 @@ are behind messages that have no place. So every quarter of a second the session
 
 from __future__ import annotations
 
+import asyncio  # noqa: TC003 - compiled: fields name it
+from collections.abc import Callable  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -17,9 +19,6 @@ from core.net.read_ahead import ReadAhead
 from core.zmtp.commands import command, ping
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
     from core.net.socket_port import MessageSink, SocketPort
     from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.connection import Connection
@@ -122,7 +121,8 @@ class KeptAlive(FrameReading):
     """Base of a session: heartbeats, and reading beyond the high-water mark; `Session` sets the attributes."""
 
     __slots__ = (
-        "_ahead", "_closed", "_closing", "_heartbeat", "_lost", "_outgoing", "_paused", "_pongs", "_sink", "_write", "connection", "owner",
+        "_ahead", "_closed", "_closing", "_heartbeat", "_lost", "_outgoing", "_paused", "_pongs", "_scheduler", "_sink", "_write",
+        "connection", "owner",
     )  # fmt: skip
 
     owner: SocketPort

@@ -10,13 +10,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from core.errors import EADDRINUSE, AddressInUse
-from core.pattern.pipe import DETACHED, UNLIMITED, Detached, Pipe
+from core.pattern.pipe import DETACHED, UNLIMITED, Passive, Pipe
 from core.zmtp.decoder import Encoded, Message, octets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.options import Options
+    from core.zmtp.frames import Given
 
 __all__ = ["InprocNames", "InprocPipe", "InprocSocket"]
 
@@ -34,7 +35,7 @@ class InprocSocket(Protocol):
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None: ...  # take a message from the other end
 
 
-class InprocPipe(Pipe, Detached):
+class InprocPipe(Pipe, Passive):
     """One end of a connection: its own engine, with the other end's inbox as its outbox.
 
     There is no transport, and messages are handed over when they are written; `flush` makes the sender wait.
@@ -75,7 +76,7 @@ class InprocPipe(Pipe, Detached):
         for message in waiting:
             self.write(message)
 
-    def write(self, frames: Message, first: int = 0) -> None:
+    def write(self, frames: Given, first: int = 0) -> None:
         """Hand a message to the other end; the list is copied, its frames are not."""
         body = frames[first]  # IndexError for an empty message, as with other pipes; the socket reports it
         if type(body) is bytes and len(frames) == 1 and not self._prefix:
@@ -93,7 +94,7 @@ class InprocPipe(Pipe, Detached):
         else:
             far.owner.received_inproc(far, message)
 
-    def write_many(self, messages: Sequence[Message]) -> None:
+    def write_many(self, messages: Sequence[Given]) -> None:
         for message in messages:
             self.write(message)
 
@@ -134,7 +135,7 @@ class InprocPipe(Pipe, Detached):
         self.connected = False
 
 
-def _owned(message: Message) -> Message:
+def _owned(message: Given) -> Message:
     owned: Message = []
     for frame in message:
         if type(frame) is Encoded:

@@ -11,14 +11,17 @@ small ones are.
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Final, Protocol
+from asyncio.protocols import BufferedProtocol  # not as `asyncio.BufferedProtocol`: mypyc wants the place of a base class
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from mypy_extensions import mypyc_attr
 
 from core.errors import LimitExceeded, RemoteProtocolError
 from core.zmtp.decoder import Decoder
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from core.options import Options
@@ -49,10 +52,13 @@ class SharedReading(Protocol):
     def later(self, session: FrameReading, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle: ...
 
 
-class FrameReading(asyncio.Protocol):
-    """Base of a session: messages that have begun, their frames and their progress; `Session` sets the attributes."""
+class FrameReading:
+    """Base of a session: messages that have begun, their frames and their progress; `Session` sets the attributes.
 
-    __slots__ = ("_decoder", "_partial", "_progress", "_progress_timer", "_scheduler", "_whole", "options", "pipe", "transport")
+    It has the methods of an `asyncio.Protocol` without inheriting from it, so that it compiles; see CONTRIBUTING.md.
+    """
+
+    __slots__ = ("_decoder", "_partial", "_progress", "_progress_timer", "_shared", "_whole", "options", "pipe", "transport")
 
     options: Options
     pipe: Pipe
@@ -61,8 +67,18 @@ class FrameReading(asyncio.Protocol):
     _partial: int  # bytes of the message that has begun, as counted in `WriteScheduler.partial`
     _progress: int  # bytes of it that were there when the timer was started
     _progress_timer: asyncio.TimerHandle | None
-    _scheduler: SharedReading
+    _shared: SharedReading  # of the loop
     _whole: bool  # a whole message has come since
+
+    # -- callbacks of the transport
+    @abstractmethod
+    def eof_received(self) -> bool: ...
+    @abstractmethod
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    @abstractmethod
+    def pause_writing(self) -> None: ...
+    @abstractmethod
+    def resume_writing(self) -> None: ...
 
     @abstractmethod
     def is_reading(self) -> bool: ...
@@ -82,17 +98,17 @@ class FrameReading(asyncio.Protocol):
             return
         if not self.count_partial(decoder.progress):
             return
-        pool = self._scheduler.large_frames
+        pool = self._shared.large_frames
         if pool.fits(decoder.begun_frame) and self._reads_clear() and self.transport is not None:
             pool.read(self, self.transport, decoder)
         if self._progress_timer is None and self.options.frame_ivl:
             self._whole = False
             self._progress = decoder.progress
-            self._progress_timer = self._scheduler.later(self, self.options.frame_ivl / 1000, self._progress_over)
+            self._progress_timer = self._shared.later(self, self.options.frame_ivl / 1000, self._progress_over)
 
     def count_partial(self, octets: int) -> bool:
         """Count the bytes of a message that has begun; fails the connection when all peers together hold too many (P4)."""
-        scheduler, limit = self._scheduler, self.options.max_partial_bytes
+        scheduler, limit = self._shared, self.options.max_partial_bytes
         scheduler.partial += octets - self._partial
         self._partial = octets
         if scheduler.partial <= limit or not octets:
@@ -158,7 +174,8 @@ class LargeFramePool:
             self._clock.after(IDLE_S)
 
 
-class LargeFrameReader(asyncio.BufferedProtocol):
+@mypyc_attr(native_class=False)
+class LargeFrameReader(BufferedProtocol):
     """Reads for a session while its peer sends large frames."""
 
     __slots__ = ("_at", "_bytes", "_decoder", "_end", "_heard", "_loop", "_buffer", "_pool", "_session", "_transport", "_view")
@@ -236,7 +253,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     def leave(self) -> None:
         self._pool.left(self, self._buffer)
-        switch(self._transport, self._session)
+        switch(self._transport, cast("asyncio.BaseProtocol", self._session))
 
     def check(self) -> None:
         """Leave if nothing was read since the last check and no frame has begun."""

@@ -80,8 +80,8 @@ class Listener:
         if self._closed:
             self._server.close()
 
-    def _accept(self) -> Session:
-        return AcceptedSession(self._owner, self)
+    def _accept(self) -> asyncio.Protocol:
+        return cast("asyncio.Protocol", AcceptedSession(self._owner, self))
 
     def _accept_failed(self, error: OSError) -> None:
         reason = error.strerror or str(error)

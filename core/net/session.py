@@ -80,7 +80,7 @@ class Session(Writing):
         self._write: Callable[[bytes], None] = write_nothing
         self.connection: Connection | None = None
         self._loop = asyncio.get_running_loop()
-        self._scheduler = owner.scheduler
+        self._shared = self._scheduler = owner.scheduler
         self._on_closed = on_closed
         self._phase = Phase.ENDED
         self._translates = False

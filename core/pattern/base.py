@@ -6,8 +6,8 @@ engines below the pipes move bytes. Neither is known here. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from core.errors import OperationNotSupported
 from core.pattern.fair_queue import FairQueue
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from core.options import Options
     from core.pattern.pipe import Pipe
     from core.zmtp.decoder import Message
+    from core.zmtp.frames import Given
     from core.zmtp.limits import PeerLimits
 
 __all__ = ["Counters", "Pattern"]
@@ -59,14 +60,16 @@ class Counters:
         setattr(self, name, getattr(self, name) + 1)
 
     def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in Counters.__slots__}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 class Pattern:
-    """Base of the patterns: receives are fair-queued, sends are not possible."""
+    """Base of the patterns: receives are fair-queued unless `receives` is False, sends are not possible."""
 
     type_name: ClassVar[bytes] = b""  # Socket-Type of the handshake
     announces_identity: ClassVar[bool] = False  # READY carries Identity (ZMTP-38)
+    receives: ClassVar[bool] = True  # has a receiving direction (SOCK-12)
+    as_queued: ClassVar[bool] = True  # `recv` does no more than to take the next message of the fair queue
     plain: ClassVar[bool] = True  # received messages reach the application unchanged, so that a receiver can take them directly
     keeps_connecting: ClassVar[bool] = False  # the pipe of a connect() can be sent to before its first handshake (SOCK-02)
     one_per_endpoint: ClassVar[bool] = False  # a second connect() to the same endpoint has no effect (SOCK-11)
@@ -77,8 +80,6 @@ class Pattern:
         self.inbound = FairQueue()
         # Called by REQ and REP when a send makes `recv` possible or the other way round.
         self.on_state_change: Callable[[], object] = lambda: None
-        if type(self).recv is Pattern.recv:
-            self.recv = self.inbound.pop  # type: ignore[method-assign]  # hot path: one call less
         self.pipes: dict[Pipe, None] = {}
 
     # -- pipes come and go
@@ -118,13 +119,16 @@ class Pattern:
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
         """Take received messages; returns those for the application, which the caller queues."""
-        return messages
+        if self.receives:
+            return messages
+        self.counters.unexpected += len(messages)  # the peer should not have sent them
+        return []
 
-    def send(self, frames: Message) -> bool:
+    def send(self, frames: Given) -> bool:
         """Send one message, or drop it if the pattern drops; returns False if it has to wait."""
         raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not send")
 
-    def send_many(self, messages: Sequence[Message]) -> int:
+    def send_many(self, messages: Sequence[Given]) -> int:
         """Send in order until one has to wait; returns how many were sent."""
         count = 0
         send = self.send
@@ -134,7 +138,7 @@ class Pattern:
             count += 1
         return count
 
-    def judge(self, frames: Message) -> MessageTooLarge | None:
+    def judge(self, frames: Given) -> MessageTooLarge | None:
         """Return why the message exceeds the announced limits of its peer, None if it does not."""
         return None
 
@@ -149,11 +153,26 @@ class Pattern:
         """Return the pipe that all messages would go to, None if there is not exactly one."""
         return None
 
+    def router(self) -> Callable[[bytes], Pipe | None]:
+        """Return what `route` does, as `receiver`."""
+        return self.route
+
+    def receiver(self) -> Callable[[], Message | None]:
+        """Return what `recv` does: on the hot path of most patterns that is one call less."""
+        return self.inbound.pop if self.as_queued else self.recv
+
     def recv(self) -> Message | None:
+        if not self.receives:
+            self._refuse_recv()
         return self.inbound.pop()
 
     def recv_many(self) -> list[Message]:
+        if not self.receives:
+            self._refuse_recv()
         return self.inbound.pop_many()
+
+    def _refuse_recv(self) -> NoReturn:
+        raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not receive")
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
         """Undo a `recv` whose message was not consumed."""
@@ -164,18 +183,3 @@ class Pattern:
 
     def writable(self) -> bool:
         return False
-
-
-class SendOnly(Pattern):
-    """Base of the patterns without a receiving direction (SOCK-12)."""
-
-    def recv(self) -> Message | None:
-        raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not receive")
-
-    def recv_many(self) -> list[Message]:
-        raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not receive")
-
-    def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
-        """Drop and count messages that the peer should not have sent."""
-        self.counters.unexpected += len(messages)
-        return []

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from core.pattern.base import Counters
     from core.pattern.pipe import Pipe
     from core.zmtp.decoder import Message
+    from core.zmtp.frames import Given
 
 __all__ = ["distribute", "has_room"]
 
@@ -20,7 +21,7 @@ def has_room(pipe: Pipe) -> bool:
     return len(pipe.outbox) < pipe.limit or pipe.engine.flush()
 
 
-def distribute(pipes: Iterable[Pipe], frames: Message, counters: Counters) -> None:
+def distribute(pipes: Iterable[Pipe], frames: Given, counters: Counters) -> None:
     """Send one message to every pipe with capacity; count the full pipes, and those whose limits it exceeds."""
     piece = encode_message(frames)
     decoded: Message | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Given
 
 __all__ = ["LoadBalancer"]
 
@@ -55,7 +55,7 @@ class LoadBalancer:
             self._next = at
         return None
 
-    def send(self, frames: Message, first: int = 0) -> bool:
+    def send(self, frames: Given, first: int = 0) -> bool:
         """Send one message; returns False when all pipes are full."""
         pipe = self.choose()
         if pipe is None:

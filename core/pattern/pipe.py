@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from mypy_extensions import trait
+
 from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message, encode_pair, encode_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.errors import MessageTooLarge
+    from core.zmtp.frames import Given
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Pipe"]
+__all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Passive", "Pipe"]
 
 UNLIMITED: Final = 2**62  # a high-water mark of 0 means none
 # From this size on bytes are written at once and not at the end of the loop iteration: joining saves little, waiting costs memory.
@@ -42,8 +45,9 @@ class Engine(Protocol):
     def abort_with(self, reason: str) -> None: ...  # close the connection because of the peer
 
 
-class Detached:
-    """Engine without a connection: everything waits, and subscriptions are sent on a new connection."""
+@trait
+class Passive:
+    """Base of engines that move nothing by themselves."""
 
     __slots__ = ()
 
@@ -65,6 +69,12 @@ class Detached:
     def subscribe(self, topic: bytes, subscribe: bool) -> None: ...
     def mute(self, dropped: Callable[[int], None]) -> None: ...
     def abort_with(self, reason: str) -> None: ...
+
+
+class Detached(Passive):
+    """Engine without a connection: everything waits, and subscriptions are sent on a new connection."""
+
+    __slots__ = ()
 
 
 DETACHED: Final[Engine] = Detached()
@@ -112,7 +122,7 @@ class Pipe:
         self.rcvhwm_bytes = rcvhwm_bytes or UNLIMITED
         self.limit = self._sndhwm if self._heavy < self._sndhwm_bytes else 0
 
-    def write(self, frames: Message, first: int = 0) -> None:
+    def write(self, frames: Given, first: int = 0) -> None:
         """Encode `frames[first:]` into the outbox. The caller has checked the capacity."""
         body = frames[-1]
         size = len(body)
@@ -141,7 +151,7 @@ class Pipe:
             piece = encode_message(frames, first)
         self.write_octets(piece)
 
-    def _write_large(self, frames: Message, first: int) -> None:
+    def _write_large(self, frames: Given, first: int) -> None:
         """As `write`, without copying the body."""
         parts = encode_parts(frames, first)
         outbox = self.outbox
@@ -159,7 +169,7 @@ class Pipe:
         if self._heavy >= HEAVY:
             self.engine.flush()
 
-    def write_many(self, messages: Sequence[Message]) -> None:
+    def write_many(self, messages: Sequence[Given]) -> None:
         outbox = self.outbox
         for frames in messages:
             count = len(frames)
@@ -275,10 +285,10 @@ class ConflatingPipe(Pipe):
     # do nothing: marks have no meaning here
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None: ...
 
-    def write(self, frames: Message, first: int = 0) -> None:
+    def write(self, frames: Given, first: int = 0) -> None:
         self.write_octets(encode_message(frames, first))
 
-    def write_many(self, messages: Sequence[Message]) -> None:
+    def write_many(self, messages: Sequence[Given]) -> None:
         for frames in messages:
             self.write(frames)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from core.pattern.base import Counters, Pattern, SendOnly
+from core.pattern.base import Counters, Pattern
 from core.pattern.load_balancer import LoadBalancer
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from core.errors import MessageTooLarge
     from core.options import Options
     from core.pattern.pipe import Pipe
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Given
 
 __all__ = ["Balanced", "Pull", "Push"]
 
@@ -52,7 +52,7 @@ class Balanced(Pattern):
         if not pipe.listed and pipe in self.pipes and self.available(pipe):
             self.outbound.add(pipe)
 
-    def send(self, frames: Message) -> bool:
+    def send(self, frames: Given) -> bool:
         """Send to the next peer with capacity (SOCK-09); never drops."""
         outbound = self.outbound
         pipes = outbound.pipes
@@ -63,7 +63,7 @@ class Balanced(Pattern):
                 return True
         return outbound.send(frames)
 
-    def send_many(self, messages: Sequence[Message]) -> int:
+    def send_many(self, messages: Sequence[Given]) -> int:
         """As `send` for each; to a single peer at once."""
         pipes = self.outbound.pipes
         if len(pipes) == 1:
@@ -77,7 +77,7 @@ class Balanced(Pattern):
                 return count
         return super().send_many(messages)
 
-    def judge(self, frames: Message) -> MessageTooLarge | None:
+    def judge(self, frames: Given) -> MessageTooLarge | None:
         """See `Pattern`; the message may go to any of the peers."""
         limits = self.limits()
         return None if limits is None else limits.judge(frames)
@@ -91,10 +91,12 @@ class Balanced(Pattern):
         return self.outbound.has_room()
 
 
-class Push(Balanced, SendOnly):
+class Push(Balanced):
     """Round robin to the PULL peers."""
 
     type_name: ClassVar[bytes] = b"PUSH"
+    receives: ClassVar[bool] = False
+    as_queued: ClassVar[bool] = False
 
 
 class Pull(Pattern):

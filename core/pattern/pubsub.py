@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
-from core.pattern.base import Counters, Pattern, SendOnly
+from core.pattern.base import Counters, Pattern
 from core.pattern.distributor import distribute, has_room
 from core.pattern.pipe import Detached, Pipe
 from core.pattern.subscriptions import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from core.options import Options
     from core.zmtp.decoder import Message
+    from core.zmtp.frames import Given
 
 __all__ = ["Pub", "Sub", "XPub", "XSub"]
 
@@ -39,6 +40,7 @@ class XPub(Pattern):
     """A publisher whose application receives the subscriptions (PSB-03..07, 11..13)."""
 
     type_name: ClassVar[bytes] = b"XPUB"
+    as_queued: ClassVar[bool] = False
     plain: ClassVar[bool] = False
 
     def __init__(self, options: Options, counters: Counters) -> None:
@@ -116,13 +118,13 @@ class XPub(Pattern):
 
     def recv(self) -> Message | None:
         """Take the next report or upstream message; remembers its peer for manual mode (PSB-11)."""
-        message = self.inbound.pop()
+        message = super().recv()
         if message is not None:
             self._asker = self._askers.popleft()
         return message
 
     def recv_many(self) -> list[Message]:
-        messages = self.inbound.pop_many()
+        messages = super().recv_many()
         for _ in messages:
             self._asker = self._askers.popleft()
         return messages
@@ -138,7 +140,7 @@ class XPub(Pattern):
             decide = self.subscriptions.grant if subscribe else self.subscriptions.revoke
             decide(self._asker, topic)
 
-    def send(self, frames: Message) -> bool:
+    def send(self, frames: Given) -> bool:
         """Publish; never waits, except with XPUB_NODROP when a matching peer is full (PSB-01, PSB-03)."""
         pipes = self.subscriptions.match(bytes(frames[0]))
         if not pipes:
@@ -156,12 +158,12 @@ class XPub(Pattern):
         return True
 
 
-class Pub(SendOnly, XPub):
+class Pub(XPub):
     """A publisher that does not report subscriptions (PSB-04)."""
 
     type_name: ClassVar[bytes] = b"PUB"
+    receives: ClassVar[bool] = False
     one_per_endpoint: ClassVar[bool] = True
-    deliver = XPub.deliver
 
     def _report(self, pipe: Pipe, reports: list[bytes]) -> None: ...  # drop the reports
 
@@ -205,7 +207,7 @@ class XSub(Pattern):
             if pipe.connected:
                 pipe.engine.subscribe(topic, subscribe)
 
-    def send(self, frames: Message) -> bool:
+    def send(self, frames: Given) -> bool:
         """Take `01topic` / `00topic` as subscriptions, send anything else to every publisher; never waits."""
         parsed = parse_subscription(bytes(frames[0])) if len(frames) == 1 else None
         if parsed is None:
@@ -224,6 +226,7 @@ class Sub(XSub):
     """A subscriber: filters received messages again, and does not send (ZMTP-69, PSB-10)."""
 
     type_name: ClassVar[bytes] = b"SUB"
+    as_queued: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     one_per_endpoint: ClassVar[bool] = True
 
@@ -275,5 +278,8 @@ class Sub(XSub):
             self.inbound.pop()
         return bool(active)
 
-    send = Pattern.send
-    writable = Pattern.writable
+    def send(self, frames: Given) -> bool:
+        return Pattern.send(self, frames)
+
+    def writable(self) -> bool:
+        return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.errors import BadState, HostUnreachable
 from core.pattern.base import Counters, Pattern
@@ -12,11 +12,12 @@ from core.zmtp.decoder import Encoded, Message, encode_message, encode_pair
 from core.zmtp.zap import PROVEN_PROPERTIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from core.errors import MessageTooLarge
     from core.options import Options
     from core.pattern.pipe import Pipe
+    from core.zmtp.frames import Given
 
 __all__ = ["Dealer", "Rep", "Req", "Router"]
 
@@ -38,8 +39,14 @@ class Router(Pattern):
     def __init__(self, options: Options, counters: Counters, first_id: int) -> None:
         super().__init__(options, counters)
         self.routes: dict[bytes, Pipe] = {}  # routing id → pipe, of peers that can be sent to
-        self.route = self.routes.get  # type: ignore[method-assign, assignment]  # one call less on the hot path
         self._next_id = first_id & 0xFFFFFFFF
+
+    def route(self, routing_id: bytes) -> Pipe | None:
+        """Return the pipe of a peer that can be sent to."""
+        return self.routes.get(routing_id)
+
+    def router(self) -> Callable[[bytes], Pipe | None]:
+        return self.routes.get
 
     def attach(self, pipe: Pipe) -> bool:
         """Take a pipe; a name set by CONNECT_ROUTING_ID can be sent to at once (RTR-10)."""
@@ -99,11 +106,11 @@ class Router(Pattern):
         if self.routes.get(pipe.routing_id) is pipe:
             del self.routes[pipe.routing_id]
 
-    def judge(self, frames: Message) -> MessageTooLarge | None:
+    def judge(self, frames: Given) -> MessageTooLarge | None:
         pipe = self.routes.get(frames[0]) if frames else None
         return None if pipe is None or pipe.limits is None else pipe.limits.judge(frames, 1)
 
-    def send(self, frames: Message) -> bool:
+    def send(self, frames: Given) -> bool:
         """Route `[routing id][frame…]`; drops, or with MANDATORY raises HostUnreachable for an unknown id, or waits (RTR-04..06)."""
         pipe = self.routes.get(frames[0])
         if pipe is None:
@@ -123,11 +130,11 @@ class Router(Pattern):
         pipe.write(frames, 1)
         return True
 
-    def send_many(self, messages: Sequence[Message]) -> int:
+    def send_many(self, messages: Sequence[Given]) -> int:
         """As `send` for each. Hot path of every broker, so the common case is inlined."""
         routes = self.routes
         count = 0
-        last: bytes | None = None
+        last: Any = None
         pipe: Pipe | None = None
         for frames in messages:
             if frames[0] is not last:  # replies of a batch mostly go to one client
@@ -173,6 +180,7 @@ class Req(Balanced):
     """Strictly a request, then its reply (REQ-01..10)."""
 
     type_name: ClassVar[bytes] = b"REQ"
+    as_queued: ClassVar[bool] = False
     announces_identity: ClassVar[bool] = True
     plain: ClassVar[bool] = False
     one_per_endpoint: ClassVar[bool] = True
@@ -184,14 +192,14 @@ class Req(Balanced):
         self._waiting = False
         self._request_id = first_id & 0xFFFFFFFF
 
-    def judge(self, frames: Message) -> MessageTooLarge | None:
+    def judge(self, frames: Given) -> MessageTooLarge | None:
         """See `Pattern`; the envelope counts."""
         limits = self.limits()
         if limits is None:
             return None
         return limits.judge(frames, parts=2, octets=4) if self.options.req_correlate else limits.judge(frames, parts=1)
 
-    def send(self, frames: Message) -> bool:
+    def send(self, frames: Given) -> bool:
         """Send a request; earlier received messages are discarded (REQ-06).
 
         Raises BadState: the reply to the last request has not been taken, and REQ_RELAXED is off (REQ-02, REQ-09).
@@ -213,7 +221,7 @@ class Req(Balanced):
         self._waiting = True
         return True
 
-    def send_many(self, messages: Sequence[Message]) -> int:
+    def send_many(self, messages: Sequence[Given]) -> int:
         """One at a time: a second request needs the reply to the first."""
         return Pattern.send_many(self, messages)
 
@@ -280,6 +288,7 @@ class Rep(Pattern):
     """Strictly a request, then our reply, which goes back along its envelope (REP-01..06)."""
 
     type_name: ClassVar[bytes] = b"REP"
+    as_queued: ClassVar[bool] = False
     plain: ClassVar[bool] = False
 
     def __init__(self, options: Options, counters: Counters) -> None:
@@ -314,13 +323,13 @@ class Rep(Pattern):
         super().put_back(self._requester, [*(self._envelope or []), *message])
         self._requester = self._envelope = None
 
-    def judge(self, frames: Message) -> MessageTooLarge | None:
+    def judge(self, frames: Given) -> MessageTooLarge | None:
         pipe = self._requester
         if pipe is None or pipe.limits is None or self._envelope is None:
             return None
         return pipe.limits.judge([*self._envelope, *frames])
 
-    def send(self, frames: Message) -> bool:
+    def send(self, frames: Given) -> bool:
         """Send the reply; never waits, raises BadState if there is no request to answer (REP-02, REP-03)."""
         if self._envelope is None:
             raise BadState(msg="a REP socket has to receive before it answers")

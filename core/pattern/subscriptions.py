@@ -16,6 +16,8 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from core.constants import ProtocolErrorCode
 from core.errors import RemoteProtocolError
 from core.pattern.topic_trie import TopicMap
@@ -48,6 +50,7 @@ _NESTED_MAX = 16
 _FEW_TOPICS = 16
 
 
+@mypyc_attr(native_class=False)
 class SubscriptionLimit(RemoteProtocolError):
     """A peer has too many subscriptions."""
 

@@ -8,8 +8,11 @@ nothing in a burst, a hundredth of a message that a receiver waits for.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
+
+from mypy_extensions import mypyc_attr
 
 from core.errors import WrongOwner
 
@@ -21,19 +24,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Owned"]
 
+# See `SocketBase`.
+_SLOTS: Final = ("_ended", "_loop", "_owner_thread", "_put", "_put_now", "_puts", "_take", "_take_now", "_unguarded", "_waiting")
 BURST: Final = 64  # sends after which the rest of the iteration is not checked; below, the callback of the loop costs more
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Owned:
     """The calls by which a socket receives from its pattern and sends to it, guarded."""
 
-    if not TYPE_CHECKING:  # see `SocketBase`
-        __slots__ = ("_ended", "_loop", "_put", "_put_now", "_puts", "_take", "_take_now", "_thread", "_unguarded", "_waiting")
+    __slots__ = _SLOTS
 
     def __init__(self, take: Callable[[], Message | None], put: Callable[[Message], bool], waiting: Collection[object]) -> None:
         self._ended = False  # the socket or its context is closed
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first use
-        self._thread = 0  # of that loop; 0 before the first use, and after the end
+        self._owner_thread = 0  # of that loop; 0 before the first use, and after the end
         self._puts = 0  # sends since the guard was set
         self._unguarded = False
         self._waiting = waiting  # not empty while there are messages
@@ -42,11 +47,10 @@ class Owned:
         self._take: Callable[[], Message | None] = self._take_guarded
         self._put: Callable[[Message], bool] = self._put_guarded
 
-    if TYPE_CHECKING:
-
-        @property
-        def scheduler(self) -> WriteScheduler:
-            """See `SocketBase`."""
+    @property
+    @abstractmethod
+    def scheduler(self) -> WriteScheduler:
+        """See `SocketBase`."""
 
     def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Belong to the first loop that uses the socket, until that loop is closed."""
@@ -55,7 +59,7 @@ class Owned:
                 raise WrongOwner(msg="this socket is used on another event loop; make one for each loop")
             self._loop = loop
             if not self._ended:
-                self._thread = get_ident()
+                self._owner_thread = get_ident()
 
     def enter(self) -> None:
         """Check a call from a thread not known as the owner; raises WrongOwner if another one is."""
@@ -82,7 +86,7 @@ class Owned:
 
     def use_nothing(self) -> None:
         self._ended = True
-        self._thread = 0
+        self._owner_thread = 0
         self._unguarded = False
         self._take = self._take_now = self._put = self._put_now = self._refuse
 
@@ -102,7 +106,7 @@ class Owned:
             self._put = self._put_now
 
     def _take_guarded(self) -> Message | None:
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
         message = self._take_now()
         if message is not None and self._waiting:
@@ -110,7 +114,7 @@ class Owned:
         return message
 
     def _put_guarded(self, frames: Message) -> bool:
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
         self._puts += 1
         if self._puts == BURST:

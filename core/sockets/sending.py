@@ -6,6 +6,8 @@ import asyncio
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from core import constants as c
 from core.errors import EAGAIN, EINVAL, Again, ZMQError
 from core.runtime.ownership import Owned
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from core.sockets.endpoints import Endpoints
     from core.sockets.futures import Awaitable
     from core.zmtp.decoder import Message
+    from core.zmtp.frames import Given
 
 __all__ = ["Sending"]
 
@@ -31,11 +34,11 @@ _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half
 _NOBLOCK: Final = int(c.NOBLOCK)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sending(Owned):
     """Base of a socket; `SocketBase` has the attributes."""
 
-    if not TYPE_CHECKING:  # see `SocketBase`
-        __slots__ = ()
+    __slots__ = ()
 
     context: SocketContext
     options: Options
@@ -74,7 +77,7 @@ class Sending(Owned):
 
     def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
         """Send in the uncommon ways: piecewise, without waiting, or from another sequence than a list."""
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
         frames = [*self._partial, *msg_parts]
         self._partial = []
@@ -96,7 +99,7 @@ class Sending(Owned):
             raise
         return self._send_parts((data,), flags)
 
-    def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
+    def send_many(self, messages: Sequence[Given]) -> Awaitable[None]:
         """Send a batch, in order; acts at once, and waits only for messages that find no capacity.
 
         Messages beyond the limits their peer has announced are dropped, counted as `beyond_peer` and logged; the others are sent.
@@ -104,7 +107,7 @@ class Sending(Owned):
         Raises:
             ZMQError: EINVAL, a message without any frame; those before it may have been sent.
         """
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
         if self._judging:
             messages = self._within(messages)
@@ -121,7 +124,7 @@ class Sending(Owned):
 
     def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
         _refuse_bad(messages)
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
         if self._endpoints.start_deferred() and not self._senders:
             count = self.pattern.send_many(messages)
@@ -144,7 +147,7 @@ class Sending(Owned):
         The fastest way to answer: on ROUTER to one peer, on DEALER to the next peer (`routing_id` is ignored). The bytes must be whole ZMTP
         frames within the limits of the peer; they are not checked. Without capacity it acts like `send_many`.
         """
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
         pipe = self._route(routing_id)
         if pipe is None or self._senders or not pipe.write_pieces(pieces):
@@ -193,7 +196,7 @@ class Sending(Owned):
             self._drop_beyond(error)
         return errors
 
-    def _put_judged(self, frames: Message) -> bool:
+    def _put_judged(self, frames: Given) -> bool:
         """Send one message, if it is within the limits of its peer.
 
         Raises:
@@ -211,7 +214,7 @@ class Sending(Owned):
             self._warn_beyond("message dropped for subscribers whose limits it exceeds", octets=sum(map(len, frames)))
         return sent
 
-    def _within(self, messages: Sequence[Message], *, alone: bool = False) -> list[Message]:
+    def _within(self, messages: Sequence[Given], *, alone: bool = False) -> list[Message]:
         """Return the messages of a batch within the limits; the others are dropped, or a single one raises."""
         within: list[Message] = []
         for message in messages:
@@ -232,7 +235,7 @@ class Sending(Owned):
         self.context.warnings.warning(("beyond_peer", self.type_name), "%s", text, **fields)
 
 
-def _refuse_bad(messages: Sequence[Message]) -> None:
+def _refuse_bad(messages: Sequence[Given]) -> None:
     """Raise ZMQError (EINVAL) for a message without any frame, TypeError for a frame that is not bytes-like."""
     for message in messages:
         if not message:

@@ -111,8 +111,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
 
     context: SocketsContext
 
-    if not TYPE_CHECKING:  # see `SocketBase`
-        __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     # -- endpoints
 
@@ -242,7 +241,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
                 return Ready(message)
         if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
             return self._receive_later(None, flags)
-        if receivers and get_ident() != self._thread:  # else the guard has checked
+        if receivers and get_ident() != self._owner_thread:  # else the guard has checked
             self.enter()
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -275,7 +274,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
 
     def recv_many(self) -> Awaitable[list[Message]]:
         """Receive all queued messages, at least one."""
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
         if not self._receivers and not self._parts:
             messages = self.pattern.recv_many()
@@ -305,7 +304,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         return first
 
     def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape) -> Awaitable[Any]:
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
         if self._endpoints.deferred:
             self._endpoints.start_deferred()
@@ -435,7 +434,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
 
     def _check_owner(self) -> None:
         self.check_open()
-        if get_ident() != self._thread:
+        if get_ident() != self._owner_thread:
             self.enter()
 
     def end_in_child(self) -> None:

@@ -14,6 +14,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from core import constants as c
 from core.errors import AuthenticationRefused, InvalidOption, LimitExceeded, ZMQError
 from core.options import Options, OptionValue
@@ -60,7 +62,17 @@ Express = Callable[[bytes, bytes, int], int]  # (routing id, bytes, longest mess
 PeerWatcher = Callable[[bytes, bool], None]
 MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 
+# Slots refuse misspelt options, and are faster than a dictionary. Written in the class, they would hide the options from type checkers,
+# for which these are properties.
+_SLOTS: Final = (
+    "_active", "_again", "_batch_receiver", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
+    "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving",
+    "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
+    "security", "socket_type", "takes_inproc", "type_name",
+)  # fmt: skip
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SocketBase(Sending):
     """State of a socket, and the calls from its connections.
 
@@ -78,14 +90,7 @@ class SocketBase(Sending):
         takes_inproc: a message may be put directly into an inbox that is not empty.
     """
 
-    if not TYPE_CHECKING:  # for type checkers slots would hide the options, which are properties
-        # Slots refuse misspelt options, and are faster than a dictionary.
-        __slots__ = (
-            "_active", "_again", "_batch_receiver", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
-            "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving",
-            "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
-            "security", "socket_type", "takes_inproc", "type_name", "__weakref__",
-        )  # fmt: skip
+    __slots__ = _SLOTS
 
     def __init__(self, context: SocketContext, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
         self.context = context
@@ -108,9 +113,9 @@ class SocketBase(Sending):
         self._plain = self.pattern.plain
         self.pattern.on_state_change = self._on_state_change
         self._again = False  # pending receives are about to be served again
-        super().__init__(self.pattern.recv, self.pattern.send, self._active)
+        super().__init__(self.pattern.receiver(), self.pattern.send, self._active)
         self._judging = False  # some peer has announced limits
-        self._route: Callable[[bytes], Pipe | None] = self.pattern.route
+        self._route: Callable[[bytes], Pipe | None] = self.pattern.router()
         self._receiver: Receiver | None = None  # called with each batch, decoded; one of the two is None
         self._batch_receiver: BatchReceiver | None = None
         self._scheduler: WriteScheduler | None = None  # of the loop on which the receiver is called
@@ -170,7 +175,7 @@ class SocketBase(Sending):
         if single and len(message) > 1:
             if self._parts == message[1:]:
                 self._parts = []
-                self.use_to_take(self.pattern.recv)
+                self.use_to_take(self.pattern.receiver())
             else:
                 message, rest = message[:1], True  # the frames behind it were received too
         if rest and not self._parts:
@@ -183,7 +188,7 @@ class SocketBase(Sending):
 
     def _take_parts(self) -> Message | None:
         message, self._parts = self._parts, []
-        self.use_to_take(self.pattern.recv)
+        self.use_to_take(self.pattern.receiver())
         return message
 
     def _fail_receiver(self) -> None:
@@ -376,7 +381,7 @@ class SocketBase(Sending):
             messages = self.pattern.deliver(pipe, batch.messages())
             if not messages:
                 self._dispatch_pending()
-            elif type(self.pattern).recv is not Pattern.recv:
+            elif not self.pattern.as_queued:
                 self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
                 self._hand_over_queued()
             else:

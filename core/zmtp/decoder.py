@@ -180,7 +180,7 @@ class Decoder:
             self._frames += frames_between(octets, start, at)
         self._held = len(octets) - at
         if self._held:
-            self._chunks.append(octets[at:])
+            self._chunks.append(octets[at:] if at else octets)  # compiled, a slice of everything is a copy
         self.begun = True
 
     def _resume(self, data: bytes) -> Batch:

@@ -8,7 +8,9 @@ On the hot path: headers of short frames come from a table, and frames that are 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from mypy_extensions import mypyc_attr
 
 from core.errors import RemoteProtocolError
 
@@ -24,6 +26,7 @@ __all__ = [
     "MORE_HEADERS",
     "UNPACK_SIZE",
     "Encoded",
+    "Given",
     "Message",
     "decode_frames",
     "encode_command",
@@ -49,6 +52,7 @@ LONG_HEADER: Final = Struct(">BQ").pack  # (flags, size)
 UNPACK_SIZE: Final = Struct(">Q").unpack_from
 
 
+@mypyc_attr(native_class=False)
 class Encoded(bytes):
     """Whole encoded frames, the last one without MORE: a message, or the tail of one, as it goes over the wire.
 
@@ -73,6 +77,7 @@ class Encoded(bytes):
 
 
 Message = list[bytes]
+Given = list[Any]  # as an application gives it: bytes-like frames, which the encoding copies where they could change
 
 
 def encode_frame(body: bytes, more: bool = False) -> bytes:
@@ -107,7 +112,7 @@ def octets_of(frame: object) -> bytes:
     raise TypeError(f"a frame must be bytes-like, not {type(frame).__name__}")
 
 
-def encode_pair(head: bytes, body: bytes) -> bytes:
+def encode_pair(head: Any, body: Any) -> bytes:
     """Encode a message of two items, the shape of most requests and replies: `[frame, frame]` or `[frame, Encoded]`."""
     if type(head) is bytes:
         head_size, size = len(head), len(body)
@@ -121,7 +126,7 @@ def encode_pair(head: bytes, body: bytes) -> bytes:
     return _encode((head, body), 0)
 
 
-def encode_message(frames: Sequence[bytes], first: int = 0) -> bytes:
+def encode_message(frames: Sequence[Any], first: int = 0) -> bytes:
     """Encode `frames[first:]`, one or more, as one message; an `Encoded` may stand last."""
     count = len(frames) - first
     if count == 2:
@@ -131,11 +136,11 @@ def encode_message(frames: Sequence[bytes], first: int = 0) -> bytes:
     return _encode(frames, first)
 
 
-def _encode(frames: Sequence[bytes], first: int) -> bytes:
+def _encode(frames: Sequence[Any], first: int) -> bytes:
     return b"".join(encode_parts(frames, first))
 
 
-def encode_parts(frames: Sequence[bytes], first: int = 0) -> list[bytes]:
+def encode_parts(frames: Sequence[Any], first: int = 0) -> list[bytes]:
     """As `encode_message`, in pieces that joined give its octets: a transport can write them without a copy of large ones."""
     last = len(frames) - 1
     pieces: list[bytes] = []

@@ -13,7 +13,7 @@ as decimal numbers. The limits of a peer that announces none, like those of libz
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import MessageTooLarge
 from core.zmtp.frames import Encoded, frame_at, octets_of
@@ -95,7 +95,7 @@ class PeerLimits:
         parts, message, frame = (_number(metadata.get(name.lower())) for name in (_PARTS, _MESSAGE, _FRAME))
         return None if parts == message == frame == UNTOLD else cls(parts, message, frame)
 
-    def judge(self, frames: Sequence[bytes], first: int = 0, *, parts: int = 0, octets: int = 0) -> MessageTooLarge | None:
+    def judge(self, frames: Sequence[Any], first: int = 0, *, parts: int = 0, octets: int = 0) -> MessageTooLarge | None:
         """Return why the peer would refuse `frames[first:]`, None if it would not; the last may be an `Encoded`.
 
         Args:

@@ -14,6 +14,7 @@ from core.options import Options
 from core.zmtp.connection import State
 from core.zmtp.scan import Batch
 from core.zmtp.zap import ZapReply, ZapRequest
+from tests.scenes.builds import stands_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,12 +66,14 @@ class Session:
         self.calls.append(reason)
 
 
+@stands_in
 async def test_zmtp_11_a_handshake_that_takes_too_long_is_refused() -> None:
     session = Session()
     await asyncio.sleep(0.1)
     assert [str(error) for error in session.errors] == ["handshake not complete after 50 ms"]
 
 
+@stands_in
 async def test_a_handshake_that_is_over_has_no_time_limit() -> None:
     session = Session()
     session.handshake.stop_timer()
@@ -78,6 +81,7 @@ async def test_a_handshake_that_is_over_has_no_time_limit() -> None:
     assert not session.errors
 
 
+@stands_in
 async def test_a_question_is_asked_once_and_its_answer_goes_on() -> None:
     session = Session()
     session.connection.mechanism.zap_request = ZapRequest()
@@ -92,6 +96,7 @@ async def test_a_question_is_asked_once_and_its_answer_goes_on() -> None:
     assert session.calls == ["suspended", "200", "revoked", "forgotten"]
 
 
+@stands_in
 async def test_zap_02_a_malformed_answer_refuses_the_peer() -> None:
     session = Session()
     session.connection.mechanism.zap_request = ZapRequest()
@@ -102,6 +107,7 @@ async def test_zap_02_a_malformed_answer_refuses_the_peer() -> None:
     session.handshake.end()
 
 
+@stands_in
 @pytest.mark.parametrize(("budget", "calls"), [(True, ["queued 3", "suspended"]), (False, ["queued 3"])])
 async def test_c3_a_step_waits_for_key_agreements_where_they_are_limited(budget: bool, calls: list[str]) -> None:
     session = Session(budget=budget)
@@ -113,6 +119,7 @@ async def test_c3_a_step_waits_for_key_agreements_where_they_are_limited(budget:
     session.handshake.end()
 
 
+@stands_in
 async def test_nothing_is_asked_after_the_handshake() -> None:
     session = Session()
     session.connection.mechanism.zap_request = ZapRequest()

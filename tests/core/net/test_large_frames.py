@@ -10,6 +10,7 @@ import pytest
 import core
 from core.net import large_frames
 from core.net.large_frames import AFTER_BYTES, BUFFER_BYTES, BUFFERS_MAX, LARGE_BYTES_MIN
+from tests.scenes.builds import replaces_names
 from tests.scenes.raw_octets import LONG, MORE, WirePeer, command, frame, message
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], en
         await sending
         assert got == sent
         assert all(type(part) is bytes for each in got for part in each)
-        assert rooms or sum(sizes) < 256 * 1024  # which may come in one read
+        assert rooms or sum(sizes) < 256 * 1024 or core.compiled  # which may come in one read; compiled calls are not seen
 
 
 @pytest.mark.parametrize("piece", [BUFFER_BYTES + 5, 100_000, 4099])
@@ -98,7 +99,7 @@ async def test_cut_anywhere_with_commands_and_small_messages_between(piece: int,
             assert (await peer.frame())[1][1:5] == b"PONG"
             assert (await peer.frame())[1][1:5] == b"PONG"
             assert pull.counters.protocol_errors == 0
-        assert rooms
+        assert rooms or core.compiled  # whose calls are not seen
 
 
 async def test_a_frame_too_long_is_refused_on_its_header_behind_a_large_one() -> None:
@@ -114,6 +115,7 @@ async def test_a_frame_too_long_is_refused_on_its_header_behind_a_large_one() ->
             assert pull.counters.protocol_errors == 1
 
 
+@replaces_names
 async def test_there_are_rooms_for_so_many_and_the_others_do_without(rooms: list[LargeFramePool]) -> None:
     """W6: peers that begin a large frame and stall occupy the buffers, and no other memory."""
     begun = frame(body(500_000, 9))
@@ -134,6 +136,7 @@ async def test_there_are_rooms_for_so_many_and_the_others_do_without(rooms: list
             await peer.close()
 
 
+@replaces_names
 async def test_rooms_are_given_back_when_large_frames_stop_coming(rooms: list[LargeFramePool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_frames, "IDLE_S", 0.02)
     async with core.Context() as context, asyncio.timeout(PATIENCE_S):
@@ -167,6 +170,7 @@ async def test_a_full_inbox_stops_the_reading_of_large_frames_and_goes_on(rooms:
         await sending
 
 
+@replaces_names
 @pytest.mark.parametrize("after", [1000, 300_009])
 async def test_a_peer_that_goes_in_the_middle_leaves_its_room(rooms: list[LargeFramePool], after: int) -> None:
     """ZMTP-86: what is not whole is never delivered."""

@@ -9,6 +9,7 @@ import pytest
 
 from core.net import writing
 from core.net.writing import Ending
+from tests.scenes.builds import replaces_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,7 @@ def ending(transport: Transport, linger_s: float | None) -> Ending:
     return Ending(loop.time, later, cast("Any", transport), linger_s)
 
 
+@replaces_names
 @pytest.mark.parametrize(
     ("waiting", "linger_s", "calls"),
     [

@@ -11,6 +11,9 @@ from core.pattern.base import Counters
 from core.pattern.distributor import distribute
 from core.zmtp.decoder import encode_message
 from core.zmtp.limits import PeerLimits
+from tests.scenes.builds import stands_in
+
+pytestmark = stands_in
 
 
 def pipe(held: int = 0, limit: int = 10, limits: PeerLimits | None = None, *, octets: bool = True, flushes: bool = False) -> Any:

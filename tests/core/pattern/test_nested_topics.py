@@ -10,6 +10,7 @@ import pytest
 from core.pattern import subscriptions
 from core.pattern.subscriptions import PublisherSubscriptions
 from core.pattern.topic_trie import TopicMap
+from tests.scenes.builds import replaces_names
 
 DEEP = 400
 
@@ -26,6 +27,7 @@ class Watched(TopicMap[Any]):
         return found
 
 
+@replaces_names
 @pytest.mark.parametrize("peers", [1, 2, 5])
 @pytest.mark.parametrize("order", [1, -1, 0], ids=["shortest-first", "longest-first", "mixed"])
 def test_s6_nested_topics_of_a_peer_are_not_visited_one_by_one(order: int, peers: int, monkeypatch: pytest.MonkeyPatch) -> None:

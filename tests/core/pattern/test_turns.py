@@ -16,9 +16,12 @@ from core.pattern.pipeline import Push
 from core.pattern.reqrep import Router
 from core.zmtp.decoder import encode_message
 from core.zmtp.limits import PeerLimits
+from tests.scenes.builds import stands_in
 
 if TYPE_CHECKING:
     from core.zmtp.decoder import Message
+
+pytestmark = stands_in
 
 
 class Made(SimpleNamespace):

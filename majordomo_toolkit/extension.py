@@ -1,0 +1,132 @@
+"""Compiles the modules listed in `pyproject.toml` with mypyc, from the sources that also run as they are.
+
+    python -m majordomo_toolkit.extension DIRECTORY
+
+puts the compiled modules into a directory, which can be a copy of the tree or the tree itself; `hatch_build.py` puts them into the
+wheel. It imports nothing of ours, so that it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GROUP", "REQUIREMENTS", "CompilationFailed", "compile_into", "impediment", "modules_of"]
+
+REQUIREMENTS: Final = ("mypy>=2.4", "setuptools>=65")  # of the build
+GROUP: Final = "majordomo_toolkit"  # the library with all code is `majordomo_toolkit__mypyc`; each module is a small file that refers to it
+# Types of packages that are not installed where a wheel is built are Any; `make types` checks them.
+_MYPY_OPTIONS: Final = ("--config-file=", "--explicit-package-bases", "--namespace-packages", "--ignore-missing-imports")
+_BUILD: Final = "build/extension"  # the same path each time, for ccache
+_PURE: Final = "MAJORDOMO_PURE"
+
+
+class CompilationFailed(Exception):
+    """mypyc or the C compiler refused a module; the text has what they said."""
+
+
+def modules_of(root: Path) -> list[str]:
+    """Return the names of the modules to compile, as listed in `pyproject.toml`."""
+    with (root / "pyproject.toml").open("rb") as file:
+        names: list[str] = tomllib.load(file)["tool"]["majordomo-toolkit"]["compiled"]
+    return names
+
+
+def impediment(*, tools: bool = True) -> str:
+    """Return why nothing can be compiled here, "" if it can be.
+
+    Args:
+        tools: also whether mypyc is installed.
+    """
+    if os.environ.get(_PURE, "") not in ("", "0"):
+        return f"{_PURE} is set"
+    if sys.implementation.name != "cpython":
+        return f"this is {sys.implementation.name}, not CPython"
+    if not _compiles():
+        return "there is no C compiler that finds the headers of Python"
+    if tools and not (find_spec("mypyc") and find_spec("setuptools")):
+        return "mypyc is not installed"
+    return ""
+
+
+def _compiles() -> bool:
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.c")
+        source.write_text("#include <Python.h>\nint probe(void) { return PY_MAJOR_VERSION; }\n", encoding="utf-8")
+        command += ["-c", str(source), "-o", str(source.with_suffix(".o")), f"-I{sysconfig.get_path('include')}"]
+        try:
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        except OSError:
+            return False
+
+
+def compile_into(root: Path, target: Path) -> list[Path]:
+    """Compile the modules of the tree at `root`; returns the files made, relative to `target`.
+
+    Raises:
+        CompilationFailed: mypyc or the C compiler refused a module.
+    """
+    # mypyc ends its process when it refuses something, and knows modules by their path from the working directory.
+    command = [sys.executable, "-P", str(Path(__file__).resolve()), str(target.resolve())]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompilationFailed((done.stdout + done.stderr).strip())
+    return [Path(line) for line in done.stdout.splitlines() if line.endswith(sysconfig.get_config_var("EXT_SUFFIX"))]
+
+
+def _compile_here(target: Path, optimization: str) -> list[str]:
+    """Compile the modules of the tree in the working directory."""
+    setuptools: Any = import_module("setuptools")  # first: mypyc takes what is imported
+    build_ext: Any = import_module("setuptools.command.build_ext").build_ext
+    mypycify: Any = import_module("mypyc.build").mypycify
+    paths = [name.replace(".", "/") + ".py" for name in modules_of(Path())]
+    extensions = mypycify(
+        [*_MYPY_OPTIONS, *paths], target_dir=_BUILD, group_name=GROUP, multi_file=True, opt_level=optimization, debug_level="0"
+    )
+    command = build_ext(setuptools.Distribution({"name": GROUP, "ext_modules": extensions}))
+    command.build_lib, command.build_temp, command.parallel = str(target), _BUILD, os.cpu_count()
+    command.ensure_finalized()
+    build_all = command.build_extensions
+    command.build_extensions = lambda: _with_all_files_at_once(command.compiler, build_all)
+    command.run()
+    return [os.path.relpath(made, target) for made in command.get_outputs()]
+
+
+def _with_all_files_at_once(compiler: Any, build: Callable[[], None]) -> None:
+    """Build while the C compiler takes all files of an extension at once: nearly all code is in one."""
+    compile_one = compiler.compile
+
+    def compile_all(sources: list[str], *args: Any, **options: Any) -> list[str]:
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            return [made for each in threads.map(lambda source: compile_one([source], *args, **options), sources) for made in each]
+
+    compiler.compile = compile_all
+    build()
+
+
+def main() -> None:
+    """Compile the tree of the working directory into a directory; prints the files made."""
+    if len(sys.argv) not in (2, 3) or not Path("pyproject.toml").exists():
+        raise SystemExit("usage, in the folder of pyproject.toml: python -m majordomo_toolkit.extension DIRECTORY [OPTIMIZATION, 0 to 3]")
+    reason = impediment()
+    if reason:
+        raise SystemExit(f"not compiled: {reason}")
+    print("\n".join(_compile_here(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) == 3 else "3")))  # noqa: T201 - a program
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Rules for compiled modules that mypyc does not check.
+
+A module that breaks one fails at run time, or corrupts memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import core
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["majordomo-toolkit"]["compiled"]
+PLAIN_BASES = {"ABC", "Enum", "Generic", "IntEnum", "IntFlag", "NamedTuple", "Protocol", "object"}
+# Names of attributes that mean something else in C: `_thread` becomes `__thread`.
+RESERVED_IN_C = {"_thread"}
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
+
+
+def classes(module: str) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)]
+
+
+def name_of(node: ast.expr) -> str:
+    """Return the last part of `Base`, `package.Base` or `Base[T]`."""
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    return node.attr if isinstance(node, ast.Attribute) else ast.unparse(node)
+
+
+def is_native(node: ast.ClassDef) -> bool:
+    return not any("native_class=False" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def homes(module: str) -> dict[str, str]:
+    """Return where the imported names of a module come from."""
+    return {
+        (alias.asname or alias.name): f"{node.module}.{alias.name}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def native_classes() -> dict[str, ast.ClassDef]:
+    return {f"{module}.{node.name}": node for module in MODULES for node in classes(module) if is_native(node)}
+
+
+def test_the_list_is_ordered_and_every_module_exists() -> None:
+    assert sorted(set(MODULES)) == MODULES
+    assert all(tree(module).body for module in MODULES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_class_has_a_base_outside_of_the_compiled_modules_only_where_it_says_so(module: str) -> None:
+    """Such a class has its own layout in memory; compiled code would write its fields into that of the base."""
+    known, imported = native_classes(), homes(module)
+    foreign = [
+        f"{node.name}({ast.unparse(base)})"
+        for node in classes(module)
+        if is_native(node)
+        for base in node.bases
+        if name_of(base) not in PLAIN_BASES and f"{module}.{name_of(base)}" not in known and imported.get(name_of(base)) not in known
+    ]
+    assert foreign == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_names_of_dataclass_fields_are_imported_when_the_module_runs(module: str) -> None:
+    """mypyc evaluates the annotations of the fields."""
+    later = {
+        alias.asname or alias.name
+        for node in tree(module).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for each in node.body
+        if isinstance(each, ast.Import | ast.ImportFrom)
+        for alias in each.names
+    }
+    used = {
+        name.id
+        for node in classes(module)
+        if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list) or "NamedTuple" in map(name_of, node.bases)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+        for name in ast.walk(field.annotation)
+        if isinstance(name, ast.Name)
+    }
+    assert used & later == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_is_stored_under_the_name_of_a_method_or_of_a_word_of_c(module: str) -> None:
+    for node in classes(module):
+        stored = {
+            each.attr
+            for each in ast.walk(node)
+            if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
+        }
+        assert stored & RESERVED_IN_C == set()
+        assert stored & {each.name for each in node.body if isinstance(each, ast.FunctionDef) and not each.decorator_list} == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_module_in_use_is_the_one_that_was_asked_for(module: str) -> None:
+    """Either all listed modules are compiled or none is: half of a chain is slower than its source."""
+    from importlib import import_module
+
+    loaded = import_module(module).__spec__
+    assert loaded is not None
+    assert loaded.origin is not None
+    assert (not loaded.origin.endswith(".py")) is core.compiled
