@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from mdp.request import Request
     from mdp.typed.calls import BadArguments, BadResult
+    from mdp.typed.descriptions import Description, describe
     from mdp.wire.size_limits import TooLarge
     from mdp.worker.handler import service
     from mdp.worker.worker import Worker, WorkerOptions
@@ -53,6 +54,7 @@ __all__ = [
     "ClientClosed",
     "DeadLetter",
     "DeadlineExceeded",
+    "Description",
     "Forbidden",
     "HandlerError",
     "LendingBroker",
@@ -71,6 +73,7 @@ __all__ = [
     "Worker",
     "WorkerLost",
     "WorkerOptions",
+    "describe",
     "service",
     "__version__",
 ]
@@ -82,6 +85,8 @@ _HOMES = {
     "Broker": "mdp.broker",
     "BrokerOptions": "mdp.broker.limits",
     "Client": "mdp.client",
+    "Description": "mdp.typed.descriptions",
+    "describe": "mdp.typed.descriptions",
     "ClientClosed": "mdp.client",
     "LendingBroker": "mdp.cluster.lending_broker",
     "Outcome": "mdp.client",

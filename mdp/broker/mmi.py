@@ -8,6 +8,7 @@ second. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
     mmi.pair     [ballot]      200 and the ballot of an active broker of a pair; see `mdp.wire.failover`    ours, pairs only
     mmi.allowed  [verb][user][service]  200 if the rules let the user do that, else 404                ours
     mmi.lending  [name|""]     200 and what the workers could take; see `mdp.wire.lending`              ours
+    mmi.describe [name]        200 and a description of a typed service as JSON; 404 without workers   ours
     mmi.services [""]          200 and a list of services                                              ours
     mmi.workers  [""|name]     200 and a list of workers, of all services or one (404 if unknown)      ours
     mmi.stats    [""]          200 and counters and gauges                                             ours
@@ -33,9 +34,10 @@ from mdp.access.rules import VERBS
 from mdp.wire.commands import DIALECTS, printable
 from mdp.wire.failover import PAIR_SERVICE
 from mdp.wire.lending import LENDING_SERVICE, encode_offer
+from mdp.wire.options import DESCRIPTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.requests.dead_letters import DeadLetters, Letter
@@ -103,6 +105,8 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
     if name == b"mmi.service":
         service = subject.directory.services.get(about)
         return [_OK if service is not None and service.workers else _NOT_FOUND]  # MMI-03
+    if name == b"mmi.describe":
+        return _describe(subject.directory.services.get(about))
     if name == b"mmi.protocol":
         if about not in _DIALECTS:
             return [_NOT_FOUND]
@@ -136,7 +140,7 @@ _ACTIONS = {b"mmi.drain", b"mmi.disable", b"mmi.enable"}
 _ON_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
 _MANAGED = _ACTIONS | _ON_LETTERS
 _REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
-_OFFERED = {b"mmi.service", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
+_OFFERED = {b"mmi.service", b"mmi.describe", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
 # Numbers of letters are below 2**64.
 _NUMBER_DIGITS = 20
 
@@ -178,6 +182,17 @@ def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[byt
     return [_OK, json.dumps(subject.stats(), separators=(",", ":")).encode()]
 
 
+def _describe(service: Service | None) -> list[bytes]:
+    """Return what the newest worker that announced a description says; of others there is the name only."""
+    if service is None or not service.workers:
+        return [_NOT_FOUND]
+    for worker in reversed(service.workers.values()):
+        text = None if worker.metadata is None else worker.metadata.get(DESCRIPTION)
+        if isinstance(text, str):
+            return [_OK, text.encode(errors="replace")]
+    return [_OK, json.dumps({"service": printable(service.name)}, separators=(",", ":")).encode()]
+
+
 def _describe_service(service: Service) -> dict[str, Any]:
     workers = service.workers.values()
     return {
@@ -203,9 +218,16 @@ def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
         "silent_ms": max(0, int((now - worker.seen) * 1000)),
         "stuck": worker.stuck,
         "version": worker.version,
-        "metadata": worker.metadata,
+        "metadata": _others(worker.metadata),
         **({} if worker.user is None else {"user": worker.user}),
     }
+
+
+def _others(metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return a worker's metadata without the description, for which there is `mmi.describe`."""
+    if metadata is None or DESCRIPTION not in metadata:
+        return metadata
+    return {name: value for name, value in metadata.items() if name != DESCRIPTION} or None
 
 
 def _describe_letter(letter: Letter, now: float) -> dict[str, Any]:

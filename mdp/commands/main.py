@@ -26,6 +26,7 @@ from mdp.commands.broker_options import broker_of, lending_options, observe_opti
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.top import top
+from mdp.commands.typed import argument_options, call_typed, describe, typed_call_of
 from mdp.observe.worker_metrics import worker_page
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
 from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler, import_app
@@ -61,7 +62,7 @@ def main() -> None:
     """Majordomo: requests to named services, answered by any free worker."""
 
 
-for verb in (services, workers, check, dlq, top):
+for verb in (services, workers, check, describe, dlq, top):
     main.add_command(verb)
 
 
@@ -198,15 +199,32 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
 @click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
 @click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
+@argument_options
 @output_options
 @click.argument("service")
 @click.argument("body", nargs=-1)
 def call(
-    service: str, body: tuple[str, ...], as_json: bool, deadline: float | None, key: str | None, once: bool, wait: bool, **asking: Any
+    service: str,
+    body: tuple[str, ...],
+    as_json: bool,
+    deadline: float | None,
+    key: str | None,
+    once: bool,
+    wait: bool,
+    positional: list[Any] | None,
+    named: dict[str, Any] | None,
+    **asking: Any,
 ) -> None:
     """Send a request to SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
+    options: dict[str, Any] = {"deadline": deadline, "key": key, "once": once, "wait": wait}
+    arguments = typed_call_of(positional, named)
+    if arguments is not None:
+        if body:
+            raise click.UsageError("arguments of a function, or BODY? --args and --kwargs do not go with BODY")
+        ask(lambda client: call_typed(client, service, arguments, as_json, **options), **asking)
+        return
     frames = read_frames(body)
-    reply = ask(lambda client: client.request(service, *frames, deadline=deadline, key=key, once=once, wait=wait), **asking)
+    reply = ask(lambda client: client.request(service, *frames, **options), **asking)
     write_reply(reply, as_json, service=service)
 
 

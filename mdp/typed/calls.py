@@ -26,7 +26,7 @@ import msgspec
 from core.machine.bounded_msgpack import claimed
 from mdp.errors import BadArguments, BadResult, HandlerError
 from mdp.request import Request
-from mdp.typed.schemas import NEEDED_AT_RUN_TIME, Schema, TypeMismatch, pack_by_type
+from mdp.typed.schemas import NEEDED_AT_RUN_TIME, Schema, TypeMismatch, json_schemas, pack_by_type
 
 __all__ = ["BAD_ARGUMENTS", "BAD_RESULT", "BadArguments", "BadResult", "Signature", "pack_call", "typed_handler", "unpack_result"]
 
@@ -103,6 +103,30 @@ class Signature:
         if typing.get_origin(result) in (AsyncIterator, AsyncGenerator):
             result = typing.get_args(result)[0]
         self._result = self._schema_of("its result", result)
+
+    def __str__(self) -> str:
+        names = {Any: "Any"}
+        parameters = [one.replace(annotation=self._types[name]) for name, one in self._signature.parameters.items()]
+        text = str(inspect.Signature(parameters, return_annotation=names.get(self._result.annotation, self._result.annotation)))
+        return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", text)  # without modules
+
+    def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return JSON schemas: of an object with the arguments, of the result, and of the classes in both by name."""
+        (*schemas, result), definitions = json_schemas([*self._types.values(), self._result.annotation])
+        properties = dict(zip(self._types, schemas, strict=True))
+        required = []
+        for name, parameter in self._signature.parameters.items():
+            if parameter.default is parameter.empty:
+                required.append(name)
+            elif type(parameter.default) in (type(None), bool, int, float, str):
+                properties[name] = {**properties[name], "default": parameter.default}
+        arguments = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        return arguments, result, definitions
+
+    @property
+    def by_name(self) -> list[str]:
+        """Parameters that can be given by name only."""
+        return [name for name in self._types if name not in self._positional]
 
     def _schema_of(self, what: str, annotation: Any) -> Schema:
         try:

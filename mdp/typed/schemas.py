@@ -26,14 +26,17 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import inspect as shapes
 
 from core.machine.bounded_msgpack import BadMsgpack, check, unpack
 
-__all__ = ["NEEDED_AT_RUN_TIME", "Schema", "SchemaRegistry", "TypeMismatch", "containers_max", "pack_by_type"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["NEEDED_AT_RUN_TIME", "Schema", "SchemaRegistry", "TypeMismatch", "containers_max", "json_schemas", "pack_by_type"]
 
 # Arrays and maps in a call or result: they take some hundred times the time and memory of their bytes. So many are free, and each further
 # one needs so many bytes: 64 KiB of empty arrays are refused, 64 KiB of pairs of numbers are not.
@@ -195,6 +198,22 @@ class SchemaRegistry:
         if made is None:
             made = self._made[annotation] = Schema(annotation)
         return made
+
+
+def json_schemas(annotations: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the JSON schema of each annotation, and those of the classes in them by name."""
+    of_models: dict[str, Any] = {}
+
+    def of_custom(kind: Any) -> dict[str, Any]:
+        if kind is object:
+            return {}
+        schema = kind.model_json_schema()
+        of_models.update(schema.pop("$defs", {}))
+        of_models.setdefault(kind.__name__, schema)  # there already if it contains itself
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+
+    found, definitions = msgspec.json.schema_components(annotations, schema_hook=of_custom)
+    return [*found], {**of_models, **definitions}
 
 
 def _mismatch(error: Exception) -> TypeMismatch:

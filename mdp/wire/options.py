@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CREDIT_MAX",
     "DEADLINE_MS_MAX",
+    "DESCRIPTION",
     "HEARTBEAT_MS_MAX",
     "KEY_ALONE",
     "KEY_BYTES_MAX",
@@ -42,6 +43,8 @@ __all__ = [
 OPTIONS_BYTES_MAX = 8192
 # Entries of one map or array, and maps and arrays in one map; ours have at most ten.
 _ENTRIES_MAX = 64
+# Entry of a worker's metadata: the description of its service, JSON text; see `mdp.typed.descriptions`.
+DESCRIPTION = "mdp-description"
 # Requests that may be in flight at one worker.
 CREDIT_MAX = 65535
 # A request that may wait longer than a day belongs to Titanic.

@@ -27,6 +27,7 @@ from core.runtime.event_loop import clock_of
 from core.security.credentials import only_one
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 from mdp.typed.calls import typed_handler
+from mdp.typed.descriptions import announced, description_of
 from mdp.wire.commands import V03
 from mdp.worker.handler import BATCH_METADATA, HandlerKind, is_typed, kind_of, mark_of, name_of, reply_frames
 from mdp.worker.loop_watchdog import Watchdog
@@ -169,6 +170,8 @@ class Worker:
                 handler = batch_handler(handler, name_of(handler))
                 options["metadata"] = {**(options.get("metadata") or {}), BATCH_METADATA: mark.batch}
             elif is_typed(handler):
+                described = description_of(handler, service, str(options.get("version", "")))
+                options["metadata"] = announced(described, options.get("metadata"))
                 handler = typed_handler(handler, name_of(handler))
         self._kind = kind_of(handler, inline=inline)
         self._handler = handler

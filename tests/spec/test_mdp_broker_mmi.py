@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mdp.wire.commands import worker_disconnect, worker_heartbeat
+from mdp.wire.commands import worker_disconnect, worker_heartbeat, worker_ready
 from mdp.wire.events import Final
+from mdp.wire.options import encode_options
 from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene
 
 if TYPE_CHECKING:
@@ -126,6 +127,22 @@ def test_mmi_protocol(dialect: Dialect) -> None:
     for unknown in (b"0.4", b"", b"MDPC03", b"\xff"):
         assert ask(scene, dialect, b"mmi.protocol", unknown) == [b"404"]
     assert ask(scene, dialect, b"mmi.protocol", b"0.3", b"0.3") == [b"400"]
+
+
+def test_mmi_describe(dialect: Dialect) -> None:
+    """§7: the text of the newest worker that announced one, and of others the name."""
+    scene = Scene()
+    assert ask(scene, dialect, b"mmi.describe", ECHO) == [b"404"]
+    scene.ready("0.1", b"W1")
+    assert report(scene, dialect, b"mmi.describe", ECHO) == {"service": "echo"}
+    for peer, text in ((b"W2", '{"service":"echo","doc":"old"}'), (b"W3", '{"service":"echo","doc":"new"}'), (b"W4", 5), (b"W5", None)):
+        metadata = {"zone": "a", "mdp-description": text}
+        scene.send(peer, worker_ready("0.3", ECHO, options=encode_options({"metadata": metadata})))
+    assert ask(scene, dialect, b"mmi.describe", ECHO) == [b"200", b'{"service":"echo","doc":"new"}']
+    assert {str(row["metadata"]) for row in report(scene, dialect, b"mmi.workers")} == {"None", "{'zone': 'a'}"}
+    scene.lose(b"W3")
+    assert report(scene, dialect, b"mmi.describe", ECHO)["doc"] == "old"
+    assert ask(scene, dialect, b"mmi.describe", ECHO, b"x") == [b"400"]
 
 
 def test_mmi_09_services(dialect: Dialect) -> None:

@@ -1,0 +1,65 @@
+"""`mdp describe` and `mdp call --args --kwargs`, as processes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.scenes.programs import Programs
+
+SHOP = '''
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+import mdp
+
+@dataclass
+class Line:
+    item: str
+    price: float
+    raw: bytes = b"\\xff"
+
+@mdp.service("total", version="1.2")
+async def total(lines: list[Line], discount: float = 0.0) -> float:
+    """Sum the lines."""
+    return sum(line.price for line in lines) * (1 - discount)
+
+@mdp.service("count")
+async def count(upto: int, result: str = "n") -> AsyncIterator[dict[int, Line]]:
+    for number in range(upto):
+        yield {number: Line(result, number)}
+'''
+
+
+@pytest.fixture
+def broker(programs: Programs, tmp_path: Path) -> str:
+    (tmp_path / "shop.py").write_text(SHOP)
+    programs.start("mdp", "broker", "--bind", "ipc://broker.sock").said("broker serves")
+    worker = programs.start("mdp", "worker", "--broker", "ipc://broker.sock", "--app", "shop")
+    worker.said("registered")
+    worker.said("registered")
+    return "ipc://broker.sock"
+
+
+def test_a_typed_service_is_called_described_and_its_errors_shown(programs: Programs, broker: str) -> None:
+    call = ("mdp", "call", "--broker", broker)
+    lines = '[[{"item": "tea", "price": 4}]]'
+    assert programs.run(*call, "--args", lines, "total").lines == ["4.0"]
+    assert programs.run(*call, "--args", lines, "--kwargs", '{"discount": 0.5}', "total").lines == ["2.0"]
+    assert json.loads(programs.run(*call, "--json", "--args", lines, "total").out) == {"service": "total", "result": 4.0}
+    values = programs.run(*call, "--kwargs", '{"upto": 2, "result": "a"}', "count")
+    assert [json.loads(line) for line in values.lines] == [{str(n): {"item": "a", "price": n, "raw": "/w=="}} for n in (0, 1)]
+    assert programs.run(*call, "--args", "[0]", "count").lines == []
+    failed = programs.run(*call, "--args", '[[{"item": "tea", "price": "4"}]]', "total")
+    assert (failed.code, "$.lines[0].price: expected float, got str" in failed.err) == (1, True)
+    for wrong in (["--args", "{}"], ["--kwargs", "[]"], ["--args", "[1"], ["--args", "[" * 5000], ["--args", "[]", "body"]):
+        assert programs.run(*call, *wrong[:2], "total", *wrong[2:]).code == 2
+    described = programs.run("mdp", "describe", "--broker", broker, "total")
+    assert described.lines[:3] == ["total(lines: list[Line], discount: float = 0.0) -> float", "version 1.2", "    Sum the lines."]
+    as_json = json.loads(programs.run("mdp", "describe", "--broker", broker, "--json", "count").out)
+    assert (as_json["stream"], as_json["arguments"]["required"]) == (True, ["upto"])
+    assert programs.run("mdp", "describe", "--broker", broker, "missing").code == 1
