@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BUCKETS_MAX", "FRESH", "QUEUED", "SENT", "SETTLED", "TIMEOUT_S_MIN", "PendingRequest", "Requests", "Timeouts", "settle"]
+__all__ = ["BUCKETS_MAX", "FRESH", "QUEUED", "SENT", "SETTLED", "PendingRequest", "Requests", "Timeouts", "settle"]
 
 # Stages of a request.
 FRESH: Final = 0  # not submitted to a machine yet
@@ -32,7 +32,6 @@ QUEUED: Final = 1  # waits for a connection or for the window
 SENT: Final = 2
 SETTLED: Final = 3  # has its reply or its error
 
-TIMEOUT_S_MIN: Final = 0.001
 # Distinct time limits with their own bucket; a caller that computes each limit ("the rest of my second") gets the heap.
 BUCKETS_MAX: Final = 64
 # Entries of settled requests that stay in the heap beyond the number of open ones; they keep bodies alive, so these are few.
@@ -105,15 +104,16 @@ class Timeouts(Generic[P]):
         """Begin the first time limit of a request, and the deadline over all of them."""
         # Hot path.
         pending.started_at = now
-        bucket = self._buckets.get(timeout_s)
-        if bucket is None or deadline_s is not None:
+        if deadline_s is None:
             pending.give_up_at = inf
-            if deadline_s is not None:
-                pending.give_up_at = now + deadline_s
-                timeout_s = min(timeout_s, deadline_s)
+        else:
+            pending.give_up_at = now + deadline_s
+            if deadline_s < timeout_s:
+                timeout_s = deadline_s
+        bucket = self._buckets.get(timeout_s)
+        if bucket is None:
             self._enter(pending, now, timeout_s)
             return
-        pending.give_up_at = inf
         pending.due = due = now + timeout_s
         pending.bucket = bucket
         bucket[pending] = None
@@ -121,7 +121,7 @@ class Timeouts(Generic[P]):
             self.wake_at = due
 
     def restart(self, pending: P, now: float, timeout_s: float) -> None:
-        """Begin another time limit; it is cut at the deadline, but lasts for `TIMEOUT_S_MIN`."""
+        """Begin another time limit, which the deadline cuts."""
         pending.bucket.pop(pending, None)
         self._enter(pending, now, timeout_s)
 
@@ -162,7 +162,7 @@ class Timeouts(Generic[P]):
     def _enter(self, pending: P, now: float, timeout_s: float) -> None:
         due = now + timeout_s
         if due > pending.give_up_at:
-            due = max(pending.give_up_at, now + TIMEOUT_S_MIN)
+            due = pending.give_up_at
             bucket = None
         else:
             bucket = self._buckets.get(timeout_s)

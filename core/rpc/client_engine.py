@@ -178,6 +178,8 @@ class ClientEngine(ABC, Generic[M]):
         """Return the future of a request that was submitted; `settle_future` is what notifies it."""
         pending.caller = reply = Reply(loop=self.loop)
         reply.engine, reply.request = self, pending
+        if pending.stage == SETTLED:  # already, by the call that submitted it
+            pending.notify()
         return reply
 
     def flush_all(self) -> None:

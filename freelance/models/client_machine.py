@@ -1,120 +1,162 @@
-"""Common part of the client machines of models 2 and 3: their requests from submission to the end.
-
-A plain request is in `fast_replies.py` until anything but its reply happens; then the machine takes it over with a `PendingRequest`.
-Pure.
-"""
+"""Common part of the client machines of models 2 and 3: requests by number, servers that were asked, ends. Pure."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from core.machine.deadlines import Deadlines
-from freelance.models.effects import GaveUp
-from freelance.models.fast_replies import FastReplies
+from core.machine.requests import QUEUED, SENT, PendingRequest, Requests
+from core.zmtp.decoder import LAST_HEADERS, MORE_HEADERS, encode_prefix
+from freelance.errors import ClientClosed, NoServer
 from freelance.models.flp import control_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from freelance.models.effects import Effect
-    from freelance.models.fast_replies import FastRequest
+    from core.zmtp.decoder import Message
+    from freelance.errors import TooLarge
 
-__all__ = ["ClientMachine", "PendingRequest"]
+__all__ = ["ENCODED_MAX", "ClientMachine", "FreelanceRequest"]
+
+ENCODED_MAX: Final = 255  # bytes of a body of one frame that is encoded once, for all servers
+WAITING_MAX: Final = 2**63  # the client limits the outstanding requests, and none of them is refused here
 
 
-class PendingRequest:
+class FreelanceRequest(PendingRequest):
     """One request until its end.
 
+    Args:
+        body: frames.
+        timeout_s: for the whole request; None for that of the client.
+
     Attributes:
-        number: of the request.
-        control: its control frame.
-        frames: as sent.
-        first_at: when it was made.
-        attempts: how often it was sent.
+        control: its control frame, once it was submitted.
         asked: every server it was sent to; a reply of another is not accepted.
+        message: to send, encoded or as frames.
+        refused: servers that do not take a request so large over their current connection.
     """
 
-    __slots__ = ("asked", "attempts", "control", "first_at", "frames", "number")
+    __slots__ = ("asked", "control", "message", "refused", "timeout_s")
 
-    def __init__(self, number: int, frames: list[bytes], now: float) -> None:
-        self.number = number
-        self.control = control_frame(number)
-        self.frames = frames
-        self.first_at = now
-        self.attempts = 0
+    control: bytes
+    message: Message | bytes
+
+    def __init__(self, body: Sequence[bytes], timeout_s: float | None = None) -> None:
+        super().__init__(body)
+        self.timeout_s = timeout_s
         self.asked: set[bytes] = set()
+        self.refused: dict[bytes, TooLarge] = {}
 
 
-R = TypeVar("R", bound=PendingRequest)
+R = TypeVar("R", bound=FreelanceRequest)
 
 
-class ClientMachine(ABC, Generic[R]):
+class ClientMachine(Requests[R]):
     """Requests of one client.
 
     Args:
-        envelope: frames before the control frame, of requests and replies.
-        takeover_s: seconds after which the machine takes over a request that has no reply.
+        envelope: frames before the control frame.
+        timeout_s: of a request that has none of its own.
 
     Attributes:
         counters: what was sent, dropped, given up, by name.
+        outgoing: (server, frames, or the encoded message) to send, in order.
     """
 
-    def __init__(self, envelope: Sequence[bytes], takeover_s: float) -> None:
+    __slots__ = ("_envelope", "_head", "_number", "_open", "_settled", "_timeout_s", "counters", "outgoing")
+
+    def __init__(self, envelope: Sequence[bytes], timeout_s: float) -> None:
+        super().__init__(WAITING_MAX)
         self.counters: Counter[str] = Counter()
-        self._fast = FastReplies(envelope, takeover_s, self.counters)
-        self._requests: dict[bytes, R] = {}  # by control frame; those that are not in `_fast`
-        self._ends: Deadlines[bytes] = Deadlines()
+        self.outgoing: list[tuple[bytes, Message | bytes]] = []
+        self._envelope = [*envelope]
+        self._head = encode_prefix(envelope)
+        self._timeout_s = timeout_s
+        self._number = 0
+        self._open: dict[bytes, R] = {}  # by control frame
+        self._settled: list[R] = []  # since `_updates` was called
 
     def __len__(self) -> int:
-        return len(self._requests) + len(self._fast)
+        return len(self._open)
 
-    def withdraw(self, number: int) -> None:
+    def cancel(self, pending: R, now: float) -> None:
         """Forget a request; a reply that still comes is counted as unknown."""
-        if not self._fast.remove(number):
-            request = self._requests.get(control_frame(number))
-            if request is not None:
-                self._forget(request)
+        if pending.stage in (QUEUED, SENT):
+            self._end(pending, now)
 
-    @abstractmethod
-    def _take_over(self, requests: Iterable[FastRequest]) -> None:
-        """Make records of requests that leave `_fast`."""
+    def close(self, now: float) -> list[R]:
+        """Fail and return all open requests."""
+        for pending in [*self._open.values()]:
+            self._end(pending, now)
+            pending.error = ClientClosed()
+            self._settled.append(pending)
+        return self._updates()
 
-    def _forget(self, request: R) -> None:
-        del self._requests[request.control]
-        self._ends.discard(request.control)
+    def _begin(self, pending: R, now: float, step_s: float) -> None:
+        """Number a request, and begin its time: `step_s` to its first event, which its end may precede."""
+        # Hot path.
+        self._number = number = self._number + 1
+        pending.control = control = control_frame(number)
+        pending.stage = SENT
+        self._open[control] = pending
+        body = pending.body
+        if len(body) == 1 and (size := len(frame := body[0])) <= ENCODED_MAX:
+            pending.message = b"".join((self._head, MORE_HEADERS[len(control)], control, LAST_HEADERS[size], frame))
+        else:
+            pending.message = [*self._envelope, control, *body]
+        self.timeouts.start(pending, now, step_s, self._timeout_s if pending.timeout_s is None else pending.timeout_s)
 
-    def _not_sent(self, name: bytes, control: bytes) -> R | None:
+    def _end(self, pending: R, now: float) -> None:
+        del self._open[pending.control]
+        self._settle(pending, now)
+
+    def _refuse(self, pending: R, now: float) -> None:
+        """Fail a request that no connected server takes."""
+        self._end(pending, now)
+        pending.error = next(iter(pending.refused.values()))
+        self.counters["too_large"] += 1
+        self._settled.append(pending)
+
+    def _updates(self) -> list[R]:
+        settled, self._settled = self._settled, []
+        return settled
+
+    def _unsent(self, name: bytes, control: bytes, error: TooLarge) -> R | None:
         """Record that a copy was too large for its server; return its request, None if it has ended."""
-        fast = self._fast.pop(control)
-        if fast is not None:
-            self._take_over([fast])
-        request = self._requests.get(control)
-        if request is not None:
+        pending = self._open.get(control)
+        if pending is not None:
             self.counters["send_refused"] += 1
             self.counters["sent"] -= 1
-            request.attempts -= 1
-            request.asked.discard(name)
-        return request
+            pending.sent -= 1
+            pending.asked.discard(name)
+            pending.refused[name] = error
+        return pending
 
-    def _answered(self, name: bytes, control: bytes) -> int:
-        """Take a decoded reply; return its request's number, 0 for none or a server that was not asked."""
-        number = self._fast.settle(control, name)
-        request = self._requests.get(control)
-        if request is not None and name in request.asked:
-            number = request.number
-            self._forget(request)
-        if not number:
-            known = request is not None or control in self._fast.requests
-            self.counters["reply_unasked" if known else "reply_unknown"] += 1
-        return number
+    def _answered(self, name: bytes, control: bytes, reply: list[bytes], now: float) -> bool:
+        """Settle the request of a reply; False if there is none, or its server was not asked."""
+        # Hot path.
+        pending = self._open.get(control)
+        if pending is None:
+            self.counters["reply_unknown"] += 1
+            return False
+        if name not in pending.asked:
+            self.counters["reply_unasked"] += 1
+            return False
+        del self._open[control]
+        self._settle(pending, now)
+        pending.reply = reply
+        self._settled.append(pending)
+        return True
 
-    def _give_up(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for control in self._ends.due(now):
-            request = self._requests[control]
-            self._forget(request)
+    def _give_up(self, late: list[R], now: float) -> list[R]:
+        """Fail the requests whose time is over; return the others."""
+        others = []
+        for pending in late:
+            if now < pending.give_up_at:
+                others.append(pending)
+                continue
+            self._end(pending, now)
             self.counters["gave_up"] += 1
-            effects.append(GaveUp(request.number, request.attempts, now - request.first_at))
-        return effects
+            pending.error = NoServer(attempts=pending.sent, after_s=now - pending.started_at)
+            self._settled.append(pending)
+        return others

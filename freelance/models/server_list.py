@@ -80,6 +80,7 @@ class ServerList:
     Attributes:
         by_name: the servers, in that order.
         postponed: silence verdicts that were postponed because a tick was late.
+        wake_at: `tick` is not due before, inf for never; may be too early.
 
     Raises:
         ValueError: no endpoint.
@@ -90,6 +91,7 @@ class ServerList:
         if not self.by_name:
             raise ValueError("a client needs at least one endpoint")
         self.postponed = 0
+        self.wake_at = inf
         self._woke_at = -inf  # when a tick was last late
         self._health = health
         self._pings: Deadlines[bytes] = Deadlines()
@@ -108,6 +110,7 @@ class ServerList:
         del self.by_name[name]
         self._pings.discard(name)
         self._silences.discard(name)
+        self._find_next()
 
     def joined(self, name: bytes, now: float) -> bool:
         """Record a complete handshake (FLP-14); return whether the server was not live before."""
@@ -120,6 +123,7 @@ class ServerList:
         server.heard_at = float("-inf")
         self._pings.discard(name)
         self._silences.discard(name)
+        self._find_next()
 
     def heard(self, name: bytes, now: float) -> bool:
         """Record a message: it postpones the next PING and the verdict; return whether the server was not live before."""
@@ -128,6 +132,7 @@ class ServerList:
         server.up = server.live = True
         self._pings.set(name, now + self._health.ping_s)
         self._silences.set(name, now + self._health.dead_s)
+        self.wake_at = min(self.wake_at, now + self._health.ping_s, now + self._health.dead_s)
         return revived
 
     def best(self, now: float) -> Server | None:
@@ -195,11 +200,16 @@ class ServerList:
             else:
                 self._pings.set(name, now + self._health.ping_s)
                 pings.append(name)
+        self._find_next()
         return pings, dead
 
     def deadline(self) -> float | None:
         """Return when `tick` is due, or slightly earlier."""
         return earliest(self._pings.deadline(), self._silences.deadline())
+
+    def _find_next(self) -> None:
+        due_at = self.deadline()
+        self.wake_at = inf if due_at is None else due_at
 
     def _pause(self, server: Server) -> float:
         return backoff_s(self._health.suspect_s, self._health.suspect_max_s, server.failures - 1)

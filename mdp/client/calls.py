@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import LocalProtocolError
 from core.machine import requests
-from core.machine.requests import FRESH, TIMEOUT_S_MIN
+from core.machine.requests import FRESH
 from core.zmtp.decoder import MORE_HEADERS, encode_prefix
 from mdp.wire.commands import EMPTY, MDPC01, is_service_name
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, encode_options
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "PendingRequest", "body_frames"]
 
+TIMEOUT_S_MIN: Final = 0.001
 _DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
 # By length of a key that is the only option of a short frame: the bytes before it, which are frame header, map and length.
 _KEY_HEADS: Final = [MORE_HEADERS[len(KEY_ALONE) + 1 + size] + KEY_ALONE + bytes((size,)) for size in range(255 - len(KEY_ALONE))]

@@ -10,9 +10,10 @@ import pytest
 import core
 import freelance
 from core.rpc.handlers import echo
-from freelance.models.agent import Agent, AgentLimits
-from freelance.models.effects import Finished, Send
-from freelance.models.shotgun import Shotgun
+from freelance.models.agent import AgentLimits
+from tests.scenes.freelance_machines import Finished, Send
+from tests.scenes.freelance_machines import WatchedAgent as Agent
+from tests.scenes.freelance_machines import WatchedShotgun as Shotgun
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:

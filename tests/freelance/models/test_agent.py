@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freelance.models.agent import IN_PLAY_MAX, Agent, AgentLimits
-from freelance.models.effects import Finished, GaveUp, Send
+from freelance.models.agent import IN_PLAY_MAX, AgentLimits
+from tests.scenes.freelance_machines import Finished, GaveUp, Send, WatchedAgent
 
 if TYPE_CHECKING:
-    from freelance.models.effects import Effect
+    from tests.scenes.freelance_machines import Effect
 
 A, B, C = b"tcp://a:1", b"tcp://b:1", b"tcp://c:1"
 NAMES = (A, B, C)
 
 
-def agent(*names: bytes, limits: AgentLimits | None = None, join: bool = True) -> Agent:
-    made = Agent([name.decode() for name in names], limits or AgentLimits())
+def agent(*names: bytes, limits: AgentLimits | None = None, join: bool = True) -> WatchedAgent:
+    made = WatchedAgent([name.decode() for name in names], limits or AgentLimits())
     for name in names if join else ():
         assert made.joined(name, 0.0) == []
     return made
 
 
-def run(made: Agent, until: float) -> list[tuple[float, Effect]]:
+def run(made: WatchedAgent, until: float) -> list[tuple[float, Effect]]:
     """Tick at each deadline; omit PINGs."""
     done: list[tuple[float, Effect]] = []
     while (at := made.deadline()) is not None and at <= until:
@@ -175,7 +175,7 @@ def test_every_request_ends_exactly_once_and_in_time(steps: list[tuple[str, byte
             else:
                 assert effect.number not in ends
                 ends[effect.number] = at
-        assert all(len(call.in_play) <= IN_PLAY_MAX for call in made._requests.values())
+        assert all(len(call.in_play) <= IN_PLAY_MAX for call in made.machine._open.values())
 
     def advance(until: float) -> None:
         while (at := made.deadline()) is not None and at <= until:

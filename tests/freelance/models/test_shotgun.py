@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from freelance.models.effects import Finished, GaveUp, Send
-from freelance.models.shotgun import Shotgun
+from tests.scenes.freelance_machines import Finished, GaveUp, Send
+from tests.scenes.freelance_machines import WatchedShotgun as Shotgun
 
 A, B = b"tcp://a:1", b"tcp://b:1"
 

@@ -1,0 +1,183 @@
+"""Shell of models 2 and 3: their sockets; see `core.rpc.client_engine`."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import core
+from core.rpc.client_engine import ClientEngine, settle_future
+from core.zmtp.decoder import decode_frames
+from freelance.errors import ClientClosed, TooLarge
+from freelance.models.agent import Agent, AgentRequest
+from freelance.models.client_machine import ENCODED_MAX, FreelanceRequest
+from freelance.models.shotgun import Shotgun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from core.security.credentials import Secured
+    from core.zmtp.decoder import Message
+
+__all__ = ["FreelanceEngine", "PendingAgentFuture", "PendingFuture"]
+
+Machine: TypeAlias = Agent | Shotgun
+
+
+class PendingFuture(FreelanceRequest):
+    """A request of model 2 with a future."""
+
+    __slots__ = ()
+
+    def notify(self) -> None:
+        """Settle the future."""
+        settle_future(self, ClientClosed)
+
+
+class PendingAgentFuture(AgentRequest):
+    """A request of model 3 with a future."""
+
+    __slots__ = ()
+
+    def notify(self) -> None:
+        """Settle the future."""
+        settle_future(self, ClientClosed)
+
+
+class FreelanceEngine(ClientEngine[Machine]):
+    """Connections to all servers: one ROUTER in model 3, a DEALER for each in model 2, none yet in model 1.
+
+    Args:
+        machine: of the model.
+        model: 1, 2 or 3.
+        endpoints: of the servers at the start.
+        alias: name each server by the endpoint it was connected at (model 3).
+        context: of the sockets; the engine has its own when None.
+        security: of the engine's own context.
+        socket_options: of the sockets.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        model: int,
+        endpoints: Iterable[str],
+        *,
+        alias: bool,
+        context: core.Context | None,
+        security: Secured | None,
+        socket_options: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__(machine, "freelance", ClientClosed, context, security, socket_options)
+        self._model = model
+        self._endpoints = [*endpoints]
+        self._alias = alias
+        self._sockets: dict[bytes, core.Socket] = {}  # by server; the same one for all in model 3
+        self._router: core.Socket | None = None  # of model 3
+        self._strict: set[bytes] = set()  # servers that may not take every message that the machine has encoded
+
+    def connect(self, endpoint: str) -> None:
+        """Start connecting to a server."""
+        name = endpoint.encode()
+        if self._router is not None:
+            self._sockets[name] = self._router
+            if self._alias:
+                self._router.connect_routing_id = name
+            self._router.connect(endpoint)
+        elif self._model == 2:
+            # A single DEALER would distribute the copies instead of sending one to each. Nothing waits for a connection or for capacity
+            # (FRL-07).
+            options = {"tell_limits": 1, **self.socket_options, "linger": 0, "immediate": 1, "sndtimeo": 0}
+            dealer = self._sockets[name] = self.context.socket(core.DEALER, **options)
+            dealer.set_receiver(
+                lambda batch: self._receive([[name, *frames] for frames in batch]),
+                on_peer=lambda _, joined: self._peer_changed(name, joined),
+            )
+            dealer.connect(endpoint)
+
+    def disconnect(self, endpoint: str) -> None:
+        """Disconnect from a server."""
+        socket = self._sockets.pop(endpoint.encode(), None)
+        if socket is None:
+            return
+        if socket is self._router:
+            socket.disconnect(endpoint)
+        else:
+            socket.close(linger=0)
+
+    def flush(self) -> None:
+        """Send the messages of the machine; those too large for their server go back to it."""
+        machine = self.machine
+        while machine.outgoing:
+            outgoing, machine.outgoing = machine.outgoing, []
+            encoded: dict[bytes, list[bytes]] = {}
+            for name, message in outgoing:
+                if type(message) is bytes and name not in self._strict:
+                    if name in encoded:
+                        encoded[name].append(message)
+                    else:
+                        encoded[name] = [message]
+                elif name in self._sockets:  # a server that was removed in this iteration has lost its requests to others
+                    self._send(name, decode_frames(message) if isinstance(message, bytes) else message)
+            for name, octets in encoded.items():
+                self._send_octets(name, octets)
+
+    def _connect(self) -> None:
+        if self._model == 3:
+            router = self._router = self.context.socket(core.ROUTER, **{"tell_limits": 1, **self.socket_options, "linger": 0})
+            router.set_receiver(self._receive, on_peer=self._peer_changed)
+        for endpoint in self._endpoints:
+            self.connect(endpoint)
+
+    async def _disconnect(self) -> None:
+        sockets = {*self._sockets.values(), *([self._router] if self._router is not None else [])}
+        for socket in sockets:
+            socket.close(linger=0)
+            await socket.wait_closed()
+
+    def _peer_changed(self, name: bytes, joined: bool) -> None:
+        if not self.closed:
+            limits = self._sockets[name].peer_limits(name) if joined and name in self._sockets else None
+            if limits is not None and limits.small < 2 * ENCODED_MAX:
+                self._strict.add(name)
+            else:
+                self._strict.discard(name)
+            self.updated((self.machine.joined if joined else self.machine.lost)(name, self.clock()))
+
+    def _receive(self, batch: list[Message]) -> None:
+        # Hot path.
+        machine = self.machine
+        self._submitted = False
+        for pending in machine.receive(batch, self.clock()):
+            pending.notify()
+        if machine.outgoing or self._timer_at == inf:  # otherwise deadlines were only postponed
+            self.flush_all()
+
+    def _send_octets(self, name: bytes, octets: list[bytes]) -> None:
+        socket = self._sockets.get(name)
+        if socket is not None:
+            try:
+                socket.send_octets(name, octets)
+            except core.Again:
+                self.machine.counters["send_blocked"] += 1  # the other servers have their copies
+
+    def _send(self, name: bytes, frames: Message) -> None:
+        """Send a request as frames; one that is too large for the server goes back to the machine."""
+        socket = self._sockets[name]
+        try:
+            if self._router is None:
+                socket.send_multipart(frames)
+                return
+            # A ROUTER never waits: beyond its capacity, and beyond the limits of the server, it drops and counts.
+            limits = socket.peer_limits(name)
+            error = None if limits is None or len(frames) == 1 else limits.judge(frames)
+            if error is None:
+                socket.send_multipart([name, *frames])
+                return
+        except core.Again:
+            self.machine.counters["send_blocked"] += 1
+            return
+        except core.MessageTooLarge as too_large:
+            error = too_large
+        parts, control = (1, frames[0]) if self._model == 3 else (2, frames[1])
+        self.notify(self.machine.refused(name, control, TooLarge.of(error, parts, len(control)), self.clock()))
