@@ -123,7 +123,6 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "titanic/paired_store.py _while_active ensure_future",
     ),
     HANDED_ON: (
-        "bstar/client.py request add_done_callback",
         "core/sockets/endpoints.py _retire add_done_callback",
         "core/runtime/leftovers.py leave add_done_callback",
         "core/sockets/waiters.py wait_for call_at",

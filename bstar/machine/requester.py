@@ -10,16 +10,21 @@ full fail-over time of waiting, exactly as in the guide.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bstar.errors import ClientClosed, HandlerError, NoServer, Overrun
 from bstar.machine.ballot import HighestBallot
 from bstar.machine.fsm import State
 from bstar.machine.wire import ReplyHeader, ReplyKind, RequestHeader, RequestKind
-from core.machine.deadlines import Deadlines, earliest
+from core.machine.requests import QUEUED, SENT, PendingRequest, Requests
 
-__all__ = ["Call", "Failed", "Finished", "GaveUp", "Limits", "Renew", "Requester", "RequesterEffect", "Send"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Limits", "Renew", "Requester", "Send", "ServerRequest"]
 
 PRIMARY: Final = 0
 BACKUP: Final = 1
@@ -49,23 +54,23 @@ class Limits:
     waiting_max: int = 100_000
 
 
-class Call:
+class ServerRequest(PendingRequest):
     """One open request.
 
     Attributes:
+        deadline_s: after which it ends; None for that of the client.
         sequence: its number at this client; the same each time it is sent.
-        body: frames.
-        attempts: how often it was sent.
+        server: where it is in flight.
     """
 
-    __slots__ = ("attempts", "body", "first_at", "sequence", "server")
+    __slots__ = ("deadline_s", "sequence", "server")
 
-    def __init__(self, sequence: int, body: list[bytes], now: float) -> None:
-        self.sequence = sequence
-        self.body = body
-        self.attempts = 0
-        self.first_at = now
-        self.server: int | None = None  # where it is in flight
+    sequence: int
+
+    def __init__(self, body: Sequence[bytes], deadline_s: float | None = None) -> None:
+        super().__init__(body)
+        self.deadline_s = deadline_s
+        self.server: int | None = None
 
 
 class ServerState:
@@ -95,7 +100,7 @@ class Send(NamedTuple):
 
     server: int
     header: RequestHeader
-    body: list[bytes]
+    body: Sequence[bytes]
 
 
 class Renew(NamedTuple):
@@ -104,186 +109,193 @@ class Renew(NamedTuple):
     server: int
 
 
-class Finished(NamedTuple):
-    """A request was answered."""
-
-    sequence: int
-    body: list[bytes]
-
-
-class Failed(NamedTuple):
-    """The handler of the server failed."""
-
-    sequence: int
-    reason: str
-
-
-class GaveUp(NamedTuple):
-    """The deadline of a request has passed."""
-
-    sequence: int
-    attempts: int
-    after_s: float
-
-
-RequesterEffect = Send | Renew | Finished | Failed | GaveUp
-
-
-class Requester:
-    """Requests of one client to one pair.
+class Requester(Requests[ServerRequest]):
+    """Requests of one client to one pair; calls return those that have ended.
 
     Args:
         client: random number of this client.
         limits: see `Limits`.
-        now: monotonic seconds.
         stock: the servers are stock members.
 
     Attributes:
         current: server that is tried first, 0 the primary, 1 the backup.
         highest: filter of replies by ballot.
         counters: events by name.
+        outgoing: what to send, and which sockets to replace, in order.
     """
 
-    def __init__(self, client: int, limits: Limits, now: float, *, stock: bool = False) -> None:
+    __slots__ = (
+        "_client", "_head_start", "_in_flight", "_limits", "_open", "_sequence", "_servers", "_settled", "_stock", "_window",
+        "counters", "current", "highest", "outgoing",
+    )  # fmt: skip
+
+    def __init__(self, client: int, limits: Limits, *, stock: bool = False) -> None:
+        super().__init__(limits.waiting_max)
         self.current = PRIMARY
         self.highest = HighestBallot()
         self.counters: Counter[str] = Counter()
+        self.outgoing: list[Send | Renew] = []
         self._client = client
         self._limits = limits
         self._stock = stock
         self._window = 1 if stock else limits.window
         self._sequence = 0
-        self._calls: dict[int, Call] = {}
-        self._waiting: deque[Call] = deque()
+        self._open: dict[int, ServerRequest] = {}
         self._in_flight = 0
-        self._deadlines: Deadlines[int] = Deadlines()
-        self._timeouts: Deadlines[int] = Deadlines()
-        # BST-21: the primary is tried first; connecting may take as long as an answer.
-        self._servers = (ServerState(now), ServerState(now + limits.timeout_s))
+        self._settled: list[ServerRequest] = []  # since `_advance` returned them
+        self._servers = (ServerState(-inf), ServerState(-inf))
         self._head_start = True
-        if stock:  # one connection at a time; only an answer shows whether it was established
-            for state in self._servers:
-                state.up = True
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._open)
 
-    @property
-    def full(self) -> bool:
-        """Whether no further request is accepted."""
-        return len(self._waiting) >= self._limits.waiting_max
+    def begin(self, now: float) -> None:
+        """Begin to connect. The primary is tried first (BST-21); connecting may take as long as an answer."""
+        self._servers = (ServerState(now), ServerState(now + self._limits.timeout_s))
+        for state in self._servers:
+            state.up = self._stock  # one connection at a time; only an answer shows whether it was established
 
-    def submit(self, body: list[bytes], now: float, deadline_s: float | None = None) -> tuple[int, list[RequesterEffect]]:
-        """Accept a request; return its sequence and effects."""
+    def submit(self, pending: ServerRequest, now: float) -> None:
+        """Accept a request.
+
+        Raises:
+            Overrun: too many are waiting.
+        """
+        if self.full:
+            raise Overrun(self._limits.waiting_max)
         self._sequence += 1
-        call = Call(self._sequence, body, now)
-        self._calls[call.sequence] = call
-        self._deadlines.set(call.sequence, now + (self._limits.deadline_s if deadline_s is None else deadline_s))
-        self._waiting.append(call)
-        return call.sequence, self._send_waiting(now)
+        pending.sequence = self._sequence
+        self._open[pending.sequence] = pending
+        deadline_s = self._limits.deadline_s if pending.deadline_s is None else pending.deadline_s
+        self.timeouts.start(pending, now, deadline_s, deadline_s)
+        self._wait(pending)
+        self._send_waiting(now)
 
-    def withdraw(self, sequence: int, now: float) -> list[RequesterEffect]:
+    def cancel(self, pending: ServerRequest, now: float) -> None:
         """Forget a request; a later reply is counted as unknown."""
-        call = self._calls.get(sequence)
-        if call is not None:
-            self._forget(call)
-        return self._send_waiting(now)
+        if pending.stage in (QUEUED, SENT):
+            self._end(pending, now)
+            self._send_waiting(now)
 
-    def joined(self, server: int, now: float) -> list[RequesterEffect]:
+    def refused(self, sequence: int, error: Exception, now: float) -> list[ServerRequest]:
+        """Fail a request that its server does not take."""
+        pending = self._open.get(sequence)
+        if pending is not None:
+            self.counters["too_large"] += 1
+            self._fail(pending, error, now)
+        return self._advance(now)
+
+    def joined(self, server: int, now: float) -> list[ServerRequest]:
         """Note that a server is connected."""
         if self._stock:
             return []
         self._servers[server].up = True
         if server == PRIMARY and self._head_start:
             self._head_start = False
-            self._servers[BACKUP].silent_until = float("-inf")
-        return self._send_waiting(now)
+            self._servers[BACKUP].silent_until = -inf
+        return self._advance(now)
 
-    def lost(self, server: int, now: float) -> list[RequesterEffect]:
+    def lost(self, server: int, now: float) -> list[ServerRequest]:
         """Note that a connection was lost; its requests go to the other server."""
         if self._stock:
             return []
         self._servers[server].up = False
         if self.current == server and self._servers[1 - server].up:
             self._switch(1 - server)
-        self._recall(server)
-        return self._send_waiting(now)
+        self._recall(server, now)
+        return self._advance(now)
 
-    def receive(self, server: int, header: ReplyHeader, body: list[bytes], now: float) -> list[RequesterEffect]:
+    def receive(self, server: int, header: ReplyHeader, body: list[bytes], now: float) -> list[ServerRequest]:
         """Process a reply of a `bstar` server."""
-        call = self._calls.get(header.sequence)
-        if call is None:
+        pending = self._open.get(header.sequence)
+        if pending is None:
             self.counters["reply_unknown"] += 1  # BST-23: counted, and ignored
             return []
         if header.kind is ReplyKind.NOT_ACTIVE:
-            return self._refused(server, call, header, now)
-        if not self.highest.accept(header.ballot, vouched=header.active is not None):
+            self._refused(server, pending, header, now)
+        elif not self.highest.accept(header.ballot, vouched=header.active is not None):
             self.counters["reply_lower_ballot"] += 1
-            if call.server == server:
+            if pending.server == server:
                 self._give_up_on(server, now)
-            return self._send_waiting(now)
-        self._on_reply(server, call)
-        if header.kind is ReplyKind.FAILED:
-            reason = body[0].decode("utf-8", "backslashreplace") if body else ""
-            return [Failed(call.sequence, reason), *self._send_waiting(now)]
-        return [Finished(call.sequence, body), *self._send_waiting(now)]
+        elif header.kind is ReplyKind.FAILED:
+            self._answered_by(server)
+            self._fail(pending, HandlerError(body[0].decode("utf-8", "backslashreplace") if body else ""), now)
+        else:
+            self._finish(server, pending, body, now)
+        return self._advance(now)
 
-    def receive_stock(self, server: int, body: list[bytes], now: float) -> list[RequesterEffect]:
+    def receive_stock(self, server: int, body: list[bytes], now: float) -> list[ServerRequest]:
         """Process a reply of a stock server: it belongs to the one request of this connection."""
-        call = next((one for one in self._calls.values() if one.server == server), None)
-        if call is None:
+        pending = next((one for one in self._open.values() if one.server == server), None)
+        if pending is None:
             self.counters["reply_unknown"] += 1
             return []
-        self._on_reply(server, call)
-        return [Finished(call.sequence, body), *self._send_waiting(now)]
+        self._finish(server, pending, body, now)
+        return self._advance(now)
 
-    def tick(self, now: float) -> list[RequesterEffect]:
+    def tick(self, now: float) -> list[ServerRequest]:
         """Do what is due."""
-        effects: list[RequesterEffect] = []
-        for sequence in self._deadlines.due(now):
-            call = self._calls[sequence]
-            self._forget(call)
-            self.counters["gave_up"] += 1
-            effects.append(GaveUp(sequence, call.attempts, now - call.first_at))
-        overdue = {self._calls[sequence].server for sequence in self._timeouts.due(now)}
+        silent: set[int | None] = set()
+        for pending in self.timeouts.expired(now):
+            if now < pending.give_up_at:
+                silent.add(pending.server)
+            else:
+                self.counters["gave_up"] += 1
+                self._fail(pending, NoServer(attempts=pending.sent, after_s=now - pending.started_at), now)
         for server in (PRIMARY, BACKUP):
-            if server not in overdue:
+            if server not in silent:
                 continue
             self.counters["timeout"] += 1
             self._give_up_on(server, now)
             if self._stock:
                 # The guide waits between the servers, so that the other one can take over.
                 self._servers[1 - server].silent_until = now + self._limits.settle_s
-                effects.append(Renew(server))
-        return effects + self._send_waiting(now)
+                self.outgoing.append(Renew(server))
+        return self._advance(now)
 
-    def deadline(self) -> float | None:
-        """Return when to call `tick` next."""
-        moment = earliest(self._deadlines.deadline(), self._timeouts.deadline())
+    def deadline(self) -> float:
+        """Return when to call `tick` next, inf for never."""
+        due = self.timeouts.wake_at
         if self._waiting and self._in_flight < self._window:
-            moment = earliest(moment, *(state.useful_at() for state in self._servers if state.up))
-        return moment
+            return min(due, *(state.useful_at() for state in self._servers if state.up), inf)
+        return due
+
+    def close(self, now: float) -> list[ServerRequest]:
+        """Fail and return all open requests."""
+        for pending in [*self._open.values()]:
+            self._fail(pending, ClientClosed(), now)
+        settled, self._settled = self._settled, []
+        return settled
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _on_reply(self, server: int, call: Call) -> None:
+    def _answered_by(self, server: int) -> None:
         state = self._servers[server]
-        state.silent_until = state.refused_until = float("-inf")
+        state.silent_until = state.refused_until = -inf
         self._switch(server)
-        self._forget(call)
 
-    def _forget(self, call: Call) -> None:
-        del self._calls[call.sequence]
-        self._deadlines.discard(call.sequence)
-        if call.server is not None:
-            self._take_back(call)
-        else:
-            self._waiting.remove(call)
+    def _finish(self, server: int, pending: ServerRequest, body: list[bytes], now: float) -> None:
+        self._answered_by(server)
+        self._end(pending, now)
+        pending.reply = body
+        self._settled.append(pending)
 
-    def _refused(self, server: int, call: Call, header: ReplyHeader, now: float) -> list[RequesterEffect]:
+    def _fail(self, pending: ServerRequest, error: Exception, now: float) -> None:
+        self._end(pending, now)
+        pending.error = error
+        self._settled.append(pending)
+
+    def _end(self, pending: ServerRequest, now: float) -> None:
+        del self._open[pending.sequence]
+        if pending.server is not None:
+            pending.server = None
+            self._in_flight -= 1
+        self._settle(pending, now)
+
+    def _refused(self, server: int, pending: ServerRequest, header: ReplyHeader, now: float) -> None:
         self.counters["refused"] += 1
-        if call.server != server:
-            return []  # it was sent to the other server meanwhile
+        if pending.server != server:
+            return  # it was sent to the other server meanwhile
         state = self._servers[server]
         state.refused_until, state.refused_at = now + header.retry_ms / 1000, now
         active = _NUMBER_OF_ROLE.get(header.active) if header.active else None
@@ -291,9 +303,7 @@ class Requester:
             named = self._servers[active]
             named.refused_until = min(named.refused_until, named.refused_at + HINT_PAUSE_S)
             self._switch(active)
-        self._take_back(call)
-        self._waiting.appendleft(call)
-        return self._send_waiting(now)
+        self._take_back([pending], now)
 
     def _switch(self, server: int) -> None:
         self.counters["switched"] += self.current != server
@@ -304,18 +314,19 @@ class Requester:
         self._servers[server].silent_until = now + self._limits.settle_s
         if self.current == server:
             self._switch(1 - server)
-        self._recall(server)
+        self._recall(server, now)
 
-    def _recall(self, server: int) -> None:
-        called_back = sorted((one for one in self._calls.values() if one.server == server), key=lambda one: -one.sequence)
-        for call in called_back:
-            self._take_back(call)
-            self._waiting.appendleft(call)
+    def _recall(self, server: int, now: float) -> None:
+        self._take_back([pending for pending in self._open.values() if pending.server == server], now)
 
-    def _take_back(self, call: Call) -> None:
-        call.server = None
-        self._in_flight -= 1
-        self._timeouts.discard(call.sequence)
+    def _take_back(self, again: Iterable[ServerRequest], now: float) -> None:
+        """Let requests in flight wait before all others."""
+        oldest_first = sorted(again, key=lambda pending: pending.sequence)
+        for pending in oldest_first:
+            pending.server = None
+            self._in_flight -= 1
+            self.timeouts.restart(pending, now, inf)
+        self._wait_first(oldest_first)
 
     def _choose(self, now: float) -> int | None:
         for server in (self.current, 1 - self.current):
@@ -323,16 +334,21 @@ class Requester:
                 return server
         return None
 
-    def _send_waiting(self, now: float) -> list[RequesterEffect]:
-        effects: list[RequesterEffect] = []
+    def _advance(self, now: float) -> list[ServerRequest]:
+        """Send what waits; return the requests that have ended."""
+        self._send_waiting(now)
+        settled, self._settled = self._settled, []
+        return settled
+
+    def _send_waiting(self, now: float) -> None:
         server = self._choose(now)
-        while server is not None and self._waiting and self._in_flight < self._window:
-            call = self._waiting.popleft()
-            call.server = server
-            call.attempts += 1
+        while server is not None and self._in_flight < self._window and (pending := self._first_waiting()) is not None:
+            self._take_first()
+            pending.stage = SENT
+            pending.server = server
+            pending.sent += 1
             self._in_flight += 1
-            self._timeouts.set(call.sequence, now + self._limits.timeout_s)
+            self.timeouts.restart(pending, now, self._limits.timeout_s)
             self.counters["sent"] += 1
-            header = RequestHeader(RequestKind.REQUEST, self._client, call.sequence, self.highest.seen)
-            effects.append(Send(server, header, call.body))
-        return effects
+            header = RequestHeader(RequestKind.REQUEST, self._client, pending.sequence, self.highest.seen)
+            self.outgoing.append(Send(server, header, pending.body))

@@ -18,10 +18,12 @@ from bstar.machine import member_values
 from bstar.machine.ballot import Ballot, LeaseTable
 from bstar.machine.effects import Ask
 from bstar.machine.fsm import State, Verdict
-from bstar.machine.requester import Finished, Limits, Requester, Send
+from bstar.machine.requester import Limits, Send
 from bstar.machine.wire import ReplyHeader, ReplyKind
 from mdp.session.broker_search import Action, BrokerSearch, EndReason, SearchState, SearchTimes
 from tests.scenes.bstar_machines import ACTIVE, BACKUP, PASSIVE, PRIMARY, B, Star
+from tests.scenes.bstar_requester import Finished
+from tests.scenes.bstar_requester import WatchedRequester as Requester
 
 if TYPE_CHECKING:
     from bstar.machine.effects import ShellEffect

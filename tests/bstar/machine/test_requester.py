@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import random
 from typing import Any
+
+import pytest
 
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.fsm import State
-from bstar.machine.requester import HINT_PAUSE_S, Failed, Finished, GaveUp, Limits, Renew, Requester, RequesterEffect, Send
+from bstar.machine.requester import HINT_PAUSE_S, Limits, Renew, Send
 from bstar.machine.wire import ReplyHeader, ReplyKind
+from core.machine.requests import SENT, SETTLED
+from tests.scenes.bstar_requester import Failed, Finished, GaveUp, RequesterEffect
+from tests.scenes.bstar_requester import WatchedRequester as Requester
 
 A, B = 0, 1
 FIRST, SECOND = Ballot(1, 10), Ballot(2, 20)
@@ -284,3 +290,57 @@ def test_withdrawn_request_makes_room() -> None:
     assert sent(one.withdraw(first, 0.1)) == [(A, third)]
     assert one.withdraw(first, 0.1) == []
     assert one.receive(A, reply(first), [], 0.2) == []
+
+
+# --- walks ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("stock", [False, True])
+def test_a_walk_ends_every_request_once_and_counts_what_is_in_flight(seed: int, stock: bool) -> None:
+    """Servers that join, leave, refuse, answer with lower ballots, fail and are silent; a close at the end."""
+    chance = random.Random(seed)
+    one = requester(stock=stock, lines=(), window=chance.choice((1, 3)), waiting_max=20, deadline_s=5.0)
+    machine, now = one.machine, 0.0
+    ended: set[int] = set()
+
+    def note(effects: list[RequesterEffect]) -> None:
+        for effect in effects:
+            if not isinstance(effect, Send | Renew):
+                assert effect.sequence not in ended
+                ended.add(effect.sequence)
+
+    for _ in range(1500):
+        now += chance.choice((0.0, 0.01, 0.3))
+        server = chance.choice((A, B))
+        sequence = chance.randrange(1, len(one.asked) + 2)
+        match chance.randrange(9):
+            case 0 | 1 if not one.full:
+                note(one.submit([b"x"], now, chance.choice((None, 0.5)))[1])
+            case 2:
+                note(one.joined(server, now))
+            case 3:
+                note(one.lost(server, now))
+            case 4 if one.asked:
+                pending = chance.choice(one.asked)
+                if pending.stage != SETTLED:
+                    ended.add(pending.sequence)
+                note(one.withdraw(pending.sequence, now))
+            case 5:
+                note(one.tick(now))
+            case 6 if not stock:
+                note(one.receive(server, refusal(sequence, active=chance.choice((None, State.PRIMARY, State.BACKUP))), [], now))
+            case _ if stock:
+                note(one.receive_stock(server, [b"y"], now))
+            case _:
+                kind = chance.choice((ReplyKind.REPLY, ReplyKind.REPLY, ReplyKind.FAILED))
+                note(one.receive(server, ReplyHeader(kind, sequence, chance.choice((FIRST, SECOND))), [b"y"], now))
+        open_now = [pending for pending in one.asked if pending.stage != SETTLED]
+        assert len(one) == len(open_now)
+        flying = [pending for pending in open_now if pending.server is not None]
+        assert [pending.stage for pending in flying] == [SENT] * len(flying)
+        assert machine._in_flight == len(flying) <= machine._window
+        assert one.full == (len(open_now) - len(flying) >= 20)
+    open_now = [pending for pending in one.asked if pending.stage != SETTLED]
+    assert {id(pending) for pending in machine.close(now)} == {id(pending) for pending in open_now}
+    assert len(ended) + len(open_now) == len(one.asked) > 100
