@@ -45,7 +45,7 @@ class PendingAgentFuture(AgentRequest):
 
 
 class FreelanceEngine(ClientEngine[Machine]):
-    """Connections to all servers: one ROUTER in model 3, a DEALER for each in model 2, none yet in model 1.
+    """Connections to all servers: one ROUTER in model 3, a DEALER for each in model 2.
 
     Args:
         machine: of the model.

@@ -8,24 +8,21 @@ Any number of threads may use one client. A loop that already runs in the caller
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from core.runtime.loop_thread import LoopThread
+from core.rpc.sync_facade import SyncFacade
 from freelance.client import Client
 from freelance.errors import ClientClosed
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
-    from types import TracebackType
 
 __all__ = ["SyncClient"]
 
-T = TypeVar("T")
 
-
-class SyncClient:
+class SyncClient(SyncFacade[Client]):
     """`freelance.Client` for code without an event loop.
 
     Args:
@@ -38,17 +35,11 @@ class SyncClient:
     """
 
     def __init__(self, endpoints: Sequence[str], **options: Any) -> None:
-        self._client = Client(endpoints, **options)
-        self._thread = LoopThread("freelance-client", ClientClosed)
-        try:
-            self._thread.run(self._client.__aenter__())
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(Client(endpoints, **options), "freelance-client", ClientClosed)
 
     def request(self, *frames: bytes, timeout: float | None = None) -> list[bytes]:
         """Send a request and return the reply's body frames; arguments and errors as for `freelance.Client.request`."""
-        return self._thread.run(self._client.request(*frames, timeout=timeout))
+        return self._run(self._client.request(*frames, timeout=timeout))
 
     def submit(self, *frames: bytes, timeout: float | None = None) -> Future[list[bytes]]:
         """Send a request and return a future that any thread can wait for; cancelling it forgets the request."""
@@ -56,32 +47,18 @@ class SyncClient:
 
     def add_server(self, endpoint: str) -> None:
         """See `freelance.Client.add_server`."""
-        self._thread.run(_call(self._client.add_server, endpoint))
+        self._call(self._client.add_server, endpoint)
 
     def remove_server(self, endpoint: str) -> None:
         """See `freelance.Client.remove_server`."""
-        self._thread.run(_call(self._client.remove_server, endpoint))
+        self._call(self._client.remove_server, endpoint)
 
     @property
     def live(self) -> list[str]:
         """Endpoints of the servers that may be asked now, in order of priority (model 3)."""
-        return self._thread.run(_call(lambda: self._client.live))
+        return self._call(lambda: self._client.live)
 
     @property
     def counters(self) -> Counter[str]:
         """Requests sent, dropped and given up, by name (models 2 and 3)."""
         return self._client.counters
-
-    def close(self) -> None:
-        """Fail outstanding requests with `ClientClosed` and end the thread; any thread may call it, repeatedly."""
-        self._thread.end(lambda: self._client.__aexit__(None, None, None))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-
-async def _call(function: Callable[..., T], *arguments: Any) -> T:
-    return function(*arguments)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import mdp
-from core.runtime.loop_thread import LoopThread
+from core.rpc.sync_facade import SyncFacade
 from titanic.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
-    from titanic.client import Outcome, Ticket
+    from titanic.client import Ticket
     from titanic.errors import TitanicError
 
 __all__ = ["SyncClient", "SyncOutcome", "SyncTicket"]
@@ -49,7 +49,7 @@ class SyncOutcome(NamedTuple):
     error: TitanicError | mdp.RequestError | None
 
 
-class SyncClient:
+class SyncClient(SyncFacade[Client]):
     """A `Client` for code without an event loop; it runs one in a thread.
 
     Args:
@@ -58,27 +58,11 @@ class SyncClient:
     """
 
     def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
-        self._client = Client(broker, **options)
-        self._thread = LoopThread("titanic-client", mdp.ClientClosed)
-        try:
-            self.run(self._client.__aenter__())
-        except BaseException:
-            self._thread.end()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the client and its thread; closing again does nothing."""
-        self._thread.end(lambda: self._client.__aexit__(None, None, None))
+        super().__init__(Client(broker, **options), "titanic-client", mdp.ClientClosed)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop of the client, and wait for its result."""
-        return self._thread.run(work)
+        return self._run(work)
 
     def submit(self, service: str | bytes, *frames: bytes, **options: Any) -> SyncTicket:
         """See `Client.submit`."""
@@ -95,13 +79,6 @@ class SyncClient:
     def results(self, tickets: Iterable[SyncTicket], *, timeout: float | None = None, window: int = 256) -> Iterator[SyncOutcome]:
         """See `Client.results`."""
         outcomes = self._client.results((ticket._ticket for ticket in tickets), timeout=timeout, window=window)
-        try:
-            while (outcome := self.run(_next_of(outcomes))) is not None:
+        with closing(self._iterate(outcomes)) as ready:
+            for outcome in ready:
                 yield SyncOutcome(SyncTicket(self, outcome.ticket), outcome.reply, outcome.error)
-        finally:
-            with suppress(mdp.ClientClosed):  # closed already
-                self.run(outcomes.aclose())
-
-
-async def _next_of(outcomes: AsyncGenerator[Outcome, None]) -> Outcome | None:
-    return await anext(outcomes, None)

@@ -12,15 +12,14 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from core.runtime.loop_thread import LoopThread
+from core.rpc.sync_facade import SyncFacade
 from mdp.client.client import Client
 from mdp.client.pending import ClientClosed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     import pyarrow
 
@@ -36,7 +35,7 @@ T = TypeVar("T")
 _GROUP_MAX = 64
 
 
-class SyncClient:
+class SyncClient(SyncFacade[Client]):
     """`mdp.Client` for code without an event loop.
 
     Args:
@@ -49,13 +48,7 @@ class SyncClient:
     """
 
     def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
-        self._client = Client(broker, **options)
-        self._thread = LoopThread("mdp-client", ClientClosed, self._client.close)
-        try:
-            self._thread.run(self._client.__aenter__())
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(Client(broker, **options), "mdp-client", ClientClosed)
 
     # -------------------------------------------------------------------------------------------------------------- calls
 
@@ -123,11 +116,11 @@ class SyncClient:
 
     def stream(self, service: str | bytes, *frames: bytes, **options: Any) -> Generator[list[bytes], None, None]:
         """Send a request and yield its reply part by part; see `mdp.Client.stream`."""
-        yield from self._read(self._client.stream(service, *frames, **options))
+        yield from self._iterate(self._client.stream(service, *frames, **options))
 
     def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Any) -> pyarrow.Table:
         """Ask a batch service about the rows of a table; see `mdp.Client.request_batch`."""
-        return self._thread.run(self._client.request_batch(service, table, **options))
+        return self._run(self._client.request_batch(service, table, **options))
 
     @overload
     def call(
@@ -143,7 +136,7 @@ class SyncClient:
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> Any:
         """Call a typed function; see `mdp.Client.call`."""
-        return self._thread.run(self._client.call(service, *arguments, result=result, options=options, **named))
+        return self._run(self._client.call(service, *arguments, result=result, options=options, **named))
 
     @overload
     def call_stream(
@@ -159,11 +152,11 @@ class SyncClient:
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> Generator[Any, None, None]:
         """Call a typed generator and yield its values; see `mdp.Client.call_stream`."""
-        yield from self._read(self._client.call_stream(service, *arguments, result=result, options=options, **named))
+        yield from self._iterate(self._client.call_stream(service, *arguments, result=result, options=options, **named))
 
     def mmi(self, name: str, *body: str | bytes) -> str:
         """Query the broker; see `mdp.Client.mmi`."""
-        return self._thread.run(self._client.mmi(name, *body))
+        return self._run(self._client.mmi(name, *body))
 
     @property
     def connected(self) -> bool:
@@ -175,32 +168,7 @@ class SyncClient:
         """Counters of the client."""
         return self._client.counters
 
-    # ---------------------------------------------------------------------------------------------------------------- end
-
-    def close(self) -> None:
-        """Fail open requests with `ClientClosed` and end the thread; may be called from any thread, any number of times."""
-        self._thread.end(self._client.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
     # ------------------------------------------------------------------------------------------------------------- inside
-
-    def _read(self, parts: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """Read an asynchronous generator from the caller's thread; leaving early ends it."""
-        try:
-            while True:
-                try:
-                    part = self._thread.run(_next(parts))
-                except StopAsyncIteration:
-                    return
-                yield part
-        finally:
-            with suppress(ClientClosed):  # which has ended the stream already
-                self._thread.run(_close(parts))
 
     def _cancel_with(self, reply: Reply, done: Future[list[bytes]]) -> None:
         if done.cancelled():
@@ -231,11 +199,3 @@ def _settle(reply: Reply, done: Future[list[bytes]]) -> None:
         done.set_exception(error)
     else:
         done.set_result(reply.result())
-
-
-async def _close(parts: AsyncGenerator[T, None]) -> None:
-    await parts.aclose()
-
-
-async def _next(parts: AsyncGenerator[T, None]) -> T:
-    return await anext(parts)

@@ -1,0 +1,97 @@
+"""Base of synchronous clients: an asynchronous client and its event loop in a thread of its own.
+
+Any number of threads may use one. A loop that runs in the caller's thread (a notebook's) is not affected.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from core.runtime.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from types import TracebackType
+
+__all__ = ["SyncFacade"]
+
+
+class AsyncClient(Protocol):
+    """A client that runs within an `async with` block."""
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, kind: None, error: None, trace: None, /) -> object: ...
+
+
+C = TypeVar("C", bound=AsyncClient)
+T = TypeVar("T")
+
+
+class SyncFacade(Generic[C]):
+    """A client for code without an event loop; subclasses have its methods with their signatures.
+
+    Args:
+        client: runs from now on, until `close`.
+        name: of the thread.
+        closed: makes the error for calls after the end.
+
+    Raises:
+        Exception: those of entering the client.
+    """
+
+    def __init__(self, client: C, name: str, closed: Callable[[], Exception]) -> None:
+        self._client = client
+        self._closed_error = closed
+        self._thread = LoopThread(name, closed, self._leave)
+        try:
+            self._run(client.__aenter__())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Fail open requests and end the thread; may be called from any thread, any number of times."""
+        self._thread.end(self._leave)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def _leave(self) -> None:
+        await self._client.__aexit__(None, None, None)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop of the client, and wait for its result."""
+        return self._thread.run(work)
+
+    def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function on the loop of the client."""
+        return self._run(_called(function, *arguments))
+
+    def _iterate(self, parts: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """Read an asynchronous generator from the caller's thread; leaving early ends it."""
+        try:
+            while True:
+                try:
+                    part = self._run(_next(parts))
+                except StopAsyncIteration:
+                    return
+                yield part
+        finally:
+            with suppress(type(self._closed_error())):  # which has ended it already
+                self._run(_close(parts))
+
+
+async def _called(function: Callable[..., T], *arguments: Any) -> T:
+    return function(*arguments)
+
+
+async def _next(parts: AsyncGenerator[T, None]) -> T:
+    return await anext(parts)
+
+
+async def _close(parts: AsyncGenerator[T, None]) -> None:
+    await parts.aclose()
