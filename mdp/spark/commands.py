@@ -18,7 +18,7 @@ from core.daemon.exit_codes import DiskFailed, RequestFailed, exits
 from core.daemon.terminal import json_option, write_json
 from mdp.commands.client_options import BROKER
 from mdp.eventlog.files import segments
-from mdp.spark.dispatch_choices import INPUT_FORMATS, ON_ERROR, WINDOW_MAX
+from mdp.spark.dispatch_choices import INPUT_FORMATS, KEY_SCOPES, ON_ERROR, WINDOW_MAX
 from mdp.spark.rows.curve_files import CurveFiles
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 @click.option("--curve-secret", "curve_secret_file", metavar="FILE", help="Our secret CURVE key, on every executor.")
 @click.option("--curve-server-key", "curve_server_file", metavar="FILE", help="The broker's public CURVE key, on every executor.")
 @click.option("--key", metavar="COLUMN", help="Column with each row's idempotency key.")
+@click.option("--key-scope", type=click.Choice(KEY_SCOPES), default="job", help="Jobs in which a key is the same request.")
 @click.option("--job", metavar="NAME", help="Name of the job in the keys of the requests; the same name repeats them.")
 @click.option("--window", type=click.IntRange(1, WINDOW_MAX), help="Requests in flight per partition.  [default: 256; 16 with --batch]")
 @click.option("--batch", type=click.IntRange(0), default=0, help="Rows of a request, sent as an Arrow table; 0 for a request a row.")

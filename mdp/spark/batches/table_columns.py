@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from mdp.batch.tables import ERROR, STATUS, BadTable, decode_table
 from mdp.errors import HandlerError
-from mdp.spark.rows.reply_columns import BAD_REPLY, OK
+from mdp.spark.rows.reply_columns import BAD_REPLY, OK, UNREADABLE
+from mdp.spark.values.fitting import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,34 +65,46 @@ def _column(table: pa.Table, name: str) -> pa.Array | None:
 
 def _cast(values: pa.Array, kind: pa.DataType, name: str, errors: dict[int, tuple[str, str]]) -> pa.Array:
     """Return values of a type; those that do not fit are null and an error of their row."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
     if values.type == kind:
         return values
+    if _is_plain(values.type, kind):
+        with suppress(pa.ArrowException, ValueError):
+            return values.cast(kind)
+    items = values.to_pylist()
     try:
-        return values.cast(kind)
-    except (pa.ArrowException, ValueError, TypeError):
-        parts = [_fitting(values, kind, name, number, errors) for number in _misfits(values, kind, 0, len(values))]
-        if not parts:
-            raise
-    misfits = [number in errors for number in range(len(values))]
-    nothing = pa.nulls(len(values), values.type)
-    return pa.compute.if_else(pa.array(misfits), nothing, values).cast(kind)
+        return fitted(items, kind)
+    except UNREADABLE:
+        for number, reason in _misfits(items, kind, 0, len(items)):
+            errors.setdefault(number, (BAD_REPLY, f"column {name}: {reason:.{_REASON_CHARACTERS}}"))
+            items[number] = None
+        return fitted(items, kind)
 
 
-def _fitting(values: pa.Array, kind: pa.DataType, name: str, number: int, errors: dict[int, tuple[str, str]]) -> int:
-    errors.setdefault(number, (BAD_REPLY, f"column {name}: a value of type {values.type!s:.50} does not fit {kind}"))
-    return number
+def _is_plain(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether Arrow converts a type into another and refuses what would be cut."""
+    types = pa.types
+    return bool(
+        types.is_null(kind)
+        or (types.is_integer(kind) and (types.is_integer(wanted) or types.is_float64(wanted)))
+        or (types.is_floating(kind) and types.is_float64(wanted))
+        or (types.is_large_string(kind) and types.is_string(wanted))
+        or (types.is_large_binary(kind) and types.is_binary(wanted))
+        or (types.is_timestamp(kind) and types.is_timestamp(wanted) and (kind.tz is None) == (wanted.tz is None))
+    )
 
 
-def _misfits(values: pa.Array, kind: pa.DataType, start: int, end: int) -> Iterator[int]:
+def _misfits(items: list[Any], kind: pa.DataType, start: int, end: int) -> Iterator[tuple[int, str]]:
     try:
-        values.slice(start, end - start).cast(kind)
-    except (pa.ArrowException, ValueError, TypeError):
+        fitted(items[start:end], kind)
+    except UNREADABLE as error:
         if end - start == 1:
-            yield start
+            yield start, str(error)
             return
         middle = (start + end) // 2
-        yield from _misfits(values, kind, start, middle)
-        yield from _misfits(values, kind, middle, end)
+        yield from _misfits(items, kind, start, middle)
+        yield from _misfits(items, kind, middle, end)
 
 
 def _refused(segment: Segment, table: pa.Table, errors: dict[int, tuple[str, str]]) -> Segment:

@@ -84,7 +84,7 @@ def dispatch(
         curve: files with CURVE keys, on the executors.
         client_options: further keyword arguments of `mdp.Client`.
         options: `window`, `window_bytes`, `ordered`, `timeout`, `attempts`, `wait`, `batch`, `batch_bytes`, `batch_ms`,
-            `max_failures`, `deadline`: see `Bounds`.
+            `max_failures`, `deadline`, `key_scope`: see `Bounds`.
 
     Returns:
         The columns of `df`, those of the reply (with `reply_` before a name `df` has too), `_status` (`OK` or the code of the error),

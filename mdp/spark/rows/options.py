@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from mdp.batch.tables import ROWS_MAX
-from mdp.spark.dispatch_choices import WINDOW_MAX
+from mdp.spark.dispatch_choices import KEY_SCOPES, WINDOW_MAX
 from mdp.spark.rows.exchange import WINDOW_BYTES
 
 __all__ = ["BATCHES_IN_FLIGHT", "ROWS_IN_FLIGHT", "Bounds", "DispatchOptions"]
@@ -30,6 +30,7 @@ class DispatchOptions(TypedDict, total=False):
     batch_ms: float | None
     max_failures: float | None
     deadline: float | None
+    key_scope: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class Bounds:
         max_failures: rows of a partition without reply after which the job fails; below 1 the part of its rows, judged from the
             hundredth row on; None for any number.
         deadline: seconds from the call of `dispatch`, after which rows are not sent or waited for any longer: DEADLINE_EXCEEDED.
+        key_scope: "job": the same key in another job is another request; "service": it is the same request in all jobs, as the number of
+            an order is, and a service that was corrected gives the answers it gave before.
 
     Raises:
         ValueError: one is out of range.
@@ -68,6 +71,7 @@ class Bounds:
     batch_ms: float | None = None
     max_failures: float | None = None
     deadline: float | None = None
+    key_scope: str = "job"
 
     @property
     def requests(self) -> int:
@@ -87,6 +91,8 @@ class Bounds:
             raise ValueError(f"max_failures is 0 or more, not {self.max_failures}")
         if self.deadline is not None and not self.deadline > 0:
             raise ValueError(f"deadline is a number of seconds above 0, not {self.deadline}")
+        if self.key_scope not in KEY_SCOPES:
+            raise ValueError(f"key_scope is one of {', '.join(KEY_SCOPES)}, not {self.key_scope!r}")
         if not 0 <= self.batch <= ROWS_MAX:
             raise ValueError(f"batch is 0 to {ROWS_MAX} rows, not {self.batch}")
         if self.batch_bytes < 1:

@@ -20,7 +20,7 @@ from mdp.spark.flow.plan import BAD_ROW, CHUNK_ROWS, Answered, DispatchFailed, F
 from mdp.spark.rows.exchange import Chunk, answer_bytes
 from mdp.spark.rows.loop_bridge import process_bridge
 from mdp.spark.rows.reply_columns import OK, Answer, part_columns, reply_columns
-from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
+from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of
 from mdp.spark.rows.row_frames import column_frames, column_texts, row_frames
 from mdp.spark.rows.user_functions import UserFunctionFailed
 
@@ -50,8 +50,8 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     """Yield the rows of the batches with their replies; raises DispatchFailed with `on_error="fail"`."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    keys = PartitionKeys(job_name(plan.job, context), partition)
     bounds = plan.bounds
+    keys = _keys(plan, context, partition)
     left_s = None if plan.ends_at is None else plan.ends_at - time.time()
     failures = FailureLimit(plan, partition)
     with process_bridge().exchange(
@@ -125,6 +125,16 @@ class SingleRows:
         return None
 
 
+def _keys(plan: Plan, context: TaskContext | None, partition: int) -> PartitionKeys:
+    if plan.bounds.key_scope == "job":
+        # A user's key holds in all micro-batches of a stream.
+        query, _ = micro_batch_of(context)
+        return PartitionKeys(job_name(plan.job, context), partition, query if query and plan.job.startswith(UNNAMED) else plan.job)
+    # Tables have keys made of their rows: with keys of the service these are the same in all jobs too.
+    everywhere = plan.key is not None and plan.bounds.batch
+    return PartitionKeys("" if everywhere else job_name(plan.job, context), partition)
+
+
 def job_name(job: str | None, context: TaskContext | None) -> str:
     """Return the prefix of the keys of a job's requests.
 
@@ -161,7 +171,7 @@ def _chunk(plan: Plan, piece: pa.RecordBatch, keys: PartitionKeys) -> Chunk:
         requests += column_frames(piece, plan.request)
     given = [None] * len(requests) if plan.key is None else column_texts(piece.column(plan.key))
     names = [
-        "" if frames is None else keys.next(frames) if key is None else short_key(key) for key, frames in zip(given, requests, strict=True)
+        "" if frames is None else keys.next(frames) if key is None else keys.of(key) for key, frames in zip(given, requests, strict=True)
     ]
     return Chunk(requests, names, refused)
 

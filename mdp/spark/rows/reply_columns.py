@@ -19,6 +19,7 @@ from pyspark.sql import types
 
 from core.machine.bounded_msgpack import unpack
 from mdp.spark.rows.user_functions import UserFunctionFailed, guarded
+from mdp.spark.values.fitting import fitted
 
 Decode: TypeAlias = Callable[[list[bytes]], Mapping[str, Any] | Sequence[Any]]
 
@@ -28,7 +29,7 @@ BAD_REPLY = "BAD_REPLY"
 RAW_REPLY = types.StructType([types.StructField("reply", types.ArrayType(types.BinaryType(), containsNull=False))])
 
 # Errors of reading untrusted bytes, in msgpack and in Arrow; a function of the user is guarded, whatever it raises.
-_UNREADABLE = (
+UNREADABLE = (
     *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error),
     *(msgpack.UnpackException, pa.ArrowException),
 )
@@ -161,7 +162,7 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
         rows.append(values)
     try:
         return _columns(rows, kinds)
-    except _UNREADABLE:
+    except UNREADABLE:
         for number, reason in _misfits(rows, kinds, 0, len(rows)):
             _set_bad_reply(answers[number], reason)
             rows[number] = nothing
@@ -173,7 +174,7 @@ def _misfits(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType], start: int
     # Arrow does not tell which, so the rows are halved.
     try:
         _columns(rows[start:end], kinds)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         if end - start == 1:
             yield start, str(error)
             return
@@ -202,7 +203,7 @@ def part_columns(
             for part in answer.parts or ():
                 found += read(part)
             _columns(found, kinds)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             _set_bad_reply(answer, str(error))
             found = []
         rows += found or [(None,) * len(names)]
@@ -225,12 +226,7 @@ def _columns(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType]) -> list[pa
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_integer(kind):
-        # Arrow would silently truncate 1.5 to 1.
-        for value in values:
-            if type(value) is float and not value.is_integer():
-                raise ValueError(f"{value} is not an integer")
-    return pa.array(values, type=kind)
+    return fitted(values, kind)
 
 
 def _set_bad_reply(answer: Answer, reason: str) -> None:

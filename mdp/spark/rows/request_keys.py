@@ -43,9 +43,14 @@ class PartitionKeys:
     150 bytes; a key column needs none.
     """
 
-    def __init__(self, job: str, partition: int) -> None:
+    def __init__(self, job: str, partition: int, scope: str | None = None) -> None:
         self._seed = blake2b(_joined((job.encode(), str(partition).encode())), digest_size=_DIGEST_BYTES).digest()
         self._repetitions: dict[bytes, int] = {}
+        self._scope = scope  # in which a user's key is one request, None for everywhere
+
+    def of(self, key: str) -> str:
+        """Return the key of a row that has a key of the user's."""
+        return short_key(key if self._scope is None else f"{self._scope}/{key}")
 
     def next(self, frames: Sequence[bytes]) -> str:
         """Return the key, 32 hexadecimal digits, of the next row with the body frames `[body…]`."""

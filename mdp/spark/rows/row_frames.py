@@ -5,11 +5,11 @@
     string                          UTF-8
     boolean                         true, false
     integers, float, double         the shortest decimal text that reads back the same
-    decimal                         its text with all places, 1.50
+    decimal                         its text with all places, 1.50, 0.00000001
     date                            2024-01-31
     timestamp                       2024-01-31 10:00:00.000000Z, in UTC
     timestamp_ntz                   2024-01-31 10:00:00.000000
-    array, map, struct              msgpack
+    array, map, struct              msgpack; decimals, dates and times inside are text as above
     null                            the empty frame
 
 Text, so that a person can send the same request with `mdp call`. Arrow converts whole columns, not value by value.
@@ -17,6 +17,7 @@ Text, so that a person can send the same request with `mdp call`. Arrow converts
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mdp.spark.rows.user_functions import UserFunctionFailed, guarded
+from mdp.spark.values.plain import decimal_text, plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,15 +79,12 @@ def _octets(column: pa.Array) -> list[bytes]:
 def _nullable_octets(column: pa.Array) -> list[bytes | None]:
     kind = column.type
     if pa.types.is_nested(kind):
-        return [None if value is None else msgpack.packb(value, default=_plain) for value in column.to_pylist()]
+        return [None if value is None else msgpack.packb(value) for value in plain_values(column)]
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         column = pc.strftime(column.cast(pa.timestamp(kind.unit, "UTC")), format="%Y-%m-%d %H:%M:%SZ")
     if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         column = column.cast(pa.large_string() if pa.types.is_large_string(kind) else pa.string()).cast(pa.binary())
     octets: list[bytes | None] = column.to_pylist()
+    if pa.types.is_decimal(kind):  # Arrow writes small ones as 1.00E-8
+        octets = [decimal_text(Decimal(text.decode())).encode() if text is not None and b"E" in text else text for text in octets]
     return octets
-
-
-def _plain(value: Any) -> Any:
-    # Dates, timestamps and decimals inside an array, map or struct: msgpack has no portable type for them.
-    return str(value)

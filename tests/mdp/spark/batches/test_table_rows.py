@@ -155,7 +155,7 @@ def test_a_reply_that_is_not_of_as_many_rows_is_an_error_of_them_all(
 
 
 def test_a_value_that_does_not_fit_is_an_error_of_its_row(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    reply = encode_table(pa.table({"answer": [str(n) for n in range(100)], "half": [2**60 if n == 99 else n for n in range(100)]}))
+    reply = encode_table(pa.table({"answer": [str(n) for n in range(100)], "half": [2**60 + 1 if n == 99 else n for n in range(100)]}))
     monkeypatch.setattr(answering, "_answer", lambda *_: [reply])
     table = answered(PLAN, 100)
     assert [(row, status) for row, status, _ in failed(table)] == [(99, "BAD_REPLY")]

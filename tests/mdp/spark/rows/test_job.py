@@ -116,7 +116,7 @@ def test_without_a_schema_the_reply_comes_as_it_is(spark: SparkSession, key_serv
 
 
 def test_a_reply_column_the_frame_has_too_gets_a_prefix(spark: SparkSession, key_service: Processes) -> None:
-    answered = ask(spark.range(1).withColumn("Key", F.lit("k")), key_service, key="Key")
+    answered = ask(spark.range(1).withColumn("Key", F.lit("k")), key_service, key="Key", key_scope="service")
     assert answered.columns == ["id", "Key", "body", "frames", "reply_key", "times", *OUTCOME]
     row = answered.first()
     assert row is not None
@@ -179,6 +179,19 @@ def test_a_job_with_a_name_repeats_its_keys_and_another_name_does_not(spark: Spa
     assert not set(keys(None)) & set(keys(None))
 
 
+def test_a_key_of_another_job_is_another_request(spark: SparkSession, key_service: Processes) -> None:
+    """A corrected row is asked again, and so is every row after the service was corrected."""
+
+    def times(body: str, **options: Any) -> list[tuple[str, int | None]]:
+        df = spark.createDataFrame([("scoped", body)], "k string, x string")
+        return [(row["_status"], row["times"]) for row in ask(df, key_service, request="x", key="k", **options).collect()]
+
+    assert times("first") == times("corrected") == [("OK", 1)]
+    assert times("first", job="named") == times("first", job="named") == [("OK", 1)]
+    assert times("first", key_scope="service") == [("OK", 1)]
+    assert times("corrected", key_scope="service") == [("BAD_REQUEST", None)]
+
+
 def test_a_task_that_crashed_and_ran_again_used_the_same_keys(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
     """No row is executed twice: the broker still has the answers to what the crashed task had asked."""
     replayed = stats(key_service)["key_replayed"]
@@ -239,6 +252,7 @@ def test_a_job_that_needs_some_rows_only_stops_asking(spark: SparkSession, key_s
         ({"broker": ("tcp://a:5555", "tcp://b")}, "has no port"),
         ({"client_options": {"colour": "blue"}}, "colour"),
         ({"batch": -1, "schema": "n long"}, "batch is 0 to"),
+        ({"key_scope": "world"}, "key_scope is one of"),
         ({"batch": 10}, "batch needs a schema"),
         ({"batch": 10, "schema": "n long", "decode": "json"}, "decode and parts are left out"),
         ({"batch": 10, "schema": "n long", "request": lambda row: [b"x"]}, "request names columns"),

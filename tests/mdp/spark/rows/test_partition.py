@@ -116,10 +116,18 @@ def test_the_users_key_column_is_the_key_and_a_missing_key_is_made_up(answering:
     column = pa.array(["order-17", None, "", "x" * 300])
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4]), column], names=["x", "k"])
     names = ("x", "k", *PLAN.output_names[1:])
-    list(answer_partition(replace(PLAN, key="k", output_names=names), [batch]))
+    list(answer_partition(replace(PLAN, key="k", bounds=Bounds(key_scope="service"), output_names=names), [batch]))
     assert answering.keys[0] == "order-17"
     assert all(key and len(key) == 32 for key in answering.keys[1:])
     assert len(set(answering.keys)) == 4
+
+
+def test_a_key_is_one_request_in_its_job_unless_it_is_one_everywhere(answering: Answering) -> None:
+    batch = pa.RecordBatch.from_pydict({"x": [1], "k": ["order-17"]})
+    plan = replace(PLAN, key="k", output_names=("x", "k", *PLAN.output_names[1:]))
+    for job in ("monday", "tuesday", "monday"):
+        list(answer_partition(replace(plan, job=job), [batch]))
+    assert answering.keys == ["monday/order-17", "tuesday/order-17", "monday/order-17"]
 
 
 def test_batches_are_not_pulled_while_enough_rows_wait(answering: Answering) -> None:

@@ -1,0 +1,1 @@
+"""Values of columns in requests and replies."""
