@@ -83,7 +83,7 @@ def _cast(values: pa.Array, kind: pa.DataType, name: str, errors: dict[int, tupl
 
 
 def _is_plain(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether Arrow converts a type into another and refuses what would be cut."""
+    """Return whether Arrow converts a type into another and refuses what does not fit."""
     types = pa.types
     return bool(
         types.is_null(kind)
