@@ -6,7 +6,8 @@
 #   make wheels         compiled wheels in dist/, one for each Python found here (PYTHONS="python3.11 …")
 #   make docs           the documentation site, in out/site; open out/site/index.html
 #   make lowest         a part of the tests with the oldest allowed dependencies; make test does it too
-#   make lint | sim | fuzz | soak | bench | differential    one part of it, or longer
+#   make lint | models | fuzz | soak | bench | differential    one part of it, or longer
+#   make sim [SEED=7 HOURS=24 SCENARIO=one_store]  whole clusters in virtual time, until something fails
 #   make mutants [FILES=… SAMPLE=40 SEED=1]  mistakes that the tests do not detect, in machines and hot files
 
 SHELL := /bin/sh
@@ -27,7 +28,7 @@ LONG := --timeout 0 -o faulthandler_timeout=0
 # Some hundred programs are started, and each test process imports all modules: 14 s instead of 7 without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs test-pure test-compiled wheels lowest help venv java lint types test demo bench soak fuzz sim differential mutants clean
+.PHONY: docs test-pure test-compiled wheels lowest help venv java lint types test demo bench soak fuzz models sim differential mutants clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -125,7 +126,11 @@ soak: $(STAMP)
 fuzz: $(STAMP)
 	$(PYTEST) -m hypothesis --hypothesis-profile fuzz $(LONG) -n $(JOBS)
 
+# Whole clusters in the simulator (specs/simulation.md); a failing seed is shrunk, kept in tests/sim/seeds and drawn in out/sim.
 sim: $(STAMP)
+	$(PY) -m tests.sim.cluster --hours $(or $(HOURS),24) $(if $(SEED),--seed $(SEED)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(MINUTES),--minutes $(MINUTES))
+
+models: $(STAMP)
 	SIM_STATES=20000000 SIM_DAMAGES=10000000 SIM_WALKS=1000000 $(PYTEST) tests/sim tests/mdp/broker/requests/test_random_walk.py tests/titanic/*/test_*crash.py tests/titanic/*/test_*damage.py -n $(JOBS) $(LONG) --sim-states 3000000
 
 mutants: $(STAMP)

@@ -56,7 +56,7 @@ take_wrong = watch_brokers()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make sim` ask for the long searches, and anybody for both loops."""
+    """Let `make models` ask for the long searches, and anybody for both loops."""
     parser.addoption("--loops", choices=["one", "both"], default="one", help="on which event loops tests above sockets run")
     parser.addoption("--sim-states", type=int, default=0, help="states for each long search of the Binary Star model")
 

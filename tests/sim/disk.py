@@ -172,6 +172,10 @@ class SimDisk:
     def read(self, handle: int, size: int, offset: int) -> bytes:
         return bytes(self._live[self._handles[handle]][offset : offset + size])
 
+    def inode(self, handle: int) -> int:
+        """Return the number of the file itself, whatever its name is now."""
+        return self._handles[handle]
+
     def size(self, handle: int) -> int:
         return len(self._live[self._handles[handle]])
 

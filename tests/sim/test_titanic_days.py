@@ -1,7 +1,7 @@
 """TI3: a whole Titanic at a broker, with a service that is absent for thirty days, in virtual time (`virtual_time.py`).
 
 Broker and store look round once a second whatever happens. Five million such looks take a minute, so `make test` lets them do it once a
-minute, and `make sim` as they are.
+minute, and `make models` as they are.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What is read is what was written, what is lost is named, and nothing else is lost.
 
-SIM_DAMAGES in the environment says how many (20,000 without it; `make sim` does ten million); a failure names share and number.
+SIM_DAMAGES in the environment says how many (20,000 without it; `make models` does ten million); a failure names share and number.
 """
 
 from __future__ import annotations

@@ -1,0 +1,10 @@
+"""Scenarios; each module has those of one part of the product, and the bodies of its processes."""
+
+from __future__ import annotations
+
+from tests.sim.cluster.scenario import SCENARIOS
+from tests.sim.cluster.scenarios import majordomo, titanic_stores
+
+__all__ = ["ALL", "majordomo", "titanic_stores"]
+
+ALL = SCENARIOS

@@ -1,0 +1,177 @@
+"""Single brokers with workers of every kind and clients of every dialect."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import mdp
+from mdp.broker.requests.invariants import check_broker
+from tests.sim.cluster.faults import CLOCK, NETWORK, PROCESS
+from tests.sim.cluster.scenario import scenario
+from tests.sim.cluster.threads import blocked
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from mdp.request import Request
+    from tests.sim.cluster.history import Operation
+    from tests.sim.cluster.process import Body, Process
+    from tests.sim.cluster.scenario import Play
+
+PORT = 5555
+HEARTBEAT_MS = 1000
+ATTEMPTS, TIMEOUT_S = 3, 3.0
+BOUND_S = ATTEMPTS * TIMEOUT_S + 1.0
+WAITING_MAX = 20  # open requests of one client; a broken broker must not fill the memory
+
+
+def endpoint(play: Play, host: str) -> str:
+    return f"tcp://{play.ip(host)}:{PORT}"
+
+
+def broker(play: Play, **options: Any) -> Body:
+    """Return the body of a single broker."""
+
+    async def body(process: Process) -> None:
+        async with mdp.Broker(heartbeat_ms=HEARTBEAT_MS, **options) as served:
+            served.bind(f"tcp://{process.host.ip}:{PORT}")
+            process.things["broker"] = served
+            await play.forever(process)
+
+    return body
+
+
+def watch_brokers(play: Play) -> None:
+    """Check the records of every broker, every virtual second; its queues are bounded."""
+
+    def check() -> None:
+        for process in play.world.processes.values():
+            served = process.things.get("broker")
+            if served is not None and process.alive and not process.suspended and served._is_open:
+                # Its clock is set by calls of the loop, of which the last may not have run yet.
+                check_broker(served)
+                queued = served.stats["queued"]
+                assert queued <= 200, f"{process.name} keeps {queued} requests"
+
+    play.world.checks.append(check)
+
+
+def echo(play: Play, process: Process) -> Any:
+    """Return a handler that notes its executions; a request is its number."""
+
+    async def handle(request: Request) -> bytes:
+        operation = play.history.run(int(request.body[0]), process.name)
+        await asyncio.sleep(play.random.expovariate(20.0))
+        return _reply(play, operation)
+
+    return handle
+
+
+def echo_thread(play: Play, process: Process) -> Any:
+    """Return the same as a plain function, for threads."""
+
+    def handle(request: Request) -> bytes:
+        operation = play.history.run(int(request.body[0]), process.name)
+        blocked("sleeps").block(0.01 + 0.1 * play.random.random())
+        return _reply(play, operation)
+
+    return handle
+
+
+def echo_parts(play: Play, process: Process) -> Any:
+    """Return the same as a generator, whose last part is the reply."""
+
+    async def handle(request: Request) -> AsyncIterator[bytes]:
+        operation = play.history.run(int(request.body[0]), process.name)
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+        yield _reply(play, operation)
+
+    return handle
+
+
+def _reply(play: Play, operation: Operation) -> bytes:
+    return (operation.key or operation.id) + b" %d.%d" % (operation.number, len(operation.runs))
+
+
+HANDLERS = {"coroutine": echo, "thread": echo_thread, "parts": echo_parts}
+
+
+def worker(play: Play, brokers: str | Sequence[str], service: str = "echo", kind: str = "coroutine", **options: Any) -> Body:
+    """Return the body of a worker."""
+
+    async def body(process: Process) -> None:
+        handler = HANDLERS[kind](play, process)
+        async with mdp.Worker(brokers, service, handler=handler, heartbeat_ms=HEARTBEAT_MS, drain_s=2.0, **options):
+            await play.forever(process)
+
+    return body
+
+
+def client(play: Play, brokers: str | Sequence[str], *, service: str = "echo", dialect: str = "auto", every_s: float = 1.0) -> Body:
+    """Return the body of a client that asks again and again, in every mode its dialect has."""
+    modes = ("plain",) if dialect != "auto" else ("plain", "plain", "once", "key", "deadline", "wait")
+
+    async def body(process: Process) -> None:
+        life = process.life
+        asking: set[asyncio.Task[None]] = set()
+        async with mdp.Client(brokers, timeout=TIMEOUT_S, attempts=ATTEMPTS, dialect=dialect, heartbeat_ms=HEARTBEAT_MS) as asked:
+            ending = asyncio.ensure_future(play.forever(process))
+            while not ending.done():
+                if len(asking) < WAITING_MAX and not play.stopping:
+                    mode = play.random.choice(modes)
+                    key = b"key-%d" % play.random.randrange(len(play.history.operations) // 4 + 1) if mode == "key" else b""
+                    operation = play.history.begin(process.name, life, mode, BOUND_S, key)
+                    task = asyncio.ensure_future(_ask(play, asked, service, operation))
+                    asking.add(task)
+                    task.add_done_callback(asking.discard)
+                await asyncio.wait([ending], timeout=play.random.expovariate(1 / every_s))
+            if asking:
+                await asyncio.wait(asking)
+
+    return body
+
+
+async def _ask(play: Play, asked: mdp.Client, service: str, operation: Operation) -> None:
+    options: dict[str, Any] = {}
+    if operation.mode == "once":
+        options["once"] = True
+    elif operation.mode == "key":
+        options["key"] = operation.key
+    elif operation.mode == "deadline":
+        options["deadline"] = 2.0
+    elif operation.mode == "wait":
+        options["wait"] = True
+    try:
+        reply = await asked.request(service, b"%d" % operation.body, **options)
+    except mdp.RequestError as error:
+        play.history.settle(operation, None, type(error).__name__)
+    else:
+        play.history.settle(operation, b"".join(reply))
+
+
+def answers(play: Play, *clients: str) -> None:
+    """Demand that each of these clients gets an answer after everything was healed."""
+
+    def answered(name: str) -> bool:
+        since = play.healed_at or 0.0
+        return any(one.client == name and one.begun > since and one.result is not None for one in reversed(play.history.operations))
+
+    for name in clients:
+        play.serves.append((name, partial(answered, name)))
+
+
+@scenario(kinds=PROCESS + NETWORK + CLOCK, minutes=10.0)
+def one_broker(play: Play) -> None:
+    """One broker, four workers of three kinds, three clients of two dialects; everything may crash, and every link may fail."""
+    there = endpoint(play, "broker")
+    play.add("broker", broker(play))
+    for number, kind in enumerate(("coroutine", "coroutine", "thread", "parts")):
+        play.add(f"worker-{number}", worker(play, there, kind=kind), f"host-{number % 2}")
+    for number, dialect in enumerate(("auto", "auto", "0.1")):
+        play.add(f"client-{number}", client(play, there, dialect=dialect), f"desk-{number}")
+    watch_brokers(play)
+    answers(play, "client-0", "client-1", "client-2")
+    play.finals.append(lambda: play.history.check_answers({"plain": 0.5}))
