@@ -2,7 +2,7 @@
 
     python -m benchmarks.micro_dispatcher [--requests N] [--rounds N]
 
-Bytes of up to 200 messages at a time, as a socket delivers them (`mdp.wire.message_runs`); only the calls of the machine are timed.
+Bytes of up to 200 messages at a time, as they are read; the frame loop (`core.zmtp.scan`) and the calls of the machine are timed.
 Estimate before the first run: 1.5 us for MDP/0.3 with credit (two dictionary operations on each side, one record, one copy each way).
 """
 
@@ -14,7 +14,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import MORE_HEADERS, Encoded, decode_frames, encode_message, encode_prefix
+from core.zmtp.decoder import MORE_HEADERS, Decoder, decode_frames, encode_message, encode_prefix
+from core.zmtp.scan import Batch
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
 from mdp.wire.commands import CLIENT_REQUEST_03, ID_BYTES, NUMBERED_BYTES, WORKER_FINAL_03, client_request, worker_final, worker_ready
@@ -28,33 +29,22 @@ BODY = b"0123456789abcdef"
 CLIENT = b"client01"
 
 
-def split(peer: bytes, frames: list[bytes]) -> list[bytes]:
-    """Return `[peer, frame, frame, Encoded]` as the broker's ROUTER delivers it."""
-    return [peer, *frames[:2], Encoded(encode_message(frames[2:]))] if len(frames) > 2 else [peer, *frames]
-
-
 def broker(dialect: str, workers: int, credit: int) -> Dispatcher:
     dispatcher = Dispatcher(BrokerOptions())
     options = encode_options({"credit": credit}) if dialect == "0.3" else b""
     for number in range(workers):
-        ready = split(b"w%07d" % number, worker_ready(dialect, b"echo", options=options))  # type: ignore[arg-type]
-        dispatcher.receive([ready], 0.0)
+        peer = b"w%07d" % number
+        dispatcher.receive(Batch.of([peer], [[peer, *worker_ready(dialect, b"echo", options=options)]]), 0.0)  # type: ignore[arg-type]
     return dispatcher
 
 
-LONGEST = 2048  # bytes of a message that may be taken before it is decoded, as in a ROUTER's session
-
-
 def timed(dispatcher: Dispatcher, peer: bytes, octets: bytes) -> tuple[float, dict[bytes, list[bytes]]]:
-    """Deliver bytes of plain messages only; return seconds and the output."""
-    express = dispatcher.express
+    """Deliver the bytes of a read, from the frame loop on; return seconds and the output."""
+    decoder = Decoder(on_command=lambda _: None)
+    decoder.head = [peer]
     started = time.thread_time()
-    taken = express.take(peer, octets, LONGEST, 1.0)
-    spent = time.thread_time() - started
-    pieces, express.pieces = express.pieces, {}
-    if taken != len(octets):
-        raise SystemExit("a plain message was not taken")
-    return spent, pieces
+    pieces = dispatcher.receive(decoder.feed(octets), 1.0)
+    return time.thread_time() - started, pieces
 
 
 def pairs_03(workers: int, credit: int, window: int) -> Callable[[int], tuple[float, float]]:

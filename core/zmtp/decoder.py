@@ -140,18 +140,15 @@ class Decoder:
         """
         if self.begun:
             return self._resume(data)
-        end = len(data)
-        if 1 < end <= self._limits.small and not data[0] and data[1] + 2 == end:
-            return Batch(self.head, data, [0], [end])  # one short frame: what a round trip brings
         return self._scan(data)
 
     def _scan(self, octets: bytes) -> Batch:
         """Find the messages in bytes that begin with a frame."""
         starts: list[int] = []
         ends: list[int] = []
+        commands: list[int] = []
         begun = self._begun
         parts, size = begun.parts, begun.size
-        commands: list[int] = []
         octets_end = len(octets)
         try:
             taken = scan(octets, starts, ends, commands, begun, self._limits)
@@ -161,6 +158,9 @@ class Decoder:
         if commands:
             begun.parts, begun.size, self.failure = parts, size, None
             return self._with_commands(octets, commands)
+        if taken == octets_end and not parts:  # what most reads are: whole messages only
+            self.begun = False
+            return Batch(self.head, octets, starts, ends)
         made = None
         if parts and ends:
             message = self.head + self._frames + frames_between(octets, 0, ends[0])

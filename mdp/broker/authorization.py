@@ -1,10 +1,9 @@
 """The broker's machine with rules: what a peer asks for is looked at once, and the answer kept for the next time.
 
 Pure. A broker without rules has a `Dispatcher` and pays nothing; one with rules has this in its place. Every request comes through
-`_request` and every worker through `_register`, where the rules are asked; the short ways round them are open only to what was allowed
-before: `receive` sends a request of MDP/0.3 the fast way when its (peer, service) is known, and the express lane finds a service by its
-encoded name in routes of the peer's own, where it stands from the first request that was allowed until the rules change, the peer goes
-or any service ends. Routes for everybody, `routes_encoded`, stay empty.
+`_request` and every worker through `_register`, where the rules are asked. The only way round them are the routes of a peer: a service
+stands there from the first request that was allowed until the rules change, the peer goes or any service ends. Without rules all peers
+share the routes of the directory.
 
 A refusal is told as its dialect tells errors: ERROR `FORBIDDEN` in MDP/0.3, code 403 from MMI, DISCONNECT to a worker. MDP/0.1 and 0.2 have
 no way to tell a client: its request is dropped and counted `silent_forbidden`.
@@ -14,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from core.zmtp.decoder import split_frames
+from core.zmtp.frames import decode_frames, encode_frame
 from mdp.access.rules import VERBS, Rights
 from mdp.broker import mmi
 from mdp.broker.dispatcher import Dispatcher
-from mdp.broker.forwarding import reply_message
-from mdp.wire.commands import CLIENT_REQUEST_03, HEAD_BYTES, V03, is_service_name, worker_disconnect
+from mdp.broker.forwarding import reply_head
+from mdp.broker.workers.lifecycle import DISCONNECTS
+from mdp.wire.commands import V03, is_service_name
 from mdp.wire.failover import PAIR_SERVICE
-from mdp.wire.message_runs import Express
 from mdp.wire.options import USER_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from mdp.access.rules import Rules, Verb
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.requests.records import Service, Terms, Worker
-    from mdp.broker.requests.request_table import Message
+    from mdp.broker.requests.request_ends import Output
     from mdp.wire.commands import Dialect
     from mdp.wire.events import Ready
     from mdp.wire.options import ReadyOptions
@@ -64,41 +63,6 @@ class Refusal(NamedTuple):
     service: bytes
 
 
-class _NoRoutes(dict[bytes, "Service"]):
-    """Finds nothing, whatever is put in; what is taken out of it is taken out of everybody's own routes."""
-
-    def __init__(self, lanes: dict[bytes, dict[bytes, Service]]) -> None:
-        super().__init__()
-        self._lanes = lanes
-
-    def __setitem__(self, name: bytes, service: Service) -> None:
-        """Keep nothing: each peer is to be judged first."""
-
-    def __delitem__(self, name: bytes) -> None:
-        """Close the lane to everybody, which opens it again with the next request."""
-        self._lanes.clear()
-
-
-class _GuardedExpress(Express):
-    """The express lane, in which each peer finds only the services it was allowed to call.
-
-    Attributes:
-        lanes: services by encoded name, by peer.
-    """
-
-    __slots__ = ("lanes", "owner_of")
-
-    lanes: dict[bytes, dict[bytes, Service]]
-    owner_of: Callable[[bytes], bytes]
-
-    def take(self, peer: bytes, octets: bytes, longest: int, now: float) -> int:
-        """See `Express.take`."""
-        self._routes = routes = self.lanes.get(peer, _NOWHERE)
-        if routes is not _NOWHERE:
-            self._owner = self.owner_of(peer)
-        return super().take(peer, octets, longest, now)
-
-
 class GuardedDispatcher(Dispatcher):
     """A dispatcher that asks rules.
 
@@ -111,7 +75,7 @@ class GuardedDispatcher(Dispatcher):
         now: monotonic seconds.
 
     Attributes:
-        lanes: services the express lane knows to take a peer's requests, by peer and by encoded name.
+        routes: what each peer was allowed to call, by peer and as in `Directory.routes_encoded`.
     """
 
     def __init__(
@@ -133,16 +97,12 @@ class GuardedDispatcher(Dispatcher):
         self._by_name: dict[bytes, Rights] = {}  # of users somebody asked about; to look them up takes a look at every table
         self._disbelieved: set[bytes] = set()  # peers that have named a user they may not speak for
         self._owners: dict[bytes, bytes] = {}  # what goes before the keys of a peer
-        self._allowed: dict[bytes, set[bytes]] = {}  # services a peer has been allowed to call
         self._judged: set[bytes] = set()  # workers that were allowed to serve; others are seats of lent ones, and nobody's peers
-        self.lanes: dict[bytes, dict[bytes, Service]] = {}
-        self.directory.routes_encoded = _NoRoutes(self.lanes)
-        self.express = express = _GuardedExpress(self.book, self.directory, self.counters)
-        express.lanes = self.lanes
-        express.owner_of = self._owner_of
+        self.routes: dict[bytes, dict[bytes, Service]] = {}
+        self._closed_routes = 0
         self.book.user_of = self._name_of
 
-    def set_rules(self, rules: Rules, now: float) -> list[Message]:
+    def set_rules(self, rules: Rules, now: float) -> Output:
         """Put other rules into force: workers that may not serve any more are sent away, requests that wait are judged again.
 
         Requests that are with a worker are answered: they were allowed when they were given.
@@ -151,11 +111,10 @@ class GuardedDispatcher(Dispatcher):
         self._rights.clear()
         self._disbelieved.clear()
         self._by_name.clear()
-        self._allowed.clear()
-        self.lanes.clear()
+        self.routes.clear()
         for worker in list(self._workers.values()):
             if worker.peer in self._judged and not self._may(worker.peer, "serve", worker.service.name):
-                self.book.out.append([worker.peer, *worker_disconnect(worker.dialect)])
+                self.book.send(worker.peer, DISCONNECTS[worker.dialect])
                 self._remove(worker, "forbidden_serve", now)
             else:
                 self._tell_users(worker)
@@ -164,35 +123,23 @@ class GuardedDispatcher(Dispatcher):
                 request = mine[key]
                 if request.worker is None and not self._may(peer, "call", request.service.name):
                     self.book.end(request, now, FORBIDDEN, "by new rules")
-        return self._take()
+        return self.take_output()
 
-    def receive(self, batch: Sequence[Message], now: float) -> list[Message]:
-        """Take a batch as `Dispatcher.receive`; requests of MDP/0.3 go the fast way when they are known to be allowed."""
-        passed = []
-        for message in batch:
-            if len(message) > 2 and message[1][:HEAD_BYTES] == CLIENT_REQUEST_03:
-                peer, name = message[0], message[2]
-                allowed = self._allowed.get(peer)
-                if (allowed is not None and name in allowed) or self._known(peer, name):
-                    self._open_lane(peer, name)
-                else:
-                    # Judged again where it is refused; the way there also tells what is malformed.
-                    if len(message) == 4 and message[3]:
-                        self._receive_request(message, now)
-                    else:
-                        self._receive_uncommon(message, now)
-                    continue
-            passed.append(message)
-        return super().receive(passed, now)
+    def routes_of(self, peer: bytes) -> dict[bytes, Service]:
+        """Return the services that the peer was allowed to call, as long as none of all routes has ended since."""
+        closed = self.directory.closed_routes
+        if closed != self._closed_routes:
+            self._closed_routes = closed
+            self.routes.clear()
+        return self.routes.get(peer, _NOWHERE)
 
-    def peer_lost(self, peer: bytes, now: float) -> list[Message]:
+    def peer_lost(self, peer: bytes, now: float) -> Output:
         """Forget what a peer was allowed: the next with this routing id may be another."""
         self._rights.pop(peer, None)
         self._users.pop(peer, None)
         self._disbelieved.discard(peer)
         self._owners.pop(peer, None)
-        self._allowed.pop(peer, None)
-        self.lanes.pop(peer, None)
+        self.routes.pop(peer, None)
         self._judged.discard(peer)
         return super().peer_lost(peer, now)
 
@@ -218,25 +165,16 @@ class GuardedDispatcher(Dispatcher):
             owner = self._owners[peer] = _owner(self._name_of(peer))
         return owner
 
-    def _known(self, peer: bytes, service: bytes) -> bool:
-        """Look a call up in the rules, without a word to anybody, and remember it if it is allowed."""
-        if not is_service_name(service) or service.startswith(mmi.PREFIX) or not self._rights_of(peer).may("call", service):
-            return False
-        allowed = self._allowed.setdefault(peer, set())
-        if len(allowed) >= _REMEMBERED_MAX:
-            allowed.clear()
-        allowed.add(service)
-        return True
-
-    def _open_lane(self, peer: bytes, service: bytes) -> None:
-        """Let a peer's requests to a service that it may call take the express lane from now on, if the service takes any."""
-        route = self.directory.routes.get(service)
-        if route is None:
+    def _remember(self, peer: bytes, name: bytes) -> None:
+        """Have further requests of a peer to a service that it may call accepted without a question, while the service takes requests."""
+        service = self.directory.routes.get(name)
+        if service is None:
             return
-        routes = self.lanes.setdefault(peer, {})
-        if len(routes) >= _REMEMBERED_MAX:
+        self.routes_of(peer)
+        routes = self.routes.setdefault(peer, {})
+        if len(routes) >= 2 * _REMEMBERED_MAX:
             routes.clear()
-        routes[route.encoded] = route
+        routes[service.encoded] = routes[service.route] = service
 
     def _may(self, peer: bytes, verb: Verb, service: bytes) -> bool:
         if self._rights_of(peer).may(verb, service):
@@ -250,7 +188,7 @@ class GuardedDispatcher(Dispatcher):
         if key in self.book.clients.get(peer, ()):
             self.counters.count("dropped_duplicate")  # also where the rules have changed: the first was allowed, and goes on
         elif name.startswith(mmi.PREFIX) or self._may(peer, "call", name):
-            self._open_lane(peer, name)
+            self._remember(peer, name)
             super()._request(peer, dialect, key, name, tail, options, now)
         else:
             if self.book.record is not None:
@@ -260,7 +198,7 @@ class GuardedDispatcher(Dispatcher):
     def _register(self, peer: bytes, event: Ready, now: float) -> None:
         if is_service_name(event.service) and not self._may(peer, "serve", event.service):
             self.counters.count("forbidden_serve")
-            self.book.out.append([peer, *worker_disconnect(event.dialect)])
+            self.book.send(peer, DISCONNECTS[event.dialect])
         else:
             self._judged.add(peer)
             super()._register(peer, event, now)
@@ -270,10 +208,10 @@ class GuardedDispatcher(Dispatcher):
         super()._welcome(worker, options, now)
 
     def _tell_users(self, worker: Worker) -> None:
-        """Say whether a worker gets the user of each request; what it gets then does not take the express lane."""
+        """Say whether a worker gets the user of each request; requests are not passed on as they came then."""
         if worker.peer in self._judged:
             worker.user = self._name_of(worker.peer)
-            as_it_came = worker.quick and worker.peer not in self.book.hops.narrow
+            as_it_came = worker.peer not in self.book.hops.narrow
             worker.plain = as_it_came and not self._rights_of(worker.peer).may("see_users", worker.service.name)
 
     def _own(self, terms: Terms, peer: bytes, name: bytes, claimed: str | None) -> None:
@@ -292,17 +230,17 @@ class GuardedDispatcher(Dispatcher):
             terms.key = owner + terms.key
 
     def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
-        body = split_frames(tail, len(tail))[0]
+        body = decode_frames(tail)
         if dialect == V03:
             del body[0]
         if name == mmi.ALLOWED and mmi.is_question(body):
             self.counters.count("mmi")
-            self.book.out.append(reply_message(peer, dialect, key, name, [self._judge(peer, body)]))
+            self.book.send(peer, reply_head(dialect, key, name) + encode_frame(self._judge(peer, body)))
         elif len(body) != 1 or self._may_ask(peer, name, body[0]):
             super()._answer_mmi(peer, dialect, key, name, tail, now)
         else:
             self.counters.count("forbidden_mmi")
-            self.book.out.append(reply_message(peer, dialect, key, name, [_FORBIDDEN_MMI]))
+            self.book.send(peer, reply_head(dialect, key, name) + encode_frame(_FORBIDDEN_MMI))
 
     def _judge(self, peer: bytes, question: Sequence[bytes]) -> bytes:
         """Answer a worker that sees users whether one of them may do something."""

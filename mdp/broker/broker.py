@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import sys
-from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -21,7 +20,6 @@ from core.zmtp.limits import PeerLimits
 from mdp.access.audit_log import AuditLog
 from mdp.broker.authorization import GuardedDispatcher
 from mdp.broker.dispatcher import Dispatcher
-from mdp.broker.forwarding import with_encoded_bodies
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.recorder import Recorder
 from mdp.broker.refusal_log import RefusalLog
@@ -34,9 +32,10 @@ if TYPE_CHECKING:
 
     from core.options import OptionValue
     from core.security.credentials import Secured
+    from core.zmtp.scan import Batch
     from mdp.access.rules import Rules
     from mdp.broker.authorization import Refusal
-    from mdp.broker.dispatcher import Message
+    from mdp.broker.dispatcher import Output
     from mdp.eventlog.format import Block
 
     Guard: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -62,6 +61,8 @@ FAULT_S = 0.1
 # broker and the client as much as several requests do. A client whose queue is that long waits many times longer for its turn.
 HELD_BEHIND_MIN = 128
 HELD_MAX = 64
+# Not so large ones: what is collected is small beside what a client may leave unread.
+HELD_BYTES_MAX = 8 * 1024
 HELD_S = 0.001
 
 
@@ -188,7 +189,7 @@ class Broker:
         for endpoint in self._endpoints:
             self._socket.unbind(endpoint)
         self._endpoints.clear()
-        self._send(self.machine.drain(self._now(self._loop)))
+        self._flush(self.machine.drain(self._now(self._loop)))
         if not self.machine.idle:
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=drain_s)
@@ -202,9 +203,9 @@ class Broker:
         self._stopped.set_result(None)  # from now on no clock is set
         try:
             self._release()
-            self._send(self.machine.stop(self._now(self._loop)))
+            self._flush(self.machine.stop(self._now(self._loop)))
         finally:
-            self._socket.set_receiver(None)
+            self._socket.set_batch_receiver(None)
             self._clock.cancel()
             self._look_clock.cancel()  # the last words may have set it
         self._look_drained()
@@ -235,7 +236,7 @@ class Broker:
         if not isinstance(self.machine, GuardedDispatcher):
             raise core.LocalProtocolError("this broker was made without rules")
         self._rules = rules
-        self._send(self.machine.set_rules(rules, asyncio.get_running_loop().time()))
+        self._flush(self.machine.set_rules(rules, asyncio.get_running_loop().time()))
 
     def _user_of(self, peer: bytes) -> str | None:
         user = self._socket.peer_property(peer, "User-Id")
@@ -261,54 +262,18 @@ class Broker:
         """Take messages from now on; everything the socket calls goes through `guard`."""
         self.machine.book.record = self._recorder
         self.machine.book.hops = Hops(PeerLimits.of(self._socket.options), self._socket.peer_limits)
-        self._socket.set_receiver(guard(self._on_batch), on_peer=guard(self._on_peer), express=guard(self._on_octets))
+        self._socket.set_batch_receiver(guard(self._on_batch), on_peer=guard(self._on_peer))
 
     # What the loop calls.
 
-    def _on_batch(self, batch: list[Message]) -> None:
+    def _on_batch(self, batch: Batch) -> None:
         if self._loop is None:
             return
-        out = self.machine.receive(with_encoded_bodies(batch), self._now(self._loop))
-        if self._recorder is not None:
-            self._recorder.settle()
-        self._send(out)
+        self._flush(self.machine.receive(batch, self._now(self._loop)))
         if self._drained is not None:
             self._look_drained()
 
-    def _on_octets(self, peer: bytes, octets: bytes, longest: int) -> int:
-        loop = self._loop
-        if loop is None:
-            return 0
-        express = self.machine.express
-        recorder = self._recorder
-        now = loop.time()
-        if recorder is not None:
-            self._now(loop)
-        elif now - self._moment >= CLOCK_S:
-            self._moment = now
-        taken = express.take(peer, octets, longest, self._moment)
-        if taken:
-            if self.machine.book.rearm:
-                self._rearm()
-            pieces = express.pieces
-            clients = self.machine.book.clients
-            for to, messages in pieces.items():
-                mine = clients.get(to)
-                if mine is not None and (len(mine) >= HELD_BEHIND_MIN or self._held):
-                    messages = self._hold(loop, to, messages, longer=len(mine) >= HELD_BEHIND_MIN)
-                if messages:
-                    self._socket.send_octets(to, messages)
-            if self._socket.counters.peer_full != self._full:
-                self._note_full({*pieces})
-            pieces.clear()
-            self._backlog.left -= taken  # about as many go out as came in
-            if self._backlog.left < 0:
-                self._look_backlog()
-            if self._drained is not None:
-                self._look_drained()
-        return taken
-
-    def _hold(self, loop: asyncio.AbstractEventLoop, client: bytes, messages: list[bytes], *, longer: bool) -> list[bytes]:
+    def _hold(self, client: bytes, messages: list[bytes], *, longer: bool) -> list[bytes]:
         """Put replies behind those that are held for a client; return what is to be sent now, nothing if they can wait `longer`."""
         held = self._held.get(client)
         if held is not None:
@@ -341,7 +306,7 @@ class Broker:
             self._memory_clock.after(0)  # when what waited for the peer has gone with its connection
         self._held_back.discard(peer)
         self._held.pop(peer, None)
-        self._send(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
+        self._flush(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
         self._look_drained()
 
     def _on_time(self) -> None:
@@ -349,7 +314,7 @@ class Broker:
             return
         pause_s = FAULT_S
         try:
-            self._send(self.machine.tick(self._now(self._loop)))
+            self._flush(self.machine.tick(self._now(self._loop)))
             pause_s = 0.0
         finally:
             self._rearm(pause_s)  # whatever happened: without this clock no worker is ever beaten to or expired again
@@ -384,20 +349,27 @@ class Broker:
         if self._drained is not None and not self._drained.done() and self.machine.idle:
             self._drained.set_result(None)
 
-    def _send(self, out: list[Message]) -> None:
+    def _flush(self, out: Output) -> None:
         """Send what the machine says, with the clock set for what is due now: whatever calls the machine ends here."""
+        loop = self._loop
         if self.machine.book.rearm:
             self._rearm()
-        if not out:
+        if not out or loop is None:
             return
-        if self._held:
-            self._release()  # what is said now comes after them
-        self._socket.send_many(out)
-        self._backlog.left -= sum(map(len, chain.from_iterable(out)))
+        clients, sent = self.machine.book.clients, 0
+        for peer, messages in out.items():
+            size = sum(map(len, messages))
+            sent += size
+            mine = clients.get(peer)
+            if mine is not None and (len(mine) >= HELD_BEHIND_MIN or self._held):
+                messages = self._hold(peer, messages, longer=len(mine) >= HELD_BEHIND_MIN and size < HELD_BYTES_MAX)
+            if messages:
+                self._socket.send_octets(peer, messages)
+        self._backlog.left -= sent
         if self._backlog.left < 0:
             self._look_backlog()
         if self._socket.counters.peer_full != self._full:
-            self._note_full({message[0] for message in out})
+            self._note_full({*out})
 
     def _note_full(self, peers: set[bytes]) -> None:
         """Cut those whose queue is full: what was dropped for them would be missed for ever."""

@@ -1,17 +1,15 @@
 """The broker's machine: batches of messages in, messages out, for MDP/0.1, 0.2 and 0.3 on one ROUTER socket.
 
-Pure: `receive`, `peer_joined`, `peer_lost`, `tick` take monotonic `now` and return the messages to be sent; `deadline` says when
-`tick` is due. Nothing a peer sends raises.
+Pure: `receive`, `peer_joined`, `peer_lost`, `tick` take monotonic `now` and return the encoded messages to be sent, by peer; `deadline`
+says when `tick` is due. Nothing a peer sends raises.
 
-A message comes as `[routing id, frame 1, frame 2, tail]`: two frames decoded, the rest one `core.Encoded`
-(`set_receiver(split=3)`). It goes out the same way, so that bodies are neither decoded nor encoded here.
+    batch ──cut──> runs of one command ──+── REQUEST, a route is known ──> book.accept ──> book.place
+      (mdp.wire.message_runs)            +── FINAL, REPLY, the worker has it ──> book.finish, and the next of the queue to this worker
+                                         +── PARTIAL ──> book.partial
+                                         +── everything else ──> a typed event ──> rules, options, MMI, the table of workers
 
-    client --REQUEST--> receive -> book.open -> place --+-- a worker has credit --> give -> worker.held[key of its answer]
-                                                        +-- nobody has --> service.queue --(credit comes back: feed)--> give
-    worker --FINAL----> receive -> held.pop(key) -> client, and the next of the queue to this worker
-
-An answer is looked up among what its sender holds, so no worker can answer for another (MDP-30), and a worker that is lost gives back
-all it held. What is plain and small never comes here: `mdp.wire.message_runs` takes it before it is decoded.
+An answer is looked up among what its sender has, so no worker can answer for another (MDP-30), and a worker that is lost gives back
+all it had.
 """
 
 from __future__ import annotations
@@ -19,57 +17,38 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from core.machine.deadlines import Deadlines
-from core.zmtp.decoder import MORE, Encoded, encode_frame, encode_message, split_frames
+from core.zmtp.frames import MORE, decode_frames, encode_frame, encode_message, split_frames
+from core.zmtp.scan import frames_between
 from mdp.broker import mmi
-from mdp.broker.counters import Counters
-from mdp.broker.forwarding import KEY_01_BYTES, NO_OPTIONS, REPLY_HEAD_03, held_key
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
-from mdp.broker.recorder import encoded_octets
-from mdp.broker.requests.idempotency import SharedBook
-from mdp.broker.requests.records import Service, Terms, Worker, terms_of
-from mdp.broker.requests.request_states import RequestState
-from mdp.broker.requests.request_table import Message
-from mdp.broker.workers.directory import Directory
-from mdp.broker.workers.heartbeat_intervals import beat_to, next_beat, pace
-from mdp.broker.workers.maintenance import Upkeep
-from mdp.broker.workers.worker_states import TABLE, Action, State
-from mdp.wire.commands import (
-    CLIENT_HEARTBEAT_03,
-    CLIENT_REQUEST_03,
-    HEAD_BYTES,
-    MDPC01,
-    MDPW01,
-    NUMBERED_BYTES,
-    V01,
-    V03,
-    WORKER_FINAL_03,
-    WORKER_PARTIAL_03,
-    is_service_name,
-    worker_disconnect,
-)
-from mdp.wire.events import Cancel, Disconnect, Failure, Final, Heartbeat, Invalid, Partial, Ready, Return, parse_at_broker
+from mdp.broker.requests.records import Terms, key_terms, terms_of
+from mdp.broker.requests.request_ends import Output
+from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
+from mdp.wire.commands import V03, client_heartbeat
+from mdp.wire.events import Cancel, Heartbeat, Invalid, parse_at_broker
 from mdp.wire.events import Request as RequestEvent
-from mdp.wire.message_runs import Express
-from mdp.wire.options import BadOptions, ReadyOptions, decode_ready_options, decode_request_options, drop_user
+from mdp.wire.message_runs import AT_BROKER, NO_OPTIONS, Run, Verb, cut
+from mdp.wire.options import NO_REQUEST_OPTIONS, BadOptions, decode_request_options, drop_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.zmtp.scan import Batch
     from mdp.broker.requests.dead_letters import DeadLetters
+    from mdp.broker.requests.records import Service, Worker
     from mdp.wire.commands import Dialect
-    from mdp.wire.events import BrokerEvent
     from mdp.wire.failover import PairResponder
 
-__all__ = ["Dispatcher", "Message"]
+__all__ = ["Dispatcher", "Output"]
 
 # A sweep looks at the oldest request of each client in each queue; once a second is as exact as `queue_ms` needs.
 _SWEEP_S = 1.0
-_HEADER_BYTES = len(REPLY_HEAD_03) - HEAD_BYTES
-_ANSWERED = RequestState.ANSWERED  # names of a module are found faster than those of a class
+_MORE = bytes((MORE,))
+_HEARTBEAT = encode_message(client_heartbeat())
+_REQUEST, _FINAL = Verb.REQUEST, Verb.FINAL  # names of a module are found faster than those of a class
 
 
-class Dispatcher:
+class Dispatcher(WorkerLifecycle):
     """State of one broker.
 
     Args:
@@ -83,130 +62,141 @@ class Dispatcher:
         counters: what happened.
         directory: services and workers.
         book: open requests.
-        express: takes plain requests and replies before they are decoded.
         pair: what it says as one of a pair, None when it is not.
         held_until: until when a request for a service that no worker has offered yet waits, instead of being refused: see `begin`.
         upkeep: what is done for services from time to time.
     """
 
     def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, now: float = 0.0) -> None:
-        self.options = options or BrokerOptions()
-        self.counters = Counters()
-        self.directory = Directory(self.options)
-        self.book = SharedBook(self.options, self.counters, self.directory, first_number % 2**63)
+        super().__init__(options, first_number)
         self.pair: PairResponder | None = None
         self.held_until = -inf
-        self.upkeep = Upkeep(self.book)
-        self._workers = self.directory.workers
-        self.express = Express(self.book, self.directory, self.counters)
-        self._beats: Deadlines[Worker] = Deadlines()
         self._sweep_at = now + _SWEEP_S
-        self._woke_at = -inf  # when the broker last found that it had stood still
-        self._heartbeat_s = self.options.heartbeat_ms / 1000
-        self._busy_s = self.options.busy_ms / 1000
 
     def begin(self, now: float) -> None:
         """Begin to serve: the workers of the broker before, which was killed or has failed over, are on their way for `start_hold_ms`."""
         hold_s = self.options.start_hold_s
         self.held_until = now + hold_s if hold_s else -inf
 
-    # Hot path.
-
-    def receive(self, batch: Sequence[Message], now: float) -> list[Message]:
-        """Take messages `[routing id, frame, frame, Encoded]`, return those to be sent; messages of the batch are reused for it."""
-        book = self.book
-        out = book.out.append
-        worker_of = self._workers.get
-        route_of = self.directory.routes.get
-        replies = 0
-        for message in batch:
-            if len(message) < 3:
-                self._receive_uncommon(message, now)
-                continue
-            peer, head = message[0], message[1]
-            worker = worker_of(peer)
-            if worker is not None and (request := worker.finals.pop(head, None)) is not None:
-                worker.seen = now
-                worker.done += 1
-                if request.reply is not None and request.dialect == V03:
-                    message[0] = request.client  # type: ignore[assignment]  # is set while `reply` is
-                    message[1] = request.reply[_HEADER_BYTES:]
-                    out(message)
-                    if book.record is not None:
-                        book.record.note(request, encoded_octets(message[2:]))
-                    replies += 1
-                    request.state = _ANSWERED
-                    book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
-                    del request.mine[request.key]
-                else:
-                    book.finish(request, message[2:], now)
-                if worker.service.queue.count:
-                    book.feed(worker, now)
-                elif len(worker.held) < worker.low:
-                    book.line_up(worker, now)
-            elif head[:HEAD_BYTES] == CLIENT_REQUEST_03:
-                service, tail = route_of(message[2]), message[-1]
-                plain = len(message) == 4 and len(head) == NUMBERED_BYTES and tail[:2] == NO_OPTIONS
-                size = len(tail) + REQUEST_OVERHEAD_BYTES
-                if not plain or service is None or size > book.room or head in book.clients.get(peer, ()):
-                    self._receive_request(message, now)
-                else:
-                    book.open(peer, V03, head, service, tail, None, now)
+    def receive(self, batch: Batch, now: float) -> Output:
+        """Take the messages of a peer; return those to be sent."""
+        if batch.made:
+            batch = batch.encode()
+        peer = batch.head[0]
+        for run in cut(batch, AT_BROKER):
+            layout = run.layout
+            if layout is None:
+                self._event(peer, batch, run.first, now)
+            elif layout.verb is _FINAL:
+                worker = self._workers.get(peer)
+                done = 0
+                if worker is not None and worker.dialect == layout.dialect:
+                    done = self._finals(worker, run.keys, run.tails, now)
+                for index in range(done, len(run.keys)):  # from the first that the worker does not have
+                    self._event(peer, batch, run.first + index, now)
+            elif layout.verb is _REQUEST:
+                self._requests(peer, layout.dialect, run, batch, now)
             else:
-                self._receive_01(message, worker, now)
-        return self._take(replies)
+                self._partials(peer, layout.dialect, run, batch, now)
+        return self.take_output()
 
-    def _receive_01(self, message: Message, worker: Worker | None, now: float) -> None:
-        """Take `["", MDPx01, rest]`: requests to routed services and replies to them; everything else is uncommon."""
-        if len(message) == 4 and not message[1]:
-            book, header, tail = self.book, message[2], message[3]
-            if header == MDPC01:
-                # The name is looked up with its frame header, which says MORE: so there is a body.
-                end = 2 + tail[1]
-                service = self.directory.routes_encoded.get(tail[:end])
-                if service is not None and len(tail) + REQUEST_OVERHEAD_BYTES <= book.room:
-                    book.open(message[0], V01, next(book.numbers), service, tail[end:], None, now)
-                    return
-            elif worker is not None and header == MDPW01 and worker.dialect == V01:
-                request = worker.held.pop(tail[:KEY_01_BYTES], None)
-                if request is not None:
-                    worker.seen = now
-                    worker.done += 1
-                    body = tail[KEY_01_BYTES:]
-                    if request.reply is not None and request.client is not None and request.dialect == V01 and request.terms is None:
-                        book.out.append([request.client, Encoded(request.service.reply_01 + body)])
-                        request.state = _ANSWERED
-                        book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
-                        del request.mine[request.key]
-                        if book.record is not None:
-                            book.record.note(request, len(body))
-                        self.counters.replies += 1
-                        self.counters.closed += 1
-                    else:
-                        book.finish(request, [Encoded(body)], now)
-                    book.feed(worker, now)
-                    return
-        self._receive_uncommon(message, now)
-
-    def _take(self, replies: int = 0) -> list[Message]:
-        """Return what is to be sent, having counted the replies the hot path has not."""
-        counters = self.counters
-        counters.replies += replies
-        counters.closed += replies
-        out = self.book.out
-        self.book.out = []
+    def take_output(self) -> Output:
+        """Return what is to be sent, and forget it."""
+        book = self.book
+        out = book.out
+        book.out = {}
         return out
 
-    # Clients.
+    def _requests(self, peer: bytes, dialect: Dialect, run: Run, batch: Batch, now: float) -> None:
+        """Accept and place requests; those that are not plain one by one, in their turn."""
+        book = self.book
+        names, tails = run.names, run.tails
+        count = len(names)
+        if count > 1:
+            route_of = self.routes_of(peer).get
+            services = [service for name in names if (service := route_of(name)) is not None]
+            if len(services) == count and sum(map(len, tails)) + REQUEST_OVERHEAD_BYTES * count <= book.room:
+                keys: Sequence[bytes | int] = run.keys if run.keys else [next(book.serials) for _ in names]
+                book.place(book.accept(peer, dialect, keys, services, tails, now), now)
+                return
+        for index in range(count):
+            tail = tails[index]
+            service = self.routes_of(peer).get(names[index])  # again: what came before may have changed them
+            if service is not None and len(tail) + REQUEST_OVERHEAD_BYTES <= book.room:
+                key: bytes | int = run.keys[index] if run.keys else next(book.serials)
+                book.place(book.accept(peer, dialect, (key,), (service,), (tail,), now), now)
+            elif dialect == V03 and tail[:1] == _MORE and (service := self.routes_of(peer).get(names[index][:-2])) is not None:
+                # It has options: its body need not be decoded.
+                self._request(peer, dialect, run.keys[index], service.name, tail, tail[2 : 2 + tail[1]], now)
+            else:
+                self._event(peer, batch, run.first + index, now)
 
-    def _receive_request(self, message: Message, now: float) -> None:
-        """Take a REQUEST of MDP/0.3 that is not plain: options, no route, no room, or malformed."""
-        head, name = message[1], message[2]
-        if len(message) != 4 or len(head) != NUMBERED_BYTES or not is_service_name(name) or not message[3][0] & MORE:
-            self._receive_uncommon(message, now)  # which names what is wrong
-            return
-        options = split_frames(message[3], 1)[0][0]
-        self._request(message[0], V03, head, name, message[3], options, now)
+    def routes_of(self, peer: bytes) -> dict[bytes, Service]:
+        """Return the services that take requests of a peer at once; see `Directory.routes_encoded`."""
+        return self.directory.routes_encoded
+
+    def _partials(self, peer: bytes, dialect: Dialect, run: Run, batch: Batch, now: float) -> None:
+        """Forward PARTIALs as long as the worker has these requests; from the first that it has not, events."""
+        worker = self._workers.get(peer)
+        done = 0
+        if worker is not None and worker.dialect == dialect:
+            while done < len(run.keys) and (request := worker.held.get(run.keys[done])) is not None:
+                worker.seen = now
+                self.book.partial(request, run.tails[done], now)
+                done += 1
+        for index in range(done, len(run.keys)):
+            self._event(peer, batch, run.first + index, now)
+
+    def _finals(self, worker: Worker, keys: list[bytes], tails: list[bytes], now: float) -> int:
+        """Finish requests that a worker has; return how many of the first ones these are."""
+        book, pop = self.book, worker.held.pop
+        requests = []
+        for key in keys:
+            request = pop(key, None)
+            if request is None:
+                break
+            requests.append(request)
+        count = len(requests)
+        if count:
+            worker.seen = now
+            worker.done += count
+            book.finish(worker, requests, tails if count == len(tails) else tails[:count], now)
+            if worker.service.queue.count:
+                book.feed(worker, now)
+            elif len(worker.held) < worker.low:
+                book.line_up(worker, now)
+        return count
+
+    # Everything that is not hot.
+
+    def _event(self, peer: bytes, batch: Batch, index: int, now: float) -> None:
+        """Take any message, decoded to the last frame, and do what the table says."""
+        worker = self._workers.get(peer)
+        event = parse_at_broker(frames_between(batch.octets, batch.starts[index], batch.ends[index]))
+        match event:
+            case RequestEvent():
+                key = event.id if event.dialect == V03 else next(self.book.serials)
+                frames = [event.options, *event.body] if event.dialect == V03 else event.body
+                self._request(peer, event.dialect, key, event.service, encode_message(frames), event.options, now)
+            case Cancel():
+                request = self.book.clients.get(peer, {}).get(event.id)
+                if request is None:
+                    self.counters.count("cancel_unknown")
+                else:
+                    self.book.end(request, now, "CANCELLED", "by the client")
+            case Heartbeat(role="client"):
+                self.counters.count("client_heartbeats")
+                self.book.send(peer, _HEARTBEAT)
+            case Invalid(role="client"):
+                self.counters.count("invalid_" + event.reason)
+                if event.id:
+                    if self.book.record is not None:
+                        self.book.record.asked = b"", 0  # not what was asked for before
+                    self.book.tell(peer, V03, event.id, "BAD_REQUEST", event.reason)
+                if worker is not None:
+                    self._remove(worker, "cut_invalid", now)
+            case _:
+                self._worker_event(peer, worker, event, now)
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
         """Take a request with a valid name and a body: answer it (MMI), refuse it, or open it."""
@@ -219,14 +209,15 @@ class Dispatcher:
         if key in book.clients.get(peer, ()):
             self.counters.count("dropped_duplicate")
             return
+        terms = key_terms(options)
         try:
-            wish = decode_request_options(options)
+            wish = NO_REQUEST_OPTIONS if terms is not None else decode_request_options(options)
         except BadOptions as error:
             book.tell(peer, dialect, key, "BAD_REQUEST", str(error))
             return
         if wish.user is not None:
             options = drop_user(options)
-            tail = Encoded(encode_frame(options, more=True) + split_frames(tail, 1)[1])
+            tail = encode_frame(options, more=True) + split_frames(tail, 1)[1]
         service = self.directory.services.get(name)
         absent = service is None or not service.workers
         if not self.directory.accepting or (service is not None and not service.enabled):
@@ -241,7 +232,7 @@ class Dispatcher:
             self.counters.count("services_refused")
             book.tell(peer, dialect, key, "BUSY", "too many services are waited for")
         else:
-            terms = terms_of(wish, options, now)
+            terms = terms or terms_of(wish, options, now)
             if terms is not None:
                 self._own(terms, peer, name, wish.user)
             if terms is not None and terms.key is not None:
@@ -249,7 +240,7 @@ class Dispatcher:
                 if absent:
                     self.directory.settle(service, now)  # perhaps nobody waits: an answer was kept
             else:
-                book.open(peer, dialect, key, service, tail, terms, now)
+                book.place(book.accept(peer, dialect, (key,), (service,), (tail,), now, terms), now)
 
     def _own(self, terms: Terms, peer: bytes, name: bytes, claimed: str | None) -> None:
         """Note whose a request is that is not plain; without rules it is nobody's, whatever user its client names."""
@@ -258,7 +249,7 @@ class Dispatcher:
 
     def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
         self.counters.count("mmi")
-        body = split_frames(tail, len(tail))[0]
+        body = decode_frames(tail)
         if dialect == V03:
             del body[0]
         if name == mmi.RETRY and dialect == V03 and len(body) == 1 and self.options.manage:
@@ -272,226 +263,31 @@ class Dispatcher:
                 terms = Terms()
                 terms.letter = letter
                 terms.user = letter.user
-                self.book.open(peer, dialect, key, service, Encoded(NO_OPTIONS + letter.body), terms, now)
+                tail = NO_OPTIONS + letter.body
+                self.book.place(self.book.accept(peer, dialect, (key,), (service,), (tail,), now, terms), now)
                 return
         if self.pair is not None:
             self.pair.asker = peer
-        self.book.answer(peer, dialect, key, name, mmi.answer(name, body, self, now))
-
-    def _client_event(self, peer: bytes, event: RequestEvent | Cancel | Heartbeat, now: float) -> None:
-        match event:
-            case RequestEvent():
-                key = CLIENT_REQUEST_03 + event.id if event.dialect == V03 else next(self.book.numbers)
-                frames = [event.options, *event.body] if event.dialect == V03 else event.body
-                self._request(peer, event.dialect, key, event.service, Encoded(encode_message(frames)), event.options, now)
-            case Cancel():
-                request = self.book.clients.get(peer, {}).get(CLIENT_REQUEST_03 + event.id)
-                if request is None:
-                    self.counters.count("cancel_unknown")
-                else:
-                    self.book.end(request, now, "CANCELLED", "by the client")
-            case Heartbeat():
-                self.counters.count("client_heartbeats")
-                self.book.out.append([peer, CLIENT_HEARTBEAT_03])
-
-    # Everything that is not hot.
-
-    def _receive_uncommon(self, message: Message, now: float) -> None:
-        """Take any message, decoded to the last frame, and do what the table says; a part of a stream is forwarded as it is."""
-        peer = message[0]
-        worker = self._workers.get(peer)
-        if worker is not None and worker.quick and len(message) > 2:
-            head = message[1]
-            if head[:HEAD_BYTES] == WORKER_PARTIAL_03:
-                request = worker.held.get(WORKER_FINAL_03 + head[HEAD_BYTES:])
-                if request is not None:
-                    worker.seen = now
-                    self.book.partial(request, message[2:], now)
-                    return
-        frames = message[1:]
-        if frames and type(frames[-1]) is Encoded:
-            tail = frames.pop()
-            frames += split_frames(tail, len(tail))[0]
-        event = parse_at_broker(frames)
-        match event:
-            case RequestEvent() | Cancel() | Heartbeat(role="client"):
-                self._client_event(peer, event, now)
-            case Invalid(role="client"):
-                self.counters.count("invalid_" + event.reason)
-                if event.id:
-                    if self.book.record is not None:
-                        self.book.record.asked = b"", 0  # not what was asked for before
-                    self.book.tell(peer, V03, CLIENT_REQUEST_03 + event.id, "BAD_REQUEST", event.reason)
-                if worker is not None:
-                    self._remove(worker, "cut_invalid", now)
-            case _:
-                self._worker_event(peer, worker, event, now)
-
-    def _worker_event(self, peer: bytes, worker: Worker | None, event: BrokerEvent, now: float) -> None:
-        dialect: Dialect | None = V03 if isinstance(event, (Failure, Cancel, Return)) else event.dialect
-        if isinstance(event, Invalid):
-            self.counters.count("invalid_" + event.reason)
-        elif worker is not None and worker.dialect != dialect:
-            self.counters.count("invalid_dialect")
-            event = Invalid("dialect", "worker", dialect)
-        state = State.UNKNOWN if worker is None else State.BUSY if worker.held else State.IDLE
-        action = TABLE[state][type(event)]
-        if worker is None:
-            if action is Action.REGISTER and isinstance(event, Ready):
-                self._register(peer, event, now)
-            elif action is Action.SEND_AWAY and dialect is not None:
-                self.counters.count("told_disconnect")
-                self.book.out.append([peer, *worker_disconnect(dialect)])
-            elif action is Action.IGNORE:
-                self.counters.count("ignored_disconnect")
-        elif action is Action.FORWARD and isinstance(event, (Final, Partial, Failure, Return)) and self._answer(worker, event, now):
-            worker.seen = now
-        elif action is Action.REFRESH and isinstance(event, Heartbeat):
-            worker.stuck = event.stuck if worker.quick else None
-            self._heartbeat(worker, now)
-        elif action is Action.DELETE:
-            self._remove(worker, "workers_left" if isinstance(event, Disconnect) else "cut_invalid", now)
-        else:
-            self._send_away(worker, now)
-
-    def _answer(self, worker: Worker, event: Final | Partial | Failure | Return, now: float) -> bool:
-        """Forward an answer of a busy worker; False when it is not to a request this worker holds (MDP-30)."""
-        key = held_key(worker.dialect, event.id)
-        if isinstance(event, Partial):
-            request = worker.held.get(key)
-            if request is not None:
-                self.book.partial(request, event.body, now)
-            return request is not None
-        if isinstance(event, Return):
-            return self.upkeep.returned(worker, key, now)
-        request = worker.held.pop(key, None)
-        if request is None:
-            return False
-        worker.done += 1
-        if isinstance(event, Failure):
-            worker.pace.failures += 1
-            self.book.forward_error(request, event.code, event.text, now)
-        else:
-            self.book.finish(request, event.body, now)
-        self.book.feed(worker, now)
-        return True
-
-    # Workers.
-
-    def _register(self, peer: bytes, event: Ready, now: float) -> None:
-        try:
-            options = decode_ready_options(event.options)
-        except BadOptions:
-            options = None
-        name, service = event.service, None
-        if (
-            options is not None
-            and is_service_name(name)
-            and not name.startswith(mmi.PREFIX)  # MMI-02
-            and len(self._workers) < self.options.workers_max
-        ):
-            service = self.directory.open(name, now)
-            if service is None:
-                self.counters.count("services_refused")
-        if service is None or options is None:
-            self.counters.count("ready_refused")
-            self.book.out.append([peer, *worker_disconnect(event.dialect)])
-            return
-        self._welcome(self.directory.join(service, peer, event.dialect, options.credit, now, options.concurrency), options, now)
-
-    def _welcome(self, worker: Worker, options: ReadyOptions, now: float) -> None:
-        self.counters.count("workers_registered")
-        worker.small = self.book.hops.small(worker.peer, worker.dialect)
-        if worker.peer in self.book.hops.narrow:
-            worker.plain = False
-        worker.version = options.version
-        worker.metadata = options.metadata
-        if self.book.record is not None:
-            self.book.record.worker_ready(worker)
-        worker.beat_s, worker.expiry_s = pace(self.options, options.heartbeat_ms)
-        worker.beat_at = next_beat(worker.beat_s, now)
-        self._watch(worker)
-        self.book.feed(worker, now, heard=inf)
-        if worker.service.queue.count:
-            self.book.watch(worker.service, now)
-
-    def _send_away(self, worker: Worker, now: float) -> None:
-        """Send DISCONNECT and nothing after it (MDP-28)."""
-        self.book.out.append([worker.peer, *worker_disconnect(worker.dialect)])
-        self._remove(worker, "cut_unexpected", now)
-
-    def _remove(self, worker: Worker, why: str, now: float) -> None:
-        """Forget a worker, count why, and give what it held to others."""
-        self.counters.count(why)
-        if self.book.record is not None:
-            self.book.record.worker_lost(worker, why)
-        self._beats.discard(worker)
-        held = list(worker.held.values())
-        worker.held.clear()
-        self.directory.leave(worker, now)
-        if held or why != "workers_left":
-            worker.service.losses = (worker.service.losses[1], now)
-        for request in held:
-            self.book.give_back(request, (worker.peer, why, now), now)
-        if worker.service.paced:
-            self.book.watch(worker.service, now)  # what is kept back from others may have been kept for this one
-        if held:
-            self.book.rearm = True  # those who wait again have their time from now on
-            self.directory.settle(worker.service, now)
-
-    def _heartbeat(self, worker: Worker, now: float) -> None:
-        self.counters.count("heartbeats_received")
-        worker.seen = now
-        if worker.service.queue.lost:
-            self.book.feed(worker, now)
-        # One that comes an interval or more after the request cannot have crossed it on the way: this worker beats while it works.
-        if worker.held and not worker.beats_busy and now - worker.since >= self._heartbeat_s:
-            worker.beats_busy = True
-
-    def _watch(self, worker: Worker) -> None:
-        """Set when the worker is looked at next: for a heartbeat, or because its time is over."""
-        if worker.held and not worker.beats_busy:
-            end = worker.since + self._busy_s
-        else:
-            end = max(worker.seen, self._woke_at) + worker.expiry_s
-        self._beats.set(worker, min(worker.beat_at, end))
-        self.book.rearm = True
-
-    def _visit(self, worker: Worker, now: float) -> None:
-        """Expire a silent or stuck worker (MDP-36 to 39), send a heartbeat to any other (MDP-35)."""
-        if not worker.held:
-            worker.since = worker.seen  # has no meaning now, and would keep the memory of a burst it stems from in use
-        if worker.held and not worker.beats_busy:
-            if now >= worker.since + self._busy_s:
-                self._remove(worker, "workers_stuck", now)
-                return
-        elif now >= max(worker.seen, self._woke_at) + worker.expiry_s:
-            self._remove(worker, "workers_expired", now)
-            return
-        if now >= worker.beat_at:
-            worker.beat_at = next_beat(worker.beat_s, now)
-            self.counters.heartbeats_sent += 1
-            self.book.out.append([worker.peer, *beat_to(worker)])
-        self._watch(worker)
+        self.book.answer(peer, dialect, key, name, encode_message(mmi.answer(name, body, self, now)))
 
     # Connections, time, the end.
 
-    def peer_joined(self, peer: bytes, now: float) -> list[Message]:
+    def peer_joined(self, peer: bytes, now: float) -> Output:
         """Take note of a new connection: who had this routing id before is gone, and nothing meant for him may reach the new one."""
         out = self.peer_lost(peer, now)
         self.book.hops.joined(peer)
         return out
 
-    def peer_lost(self, peer: bytes, now: float) -> list[Message]:
+    def peer_lost(self, peer: bytes, now: float) -> Output:
         """Take note that a connection is gone."""
         worker = self._workers.get(peer)
         if worker is not None:
             self._remove(worker, "workers_lost", now)
         self.book.forget_client(peer, now)
         self.book.hops.left(peer)
-        return self._take()
+        return self.take_output()
 
-    def tick(self, now: float) -> list[Message]:
+    def tick(self, now: float) -> Output:
         """Do what is due: heartbeats, expired workers, deadlines, the sweep."""
         if now - self.deadline() >= self._heartbeat_s:
             self._woke_at = now  # it is we who were silent (fault P2): what workers said meanwhile is still to be read
@@ -506,7 +302,7 @@ class Dispatcher:
                     self.upkeep.look_due(now)
                 finally:
                     self._sweep(now)
-        return self._take()
+        return self.take_output()
 
     def _sweep(self, now: float) -> None:
         if -inf < self.held_until <= now:
@@ -516,19 +312,6 @@ class Dispatcher:
             self._sweep_at = now + _SWEEP_S
             self.book.sweep(now)
             self.counters.services_forgotten += self.directory.forget_idle(now)
-
-    def _visit_due(self, now: float) -> None:
-        due = self._beats.due(now)
-        due.reverse()
-        try:
-            while due:
-                if due[-1].live:
-                    self._visit(due[-1], now)
-                due.pop()
-        finally:
-            for worker in due:
-                if worker.live:
-                    self._watch(worker)
 
     def deadline(self) -> float:
         """Return when `tick` is due; there is always a sweep to come."""
@@ -549,10 +332,10 @@ class Dispatcher:
                 self.book.refuse(request, "BUSY", "taken out of service")
         self.directory.settle(service, now)
 
-    def drain(self, now: float) -> list[Message]:
+    def drain(self, now: float) -> Output:
         """Take no new requests; those accepted are still served."""
         self.directory.close(now)
-        return self._take()
+        return self.take_output()
 
     @property
     def rearm(self) -> bool:
@@ -569,7 +352,7 @@ class Dispatcher:
         """Whether no accepted request is open."""
         return self.counters.accepted == self.counters.closed
 
-    def stop(self, now: float) -> list[Message]:
+    def stop(self, now: float) -> Output:
         """End everything: those who wait get BUSY, those whose request runs WORKER_LOST, workers DISCONNECT (MDP-44)."""
         self.directory.close(now)
         for mine in list(self.book.clients.values()):
@@ -577,9 +360,9 @@ class Dispatcher:
                 request = mine[key]  # by key: its record may be another request's by now
                 self.book.end(request, now, "WORKER_LOST" if self.book.runs(request) else "BUSY", "the broker stops")
         for worker in list(self._workers.values()):
-            self.book.out.append([worker.peer, *worker_disconnect(worker.dialect)])
+            self.book.send(worker.peer, DISCONNECTS[worker.dialect])
             self._remove(worker, "workers_left", now)
-        return self._take()
+        return self.take_output()
 
     def stats(self) -> dict[str, int]:
         """Return counters, and gauges of what there is now."""

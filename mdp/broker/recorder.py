@@ -1,8 +1,7 @@
 """What a broker's requests took, for those who watch: latencies by service, recent errors, and blocks for the event log.
 
-Pure. The book of requests has none unless somebody watches. The lane every microsecond counts on only puts what it has answered into
-lists, of which `answered` makes columns, in whole-list operations; what other ways note is made such lists of by `settle`, once for each
-turn of the broker.
+Pure. The book of requests has none unless somebody watches. It gets the answered requests of a run as lists, of which `answered` makes
+columns, in whole-list operations.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from core.zmtp.decoder import Encoded
 from mdp.eventlog.format import ANSWERED, CANCELLED, EXPIRED, FAILED, REDELIVERED, REFUSED, WORKER_LOST, WORKER_READY, Block
-from mdp.wire.commands import HEAD_BYTES, ID_BYTES, NUMBERED_BYTES, printable
+from mdp.wire.commands import ID_BYTES, printable
 from mdp.wire.options import decode_request_options
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     from mdp.broker.requests.records import Request, Worker
 
-__all__ = ["BOUNDS_S", "STEPS", "Latency", "RecentError", "Recorder", "encoded_octets"]
+__all__ = ["BOUNDS_S", "STEPS", "Latency", "RecentError", "Recorder"]
 
 # Each bound is 2**(1/4) times the one before: a percentile is right within 19 %, from 10 microseconds to 5 hours, with 123 counts.
 STEPS = 4
@@ -32,9 +30,6 @@ ERRORS_MAX = 50
 # W3C's has 55.
 _TRACEPARENT_CHARS_MAX = 64
 _KIND_OF = {"DEADLINE_EXCEEDED": EXPIRED, "TIMEOUT": EXPIRED, "CANCELLED": CANCELLED, "CLIENT_GONE": CANCELLED}
-
-# From so many ids on it is cheaper to take them out of their keys octet by octet.
-_STRIDES_MIN = 32
 
 
 class Latency:
@@ -113,25 +108,6 @@ class Recorder:
         self.errors: deque[RecentError] = deque(maxlen=ERRORS_MAX)
         self.asked: tuple[bytes, int] = (b"", 0)
         self._on_block = on_block
-        self._noted: list[tuple[Request, int]] = []  # answered in this turn
-
-    def note(self, request: Request, size: int) -> None:
-        """Take note of a request that is answered in this turn, with the encoded octets of its reply; `settle` makes events of them."""
-        self._noted.append((request, size))
-
-    def settle(self) -> None:
-        """Make events of what was noted in this turn."""
-        noted, self._noted = self._noted, []
-        by_worker: dict[Worker, tuple[list[Request], list[int]]] = {}
-        for request, size in noted:
-            if request.worker is None or request.terms is not None:
-                self.ended(request, "", size)
-            else:
-                requests, sizes = by_worker.setdefault(request.worker, ([], []))
-                requests.append(request)
-                sizes.append(size)
-        for worker, (requests, sizes) in by_worker.items():
-            self.answered(worker, requests, sizes)
 
     def answered(self, worker: Worker, requests: list[Request], sizes: list[int]) -> None:
         """Make events of requests without terms that a worker has answered in one go.
@@ -243,11 +219,6 @@ class Recorder:
         )
 
 
-def encoded_octets(frames: Sequence[bytes]) -> int:
-    """Return how many octets frames have on the wire, of which the last may be `Encoded`."""
-    return sum(len(frame) if type(frame) is Encoded else len(frame) + (2 if len(frame) < 256 else 9) for frame in frames)
-
-
 def _attempts(request: Request) -> int:
     lost = 0 if request.terms is None else len(request.terms.lost)
     return lost + 1 if request.given else lost
@@ -269,11 +240,6 @@ def _column(values: list[Any]) -> Any:
 
 def _ids(keys: Sequence[bytes | int]) -> bytes:
     """Return 8 octets for each request: the id of MDP/0.3, or the number the broker gave it."""
-    if len(keys) >= _STRIDES_MIN:
-        # The first octet of all ids, the second of all, …: eight steps for all of them together, each a copy in C.
-        with suppress(TypeError):  # some are numbers
-            joined, ids = b"".join(keys), bytearray(len(keys) * ID_BYTES)  # type: ignore[arg-type]
-            for octet in range(ID_BYTES):
-                ids[octet::ID_BYTES] = joined[HEAD_BYTES + octet :: NUMBERED_BYTES]
-            return bytes(ids)
-    return b"".join([key[HEAD_BYTES:] if isinstance(key, bytes) else key.to_bytes(ID_BYTES, "big") for key in keys])
+    with suppress(TypeError):  # some are numbers
+        return b"".join(keys)  # type: ignore[arg-type]
+    return b"".join([key if isinstance(key, bytes) else key.to_bytes(ID_BYTES, "big") for key in keys])

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from core.zmtp.decoder import Encoded, split_frames
-from mdp.broker.forwarding import NO_OPTIONS, work_message
+from core.zmtp.frames import Encoded, decode_frames, encode_message, split_frames
+from mdp.broker.forwarding import work_octets
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -34,10 +34,9 @@ from mdp.wire.commands import (
     NUMBERED_BYTES,
     V03,
     WORKER_CANCEL_03,
-    WORKER_FINAL_03,
     printable,
 )
-from mdp.wire.lending import decode_offer, decoded, extend_via, via_of
+from mdp.wire.lending import decode_offer, extend_via, via_of
 from mdp.wire.options import OPTIONS_BYTES_MAX
 from mdp.wire.size_limits import TOO_LARGE, USUAL, TooLarge, too_large
 from peering.peer_router import PeerRouter
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
     from mdp.broker.dispatcher import Dispatcher
     from mdp.broker.requests.records import Request, Service, Worker
-    from mdp.broker.requests.request_table import Message
+    from mdp.broker.requests.request_ends import Output
 
 __all__ = ["LendingMachine", "LendingSlot", "SendToPeer"]
 
@@ -147,7 +146,7 @@ class LendingMachine:
 
     # --- peers ----------------------------------------------------------------------------------------------------------------
 
-    def on_offer(self, endpoint: str, body: Sequence[bytes], now: float) -> list[Message]:
+    def on_offer(self, endpoint: str, body: Sequence[bytes], now: float) -> Output:
         """Take the answer of a peer to `mmi.lending`; return messages for the broker's socket."""
         answer = decode_offer(body)
         if answer is None:
@@ -171,14 +170,14 @@ class LendingMachine:
                 lender.worker.seen = now
                 offer[service] -= lender.lent
         self.router.heard(name, offer, now)
-        return self._machine.receive([], now)
+        return self._machine.take_output()
 
     def on_query_sent(self, endpoint: str) -> None:
         """Note a query to a peer: its answer does not consider what is sent from now on."""
         for slot in self._slots_of(endpoint):
             slot.lent = 0
 
-    def on_peer_lost(self, endpoint: str, now: float) -> list[Message]:
+    def on_peer_lost(self, endpoint: str, now: float) -> Output:
         """Remove a peer; its requests go to other workers (PEER-11). Return messages for the broker's socket."""
         name = self._peer_names.pop(endpoint, None)
         if name is not None:
@@ -187,7 +186,7 @@ class LendingMachine:
             self.counters["peers_lost"] += 1
         for slot in self._slots_of(endpoint):
             self._close_slot(slot, now)
-        return self._machine.receive([], now)
+        return self._machine.take_output()
 
     def _register_peer(self, endpoint: str, name: bytes) -> bool:
         """Add a peer by its name; refuse a name that is in use (fault N8)."""
@@ -225,8 +224,9 @@ class LendingMachine:
         for key in worker.held:
             self._slot_of_request.pop(key, None)
         self.counters["given_back"] += len(worker.held)
+        book, before = self._machine.book, self._machine.take_output()
         out = self._machine.peer_lost(worker.peer, now)
-        self._machine.book.out += out  # sent with the other messages
+        book.out = _joined(before, out)  # sent with the other messages
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class LendingMachine:
         if len(request.tail) <= _SMALL_BYTES and limits.small >= USUAL.small:
             return None
         book, service = self._machine.book, request.service.name
-        options, tail = self._for_peer(work_message(slot.worker, request, 0, now, book.user_for(request))[1])
+        options, tail = self._for_peer(work_octets(slot.worker, request, 0, now, book.user_for(request))[1])
         if len(options) > OPTIONS_BYTES_MAX:
             return TooLarge("octets of the options of the request", len(options), OPTIONS_BYTES_MAX)
         return too_large("request", [Encoded(tail)], limits, 3, NUMBERED_BYTES + len(service) + len(options))
@@ -309,56 +309,47 @@ class LendingMachine:
 
     def _lend(self, slot: LendingSlot, request: Request, now: float) -> SendToPeer:
         service = request.service.name
-        self._machine.book.give(slot.worker, request, now)
+        book = self._machine.book
+        book.give(slot.worker, (request,), now)
         self.router.lend(slot.peer, service)
-        self._slot_of_request[WORKER_FINAL_03 + request.number.to_bytes(ID_BYTES, "big")] = slot
+        key = request.number.to_bytes(ID_BYTES, "big")
+        self._slot_of_request[key] = slot
         slot.lent += 1
         self.counters["lent"] += 1
-        message = self._machine.book.out.pop()
-        options, tail = self._for_peer(message)
-        return SendToPeer(slot.endpoint, [CLIENT_REQUEST_03 + message[1][HEAD_BYTES:], service, options, Encoded(tail)])
+        pieces = book.out[slot.worker.peer]
+        options, tail = self._for_peer(pieces.pop())
+        if not pieces:
+            del book.out[slot.worker.peer]
+        return SendToPeer(slot.endpoint, [CLIENT_REQUEST_03 + key, service, options, Encoded(tail)])
 
-    def _for_peer(self, message: Message) -> tuple[bytes, bytes]:
-        """Return options and encoded body for a peer, made of a message for a worker.
+    def _for_peer(self, octets: bytes) -> tuple[bytes, bytes]:
+        """Return options and encoded body for a peer, made of a REQUEST for a worker."""
+        (_, options), tail = split_frames(octets, 2)
+        return (extend_via(options, via_of(options) or (), self.router.name) if options else self._first_via), tail
 
-        That is `[slot][head][encoded options and body]` or `[slot][head][options][encoded body]`.
-        """
-        rest = message[2:]
-        tail = rest[-1]
-        if len(rest) == 1 and tail[: len(NO_OPTIONS)] == NO_OPTIONS:
-            options, tail = self._first_via, tail[len(NO_OPTIONS) :]
-        else:
-            if len(rest) == 1:
-                rest, tail = split_frames(tail, 1)
-            options = extend_via(rest[0], via_of(rest[0]) or (), self.router.name)
-        return options, tail
-
-    def classify_outgoing(self, messages: list[Message]) -> tuple[list[Message], list[SendToPeer]]:
-        """Split the outgoing messages of the broker into those for its socket and those for peers."""
-        if not self._slot_of_worker:
-            return messages, []
-        out: list[Message] = []
+    def take_for_peers(self, out: Output) -> list[SendToPeer]:
+        """Take the messages for peers out of what the broker has to send."""
         to_peers: list[SendToPeer] = []
-        for message in messages:
-            slot = self._slot_of_worker.get(message[0])
-            if slot is None:
-                if not message[0].startswith(_SLOT_ID):
-                    out.append(message)
-            elif message[1][:HEAD_BYTES] == WORKER_CANCEL_03:
-                self.counters["cancelled"] += 1
-                to_peers.append(SendToPeer(slot.endpoint, [CLIENT_CANCEL_03 + message[1][HEAD_BYTES:]]))
-        return out, to_peers
+        if not self._number:
+            return to_peers
+        for worker in [peer for peer in out if peer.startswith(_SLOT_ID)]:
+            slot = self._slot_of_worker.get(worker)
+            for octets in out.pop(worker):
+                command = decode_frames(octets)[0]
+                if slot is not None and command[:HEAD_BYTES] == WORKER_CANCEL_03:
+                    self.counters["cancelled"] += 1
+                    to_peers.append(SendToPeer(slot.endpoint, [CLIENT_CANCEL_03 + command[HEAD_BYTES:]]))
+        return to_peers
 
-    def on_answers(self, endpoint: str, batch: Sequence[Sequence[bytes]], now: float) -> list[Message]:
-        """Take messages of a peer, the last frame of which may be `Encoded`; return messages for the broker's socket."""
+    def on_answers(self, endpoint: str, batch: Sequence[Sequence[bytes]], now: float) -> Output:
+        """Take messages of a peer; return messages for the broker's socket."""
         for frames in batch:
             self._answered(endpoint, frames, now)
-        return self._machine.receive([], now)
+        return self._machine.take_output()
 
     def _answered(self, endpoint: str, frames: Sequence[bytes], now: float) -> None:
         head = frames[0] if frames else b""
-        command, number = head[:HEAD_BYTES], head[HEAD_BYTES:]
-        key = WORKER_FINAL_03 + number
+        command, key = head[:HEAD_BYTES], head[HEAD_BYTES:]
         slot = self._slot_of_request.get(key)
         if len(head) != NUMBERED_BYTES or slot is None or slot.endpoint != endpoint:
             self.counters["answers_unknown"] += 1
@@ -367,25 +358,25 @@ class LendingMachine:
         worker.seen = now
         body = list(frames[1:])
         if command == CLIENT_PARTIAL_03 and body:
-            book.partial(worker.held[key], body, now)
+            book.partial(worker.held[key], encode_message(body), now)
         elif command == CLIENT_FINAL_03 and body:
-            book.finish(self._take_back(slot, key), body, now)
+            book.finish(worker, (self._take_back(slot, key),), (encode_message(body),), now)
             worker.done += 1
             self.counters["answered"] += 1
-        elif command == CLIENT_ERROR_03 and len(error := decoded(body)) == 2:
-            self._failed(slot, self._take_back(slot, key), error, now)
+        elif command == CLIENT_ERROR_03 and len(body) == 2:
+            self._failed(slot, self._take_back(slot, key), body, now)
         else:
             self.counters["answers_malformed"] += 1
 
-    def unsent(self, to_peer: SendToPeer, now: float) -> list[Message]:
+    def unsent(self, to_peer: SendToPeer, now: float) -> Output:
         """Take back a request that could not be sent to a peer."""
-        key = WORKER_FINAL_03 + to_peer.frames[0][HEAD_BYTES:]
+        key = to_peer.frames[0][HEAD_BYTES:]
         slot = self._slot_of_request.get(key)
         if slot is not None and to_peer.frames[0][:HEAD_BYTES] == CLIENT_REQUEST_03:
             request = self._take_back(slot, key)
             self.router.exhausted(slot.peer, request.service.name)
             self._give_back(slot, request, "unsent", now)
-        return self._machine.receive([], now)
+        return self._machine.take_output()
 
     def _take_back(self, slot: LendingSlot, key: bytes) -> Request:
         del self._slot_of_request[key]
@@ -408,3 +399,10 @@ class LendingMachine:
         book = self._machine.book
         book.give_back(request, (slot.worker.peer, why, now), now, lost=False)
         book.pump(request.service, now)
+
+
+def _joined(first: Output, then: Output) -> Output:
+    """Return messages to be sent, followed by others."""
+    for peer, messages in then.items():
+        first.setdefault(peer, []).extend(messages)
+    return first

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.zmtp.limits import PeerLimits
-    from mdp.broker.requests.request_table import Message
+    from core.zmtp.scan import Batch
+    from mdp.broker.requests.request_ends import Output
     from mdp.cluster.lending import SendToPeer
 
 __all__ = ["LendingBroker", "check_name"]
@@ -126,7 +127,7 @@ class LendingBroker(Broker):
     def on_offer(self, endpoint: str, body: list[bytes]) -> None:
         """See `PeerConnection`."""
         if self._loop is not None:
-            self._send(self.lending.on_offer(endpoint, body, self._now(self._loop)))
+            self._flush(self.lending.on_offer(endpoint, body, self._now(self._loop)))
             self._balance()
 
     def on_query_sent(self, endpoint: str) -> None:
@@ -136,25 +137,20 @@ class LendingBroker(Broker):
     def on_peer_lost(self, endpoint: str) -> None:
         """See `PeerConnection`."""
         if self._loop is not None:
-            self._send(self.lending.on_peer_lost(endpoint, self._now(self._loop)))
+            self._flush(self.lending.on_peer_lost(endpoint, self._now(self._loop)))
             self._balance()
 
     def on_answers(self, endpoint: str, batch: list[list[bytes]]) -> None:
         """See `PeerConnection`."""
         if self._loop is not None:
-            self._send(self.lending.on_answers(endpoint, batch, self._now(self._loop)))
+            self._flush(self.lending.on_answers(endpoint, batch, self._now(self._loop)))
             self._balance()
 
     # --- called by the event loop --------------------------------------------------------------------------------------------------
 
-    def _on_batch(self, batch: list[Message]) -> None:
+    def _on_batch(self, batch: Batch) -> None:
         super()._on_batch(batch)
         self._balance()
-
-    def _on_octets(self, peer: bytes, octets: bytes, longest: int) -> int:
-        taken = super()._on_octets(peer, octets, longest)
-        self._balance()
-        return taken
 
     def _on_peer(self, peer: bytes, joined: bool) -> None:
         super()._on_peer(peer, joined)
@@ -164,9 +160,9 @@ class LendingBroker(Broker):
         super()._on_time()
         self._balance()
 
-    def _send(self, out: list[Message]) -> None:
-        to_socket, to_peers = self.lending.classify_outgoing(out)
-        super()._send(to_socket)
+    def _flush(self, out: Output) -> None:
+        to_peers = self.lending.take_for_peers(out)
+        super()._flush(out)
         self._to_peers(to_peers)
 
     def _balance(self) -> None:
@@ -174,7 +170,7 @@ class LendingBroker(Broker):
             return
         now = self._now(self._loop)
         self._to_peers(self.lending.balance(now))
-        self._send(self.machine.receive([], now))
+        self._flush(self.machine.take_output())
         if self.lending.needs_workers:
             for connection in self._connections.values():
                 connection.ask_soon()
@@ -191,7 +187,7 @@ class LendingBroker(Broker):
             connection = self._connections.get(endpoint)
             if (connection is None or not connection.send([one.frames for one in ones])) and self._loop is not None:
                 for one in ones:
-                    self._send(self.lending.unsent(one, self._now(self._loop)))
+                    self._flush(self.lending.unsent(one, self._now(self._loop)))
 
     def _warn(self, warning: str) -> None:
         """Log a warning once; it may recur at each answer of a peer."""

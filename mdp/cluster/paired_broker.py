@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.pattern.reqrep import Router
+from core.zmtp.scan import Batch
 from mdp.broker.broker import Broker
-from mdp.broker.forwarding import with_encoded_bodies
 from mdp.cluster.standby import StandbyFrontend, is_postponable
 from mdp.wire.failover import PairResponder
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bstar.pair import Pair
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 __all__ = ["PairedBroker"]
 
@@ -89,7 +91,7 @@ class PairedBroker(Broker):
     # Terms.
 
     def _listen(self, guard: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> None:
-        self._socket.set_receiver(self._frontend.receive, on_peer=self._frontend.peer_changed)
+        self._socket.set_batch_receiver(self._frontend.receive, on_peer=self._frontend.peer_changed)
 
     def _begin_term(self) -> None:
         if self._loop is None or not self._is_open or self._socket.closed:
@@ -101,9 +103,7 @@ class PairedBroker(Broker):
         self.machine.begin(self._loop.time())
         super()._listen(self._guarded)
         self._rearm()
-        held = self._frontend.release_held()
-        if held:
-            self._guarded(self._on_batch)(held)
+        self._receive_again(self._frontend.release_held())
 
     def _end_term(self) -> None:
         """End a term, if there was one: remove and disconnect all peers, so that they go to the other broker."""
@@ -166,7 +166,7 @@ class PairedBroker(Broker):
         """Postpone new requests and wait for the accepted ones (BST-36)."""
         if self._responder is None or self._loop is None or not self._is_open:
             return True
-        self._socket.set_receiver(self._guarded(self._postpone_requests), on_peer=self._guarded(self._on_peer))
+        self._socket.set_batch_receiver(self._guarded(self._postpone_requests), on_peer=self._guarded(self._on_peer))
         if not self.machine.idle:
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=drain_s)
@@ -176,22 +176,27 @@ class PairedBroker(Broker):
             await asyncio.sleep(0)
         return self.machine.idle
 
-    def _postpone_requests(self, batch: list[Message]) -> None:
+    def _postpone_requests(self, batch: Batch) -> None:
         """Postpone requests that their clients can send to the other broker; process the other messages."""
-        batch = with_encoded_bodies(batch)
-        kept = [message for message in batch if is_postponable(message)]
+        messages = batch.messages()
+        kept = [message for message in messages if is_postponable(message)]
         self._postponed += kept
-        rest = [message for message in batch if not is_postponable(message)] if kept else batch
-        if rest:
-            self._on_batch(rest)
+        if not kept:
+            self._on_batch(batch)
+        elif len(kept) < len(messages):
+            self._on_batch(Batch.of(batch.head, [message for message in messages if not is_postponable(message)]))
+
+    def _receive_again(self, messages: list[Message]) -> None:
+        """Process messages that were kept, `[routing id, frame, …]`."""
+        for peer, run in groupby(messages, key=itemgetter(0)):
+            self._guarded(self._on_batch)(Batch.of([peer], list(run)))
 
     def _resume(self) -> None:
         if self._responder is None or not self._is_open or self._socket.closed:
             return
         super()._listen(self._guarded)
         kept, self._postponed = self._postponed, []
-        if kept:
-            self._guarded(self._on_batch)(kept)
+        self._receive_again(kept)
 
     # Called by the frontend.
 

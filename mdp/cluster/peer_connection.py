@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import core
 from core.runtime import supervision
 from mdp.wire.commands import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
-from mdp.wire.lending import LENDING_SERVICE, decoded
+from mdp.wire.lending import LENDING_SERVICE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ class PeerListener(Protocol):
         """The peer was lost."""
 
     def on_answers(self, endpoint: str, batch: list[list[bytes]]) -> None:
-        """The peer sent other messages; the last frame of each may be `core.Encoded`."""
+        """The peer sent other messages."""
 
 
 class PeerConnection:
@@ -139,7 +139,7 @@ class PeerConnection:
         for head, *body in batch:
             if head == CLIENT_FINAL_03 + self._id or head == CLIENT_ERROR_03 + self._id:  # otherwise it is late
                 self._missed = 0
-                self._listener.on_offer(self.endpoint, decoded(body))
+                self._listener.on_offer(self.endpoint, body)
 
     @property
     def _id(self) -> bytes:

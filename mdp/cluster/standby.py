@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bstar.machine.ballot import NO_BALLOT
 from bstar.machine.fsm import Verdict
 from bstar.net.voter import ITERATIONS_BEFORE_VERDICT
-from core.errors import RemoteProtocolError
 from core.runtime import supervision
-from core.zmtp.decoder import decode_frames, split_frames
-from mdp.broker.forwarding import with_encoded_bodies
 from mdp.wire.commands import CLIENT_REQUEST_03, EMPTY, HEAD_BYTES, MDPC01, MDPC02, MDPW01, MDPW02, MDPW03, V01, V02, V03, worker_disconnect
 from mdp.wire.failover import PAIR_SERVICE, parse_ballot, refusal
 from mdp.wire.options import BadOptions, decode_request_options
@@ -30,7 +27,8 @@ if TYPE_CHECKING:
 
     from bstar.machine.ballot import Ballot
     from bstar.pair import Pair
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
+    from core.zmtp.scan import Batch
 from mdp.wire.commands import Dialect
 
 __all__ = ["StandbyFrontend", "is_postponable"]
@@ -72,9 +70,9 @@ class StandbyFrontend:
         self._handle: asyncio.Handle | None = None
         self._hold_clock = supervision.current().timer("mdp pair clock", self._refuse_held)
 
-    def receive(self, batch: list[Message]) -> None:
-        """Take messages `[routing id, frame, frame, tail]`."""
-        for message in with_encoded_bodies(batch):
+    def receive(self, batch: Batch) -> None:
+        """Take the messages of a peer."""
+        for message in batch:
             dialect = _dialect_of_worker(message)
             service = _service_asked(message)
             if dialect is not None:
@@ -113,7 +111,7 @@ class StandbyFrontend:
         self._held, self._held_bytes, self._undecided = [], 0, []
 
     def _take_request(self, message: Message, service: bytes) -> None:
-        seen = (parse_ballot(_last_frame(message)) or NO_BALLOT) if service == PAIR_SERVICE else NO_BALLOT
+        seen = (parse_ballot(message[-1]) or NO_BALLOT) if service == PAIR_SERVICE else NO_BALLOT
         request = HeldRequest(message, service, seen, sum(map(len, message)))
         if service == PROTOCOL_SERVICE:
             self._refuse(request)
@@ -167,13 +165,13 @@ class HeldRequest(NamedTuple):
 
 def is_postponable(message: Message) -> bool:
     """Return whether a message is a request that its client sends again after a lost connection; at-most-once requests are not."""
-    if len(message) != 4:
+    if len(message) < 4:
         return False
     if message[1][:HEAD_BYTES] != CLIENT_REQUEST_03:
         return (not message[1] and message[2] == MDPC01) or (message[1] == MDPC02 and message[2] == REQUEST_02)
     try:
-        return not decode_request_options(split_frames(message[3], 1)[0][0]).once
-    except (BadOptions, RemoteProtocolError, IndexError):
+        return not decode_request_options(message[3]).once
+    except BadOptions:
         return True
 
 
@@ -191,21 +189,7 @@ def _service_asked(message: Message) -> bytes | None:
         return None
     head, second = message[1], message[2]
     if head[:HEAD_BYTES] == CLIENT_REQUEST_03:
-        return bytes(second)
+        return second
     if head == MDPC02:
         return b"" if second == REQUEST_02 else None
-    return _first_frame(message) if not head and second == MDPC01 else None
-
-
-def _first_frame(message: Message) -> bytes:
-    try:
-        return split_frames(message[3], 1)[0][0]
-    except (RemoteProtocolError, IndexError):
-        return b""
-
-
-def _last_frame(message: Message) -> bytes:
-    try:
-        return decode_frames(message[-1])[-1]
-    except (RemoteProtocolError, IndexError):
-        return b""
+    return message[3] if not head and second == MDPC01 else None

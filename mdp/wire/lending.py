@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
-from core.zmtp.decoder import Encoded
 from mdp.wire.commands import is_service_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["LENDING_SERVICE", "decode_offer", "decoded", "encode_offer", "extend_via", "via_of"]
+__all__ = ["LENDING_SERVICE", "decode_offer", "encode_offer", "extend_via", "via_of"]
 
 LENDING_SERVICE = b"mmi.lending"
 
@@ -66,13 +65,6 @@ def decode_offer(body: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]] | None
         if not isinstance(name, bytes) or not is_service_name(name) or type(count) is not int or count < 0:
             return None
     return body[1], offer
-
-
-def decoded(frames: Sequence[bytes]) -> list[bytes]:
-    """Return frames decoded, the last of which may be `Encoded`."""
-    if frames and isinstance(last := frames[-1], Encoded):
-        return [*frames[:-1], *last.frames()]
-    return list(frames)
 
 
 def via_of(options: bytes) -> tuple[bytes, ...] | None:

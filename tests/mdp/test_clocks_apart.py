@@ -15,10 +15,11 @@ from mdp.broker.limits import BrokerOptions
 from mdp.client.calls import Call, PendingRequest
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.worker.session import SessionOptions, WorkerSession
-from tests.scenes.mdp_dispatcher import split
+from tests.scenes.mdp_dispatcher import batch, decoded
 from tests.scenes.mdp_requester import requester, sent
 
 if TYPE_CHECKING:
+    from mdp.broker.requests.request_ends import Output
     from mdp.request import Request
 
 CLIENT, WORKER = b"C1", b"W1"
@@ -72,12 +73,10 @@ class Hosts:
         self.move()
 
     def to_broker(self, peer: bytes, messages: list[list[bytes]]) -> None:
-        out = self.broker.receive([split(peer, frames) for frames in messages], self.now("broker"))
-        self.deliver(out)
+        self.deliver(self.broker.receive(batch(peer, *messages), self.now("broker")))
 
-    def deliver(self, out: list[list[bytes]]) -> None:
-        for peer, *items in out:
-            frames = [frame for item in items for frame in (item.frames() if isinstance(item, Encoded) else [item])]
+    def deliver(self, out: Output) -> None:
+        for peer, *frames in decoded(out):
             if peer == WORKER:
                 self.in_hand += self.worker.receive([frames], self.now("worker"))
                 for request in self.worker.take_unwanted():

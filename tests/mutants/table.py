@@ -17,6 +17,7 @@ BROKER = (
     "tests/mdp/broker/workers/test_start_hold.py",
     "tests/mdp/broker/test_authorization.py",
     "tests/mdp/broker/test_recorder.py",
+    "tests/mdp/wire/test_message_runs.py",
     "tests/mdp/wire/test_message_runs_keys.py",
     "tests/mdp/broker/workers/test_fairness.py",
     "tests/mdp/test_clocks_apart.py",
@@ -129,7 +130,9 @@ RUNNERS = (
 # File -> the tests that it is held against, as patterns. The order does not matter: the fastest that reach a line run first.
 TABLE: dict[str, tuple[str, ...]] = {
     "mdp/broker/requests/idempotency.py": BROKER,
+    "mdp/broker/requests/request_ends.py": BROKER,
     "mdp/broker/requests/request_table.py": BROKER,
+    "mdp/broker/workers/lifecycle.py": BROKER,
     "mdp/broker/dispatcher.py": BROKER,
     "mdp/broker/workers/pacing.py": BROKER,
     "mdp/broker/workers/maintenance.py": BROKER,

@@ -23,8 +23,8 @@ __all__ = ["watch_brokers", "watch_states"]
 
 # Everything the loop calls, after each of which the clock of a broker is set for what is due then.
 CALLED: Final[dict[type[Broker], tuple[str, ...]]] = {
-    Broker: ("_on_batch", "_on_octets", "_on_peer", "_on_time", "set_rules"),
-    LendingBroker: ("_on_batch", "_on_octets", "_on_peer", "_on_time", "on_offer", "on_peer_lost", "on_answers"),
+    Broker: ("_on_batch", "_on_peer", "_on_time", "set_rules"),
+    LendingBroker: ("_on_batch", "_on_peer", "_on_time", "on_offer", "on_peer_lost", "on_answers"),
 }
 WRONG_MAX: Final = 20  # a broker that is wrong once is so at each call
 
@@ -34,7 +34,7 @@ def watch_states() -> None:
     slot: Any = Request.__dict__["state"]
     read, write = slot.__get__, slot.__set__
     lawful = {(before, after) for before, afters in AFTER.items() for after in afters}
-    first = {RequestState.ACCEPTED, *AFTER[RequestState.ACCEPTED]}  # the fast path places a request before it writes a state
+    first = {RequestState.ACCEPTED, *AFTER[RequestState.ACCEPTED]}
 
     def store(request: Request, state: RequestState) -> None:
         try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.zmtp.decoder import Encoded, encode_message, encode_prefix
 from core.zmtp.limits import PeerLimits
+from core.zmtp.scan import Batch
 from mdp.access.rules import Rules
 from mdp.broker.authorization import GuardedDispatcher
 from mdp.broker.dispatcher import Dispatcher
@@ -50,12 +51,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mdp.broker.requests.records import Worker
+    from mdp.broker.requests.request_ends import Output
     from mdp.wire.commands import Dialect
 
 __all__ = ["STEPS", "Walk", "WalkFailed", "walk"]
 
 STEPS = 400
-LONGEST = 2048  # octets of a message that the express lane may take
 LAST_STEPS = 25
 SERVICES = (b"echo", b"echo", b"echo", b"echo", b"other", b"third")
 DIALECTS: tuple[Dialect, ...] = (V03, V03, V03, V01, V02)
@@ -230,45 +231,32 @@ class Walk:
     # What the machine is given, and what it says.
 
     def read(self, peer: bytes, messages: Sequence[Sequence[bytes]]) -> None:
-        """Let the machine read messages of one peer at once: as octets first, as a socket does, or all of them decoded."""
+        """Let the machine read messages of one peer at once: as bytes, as from a socket, or as frames."""
         machine, now = self.machine, self.now
         self.touched = True
         if self.recorder is not None:
             self.recorder.now = now
-        taken = 0
         if self.trace is not None:
             self.trace.append(f"{now:.2f} {peer!r} says {messages}")
         if self.dice() < 0.6:
             octets = [
                 encode_prefix(frames[:1]) + encoded(tuple(frames[1:])) if len(frames) > 1 else encode_message(frames) for frames in messages
             ]
-            express = machine.express
-            taken = express.take(peer, b"".join(octets), LONGEST, now)
-            if taken:
-                pieces = express.pieces
-                if self.trace is not None:
-                    self.trace.append(f"    express takes {taken}, says {pieces}")
-                for to, told in pieces.items():
-                    if to in self.asked:
-                        for piece in told:
-                            self.told(to, piece[2:])
-                pieces.clear()
-            messages = [frames for frames, end in zip(messages, accumulate(map(len, octets)), strict=True) if end > taken]
-            if not messages:
-                return
-        batch = [[peer, *frames] if len(frames) < 3 else [peer, *frames[:2], encoded(tuple(frames[2:]))] for frames in messages]
+            ends = [*accumulate(map(len, octets))]
+            batch = Batch([peer], b"".join(octets), [0, *ends[:-1]], ends)
+        else:
+            batch = Batch.of([peer], [[peer, *frames] for frames in messages])
         self.take(machine.receive(batch, now), "")
 
-    def take(self, out: list[list[bytes]], what: str) -> None:
+    def take(self, out: Output, what: str) -> None:
         """Take what the machine says, after one thing was done."""
         self.touched = True
-        if self.recorder is not None:
-            self.recorder.settle()
         if self.trace is not None:
             self.trace.append(f"{self.now:.2f} {what} -> {out}" if what else f"    -> {out}")
-        for message in out:
-            if message[0] in self.asked:
-                self.told(message[0], message[1])
+        for peer, pieces in out.items():
+            if peer in self.asked:
+                for octets in pieces:
+                    self.told(peer, octets[2:])
 
     def told(self, client: bytes, head: bytes) -> None:
         """Note that a client of MDP/0.3 was told what became of a request."""

@@ -1,7 +1,7 @@
 """A broker's machine with scripted peers: frames in, frames out, a clock that is set by hand.
 
-There are two of it: one sees the octets first, as on a socket, the other only ever decoded messages. Whatever happens to them, they must
-say the same to everybody.
+There are two of it: one gets what is sent as bytes of one read, as from a socket, the other message by message, as frames. Whatever happens
+to them, they must say the same to everybody.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from copy import deepcopy
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import Encoded, decode_frames, encode_message
+from core.zmtp.frames import decode_frames, encode_message
+from core.zmtp.scan import Batch
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.requests.invariants import check_invariants
@@ -21,14 +22,14 @@ from mdp.wire.options import encode_options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mdp.broker.requests.request_ends import Output
     from mdp.wire.commands import Dialect
     from mdp.wire.events import ClientEvent, WorkerEvent
 
-__all__ = ["DIALECTS", "ECHO", "Scene", "number", "split"]
+__all__ = ["DIALECTS", "ECHO", "Scene", "batch", "decoded", "number", "one_by_one"]
 
 DIALECTS: list[Dialect] = ["0.1", "0.2", "0.3"]
 ECHO = b"echo"
-LONGEST = 2048  # octets of a message the express lane may take
 
 
 def number(value: int) -> bytes:
@@ -36,9 +37,27 @@ def number(value: int) -> bytes:
     return value.to_bytes(8, "big")
 
 
-def split(peer: bytes, frames: Sequence[bytes]) -> list[bytes]:
-    """Return `[peer, frame, frame, Encoded]` as a ROUTER with split=3 delivers it."""
-    return [peer, *frames] if len(frames) < 3 else [peer, *frames[:2], Encoded.of(frames[2:])]
+def batch(peer: bytes, *messages: Sequence[bytes]) -> Batch:
+    """Return messages of a peer as they come from a socket in one read."""
+    starts, ends, octets = [], [], b""
+    for frames in messages:
+        starts.append(len(octets))
+        octets += encode_message(frames)
+        ends.append(len(octets))
+    return Batch([peer], octets, starts, ends)
+
+
+def decoded(out: Output) -> list[list[bytes]]:
+    """Return what a machine sends as `[peer, frame, …]`."""
+    return [[peer, *decode_frames(piece)] for peer, pieces in out.items() for piece in pieces]
+
+
+def one_by_one(machine: Dispatcher, peer: bytes, messages: Sequence[Sequence[bytes]], now: float) -> list[list[bytes]]:
+    """Let a machine receive messages of a peer in a read each, as frames."""
+    out = []
+    for frames in messages:
+        out += decoded(machine.receive(Batch.of([peer], [[peer, *frames]]), now))
+    return out
 
 
 class Scene:
@@ -49,7 +68,6 @@ class Scene:
         limits = BrokerOptions(**options)  # type: ignore[arg-type]
         self.machine = self.new_machine(limits)
         self.twin = self.new_machine(limits)
-        self.by_lane = 0  # messages the express lane has taken
         self.sent: dict[bytes, list[list[bytes]]] = {}
         self.outstanding: dict[bytes, list[Work]] = {}
         self._ids = 0
@@ -62,47 +80,24 @@ class Scene:
         return self.machine.counters.as_dict()
 
     def take(self, out: list[list[bytes]], twins: list[list[bytes]]) -> list[list[bytes]]:
-        """Decode what the machine sends, sort it by peer, and return it as `[peer, frame, …]`; its twin must have sent the same."""
-        decoded = self.decode(out)
-        for peer, *frames in decoded:
+        """Sort what the machine sends by peer and return it; its twin must have sent the same."""
+        for peer, *frames in out:
             self.sent.setdefault(peer, []).append(frames)
-        assert sorted(decoded, key=itemgetter(0)) == sorted(self.decode(twins), key=itemgetter(0))
+        assert sorted(out, key=itemgetter(0)) == sorted(twins, key=itemgetter(0))
         assert self.machine.stats() == self.twin.stats()
         check_invariants(self.machine)
         check_invariants(self.twin)
-        return decoded
+        return out
 
     def both(self, method: str, *args: object) -> list[list[bytes]]:
         """Call a method of the machine and of its twin; return what the machine sends on it."""
-        out, twins = (getattr(machine, method)(*deepcopy(args), self.now) for machine in (self.machine, self.twin))
+        out, twins = (decoded(getattr(machine, method)(*deepcopy(args), self.now)) for machine in (self.machine, self.twin))
         return self.take(out, twins)
 
-    @staticmethod
-    def decode(out: list[list[bytes]]) -> list[list[bytes]]:
-        decoded = []
-        for peer, *frames in out:
-            if type(octets := frames[-1]) is Encoded:
-                frames[-1:] = octets.frames()
-                assert octets == Encoded.of(octets.frames()), "what follows would be another message"
-            assert all(type(frame) is bytes for frame in frames)
-            decoded.append([peer, *frames])
-        return decoded
-
-    def send(self, peer: bytes, frames: Sequence[bytes]) -> list[list[bytes]]:
-        """Let a peer send one message; return what the broker sends on it."""
-        out: list[list[bytes]] = []
-        octets = encode_message(frames)
-        express = self.machine.express
-        taken = express.take(peer, octets, LONGEST, self.now)
-        if taken:
-            assert taken == len(octets)
-            self.by_lane += 1
-            out = [[to, *decode_frames(piece)] for to, pieces in express.pieces.items() for piece in pieces]
-            express.pieces.clear()
-        else:
-            assert not express.pieces
-            out = self.machine.receive([split(peer, frames)], self.now)
-        return self.take(out, self.twin.receive([split(peer, frames)], self.now))
+    def send(self, peer: bytes, *messages: Sequence[bytes]) -> list[list[bytes]]:
+        """Let a peer send messages; return what the broker sends on them."""
+        out = decoded(self.machine.receive(batch(peer, *messages), self.now))
+        return self.take(out, one_by_one(self.twin, peer, messages, self.now))
 
     def wait(self, seconds: float) -> list[list[bytes]]:
         """Let time pass, ticking whenever the machine asks for it."""
@@ -176,14 +171,15 @@ class Scene:
         events = self.at_worker(peer)
         return bool(events) and isinstance(events[-1], Disconnect)
 
-    def check_lane(self) -> None:
-        """Hold what the express lane finds against the routes."""
+    def check_routes(self) -> None:
+        """Hold the routes of requests as bytes against those by name."""
         directory = self.machine.directory
-        assert directory.routes_encoded == {service.encoded: service for service in directory.routes.values()}
+        services = directory.routes.values()
+        assert directory.routes_encoded == {name: service for service in services for name in (service.encoded, service.route)}
 
     def check(self) -> None:
         """Hold the accounts against what there is."""
-        self.check_lane()
+        self.check_routes()
         machine = self.machine
         queued = running = octets = 0
         for service in machine.directory.services.values():

@@ -13,16 +13,17 @@ from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import Encoded, encode_message, encode_prefix, split_frames
-from mdp.broker.forwarding import body_octets, partial_message
+from core.zmtp.frames import MORE, encode_prefix, split_frames
+from mdp.broker.forwarding import body_octets, partial_head
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.reply_cache import Execution, Results, digest_of
+from mdp.broker.requests.request_ends import GONE
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
-from mdp.broker.requests.request_table import GONE, RequestBook
+from mdp.broker.requests.request_table import RequestBook
 from mdp.wire.size_limits import TOO_LARGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from mdp.broker.counters import Counters
     from mdp.broker.limits import BrokerOptions
@@ -48,14 +49,15 @@ class SharedBook(RequestBook):
     def open_with_key(
         self, client: bytes, dialect: Dialect, key: bytes | int, service: Service, tail: bytes, terms: Terms, now: float
     ) -> None:
-        """Execute, follow or answer a request of MDP/0.3 whose terms have a key; arguments as for `open`."""
+        """Execute, follow or answer a request of MDP/0.3 whose terms have a key; arguments as for `accept`."""
         assert terms.key is not None
-        digest = digest_of(split_frames(tail, 1)[1])
+        digest = digest_of(tail[2 + tail[1] :] if tail[0] == MORE else split_frames(tail, 1)[1])
         execution = self.results.find(service.name, terms.key, now)
         if execution is None:
             execution = terms.execution = self.results.begin(service.name, terms.key, digest)
-            request = execution.request = self.accept(client, dialect, key, service, tail, terms)
-            self.place(request, now)
+            accepted = self.accept(client, dialect, (key,), (service,), (tail,), now, terms)
+            (execution.request,) = accepted
+            self.place(accepted, now)
         elif execution.digest != digest:
             self.counters.count("key_conflicts")
             self.tell(client, dialect, key, "BAD_REQUEST", "the key was used with another body")
@@ -67,28 +69,9 @@ class SharedBook(RequestBook):
         else:
             self.counters.count("key_joined")
             terms.execution = execution
-            follower = self.accept(client, dialect, key, service, tail, terms)
-            follower.opened, follower.given = now, 0.0
+            (follower,) = self.accept(client, dialect, (key,), (service,), (tail,), now, terms)
             self._join(execution, follower, now)
             self._replay(execution, client, dialect, key, now)
-
-    def lead(self, request: Request, service: Service, terms: Terms, body: bytes, now: float) -> bool:
-        """Begin the execution of a request, not opened yet, whose terms have a key, if that key is new; False if it is known.
-
-        Args:
-            request: is to be the executed one.
-            service: whom it is for.
-            terms: its own.
-            body: encoded `[body…]`.
-            now: monotonic seconds.
-        """
-        # On the express lane: what `open_with_key` does first.
-        key = terms.key
-        if key is None or self.results.find(service.name, key, now) is not None:
-            return False
-        terms.execution = execution = self.results.begin(service.name, key, digest_of(body))
-        execution.request = request
-        return True
 
     # Who is executed, who follows.
 
@@ -141,6 +124,7 @@ class SharedBook(RequestBook):
         terms.lost, terms.lost_at, terms.streamed, terms.told = old.lost, old.lost_at, old.streamed, old.told
         self.deadlines.discard(request)
         record.client, record.mine, record.key, record.dialect = request.client, request.mine, request.key, request.dialect
+        record.reply = request.reply
         record.terms, record.opened, record.expires = terms, request.opened, request.expires
         record.mine[record.key] = record
         if terms.deadline != inf:
@@ -183,7 +167,7 @@ class SharedBook(RequestBook):
         """Send what there is of an answer; a part that the client does not take ends its request."""
         name = execution.name[0]
         for part in execution.parts:
-            error = self.hops.reply(client, dialect, name, [Encoded(part)])
+            error = self.hops.reply(client, dialect, name, part)
             if error is not None:
                 follower = self.clients.get(client, {}).get(key)
                 if follower is None:
@@ -191,9 +175,9 @@ class SharedBook(RequestBook):
                 else:
                     self.end(follower, now, TOO_LARGE, error.text)
                 return
-            self.out.append(partial_message(client, dialect, key, name, [Encoded(part)]))
+            self.send(client, partial_head(key, name) + part)
         if execution.reply is not None:
-            self.counters.replies += self.answer(client, dialect, key, name, [Encoded(execution.reply)])
+            self.counters.replies += self.answer(client, dialect, key, name, execution.reply)
 
     @staticmethod
     def _waiting(request: Request, execution: Execution) -> list[Request]:
@@ -206,42 +190,40 @@ class SharedBook(RequestBook):
 
     # What is different when others wait for the same answer.
 
-    def finish(self, request: Request, body: Sequence[bytes], now: float) -> None:
+    def finish_one(self, request: Request, body: bytes, now: float) -> None:
         """See `RequestBook`; the answer is kept, then sent to all who wait."""
         execution = self._led(request)
         if execution is None:
-            super().finish(request, body, now)
+            super().finish_one(request, body, now)
             return
-        reply = Encoded(encode_message(body))
         waiting = self._waiting(request, execution)
-        self.results.complete(execution, reply, now)
+        self.results.complete(execution, body, now)
         if not waiting:
             request.state = RequestState.FORGOTTEN
             self.counters.count("replies_kept")
         for one in waiting:
             assert one.client is not None
-            sent = self.answer(one.client, one.dialect, one.key, one.service.name, [reply])
+            sent = self.answer(one.client, one.dialect, one.key, one.service.name, body)
             self.counters.replies += sent
-            self.close(one, RequestState.ANSWERED, "" if sent else TOO_LARGE, size=len(reply))
+            self.close(one, RequestState.ANSWERED, "" if sent else TOO_LARGE, size=len(body))
 
-    def partial(self, request: Request, body: Sequence[bytes], now: float) -> None:
+    def partial(self, request: Request, body: bytes, now: float) -> None:
         """See `RequestBook`; the part is kept, then sent to all who wait."""
         execution = self._led(request)
         if execution is None or request.terms is None:
             super().partial(request, body, now)
             return
-        part = Encoded(encode_message(body))
         request.terms.streamed = True
-        self.results.add_part(execution, part)
+        self.results.add_part(execution, body)
         beyond: list[tuple[Request, str]] = []
         for one in self._waiting(request, execution):
             assert one.client is not None
             self.counters.count("partials")
-            error = self.hops.reply(one.client, one.dialect, one.service.name, [part])
+            error = self.hops.reply(one.client, one.dialect, one.service.name, body)
             if error is not None:
                 beyond.insert(0, (one, error.text))  # those who follow end first, or one of them would take the place of another
                 continue
-            self.out.append(partial_message(one.client, one.dialect, one.key, one.service.name, [part]))
+            self.send(one.client, partial_head(one.key, one.service.name) + body)
         for one, text in beyond:
             self.end(one, now, TOO_LARGE, text)
 

@@ -10,11 +10,12 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import encode_frame, encode_prefix
+from core.zmtp.frames import encode_frame, encode_prefix
 from mdp.broker.workers.pacing import Pace
 from mdp.broker.workers.peer_limits import ANY_SIZE
 from mdp.wire.commands import EMPTY, MDPC01, MDPC02, V03
-from mdp.wire.options import NO_REQUEST_OPTIONS
+from mdp.wire.message_runs import NO_OPTIONS
+from mdp.wire.options import KEY_ALONE, NO_REQUEST_OPTIONS, is_key_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
     from mdp.wire.options import RequestOptions
 
-__all__ = ["Lane", "Request", "RequestQueue", "Service", "Terms", "Worker", "terms_of"]
+__all__ = ["Lane", "Request", "RequestQueue", "Service", "Terms", "Worker", "key_terms", "terms_of"]
 
 # Entries of a queue or list that are dead but still in line are tolerated up to this many, then up to as many as are alive:
 # clearing them out is then paid for by what was added, and a removal from the middle costs nothing.
@@ -57,20 +58,8 @@ class Terms:
     """
 
     __slots__ = (
-        "deadline",
-        "execution",
-        "key",
-        "letter",
-        "lost",
-        "lost_at",
-        "once",
-        "options",
-        "parts",
-        "streamed",
-        "told",
-        "user",
-        "wait",
-    )
+        "deadline", "execution", "key", "letter", "lost", "lost_at", "once", "options", "parts", "streamed", "told", "user", "wait",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.deadline = inf
@@ -86,6 +75,16 @@ class Terms:
         self.parts = b""
         self.streamed = False
         self.user: str | None = None
+
+
+def key_terms(options: bytes) -> Terms | None:
+    """Return what a client has asked for in options that are a key only, the usual ones of data pipelines; None for any other."""
+    if not is_key_alone(options):
+        return None
+    terms = Terms()
+    terms.options = options
+    terms.key = options[len(KEY_ALONE) + 1 :]
+    return terms
 
 
 def terms_of(wish: RequestOptions, options: bytes, now: float) -> Terms | None:
@@ -105,17 +104,17 @@ def terms_of(wish: RequestOptions, options: bytes, now: float) -> Terms | None:
 class Request:
     """A request the broker has accepted and not yet answered.
 
-    There is no `__init__`: the dispatcher sets the fields on its hot path, where a call would cost more than all of them.
+    There is no `__init__`: `RequestBook.accept` sets the fields, for many at once; a call for each would cost more than all of them.
 
     Attributes:
         client: routing id of the client, None when nobody wants the answer any more.
         mine: the client's requests by key; this one is among them while `client` is set.
-        key: key in `mine`: in MDP/0.3 the client's command frame, else the number.
+        key: key in `mine`: in MDP/0.3 the client's id, else a number.
         dialect: what the client speaks.
         service: whom it is for.
         tail: encoded frames as they came: `[body…]`, in MDP/0.3 `[options][body…]`. b"" when nobody wants the answer.
         number: of this request in this broker; makes the token that goes to the worker.
-        reply: encoded frames that go before the body of the reply to this client, when sending that is all there is to do; else None.
+        reply: encoded frames that go before the body of the final reply to this client.
         state: what it is in the midst of, or how it ended (`mdp.broker.requests.request_states`).
         worker: who works on it, None while it is queued or follows another.
         lane: where in the queue it was put, None for before all others; set when it enters.
@@ -126,22 +125,9 @@ class Request:
     """
 
     __slots__ = (
-        "client",
-        "dialect",
-        "expires",
-        "given",
-        "key",
-        "lane",
-        "mine",
-        "number",
-        "opened",
-        "reply",
-        "service",
-        "state",
-        "tail",
-        "terms",
-        "worker",
-    )
+        "client", "dialect", "expires", "given", "key", "lane", "mine", "number", "opened", "reply", "service", "state", "tail",
+        "terms", "worker",
+    )  # fmt: skip
 
     client: bytes | None
     mine: dict[bytes | int, Request]
@@ -150,7 +136,7 @@ class Request:
     service: Service
     tail: bytes
     number: int
-    reply: bytes | None
+    reply: bytes
     state: RequestState
     worker: Worker | None
     lane: Lane | None
@@ -336,13 +322,12 @@ class Worker:
         allowed: how many of these it is given; fewer while others are quicker (`mdp.broker.workers.pacing`).
         pace: how long it takes for one.
         concurrency: how many of them it works on at once; the rest waits there.
-        held: what it works on, by the octets its answer will begin with.
-        finals: the same dictionary when these octets are the frame of a FINAL (MDP/0.3), else one that stays empty.
+        held: what it works on, by the key of its answer (`mdp.wire.message_runs`).
         seen: when it was last heard, monotonic seconds.
         since: when it was last given a request.
         live: whether it is registered; False for ever once it is not.
         quick: live and speaking MDP/0.3: one look instead of two on the hot path.
-        plain: quick, and given requests as they came, without the names of users and whatever their size.
+        plain: given requests as they came: without the names of users, and it takes messages as large as the broker does.
         small: octets of an encoded request that need not be judged against what it takes.
         line: where among the lines of its service it stands, None while it has no credit left.
         low: while it holds fewer than this it belongs into an earlier line, or into one at all, or is not ahead any more.
@@ -363,38 +348,10 @@ class Worker:
     """
 
     __slots__ = (
-        "allowed",
-        "beat_at",
-        "beat_s",
-        "beats_busy",
-        "concurrency",
-        "credit",
-        "dialect",
-        "done",
-        "entries",
-        "expiry_s",
-        "finals",
-        "held",
-        "high",
-        "line",
-        "live",
-        "low",
-        "metadata",
-        "obliging",
-        "pace",
-        "peer",
-        "pinged",
-        "plain",
-        "quick",
-        "recalled",
-        "seen",
-        "service",
-        "since",
-        "small",
-        "stuck",
-        "user",
-        "version",
-    )
+        "allowed", "beat_at", "beat_s", "beats_busy", "concurrency", "credit", "dialect", "done", "entries", "expiry_s",
+        "held", "high", "line", "live", "low", "metadata", "obliging", "pace", "peer", "pinged", "plain", "quick", "recalled", "seen",
+        "service", "since", "small", "stuck", "user", "version",
+    )  # fmt: skip
 
     def __init__(self, peer: bytes, service: Service, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> None:
         self.peer = peer
@@ -405,11 +362,11 @@ class Worker:
         self.pace = Pace()
         self.concurrency = min(concurrency or credit, credit)
         self.held: dict[bytes, Request] = {}
-        self.finals: dict[bytes, Request] = self.held if dialect == V03 else {}
         self.seen = now
         self.since = now
         self.live = True
-        self.quick = self.plain = dialect == V03
+        self.quick = dialect == V03
+        self.plain = True
         self.small = ANY_SIZE
         self.line: deque[Worker] | None = None
         self.low = self.high = credit
@@ -438,8 +395,9 @@ class Service:
         name: as octets.
         encoded: the name as an encoded frame with MORE, as it stands in a request of MDP/0.1 and 0.2.
         reply_01: encoded `["" MDPC01 name]` before the body of a REPLY to a client.
-        partial_02: encoded `[MDPC02 02 name]`; `final_02` the same with 03.
+        final_02: encoded `[MDPC02 03 name]`.
         workers: all of them.
+        route: `encoded` with the header of an empty options frame, as it stands in a request of MDP/0.3.
         ready: the first line; its first entry is the next worker if that one's `line` is this, else see `choose`.
         queue: who waits.
         enabled: False while an operator has taken the service out.
@@ -453,32 +411,15 @@ class Service:
     """
 
     __slots__ = (
-        "_filled",
-        "_first",
-        "_lines",
-        "absent_since",
-        "ahead",
-        "done",
-        "enabled",
-        "encoded",
-        "final_02",
-        "losses",
-        "name",
-        "offered",
-        "paced",
-        "partial_02",
-        "queue",
-        "ready",
-        "reply_01",
-        "watched_s",
-        "workers",
-    )
+        "_filled", "_first", "_lines", "absent_since", "ahead", "done", "enabled", "encoded", "final_02", "losses", "name", "offered",
+        "paced", "queue", "ready", "reply_01", "route", "watched_s", "workers",
+    )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.encoded = encode_frame(name, more=True)
+        self.route = self.encoded + NO_OPTIONS
         self.reply_01 = encode_prefix([EMPTY, MDPC01, name])
-        self.partial_02 = encode_prefix([MDPC02, b"\x02", name])
         self.final_02 = encode_prefix([MDPC02, b"\x03", name])
         self.workers: dict[bytes, Worker] = {}
         self.ready: deque[Worker] = deque()

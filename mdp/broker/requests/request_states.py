@@ -1,7 +1,7 @@
 """The life of a request in the broker: its states, and what may follow what.
 
 Pure. The record of a request (`mdp.records.Request`) is in one of these states. The machine stores them
-(`mdp.broker.requests.request_table`, `mdp.broker.requests.idempotency`, `mdp.wire.message_runs`) and does not look the table up while it
+(`mdp.broker.requests.request_table`, `request_ends`, `idempotency`) and does not look the table up while it
 works: the store costs nothing that can be measured, a look would. Every test with a broker holds each store against the table, and
 `mdp.broker.requests.invariants` each state against where the record is.
 

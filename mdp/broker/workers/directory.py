@@ -27,7 +27,8 @@ class Directory:
         services: all services by name.
         workers: all registered workers by routing id.
         routes: services that take requests at once: with workers, enabled, while the broker accepts.
-        routes_encoded: the same by the encoded name frame, as MDP/0.1 and 0.2 have it in the undecoded part of a request.
+        routes_encoded: the same by what follows the key of a request: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3).
+        closed_routes: how many routes have ended, for those that remember routes.
         accepting: False once the broker drains.
         name: of the broker, by which those that borrow its workers know it; b"" for none.
     """
@@ -37,6 +38,7 @@ class Directory:
         self.workers: dict[bytes, Worker] = {}
         self.routes: dict[bytes, Service] = {}
         self.routes_encoded: dict[bytes, Service] = {}
+        self.closed_routes = 0
         self.accepting = True
         self.name = b""
         self._options = options
@@ -96,10 +98,11 @@ class Directory:
         """
         if service.workers and service.enabled and self.accepting:
             self.routes[service.name] = service
-            self.routes_encoded[service.encoded] = service
+            self.routes_encoded[service.encoded] = self.routes_encoded[service.route] = service
         elif service.name in self.routes:
             del self.routes[service.name]
-            del self.routes_encoded[service.encoded]
+            del self.routes_encoded[service.encoded], self.routes_encoded[service.route]
+            self.closed_routes += 1
         if service.workers or service.queue.count or not service.enabled:
             self._idle.pop(service, None)
         elif service.offered:

@@ -20,9 +20,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from core.zmtp.frames import encode_message
 from mdp.broker.requests.request_table import LOOK_S, WATCH_S_MAX
 from mdp.broker.workers.pacing import TRUST_US, allotments
-from mdp.wire.commands import HEAD_BYTES, worker_ping, worker_recall
+from mdp.wire.commands import worker_ping, worker_recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ WATCH_S_IDLE: Final = 1.0
 GROWTH: Final = 1.125
 # By then what is known of a worker that has had no work since is forgotten; a look at the very moment would be too early.
 FORGOTTEN_S: Final = TRUST_US / 1e6 + 0.001
+_PING: Final = encode_message(worker_ping())
 
 
 class Upkeep:
@@ -112,7 +114,7 @@ class Upkeep:
                 book.feed(worker, now, heard=worker.seen + self._window_s / 2)
         if queue.lost:
             for worker in islice((worker for worker in service.standing() if worker.obliging), PINGS_MAX):
-                book.out.append([worker.peer, *worker_ping()])
+                book.send(worker.peer, _PING)
 
     # Workers of which one is quicker than another.
 
@@ -205,7 +207,7 @@ class Upkeep:
                 continue
             worker.recalled.add(key)
             self._book.counters.count("recalled")
-            self._book.out.append([worker.peer, *worker_recall(key[HEAD_BYTES:])])
+            self._book.send(worker.peer, encode_message(worker_recall(key)))
             asked += 1
             if asked == count:
                 break

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from core.zmtp.frames import frame_at
+from core.zmtp.frames import Encoded, frame_at
 from mdp.wire.commands import ID_BYTES, NUMBERED_BYTES, V02, V03
 from mdp.wire.size_limits import USUAL, TooLarge, too_large
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from core.zmtp.limits import PeerLimits
     from mdp.wire.commands import Dialect
@@ -86,22 +86,22 @@ class Hops:
             frames += 1
         return frames <= most
 
-    def work(self, peer: bytes, dialect: Dialect, body: Sequence[bytes], options_bytes: int) -> TooLarge | None:
-        """Return why a worker would not take a request."""
+    def work(self, peer: bytes, dialect: Dialect, body: bytes, options_bytes: int) -> TooLarge | None:
+        """Return why a worker would not take a request with an encoded body."""
         if dialect == V03:
             parts, octets = 2, NUMBERED_BYTES + options_bytes
         else:
             parts, octets = 4 if dialect == V02 else 5, 7 + ID_BYTES
-        return too_large("request", body, self.of(peer, dialect), parts, octets)
+        return too_large("request", [Encoded(body)], self.of(peer, dialect), parts, octets)
 
-    def reply(self, peer: bytes, dialect: Dialect, name: bytes, body: Sequence[bytes]) -> TooLarge | None:
-        """Return why a client would not take a reply or a part of one."""
+    def reply(self, peer: bytes, dialect: Dialect, name: bytes, body: bytes) -> TooLarge | None:
+        """Return why a client would not take a reply or a part of one, with an encoded body."""
         if dialect == V03:
-            return too_large("reply", body, self.of(peer, dialect), 1, NUMBERED_BYTES) if peer in self.narrow else None
+            return too_large("reply", [Encoded(body)], self.of(peer, dialect), 1, NUMBERED_BYTES) if peer in self.narrow else None
         limits = self._told(peer)
         if limits is None:
             return None
-        return too_large("reply", body, limits, 3, (7 if dialect == V02 else 6) + len(name))
+        return too_large("reply", [Encoded(body)], limits, 3, (7 if dialect == V02 else 6) + len(name))
 
     def _covers(self, limits: PeerLimits) -> bool:
         own = self._own

@@ -12,7 +12,6 @@ import mdp
 import mdp.broker.broker as broker_module
 from core.runtime import supervision
 from mdp.wire.commands import (
-    CLIENT_REQUEST_03,
     EMPTY,
     MDPC01,
     client_request,
@@ -221,7 +220,7 @@ async def test_a_tick_that_fails_is_not_the_last_one(context: core.Context, monk
             visit(worker, now)
 
         def fail_expire(request: Request, now: float) -> None:
-            if request.key == CLIENT_REQUEST_03 + number(0) and next(expire_faults, None) is not None:
+            if request.key == number(0) and next(expire_faults, None) is not None:
                 raise RuntimeError("expire")
             expire(request, now)
 

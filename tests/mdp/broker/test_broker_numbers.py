@@ -17,7 +17,7 @@ from mdp.wire.events import Failure, Final, Partial, Work
 from mdp.wire.failover import PAIR_SERVICE, PairResponder, ballot_text
 from mdp.wire.options import encode_options
 from tests.mdp.broker.recordings.recorded_scene import Tale
-from tests.scenes.mdp_dispatcher import DIALECTS, Scene, number, split
+from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch, decoded, number
 
 if TYPE_CHECKING:
     from mdp.broker.requests.records import Request
@@ -162,9 +162,9 @@ def test_a_part_that_is_too_large_for_some_who_wait_ends_these_and_no_other(narr
 @pytest.mark.parametrize(("first", "token"), [(7, 7), (2**63, 0), (2**64 - 1, 2**63 - 1)])
 def test_numbers_begin_so_low_that_none_ever_needs_more_than_eight_octets(first: int, token: int) -> None:
     machine = Dispatcher(first_number=first, now=1000.0)
-    machine.receive([split(b"W1", worker_ready("0.3", b"echo"))], 1000.0)
-    out = machine.receive([split(b"C1", client_request("0.3", b"echo", [b"x"], id=number(1)))], 1000.0)
-    assert [message[1][-8:] for message in out] == [number(token)]
+    machine.receive(batch(b"W1", worker_ready("0.3", b"echo")), 1000.0)
+    out = machine.receive(batch(b"C1", client_request("0.3", b"echo", [b"x"], id=number(1))), 1000.0)
+    assert [message[1][-8:] for message in decoded(out)] == [number(token)]
 
 
 def test_a_fault_with_one_worker_is_not_the_end_of_the_clock_of_the_others() -> None:

@@ -243,7 +243,7 @@ def test_the_machine_names_its_next_tick() -> None:
     scene.ready("0.1", b"W1")
     assert scene.machine.rearm
     assert scene.now < scene.machine.deadline() <= scene.now + 1
-    assert scene.machine.tick(scene.now) == []
+    assert scene.machine.tick(scene.now) == {}
 
 
 def test_gauges_say_what_there_is_at_this_moment() -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.zmtp.decoder import encode_message
 from mdp.broker.recorder import Latency, Recorder
 from mdp.eventlog.format import Clock, Event, events_of
 from mdp.wire.commands import client_cancel, worker_error, worker_final, worker_partial
-from tests.scenes.mdp_dispatcher import DIALECTS, LONGEST, Scene, split
+from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch, one_by_one
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CLOCK = Clock(0, 0.0)
 
 
 class Watched(Scene):
-    """A scene whose machine is watched; every turn is settled."""
+    """A scene whose machine is watched."""
 
     def __init__(self, **options: float | bool) -> None:
         super().__init__(**options)
@@ -27,15 +31,9 @@ class Watched(Scene):
         self.twin_events: list[Event] = []
         self.twin_recorder = self.twin.book.record = Recorder(lambda block: self.twin_events.extend(events_of(block, CLOCK)))
 
-    def take(self, *outs: list[list[bytes]]) -> list[list[bytes]]:
-        self.recorder.settle()
-        self.twin_recorder.now = self.recorder.now
-        self.twin_recorder.settle()
-        return super().take(*outs)
-
-    def send(self, peer: bytes, frames: object) -> list[list[bytes]]:
+    def send(self, peer: bytes, *messages: Sequence[bytes]) -> list[list[bytes]]:
         self.recorder.now = self.twin_recorder.now = self.now
-        return super().send(peer, frames)  # type: ignore[arg-type]
+        return super().send(peer, *messages)
 
     def wait(self, seconds: float) -> list[list[bytes]]:
         self.recorder.now = self.twin_recorder.now = self.now + seconds
@@ -92,14 +90,10 @@ def test_a_hundred_answers_read_at_once_are_the_events_they_would_be_one_by_one(
         which = number % len(clients)
         scene.ask(clients[which], b"c%d" % which, b"x" * (number % 3 + 1))  # type: ignore[arg-type]
     scene.wait(0.5)
-    # The lane gets all of it in one piece, the other way message by message.
     finals = [worker_final("0.3", work.id, [b"y" * size]) for size, work in enumerate(scene.at_worker(b"w"), 1)]  # type: ignore[union-attr]
-    octets = b"".join(map(encode_message, finals))
     scene.recorder.now = scene.twin_recorder.now = scene.now
-    assert scene.machine.express.take(b"w", octets, LONGEST, scene.now) == len(octets)
-    scene.machine.express.pieces.clear()
-    scene.twin.receive([split(b"w", frames) for frames in finals], scene.now)
-    scene.twin_recorder.settle()
+    scene.machine.receive(batch(b"w", *finals), scene.now)
+    one_by_one(scene.twin, b"w", finals, scene.now)
     assert len(scene.ends()) == 100
     assert len({(event.client, event.request_id) for event in scene.events if event.kind == "answered"}) == 100
     mine, other = scene.recorder.latencies[b"echo"], scene.twin_recorder.latencies[b"echo"]
@@ -208,7 +202,7 @@ def test_each_accepted_request_has_exactly_one_end(client: str) -> None:
     scene.ready("0.3", b"v")
     scene.lose(b"v")
     scene.wait(200.0)
-    scene.take(scene.machine.stop(scene.now), scene.twin.stop(scene.now))
+    scene.both("stop")
     ended = [kind for kind, _ in scene.ends() if kind in ("answered", "failed", "expired", "cancelled")]
     assert len(ended) == scene.counters["closed"] == scene.counters["accepted"]
     assert second is not first

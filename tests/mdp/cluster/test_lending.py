@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.zmtp.decoder import Encoded, decode_frames, encode_message
+from core.zmtp.decoder import Encoded, decode_frames
 from core.zmtp.limits import PeerLimits
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
@@ -28,9 +28,10 @@ from mdp.wire.commands import (
 )
 from mdp.wire.lending import LENDING_SERVICE, decode_offer, encode_offer, extend_via, via_of
 from mdp.wire.options import OPTIONS_BYTES_MAX, encode_options
+from tests.scenes.mdp_dispatcher import batch, decoded
 
 if TYPE_CHECKING:
-    from mdp.broker.requests.request_table import Message
+    from mdp.broker.requests.request_ends import Output
 
 B = "tcp://b:5555"
 C = "tcp://c:5555"
@@ -40,7 +41,7 @@ def offer_of(machine: Dispatcher, limit_bytes: int) -> list[bytes]:
     return encode_offer(machine.directory.name, machine.directory.capacities(), limit_bytes)
 
 
-def plain(messages: list[Message]) -> list[list[bytes]]:
+def plain(messages: list[list[bytes]]) -> list[list[bytes]]:
     return [[*message[:-1], *decode_frames(message[-1])] if isinstance(message[-1], Encoded) else message for message in messages]
 
 
@@ -54,18 +55,14 @@ class Scene:
 
     def say(self, peer: bytes, *frames: bytes) -> list[list[bytes]]:
         """A client or worker says something; what leaves on the socket."""
-        head, *rest = frames
-        items = [peer, head, *rest[:1]]
-        if len(rest) > 1:
-            items.append(Encoded(encode_message(rest[1:])))
-        return self.out(self.machine.receive([items], self.now))
+        return self.out(self.machine.receive(batch(peer, frames), self.now))
 
-    def out(self, messages: list[Message]) -> list[list[bytes]]:
-        to_socket, to_peers = self.lending.classify_outgoing(messages)
+    def out(self, out: Output) -> list[list[bytes]]:
+        to_peers = self.lending.take_for_peers(out)
         self.to_peers = [*to_peers, *self.lending.balance(self.now)]
-        more, others = self.lending.classify_outgoing(self.machine.receive([], self.now))
-        self.to_peers += others
-        return plain([*to_socket, *more])
+        more = self.machine.take_output()
+        self.to_peers += self.lending.take_for_peers(more)
+        return [*decoded(out), *decoded(more)]
 
     def offer(self, link: str, name: bytes = b"B", **services: int) -> list[list[bytes]]:
         self.lending.on_query_sent(link)
@@ -427,8 +424,9 @@ def test_a_broker_that_stops_cancels_what_it_lent() -> None:
     scene = Scene()
     scene.offer(B, echo=1)
     scene.ask(1)
-    out, to_peers = scene.lending.classify_outgoing(scene.machine.stop(0.0))
-    assert [frames[2] for frames in plain(out)] == [b"WORKER_LOST"]
+    out = scene.machine.stop(0.0)
+    to_peers = scene.lending.take_for_peers(out)
+    assert [frames[2] for frames in decoded(out)] == [b"WORKER_LOST"]
     assert [one.frames[0][:7] for one in to_peers] == [CLIENT_CANCEL_03]
 
 

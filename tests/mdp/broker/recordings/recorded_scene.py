@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from core.zmtp.decoder import decode_frames, encode_message
 from core.zmtp.limits import PeerLimits
 from mdp.access.rules import Rules
 from mdp.broker.authorization import GuardedDispatcher
@@ -16,7 +15,7 @@ from mdp.eventlog.format import KINDS
 from mdp.wire.commands import client_request, worker_final, worker_ready
 from mdp.wire.events import Work, parse_at_worker
 from mdp.wire.options import encode_options
-from tests.scenes.mdp_dispatcher import ECHO, LONGEST, Scene, number, split
+from tests.scenes.mdp_dispatcher import ECHO, Scene, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,9 +90,6 @@ class Tale(Scene):
         return short(" | ".join(shown), len(frames), "frames")
 
     def take(self, out: list[list[bytes]], twins: list[list[bytes]]) -> list[list[bytes]]:
-        for machine in (self.machine, self.twin):
-            if machine.book.record is not None:
-                machine.book.record.settle()
         decoded = super().take(out, twins)
         for peer, *frames in sorted(decoded, key=lambda message: message[0]):
             if peer.startswith(b"W") and isinstance(work := parse_at_worker(frames), Work):
@@ -124,22 +120,10 @@ class Tale(Scene):
     # What happens.
 
     def says(self, peer: bytes, *messages: Sequence[bytes]) -> None:
-        """Let a peer say something; several messages come as one batch, the first of them by the lane if it takes them."""
+        """Let a peer say something; several messages come in one read."""
         for frames in messages:
             self.note(f"{peer.decode()} says {self.named(peer, frames)}")
-        if len(messages) == 1:
-            self.send(peer, messages[0])
-            return
-        octets = [encode_message(frames) for frames in messages]
-        express = self.machine.express
-        taken = express.take(peer, b"".join(octets), LONGEST, self.now)
-        out = [[to, *decode_frames(piece)] for to, pieces in express.pieces.items() for piece in pieces]
-        express.pieces.clear()
-        left = list(messages)
-        while taken:
-            taken -= len(encode_message(left.pop(0)))
-        out += self.machine.receive([split(peer, frames) for frames in left], self.now)
-        self.take(out, self.twin.receive([split(peer, frames) for frames in messages], self.now))
+        self.send(peer, *messages)
 
     def goes(self, *peers: bytes) -> None:
         for peer in peers:

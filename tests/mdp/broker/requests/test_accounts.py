@@ -22,7 +22,7 @@ from mdp.wire.commands import (
     worker_ready,
 )
 from mdp.wire.events import Disconnect, Failure, Heartbeat, Ping, parse_at_client, parse_at_worker
-from tests.scenes.mdp_dispatcher import DIALECTS, Scene, number, split
+from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch, decoded, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -232,7 +232,7 @@ class Clock(Scene):
         self.told: list[tuple[float, bytes, str]] = []
 
     def take(self, out: list[list[bytes]], twins: list[list[bytes]]) -> list[list[bytes]]:
-        for peer, *frames in self.decode([[*message] for message in out]):
+        for peer, *frames in out:
             event = parse_at_client(frames) if peer.startswith(b"C") else parse_at_worker(frames)
             what = event.code if isinstance(event, Failure) else type(event).__name__
             self.told.append((round(self.now - self.began, 6), peer, what))
@@ -396,7 +396,5 @@ def test_what_is_read_behind_a_message_that_is_none_is_taken() -> None:
     scene = Scene()
     scene.ready("0.3", b"W1", credit=3)
     messages = [client_request("0.3", b"echo", [b"x"], id=number(n)) for n in (1, 2, 3)]
-    out = scene.machine.receive(
-        [split(b"C1", messages[0]), [b"C1", b"?"], [b"C2"], split(b"C1", messages[1]), split(b"C2", messages[2])], 1000.0
-    )
-    assert [peer for peer, *_ in scene.decode(out)] == [b"W1"] * 3
+    out = scene.machine.receive(batch(b"C1", messages[0], [b"?"], [b"", b""], messages[1], [b""], messages[2]), 1000.0)
+    assert [peer for peer, *_ in decoded(out)] == [b"W1"] * 3

@@ -112,10 +112,11 @@ def test_what_is_due_before_the_clock_ticks_is_found(monkeypatch: pytest.MonkeyP
     going = Walk(0)
     accept = going.machine.book.accept
 
-    def silent(*given: Any) -> Request:
-        request = accept(*given)
-        going.machine.book.looks.set(request.service, going.now + 0.001)
-        return request
+    def silent(*given: Any) -> list[Request]:
+        requests = accept(*given)
+        for request in requests:
+            going.machine.book.looks.set(request.service, going.now + 0.001)
+        return requests
 
     monkeypatch.setattr(going.machine.book, "accept", silent)
     with pytest.raises(InvariantBroken, match=r"the clock is set to .*, though something is due at"):

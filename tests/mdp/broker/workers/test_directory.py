@@ -17,7 +17,7 @@ def test_routes_are_services_with_workers() -> None:
     assert book.routes == {}
     worker = book.join(service, b"W", "0.1", 1, 0)
     assert book.routes == {b"echo": service}
-    assert book.routes_encoded == {b"\x01\x04echo": service}
+    assert book.routes_encoded == {b"\x01\x04echo": service, b"\x01\x04echo\x01\x00": service}
     service.enabled = False
     book.settle(service, 0)
     assert book.routes == book.routes_encoded == {}

@@ -1,0 +1,207 @@
+"""The life of a worker in the broker: READY, its answers, heartbeats, silence, the end. Base of the dispatcher.
+
+Pure. What each command does in each state of a worker is in `mdp.broker.workers.worker_states`.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from core.machine.deadlines import Deadlines
+from core.zmtp.frames import encode_message
+from mdp.broker import mmi
+from mdp.broker.counters import Counters
+from mdp.broker.forwarding import held_key
+from mdp.broker.limits import BrokerOptions
+from mdp.broker.requests.idempotency import SharedBook
+from mdp.broker.workers.directory import Directory
+from mdp.broker.workers.heartbeat_intervals import beat_to, next_beat, pace
+from mdp.broker.workers.maintenance import Upkeep
+from mdp.broker.workers.worker_states import TABLE, Action, State
+from mdp.wire.commands import DIALECTS, V03, Dialect, is_service_name, worker_disconnect
+from mdp.wire.events import Cancel, Disconnect, Failure, Heartbeat, Invalid, Partial, Ready, Return
+from mdp.wire.events import Final as FinalEvent
+from mdp.wire.options import BadOptions, ReadyOptions, decode_ready_options
+
+if TYPE_CHECKING:
+    from mdp.broker.requests.records import Worker
+    from mdp.wire.events import BrokerEvent
+
+__all__ = ["DISCONNECTS", "WorkerLifecycle"]
+
+DISCONNECTS: Final[dict[Dialect, bytes]] = {dialect: encode_message(worker_disconnect(dialect)) for dialect in DIALECTS}
+
+
+class WorkerLifecycle:
+    """The workers of one broker, and the parts that all of its machine uses; see `Dispatcher`."""
+
+    def __init__(self, options: BrokerOptions | None, first_number: int) -> None:
+        self.options = options or BrokerOptions()
+        self.counters = Counters()
+        self.directory = Directory(self.options)
+        self.book = SharedBook(self.options, self.counters, self.directory, first_number % 2**63)
+        self.upkeep = Upkeep(self.book)
+        self._workers = self.directory.workers
+        self._beats: Deadlines[Worker] = Deadlines()
+        self._woke_at = -inf  # when the broker last found that it had stood still
+        self._heartbeat_s = self.options.heartbeat_ms / 1000
+        self._busy_s = self.options.busy_ms / 1000
+
+    def _worker_event(self, peer: bytes, worker: Worker | None, event: BrokerEvent, now: float) -> None:
+        dialect: Dialect | None = V03 if isinstance(event, (Failure, Cancel, Return)) else event.dialect
+        if isinstance(event, Invalid):
+            self.counters.count("invalid_" + event.reason)
+        elif worker is not None and worker.dialect != dialect:
+            self.counters.count("invalid_dialect")
+            event = Invalid("dialect", "worker", dialect)
+        state = State.UNKNOWN if worker is None else State.BUSY if worker.held else State.IDLE
+        action = TABLE[state][type(event)]
+        if worker is None:
+            if action is Action.REGISTER and isinstance(event, Ready):
+                self._register(peer, event, now)
+            elif action is Action.SEND_AWAY and dialect is not None:
+                self.counters.count("told_disconnect")
+                self.book.send(peer, DISCONNECTS[dialect])
+            elif action is Action.IGNORE:
+                self.counters.count("ignored_disconnect")
+        elif action is Action.FORWARD and isinstance(event, (FinalEvent, Partial, Failure, Return)) and self._answer(worker, event, now):
+            worker.seen = now
+        elif action is Action.REFRESH and isinstance(event, Heartbeat):
+            worker.stuck = event.stuck if worker.quick else None
+            self._heartbeat(worker, now)
+        elif action is Action.DELETE:
+            self._remove(worker, "workers_left" if isinstance(event, Disconnect) else "cut_invalid", now)
+        else:
+            self._send_away(worker, now)
+
+    def _answer(self, worker: Worker, event: FinalEvent | Partial | Failure | Return, now: float) -> bool:
+        """Forward an answer of a busy worker; False when it is not to a request this worker holds (MDP-30)."""
+        key = held_key(worker.dialect, event.id)
+        if isinstance(event, Partial):
+            request = worker.held.get(key)
+            if request is not None:
+                self.book.partial(request, encode_message(event.body), now)
+            return request is not None
+        if isinstance(event, Return):
+            return self.upkeep.returned(worker, key, now)
+        request = worker.held.pop(key, None)
+        if request is None:
+            return False
+        worker.done += 1
+        if isinstance(event, Failure):
+            worker.pace.failures += 1
+            self.book.forward_error(request, event.code, event.text, now)
+        else:
+            self.book.finish(worker, (request,), (encode_message(event.body),), now)
+        self.book.feed(worker, now)
+        return True
+
+    def _register(self, peer: bytes, event: Ready, now: float) -> None:
+        try:
+            options = decode_ready_options(event.options)
+        except BadOptions:
+            options = None
+        name, service = event.service, None
+        if (
+            options is not None
+            and is_service_name(name)
+            and not name.startswith(mmi.PREFIX)  # MMI-02
+            and len(self._workers) < self.options.workers_max
+        ):
+            service = self.directory.open(name, now)
+            if service is None:
+                self.counters.count("services_refused")
+        if service is None or options is None:
+            self.counters.count("ready_refused")
+            self.book.send(peer, DISCONNECTS[event.dialect])
+            return
+        self._welcome(self.directory.join(service, peer, event.dialect, options.credit, now, options.concurrency), options, now)
+
+    def _welcome(self, worker: Worker, options: ReadyOptions, now: float) -> None:
+        self.counters.count("workers_registered")
+        worker.small = self.book.hops.small(worker.peer, worker.dialect)
+        if worker.peer in self.book.hops.narrow:
+            worker.plain = False
+        worker.version = options.version
+        worker.metadata = options.metadata
+        if self.book.record is not None:
+            self.book.record.worker_ready(worker)
+        worker.beat_s, worker.expiry_s = pace(self.options, options.heartbeat_ms)
+        worker.beat_at = next_beat(worker.beat_s, now)
+        self._watch(worker)
+        self.book.feed(worker, now, heard=inf)
+        if worker.service.queue.count:
+            self.book.watch(worker.service, now)
+
+    def _send_away(self, worker: Worker, now: float) -> None:
+        """Send DISCONNECT and nothing after it (MDP-28)."""
+        self.book.send(worker.peer, DISCONNECTS[worker.dialect])
+        self._remove(worker, "cut_unexpected", now)
+
+    def _remove(self, worker: Worker, why: str, now: float) -> None:
+        """Forget a worker, count why, and give what it held to others."""
+        self.counters.count(why)
+        if self.book.record is not None:
+            self.book.record.worker_lost(worker, why)
+        self._beats.discard(worker)
+        held = list(worker.held.values())
+        worker.held.clear()
+        self.directory.leave(worker, now)
+        if held or why != "workers_left":
+            worker.service.losses = (worker.service.losses[1], now)
+        for request in held:
+            self.book.give_back(request, (worker.peer, why, now), now)
+        if worker.service.paced:
+            self.book.watch(worker.service, now)  # what is kept back from others may have been kept for this one
+        if held:
+            self.book.rearm = True  # those who wait again have their time from now on
+            self.directory.settle(worker.service, now)
+
+    def _heartbeat(self, worker: Worker, now: float) -> None:
+        self.counters.count("heartbeats_received")
+        worker.seen = now
+        if worker.service.queue.lost:
+            self.book.feed(worker, now)
+        # One that comes an interval or more after the request cannot have crossed it on the way: this worker beats while it works.
+        if worker.held and not worker.beats_busy and now - worker.since >= self._heartbeat_s:
+            worker.beats_busy = True
+
+    def _watch(self, worker: Worker) -> None:
+        """Set when the worker is looked at next: for a heartbeat, or because its time is over."""
+        if worker.held and not worker.beats_busy:
+            end = worker.since + self._busy_s
+        else:
+            end = max(worker.seen, self._woke_at) + worker.expiry_s
+        self._beats.set(worker, min(worker.beat_at, end))
+        self.book.rearm = True
+
+    def _visit(self, worker: Worker, now: float) -> None:
+        """Expire a silent or stuck worker (MDP-36 to 39), send a heartbeat to any other (MDP-35)."""
+        if not worker.held:
+            worker.since = worker.seen  # has no meaning now, and would keep the memory of a burst it stems from in use
+        if worker.held and not worker.beats_busy:
+            if now >= worker.since + self._busy_s:
+                self._remove(worker, "workers_stuck", now)
+                return
+        elif now >= max(worker.seen, self._woke_at) + worker.expiry_s:
+            self._remove(worker, "workers_expired", now)
+            return
+        if now >= worker.beat_at:
+            worker.beat_at = next_beat(worker.beat_s, now)
+            self.counters.heartbeats_sent += 1
+            self.book.send(worker.peer, encode_message(beat_to(worker)))
+        self._watch(worker)
+
+    def _visit_due(self, now: float) -> None:
+        due = self._beats.due(now)
+        due.reverse()
+        try:
+            while due:
+                if due[-1].live:
+                    self._visit(due[-1], now)
+                due.pop()
+        finally:
+            for worker in due:
+                if worker.live:
+                    self._watch(worker)

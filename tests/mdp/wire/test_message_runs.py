@@ -1,0 +1,106 @@
+"""Runs of messages as columns: nothing of a message is lost or invented, and each row of the table means what the events say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.zmtp.frames import decode_frames, encode_message
+from mdp.wire.commands import (
+    DIALECTS,
+    client_cancel,
+    client_heartbeat,
+    client_request,
+    worker_error,
+    worker_final,
+    worker_heartbeat,
+    worker_partial,
+    worker_ready,
+)
+from mdp.wire.events import Final, Partial, Request, parse_at_broker
+from mdp.wire.message_runs import AT_BROKER, NO_OPTIONS, Run, Verb, cut
+from tests.scenes.mdp_dispatcher import batch, number
+
+if TYPE_CHECKING:
+    from core.zmtp.scan import Batch
+    from mdp.wire.commands import Dialect
+
+BODIES = st.lists(st.one_of(st.binary(max_size=3), st.just(b"x" * 300)), min_size=1, max_size=3)
+IDS = st.integers(0, 5).map(number)
+NAMES = st.sampled_from([b"echo", b"other", b"e"])
+DIALECT = st.sampled_from(DIALECTS)
+OPTIONS = st.sampled_from([b"", b"", b"\x81\xa3key\xc4\x01k", b"\x80" * 300])
+UNKNOWN = [
+    client_heartbeat(),
+    client_cancel(number(1)),
+    worker_heartbeat("0.1"),
+    worker_heartbeat("0.2"),
+    worker_ready("0.3", b"echo"),
+    [b"MDPC03\x01" + number(1)],
+    [b"MDPC03\x01" + number(1), b"echo"],
+    [b"", b"MDPC01"],
+    [b"", b"MDPC01", b"echo"],
+    [b"MDPC02", b"\x01"],
+]
+MESSAGES = st.one_of(
+    st.builds(lambda *made: client_request(*made[:3], id=made[3], options=made[4]), DIALECT, NAMES, BODIES, IDS, OPTIONS),
+    st.builds(worker_final, DIALECT, IDS, BODIES),
+    st.builds(worker_partial, st.sampled_from(["0.2", "0.3"]), IDS, BODIES),
+    st.builds(worker_error, IDS, st.just("CODE"), st.just("text")),
+    st.sampled_from(UNKNOWN),
+    st.lists(st.binary(max_size=9), min_size=1, max_size=4),
+)
+
+
+def messages_of(run: Run, whole: Batch) -> list[bytes]:
+    """Return the encoded messages of a run, put together again."""
+    layout = run.layout
+    if layout is None:
+        return [whole.octets[whole.starts[run.first] : whole.ends[run.first]]]
+    count = len(run.tails)
+    names = [name[: -len(NO_OPTIONS)] if layout.options else name for name in run.names] or [b""] * count
+    return [layout.head + key + name + tail for key, name, tail in zip(run.keys or [b""] * count, names, run.tails, strict=True)]
+
+
+@given(st.lists(MESSAGES, max_size=12))
+def test_runs_are_the_messages_in_their_order(messages: list[list[bytes]]) -> None:
+    whole = batch(b"peer", *messages)
+    runs = cut(whole, AT_BROKER)
+    assert [run.first for run in runs] == [sum(max(1, len(run.tails)) for run in runs[:at]) for at in range(len(runs))]
+    for run, next_first in zip(runs, [*(run.first for run in runs), len(messages)][1:], strict=True):
+        for octets, frames in zip(messages_of(run, whole), messages[run.first : next_first], strict=True):
+            event = parse_at_broker(frames)
+            if run.layout is None or type(event).__name__ == "Invalid":
+                assert not isinstance(event, Request | Final | Partial)
+                continue
+            assert octets == encode_message(frames)
+            assert isinstance(event, {Verb.REQUEST: Request, Verb.FINAL: Final, Verb.PARTIAL: Partial}[run.layout.verb])
+            assert isinstance(event, Request | Final | Partial)
+            assert event.dialect == run.layout.dialect
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_many_alike_are_one_run_with_columns(dialect: Dialect) -> None:
+    requests = [client_request(dialect, b"echo", [b"%d" % at], id=number(at) if dialect == "0.3" else b"") for at in range(20)]
+    (run,) = cut(batch(b"C", *requests), AT_BROKER)
+    assert run.layout is not None
+    assert (run.layout.verb, run.layout.dialect) == (Verb.REQUEST, dialect)
+    assert run.keys == ([number(at) for at in range(20)] if dialect == "0.3" else [])
+    assert set(run.names) == {b"\x01\x04echo" + (NO_OPTIONS if dialect == "0.3" else b"")}
+    assert [decode_frames(tail)[-1] for tail in run.tails] == [b"%d" % at for at in range(20)]
+    finals = [worker_final(dialect, number(at), [b"y"]) for at in range(20)]
+    (run,) = cut(batch(b"W", *finals), AT_BROKER)
+    assert run.layout is not None
+    assert (run.layout.verb, len(run.keys), set(run.tails)) == (Verb.FINAL, 20, {b"\x00\x01y"})
+
+
+def test_other_services_and_options_stay_in_the_run() -> None:
+    requests = [
+        client_request("0.3", name, [b"x"], id=number(1), options=b"\x80" * size) for name, size in ((b"a", 0), (b"bb", 1), (b"c", 0))
+    ]
+    (run,) = cut(batch(b"C", *requests), AT_BROKER)
+    assert run.names == [b"\x01\x01a\x01\x00", b"\x01\x02bb\x01\x01", b"\x01\x01c\x01\x00"]
+    assert run.tails == [b"\x01\x00\x00\x01x", b"\x01\x01\x80\x00\x01x", b"\x01\x00\x00\x01x"]
