@@ -1,8 +1,8 @@
 """``python -m benchmarks``: run the works side by side with pyzmq and print the table.
 
 ``--quick`` is a smoke run (short, once, small crowds): its figures mean nothing. ``--only echo`` runs the works whose
-name begins with ``echo``. ``--write`` puts the table into README.md beside this file, its medians into ``history/`` and the picture of
-the open loop into ``docs/performance.svg``.
+name begins with ``echo``. ``--write`` puts the table into README.md beside this file, its medians into ``history/``, and rows and picture
+for users into ``docs/performance.md`` and ``docs/performance.svg``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,21 @@ HERE = Path(__file__).resolve().parent
 LATEST = HERE / "results" / "latest.json"
 README = HERE / "README.md"
 HISTORY = HERE / "history"
+PAGE = HERE.parent / "docs" / "performance.md"
 PICTURE = HERE.parent / "docs" / "performance.svg"
+FOR_USERS = (
+    "echo 16 B, 1000 in flight",
+    "echo 1 KiB, 1000 in flight",
+    "one way 16 B",
+    "inproc 16 B",
+    "MDP one at a time, 1 worker",
+    "MDP 1000 in flight, strict, 1 worker",
+    "MDP 1000 in flight, both with credit, 1 worker",
+    "MDP 1000 in flight, credit against none (two protocols), 1 worker",
+    "request-reply, 1000 in flight, a task for each",
+    "accepted and on the disk, 256 B, 1000 in flight",
+)
+"""Titles of the rows that are on the page for users."""
 ALL: tuple[Work, ...] = (*echo.WORKS, *pipeline.WORKS, *mdp.WORKS, *alternatives.WORKS, *scale.WORKS)
 QUICK_SCALE = 0.01
 """Crowds and bursts of a smoke run: a hundredth."""
@@ -57,9 +71,10 @@ def save(results: Sequence[Result], facts: dict[str, str]) -> None:
 
 
 def write(results: Sequence[Result], facts: dict[str, str]) -> None:
-    """Write the table into README.md, the medians into the history, and the picture of the open loop."""
+    """Write the tables into their pages, the medians into the history, and the picture of the open loop."""
     lines = [f"- {name}: {value}" for name, value in facts.items()]
     table.put_into(README, "\n".join([*lines, "", table.markdown(results)]))
+    table.put_into(PAGE, table.for_users(results, facts, FOR_USERS))
     HISTORY.mkdir(exist_ok=True)
     record = {"machine": facts, "medians": table.medians(results)}
     (HISTORY / f"{facts['date']}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

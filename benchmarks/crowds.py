@@ -3,8 +3,8 @@
     python -m benchmarks.crowds [--connections 10000] [--subscribers 1000] [--stalled 100] [--seconds 20] [--json]
 
 An idle crowd is at one of two otherwise equal servers, and one program alternates between the two every few milliseconds; an active crowd
-is suspended and resumed in turns. So other load on the machine affects both alike. On a shared machine run it with `chrt -f 20`. Servers
-run on one CPU; crowds and subscribers on another one.
+is suspended and resumed in turns. So other load on the machine affects both alike. Servers run on one CPU;
+crowds and subscribers on another one.
 
 - *silent*: the connections are open and send nothing. *dripping*: each sends one byte of its greeting a second, compared with the same
   connections when they are silent. Measured are round trips of a known peer, and the time of a new peer from `connect` to its first

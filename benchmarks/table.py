@@ -1,4 +1,4 @@
-"""The results as a table, for the terminal and README.md, and their medians for the history."""
+"""The results as a table, for the terminal and pages, and their medians for the history."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
     from benchmarks.work import Result, Row, Sides
 
-__all__ = ["left_out", "markdown", "medians", "missed", "put_into", "rows_of", "text"]
+__all__ = ["for_users", "left_out", "markdown", "medians", "missed", "put_into", "rows_of", "text"]
 
 HEADS = ("work", "ours", "peer", "ours", "peer", "ratio", "target", "ok?", "by CPU time", "free-running")
+FREE = " (free-running)"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 
 
@@ -45,7 +46,7 @@ def cells(result: Result, row: Row) -> tuple[str, ...]:
     by_cpu = result.by_cpu(row)
     beside = result.ratio(row, other)
     return (
-        row.title + (" (free-running)" if sides == "free" else ""),
+        row.title + (FREE if sides == "free" else ""),
         row.ours,
         row.peer or "–",
         shown(ours, row.unit),
@@ -81,6 +82,16 @@ def markdown(results: Sequence[Result]) -> str:
     lines = [HEADS, tuple("---" for _ in HEADS), *rows_of(results)]
     table = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([*table, *(f"\n{line}" for line in left_out(results))])
+
+
+def for_users(results: Sequence[Result], facts: dict[str, str], titles: Sequence[str]) -> str:
+    """Return the rows with these titles without targets and absolute figures, and where they were measured."""
+    rows = [line for title in titles for line in rows_of(results) if line[0].removesuffix(FREE) == title and line[2] != "–"]
+    heads = [("work", "ours", "compared with", "times as fast", "by CPU time"), ("---",) * 5]
+    lines = [*heads, *((line[0].removesuffix(FREE), line[1], line[2], line[5], line[8]) for line in rows)]
+    where = f"{facts['processor']}, {facts['cpus']} CPUs, Python {facts['python']}"
+    about = f"Measured on {facts['date']}: {where}; load {facts['load before']} before."
+    return "\n".join([about, "", *("| " + " | ".join(line) + " |" for line in lines)])
 
 
 def medians(results: Sequence[Result]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:

@@ -91,15 +91,24 @@ def test_the_open_loop_is_drawn() -> None:
 
 def test_results_are_written_to_the_page_the_history_and_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "README.md").write_text("<!-- table -->\n<!-- end of table -->\n")
-    for name, place in {"README": "README.md", "HISTORY": "history", "PICTURE": "performance.svg"}.items():
+    (tmp_path / "page.md").write_text("<!-- table -->\n<!-- end of table -->\n")
+    for name, place in {"README": "README.md", "PAGE": "page.md", "HISTORY": "history", "PICTURE": "performance.svg"}.items():
         monkeypatch.setattr(command, name, tmp_path / place)
-    facts = {"date": "2026-01-02", "processor": "p", "cpus": "2", "load before": "0.1"}
+    monkeypatch.setattr(command, "FOR_USERS", ("capacity", "no such row"))
+    facts = {"date": "2026-01-02", "processor": "p", "cpus": "2", "python": "3.11", "load before": "0.1"}
     shares = {f"{name}_{share}": 1.0 for share in SHARES for name in ("p50", "p99")}
-    work = Work("open-loop", (Variant("ours", lambda _: {"rate": 20.0, **shares}),), (Row("capacity", "ours", None, None),))
+    variants = Variant("ours", lambda _: {"rate": 20.0, **shares}), Variant("peer", lambda _: {"rate": 10.0, **shares})
+    work = Work("open-loop", variants, (Row("capacity", "ours", "peer", None, sides="free"), Row("capacity", "ours", None, None)))
     command.write([run_work(work, 1, [("free", BRIEF)], say=lambda _: None)], facts)
     assert "- date: 2026-01-02" in (tmp_path / "README.md").read_text()
     assert json.loads((tmp_path / "history" / "2026-01-02.json").read_text())["medians"]["open-loop"]["free"]["ours"]["rate"] == 20.0
     assert (tmp_path / "performance.svg").read_text().startswith("<svg")
+    assert (tmp_path / "page.md").read_text().splitlines()[3:] == [
+        "| work | ours | compared with | times as fast | by CPU time |",
+        "| --- | --- | --- | --- | --- |",
+        "| capacity | ours | peer | 2.00× | – |",
+        "<!-- end of table -->",
+    ]
 
 
 def test_the_table_goes_between_its_marks(tmp_path: Path) -> None:
