@@ -1,7 +1,7 @@
 """ZeroMQ's constants, with libzmq's names and values.
 
 Each group is an enum (`SocketType.ROUTER`) and each member is also a module attribute (`ROUTER`): programs use both
-spellings. Only what these sockets act on is here: no multicast, GSSAPI, SOCKS, VMCI, WSS or draft socket types, so a
+spellings. Only what these sockets act on is here: no multicast, GSSAPI, VMCI, WSS or draft socket types, so a
 program that asks for one fails at the name and not in silence.
 
 Values are facts of the ZeroMQ C API; `tests/core/test_constants.py` compares each of them with libzmq's binding.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-__all__ = ["ContextOption", "DeviceType", "Event", "Flag", "MessageOption", "PollEvent", "ProtocolErrorCode", "SecurityMechanism"]
+__all__ = ["ContextOption", "DeviceType", "Event", "Flag", "MessageOption", "PollEvent", "ProtocolErrorCode", "ReconnectStop"]
+__all__ += ["SecurityMechanism"]
 __all__ += ["SocketOption", "SocketType"]
 __all__ += ["DEALER", "PAIR", "PUB", "PULL", "PUSH", "REP", "REQ", "ROUTER", "SUB", "XPUB", "XREP", "XREQ", "XSUB"]
 __all__ += ["BACKLOG", "BINDTODEVICE", "CONFLATE", "CONNECT_RID", "CONNECT_ROUTING_ID", "CONNECT_TIMEOUT", "CURVE_PUBLICKEY"]
@@ -24,6 +25,8 @@ __all__ += ["ROUTER_BEHAVIOR", "ROUTER_HANDOVER", "ROUTER_MANDATORY", "ROUTING_I
 __all__ += ["TCP_KEEPALIVE", "TCP_KEEPALIVE_CNT", "TCP_KEEPALIVE_IDLE", "TCP_KEEPALIVE_INTVL", "TCP_MAXRT", "THREAD_SAFE", "TOS", "TYPE"]
 __all__ += ["UNSUBSCRIBE", "XPUB_MANUAL", "XPUB_NODROP", "XPUB_VERBOSE", "XPUB_VERBOSER", "XPUB_WELCOME_MSG", "ZAP_DOMAIN"]
 __all__ += ["ZAP_ENFORCE_DOMAIN"]
+__all__ += ["HELLO_MSG", "RECONNECT_STOP", "RECONNECT_STOP_AFTER_DISCONNECT", "RECONNECT_STOP_CONN_REFUSED"]
+__all__ += ["RECONNECT_STOP_HANDSHAKE_FAILED", "SOCKS_PASSWORD", "SOCKS_PROXY", "SOCKS_USERNAME"]
 __all__ += ["DONTWAIT", "NOBLOCK", "SNDMORE"]
 __all__ += ["POLLERR", "POLLIN", "POLLOUT", "POLLPRI"]
 __all__ += ["EVENT_ACCEPTED", "EVENT_ACCEPT_FAILED", "EVENT_ALL", "EVENT_BIND_FAILED", "EVENT_CLOSED", "EVENT_CLOSE_FAILED"]
@@ -110,6 +113,7 @@ class SocketOption(IntEnum):
     TOS = 57
     CONNECT_ROUTING_ID = 61
     HANDSHAKE_IVL = 66
+    SOCKS_PROXY = 68
     XPUB_NODROP = 69
     XPUB_MANUAL = 71
     XPUB_WELCOME_MSG = 72
@@ -123,11 +127,23 @@ class SocketOption(IntEnum):
     THREAD_SAFE = 81
     BINDTODEVICE = 92
     ZAP_ENFORCE_DOMAIN = 93
+    SOCKS_USERNAME = 99
+    SOCKS_PASSWORD = 100
+    RECONNECT_STOP = 109
+    HELLO_MSG = 110
     IDENTITY = 5
     CONNECT_RID = 61
     DELAY_ATTACH_ON_CONNECT = 39
     FAIL_UNROUTABLE = 33
     ROUTER_BEHAVIOR = 33
+
+
+class ReconnectStop(IntFlag):
+    """Reasons to stop reconnecting, for the option RECONNECT_STOP; after `disconnect` there is never another attempt."""
+
+    CONN_REFUSED = 1
+    HANDSHAKE_FAILED = 2
+    AFTER_DISCONNECT = 4
 
 
 class Flag(IntFlag):
@@ -234,14 +250,17 @@ XREP = SocketType.XREP
     MAXMSGSIZE, SNDHWM, RCVHWM, RCVTIMEO, SNDTIMEO, LAST_ENDPOINT, ROUTER_MANDATORY, TCP_KEEPALIVE, TCP_KEEPALIVE_CNT, TCP_KEEPALIVE_IDLE,
     TCP_KEEPALIVE_INTVL, IMMEDIATE, XPUB_VERBOSE, IPV6, MECHANISM, PLAIN_SERVER, PLAIN_USERNAME, PLAIN_PASSWORD, CURVE_SERVER,
     CURVE_PUBLICKEY, CURVE_SECRETKEY, CURVE_SERVERKEY, PROBE_ROUTER, REQ_CORRELATE, REQ_RELAXED, CONFLATE, ZAP_DOMAIN, ROUTER_HANDOVER,
-    TOS, CONNECT_ROUTING_ID, HANDSHAKE_IVL, XPUB_NODROP, XPUB_MANUAL, XPUB_WELCOME_MSG, INVERT_MATCHING, HEARTBEAT_IVL, HEARTBEAT_TTL,
-    HEARTBEAT_TIMEOUT, XPUB_VERBOSER, CONNECT_TIMEOUT, TCP_MAXRT, THREAD_SAFE, BINDTODEVICE, ZAP_ENFORCE_DOMAIN,
+    TOS, CONNECT_ROUTING_ID, HANDSHAKE_IVL, SOCKS_PROXY, XPUB_NODROP, XPUB_MANUAL, XPUB_WELCOME_MSG, INVERT_MATCHING, HEARTBEAT_IVL,
+    HEARTBEAT_TTL, HEARTBEAT_TIMEOUT, XPUB_VERBOSER, CONNECT_TIMEOUT, TCP_MAXRT, THREAD_SAFE, BINDTODEVICE, ZAP_ENFORCE_DOMAIN,
+    SOCKS_USERNAME, SOCKS_PASSWORD, RECONNECT_STOP, HELLO_MSG,
 ) = SocketOption  # fmt: skip
 IDENTITY = SocketOption.IDENTITY
 CONNECT_RID = SocketOption.CONNECT_RID
 DELAY_ATTACH_ON_CONNECT = SocketOption.DELAY_ATTACH_ON_CONNECT
 FAIL_UNROUTABLE = SocketOption.FAIL_UNROUTABLE
 ROUTER_BEHAVIOR = SocketOption.ROUTER_BEHAVIOR
+
+RECONNECT_STOP_CONN_REFUSED, RECONNECT_STOP_HANDSHAKE_FAILED, RECONNECT_STOP_AFTER_DISCONNECT = ReconnectStop
 
 DONTWAIT, SNDMORE = Flag
 NOBLOCK = Flag.NOBLOCK

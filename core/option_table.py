@@ -98,6 +98,10 @@ _QUEUES = (
 _CONNECTIONS = (
     _number(c.RECONNECT_IVL, 100, -1, unit="ms, -1 = never reconnect", why="OPT-03"),
     _number(c.RECONNECT_IVL_MAX, 0, 0, unit="ms, 0 = no doubling", why="OPT-04"),
+    _number(c.RECONNECT_STOP, 0, 0, 7, unit="ReconnectStop flags", why="OPT-07"),
+    _octets(c.SOCKS_PROXY, 0, 300, "OPT-08; HOST:PORT, empty = none"),
+    _octets(c.SOCKS_USERNAME, 0, 255, "OPT-08"),
+    _octets(c.SOCKS_PASSWORD, 0, 255, "OPT-08"),
     _number(c.HANDSHAKE_IVL, 5000, 0, unit="ms, 0 = no limit", libzmq_default=30000,
             why="ZMTP-11; a silent peer occupies a pending handshake for at most this long"),
     _number(c.HEARTBEAT_IVL, 0, 0, unit="ms, 0 = off", why="1.6"),
@@ -123,6 +127,7 @@ _PATTERNS = (
     _switch(c.ROUTER_MANDATORY, "RTR-06", Acts.ALWAYS),
     _switch(c.ROUTER_HANDOVER, "RTR-07, RTR-08", Acts.ALWAYS),
     _switch(c.PROBE_ROUTER, "DLR-03, RTR-14"),
+    _octets(c.HELLO_MSG, 0, INT32_MAX, "OPT-09"),
     _switch(c.REQ_CORRELATE, "REQ-08", Acts.ALWAYS),
     _switch(c.REQ_RELAXED, "REQ-09", Acts.ALWAYS),
     _switch(c.XPUB_VERBOSE, "PSB-05", Acts.ALWAYS),

@@ -64,6 +64,10 @@ class OptionValues:
     conflate: int
     reconnect_ivl: int
     reconnect_ivl_max: int
+    reconnect_stop: int
+    socks_proxy: bytes
+    socks_username: bytes
+    socks_password: bytes
     handshake_ivl: int
     heartbeat_ivl: int
     heartbeat_ttl: int
@@ -85,6 +89,7 @@ class OptionValues:
     router_mandatory: int
     router_handover: int
     probe_router: int
+    hello_msg: bytes
     req_correlate: int
     req_relaxed: int
     xpub_verbose: int

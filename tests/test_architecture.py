@@ -112,6 +112,8 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "core/daemon/run.py serve ensure_future",
         "core/runtime/event_loop.py until_one_ends ensure_future",
         "core/runtime/leftovers.py end_leftovers create_task",
+        "core/sockets/poll.py _poll ensure_future",
+        "core/sockets/poll.py poll ensure_future",
         "core/sockets/waiters.py poll_one ensure_future",
         "freelance/names/resolver.py _beside create_task",
         "mdp/spark/flow/parts_window.py send create_task",

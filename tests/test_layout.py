@@ -33,7 +33,7 @@ RULES = {
     family: int(count)
     for family, count in re.findall(
         r"(\w+)=(\d+)",
-        "ZMTP=87 PLAIN=10 CURVE=18 Z85=1 ZAP=12 SOCK=17 REQ=10 REP=6 DLR=3 RTR=15 PSB=16 PPL=2 PAIR=3 OPT=6 TRN=13 MON=4 "
+        "ZMTP=87 PLAIN=10 CURVE=18 Z85=1 ZAP=12 SOCK=17 REQ=10 REP=6 DLR=3 RTR=15 PSB=16 PPL=2 PAIR=3 OPT=9 TRN=13 MON=4 "
         "LRU=7 ENV=3 HB=6 LPP=7 SPP=4 PPP=14 MDP=47 MMI=10 TSP=20 IDM=5 BST=24 FRL=7 FLP=17 PEER=17 BEY=16",
     )
 }

@@ -14,7 +14,6 @@ used from any thread. `core` has the same sockets for asyncio.
 
 from typing import TYPE_CHECKING
 
-from majordomo_toolkit import __version__
 from core import asyncio, capabilities, constants, error, errors, utils
 from core.blocking.context import Context
 from core.blocking.poll import Poller, device, proxy, proxy_steerable, select
@@ -28,6 +27,7 @@ from core.security.authenticator import curve_keypair, curve_public
 __all__ = ["DRAFT_API", "IPC_PATH_MAX_LEN", "Context", "Frame", "Message", "Poller", "Socket", "__version__", "asyncio"]
 __all__ += ["curve_keypair", "curve_public", "device", "error", "has", "proxy", "proxy_steerable", "pyzmq_version", "pyzmq_version_info"]
 __all__ += ["select", "utils", "zmq_version", "zmq_version_info"]
+__version__ = pyzmq_version()  # programs compare it; the version of this package is `core.__version__`
 __all__ += constants.__all__
 __all__ += errors.__all__
 

@@ -14,6 +14,7 @@ from core.sockets.socket import Socket as AsynchronousSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
     from core.frame import Frame
@@ -247,6 +248,10 @@ class Socket(OptionValues):
     def poll(self, timeout: float | None = None, flags: int = POLLIN) -> int:
         """Wait until the socket is readable (POLLIN) or writable (POLLOUT); returns the events, or 0 after `timeout` ms."""
         return int(self._call("poll", timeout, flags))
+
+    def poll_later(self, flags: int = POLLIN) -> Future[int]:
+        """Wait for events in the background; a `core.Poller` of another event loop can watch the socket by it."""
+        return LOOP.start(self._inner.poll, None, flags)
 
     # -- monitoring
 

@@ -9,9 +9,10 @@ from functools import partial
 from typing import cast
 
 from core.address import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
-from core.constants import Event
+from core.constants import Event, ReconnectStop
 from core.errors import EINPROGRESS, EndpointError
 from core.machine.backoff import backoff_s
+from core.machine.socks import REFUSED, SocksError
 from core.net.os_sockets import descriptor, open_ipc, open_tcp, tune
 from core.net.session import Session
 from core.net.socket_port import SocketPort  # noqa: TC001 - compiled: fields name it
@@ -92,13 +93,15 @@ class Connector:
         except (OSError, TimeoutError, EndpointError) as error:
             self.owner.emit(Event.CLOSED, -1, self.endpoint, str(error))
             self._forget_half_open()
-            return False
+            refused = isinstance(error, ConnectionRefusedError) or (isinstance(error, SocksError) and error.code == REFUSED)
+            return refused and bool(self.options.reconnect_stop & ReconnectStop.CONN_REFUSED)
         except asyncio.CancelledError:
             self._forget_half_open()
             raise
         await self._lost
         self.session = None
-        return session.fatal
+        unfinished = not session.was_ready and bool(self.options.reconnect_stop & ReconnectStop.HANDSHAKE_FAILED)
+        return session.fatal or unfinished
 
     def _forget_half_open(self) -> None:
         """Close the session of a transport that was opened inside a failed `create_connection`: uvloop does not report its end."""

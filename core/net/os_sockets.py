@@ -11,10 +11,11 @@ import struct
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
 from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
+from core.machine.socks import SocksError, SocksHandshake
 from core.runtime import runtime
 
 if TYPE_CHECKING:
@@ -206,8 +207,66 @@ async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], 
         if connect.source.kind is HostKind.NAME:
             host = _interface_address(host) or host
         source = (host, connect.source.port)
+    if options.socks_proxy:
+        return await _open_through_proxy(connect, options, factory, family, source)
     _, session = await loop.create_connection(factory, connect.host, connect.port, family=family, local_addr=source)
     return session
+
+
+class _ThroughProxy(asyncio.Protocol):
+    """Asks a SOCKS proxy for the connection, and then gives the transport to the session."""
+
+    def __init__(self, handshake: SocksHandshake, factory: Callable[[], asyncio.Protocol], opened: asyncio.Future[Any]) -> None:
+        self._handshake = handshake
+        self._factory = factory
+        self._opened = opened
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._handshake.hello())
+
+    def data_received(self, data: bytes) -> None:
+        if self._opened.done():
+            return
+        try:
+            octets = self._handshake.receive(data)
+        except SocksError as error:
+            self._opened.set_exception(error)
+            self._transport.abort()
+            return
+        if not self._handshake.done:
+            self._transport.write(octets)
+            return
+        session = self._factory()
+        self._transport.set_protocol(session)
+        session.connection_made(self._transport)
+        if octets:
+            session.data_received(octets)
+        self._opened.set_result(session)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(SocksError("it has closed the connection"))
+
+
+async def _open_through_proxy(
+    connect: TcpConnect, options: Options, factory: Callable[[], P], family: socket.AddressFamily, source: tuple[str, int] | None
+) -> P:
+    """Connect through the proxy of SOCKS_PROXY, which resolves the name."""
+    loop = asyncio.get_running_loop()
+    host, _, port = options.socks_proxy.decode("utf-8", "surrogateescape").rpartition(":")
+    if not host or not port.isdigit():
+        raise EndpointError(EINVAL, "socks_proxy is not HOST:PORT", endpoint=connect.endpoint)
+    handshake = SocksHandshake(connect.host, connect.port, options.socks_username, options.socks_password)
+    opened: asyncio.Future[P] = loop.create_future()
+    transport, _ = await loop.create_connection(
+        lambda: _ThroughProxy(handshake, factory, opened), host.strip("[]"), int(port), family=family, local_addr=source
+    )
+    try:
+        return await opened
+    except BaseException:
+        transport.abort()
+        raise
 
 
 async def open_ipc(connect: IpcConnect, factory: Callable[[], P]) -> P:

@@ -65,7 +65,7 @@ class Session(Writing):
         peer_address: numeric address for ZAP and events.
     """
 
-    __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "fatal", "peer_address")
+    __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "fatal", "peer_address", "was_ready")
 
     def __init__(self, owner: SocketPort, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
         self.owner = self._sink = owner
@@ -73,6 +73,7 @@ class Session(Writing):
         self.pipe = pipe if pipe is not None else owner.new_pipe(endpoint)
         self.endpoint = endpoint
         self.ready = False
+        self.was_ready = False
         self.failure: RemoteProtocolError | None = None
         self.fatal = False
         self.peer_address = ""
@@ -326,7 +327,7 @@ class Session(Writing):
         timeout_ms = options.heartbeat_ivl if options.heartbeat_timeout < 0 else options.heartbeat_timeout
         if options.heartbeat_ivl and self.connection is not None and self.connection.generation is Generation.V3:  # ZMTP-60
             self._new_heartbeat(options.heartbeat_ivl / 1000, timeout_ms / 1000).start()
-        self.ready = True
+        self.ready = self.was_ready = True
         self._emit(Event.HANDSHAKE_SUCCEEDED, 0)
         # What waited for this connection is sent after our READY, which is still in `_outgoing`.
         self._loop.call_soon(self.iteration_ended)

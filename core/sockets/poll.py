@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import selectors
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from core.constants import PollEvent
 from core.sockets.socket import Socket
@@ -11,6 +12,7 @@ from core.sockets.waiters import events_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from concurrent.futures import Future as ConcurrentFuture
 
 __all__ = ["Poller", "Registry", "lists_of", "registered", "select"]
 
@@ -44,11 +46,23 @@ class Registry:
         """Stop watching a socket or file. Raises KeyError if it was not watched."""
         del self._flags[socket]
 
-    def _split(self, kind: type[K]) -> tuple[dict[K, int], dict[int, int]]:
-        """Return the sockets, and the files by descriptor."""
-        sockets = {watched: flags for watched, flags in self._flags.items() if isinstance(watched, kind)}
-        files = [(watched, flags) for watched, flags in self._flags.items() if not isinstance(watched, kind)]
-        return sockets, {watched if isinstance(watched, int) else watched.fileno(): flags for watched, flags in files}
+
+@runtime_checkable
+class ForeignSocket(Protocol):
+    """A socket whose event loop is another one."""
+
+    def poll_later(self, flags: int) -> ConcurrentFuture[int]: ...  # wait for events on its own loop
+
+
+def split(flags_of: dict[Any, int], kind: type[K]) -> tuple[dict[K, int], dict[int, int]]:
+    """Return the sockets, and the files by descriptor."""
+    sockets = {watched: flags for watched, flags in flags_of.items() if isinstance(watched, kind)}
+    files = [(watched, flags) for watched, flags in flags_of.items() if not isinstance(watched, kind)]
+    return sockets, {watched if isinstance(watched, int) else watched.fileno(): flags for watched, flags in files}
+
+
+def _seconds(timeout_ms: float | None) -> float | None:
+    return None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1000
 
 
 def _file_events(files: Mapping[int, int]) -> list[tuple[Any, int]]:
@@ -69,15 +83,33 @@ class Poller(Registry):
         sockets: `[(socket or file, flags), …]` in the order of registration.
     """
 
-    async def poll(self, timeout: float | None = None) -> list[tuple[Any, int]]:
+    def poll(self, timeout: float | None = None) -> asyncio.Future[list[tuple[Any, int]]]:
         """Wait for events: `[(socket, events), …]`, empty after `timeout` ms (None or negative: no limit).
 
-        A file is returned as its descriptor.
+        A file is returned as its descriptor. Blocking sockets can be watched too.
 
         Raises:
             SocketClosed, ContextTerminated: one of them was closed, before or meanwhile.
         """
-        sockets, files = self._split(Socket)
+        return asyncio.ensure_future(self._poll(timeout))
+
+    async def _poll(self, timeout: float | None) -> list[tuple[Any, int]]:
+        foreign = {watched: flags for watched, flags in self._flags.items() if isinstance(watched, ForeignSocket)}
+        if not foreign:
+            return await self._poll_here(timeout, self._flags)
+        here = {watched: flags for watched, flags in self._flags.items() if watched not in foreign}
+        waiting: dict[asyncio.Future[Any], Any] = {asyncio.wrap_future(one.poll_later(flags)): one for one, flags in foreign.items()}
+        own = asyncio.ensure_future(self._poll_here(timeout, here))
+        try:
+            await asyncio.wait([own, *waiting], timeout=_seconds(timeout), return_when=asyncio.FIRST_COMPLETED)
+            found = own.result() if own.done() else []
+            return found + [(one, done.result()) for done, one in waiting.items() if done.done()]
+        finally:
+            for one in (own, *waiting):
+                one.cancel()
+
+    async def _poll_here(self, timeout: float | None, flags_of: dict[Any, int]) -> list[tuple[Any, int]]:
+        sockets, files = split(flags_of, Socket)
 
         def ready() -> list[tuple[Any, int]]:
             for socket in sockets:

@@ -257,9 +257,11 @@ class SocketBase(Sending):
                 self.on_writable(pipe)
 
     def _probe(self, pipe: Pipe) -> None:
-        """Send an empty message to a ROUTER (DLR-03): once per connect(), once per accepted peer."""
+        """Send an empty message to a ROUTER (DLR-03), and HELLO_MSG (OPT-09): once per connect(), once per accepted peer."""
         if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
             pipe.write([b""])
+        if self.options.hello_msg and self.type_name in (b"DEALER", b"PAIR", b"ROUTER"):
+            pipe.write([self.options.hello_msg])
 
     def _set_marks(self, pipe: Pipe) -> None:
         options = self.options

@@ -10,6 +10,7 @@ import pytest
 import core
 from core import auth
 from core.auth.asyncio import AsyncioAuthenticator
+from core.auth.ioloop import IOLoopAuthenticator
 from core.auth.thread import ThreadAuthenticator
 from core.zmtp.z85 import decode
 
@@ -113,6 +114,13 @@ async def test_it_decides_for_a_context_until_it_is_stopped() -> None:
         assert (await server.recv(copy=False)).get("User-Id") == "ann"
         rules.stop()
         assert context.authenticator is None
+
+
+def test_the_older_name_warns_of_a_loop() -> None:
+    context = core.Context()
+    assert IOLoopAuthenticator(context).context is context
+    with pytest.warns(DeprecationWarning, match="no effect"):
+        IOLoopAuthenticator(context, io_loop=object())
 
 
 def test_blocking_programs_use_the_shared_context() -> None:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+import core
 import core.blocking as zmq
 from tests.scenes.waiting import PATIENCE_S
 
@@ -37,6 +38,29 @@ def test_a_closed_socket_ends_a_poll() -> None:
         threading.Timer(0.05, socket.close).start()
         with pytest.raises(zmq.SocketClosed):
             poller.poll()
+
+
+async def test_a_poller_of_asyncio_watches_blocking_sockets_too() -> None:
+    async with core.Context() as context:
+        pull, push = context.socket(core.PULL), context.socket(core.PUSH)
+        pull.bind("inproc://own")
+        push.connect("inproc://own")
+        blocking = zmq.Context()
+        theirs, other = blocking.socket(zmq.PULL), blocking.socket(zmq.PUSH)
+        theirs.bind("inproc://other")
+        other.connect("inproc://other")
+        poller = core.Poller()
+        poller.register(pull, core.POLLIN)
+        poller.register(theirs, core.POLLIN)
+        assert await poller.poll(5) == []
+        other.send(b"x")
+        assert await poller.poll(PATIENCE_S * 1000) == [(theirs, core.POLLIN)]
+        assert theirs.recv() == b"x"
+        await push.send(b"y")
+        assert await poller.poll() == [(pull, core.POLLIN)]
+        theirs.close()
+        other.close(0)
+        blocking.term()
 
 
 def test_files_alone_need_no_context() -> None:

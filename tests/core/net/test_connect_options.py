@@ -1,0 +1,152 @@
+"""Options of connecting: OPT-07 to OPT-09."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+from tests.scenes.waiting import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TCP = "tcp://127.0.0.1:*"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a connector decides, which has no event."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def given_up(socket: core.Socket) -> bool:
+    """Tell whether a socket has no endpoint left that it tries to reach."""
+    return not any(socket._endpoints._connectors.values())
+
+
+async def test_opt_07_a_refused_connection_ends_the_attempts() -> None:
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1, reconnect_stop=core.RECONNECT_STOP_CONN_REFUSED)
+        endpoint = f"tcp://127.0.0.1:{free_port()}"
+        dealer.connect(endpoint)
+        await until(lambda: given_up(dealer))
+        with pytest.raises(core.EndpointNotFound):
+            dealer.disconnect(endpoint)
+        other = context.socket(core.DEALER, linger=0, reconnect_ivl=1, reconnect_stop=core.RECONNECT_STOP_HANDSHAKE_FAILED)
+        events = other.events(core.EVENT_CONNECT_RETRIED)
+        other.connect(endpoint)
+        await anext(events)
+        await anext(events)
+        assert not given_up(other)
+
+
+async def test_opt_07_a_failed_handshake_ends_the_attempts() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    endpoint = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1, reconnect_stop=core.RECONNECT_STOP_HANDSHAKE_FAILED)
+        dealer.connect(endpoint)
+        await until(lambda: given_up(dealer))
+        other = context.socket(core.DEALER, linger=0, reconnect_ivl=1, reconnect_stop=core.RECONNECT_STOP_CONN_REFUSED)
+        events = other.events(core.EVENT_CONNECT_RETRIED)
+        other.connect(endpoint)
+        await anext(events)
+        await anext(events)
+        assert not given_up(other)
+    server.close()
+    await server.wait_closed()
+
+
+class Proxy:
+    """A SOCKS 5 proxy that wants a name and a password."""
+
+    def __init__(self, *, refuses: int = 0) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._refuses = refuses
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, count = await reader.readexactly(2)
+        assert 2 in await reader.readexactly(count)
+        writer.write(b"\5\2")
+        _, length = await reader.readexactly(2)
+        user = await reader.readexactly(length)
+        password = await reader.readexactly((await reader.readexactly(1))[0])
+        writer.write(b"\1\0" if (user, password) == (b"ann", b"secret") else b"\1\1")
+        *_, kind, length = await reader.readexactly(5)
+        assert kind == 3
+        host, port = (await reader.readexactly(length)).decode(), int.from_bytes(await reader.readexactly(2), "big")
+        self.asked.append((host, port))
+        writer.write(bytes((5, self._refuses, 0, 1)) + bytes(6))
+        if self._refuses:
+            writer.close()
+            return
+        back, forth = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(await back.readexactly(10))  # may come with the answer of the proxy
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            with suppress(OSError):
+                while data := await source.read(65536):
+                    target.write(data)
+            target.close()
+
+        await asyncio.gather(copy(reader, forth), copy(back, writer))
+
+
+async def test_opt_08_a_connection_through_a_proxy() -> None:
+    proxy = Proxy()
+    server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull = context.socket(core.PULL)
+        port = pull.bind_to_random_port("tcp://127.0.0.1")
+        push = context.socket(core.PUSH, socks_proxy=address, socks_username="ann", socks_password="secret")
+        push.connect(f"tcp://somewhere.example:{port}")
+        large = bytes(200_000)
+        await push.send(large)
+        assert await pull.recv() == large
+        assert proxy.asked == [("somewhere.example", port)]
+        push.close(linger=0)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_opt_08_a_proxy_that_refuses() -> None:
+    server = await asyncio.start_server(Proxy(refuses=5), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        for proxy, reason in ((address, "connection refused"), ("no-port", "HOST:PORT")):
+            push = context.socket(core.PUSH, linger=0, socks_proxy=proxy, socks_username="ann", socks_password="secret")
+            events = push.events(core.EVENT_CLOSED)
+            push.connect("tcp://somewhere.example:5555")
+            assert reason in (await anext(events)).reason
+            push.close()
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize("endpoint", [TCP, "inproc://hello"])
+async def test_opt_09_the_first_message(endpoint: str) -> None:
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        router = context.socket(core.ROUTER, linger=0, hello_msg=b"from the router")
+        router.bind(endpoint)
+        dealer = context.socket(core.DEALER, linger=0, identity=b"d", hello_msg=b"from the dealer")
+        dealer.connect(router.last_endpoint)
+        assert await router.recv_multipart() == [b"d", b"from the dealer"]
+        assert await dealer.recv_multipart() == [b"from the router"]
+        await dealer.send(b"next")
+        assert await router.recv_multipart() == [b"d", b"next"]
