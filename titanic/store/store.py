@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.runtime import runtime, supervision
@@ -179,9 +180,10 @@ class Store:
         entries = self.index.entries
         if self.on_backlog is None:
             entries.unpack_all()
-        rows = entries.row_counts() if self.on_backlog is not None else {}
-        beside: dict[bytes, list[tuple[int, bytes]]] = {service: [] for service in rows}
-        waiting = [entry for entry in entries.unpacked() if entry.state == WAITING]
+        with_rows = entries.row_counts() if self.on_backlog is not None else {}
+        beside: dict[bytes, list[tuple[int, bytes]]] = {service: [] for service in with_rows}
+        unpacked = entries.unpacked()
+        waiting = [entry for entry in unpacked if entry.state == WAITING]
         waiting.sort(key=lambda entry: entry.accepted_ms)
         for entry in waiting:
             if entry.service in beside and not entry.not_before_ms:
@@ -189,8 +191,10 @@ class Store:
             else:
                 self.on_waiting(entry)
         if self.on_backlog is not None:
+            entries_of = Counter(entry.service for entry in unpacked)
             for service, others in beside.items():
-                self.on_backlog(service, entries.waiting_of(service, others), rows[service] + len(others))
+                count = self.index.services.get(service, 0) - entries_of[service] + len(others)
+                self.on_backlog(service, entries.waiting_of(service, others), count)
 
     async def close(self) -> None:
         """Write what is in flight, and close."""

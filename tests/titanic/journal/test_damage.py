@@ -84,6 +84,33 @@ def test_every_flipped_bit_is_reported_and_harms_one_record_at_most(part: int) -
     assert flips > 2000
 
 
+@pytest.mark.parametrize("part", range(4))
+def test_every_flipped_bit_of_a_checkpoint_with_rows_is_reported_and_all_records_are_read(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3: as of one without rows."""
+    monkeypatch.setattr("titanic.store.index.loading.ROWS_MIN", 1)
+    play = Play(43)
+    play.start()
+    for _ in range(14):
+        play.batch()
+    data = checkpoint_of(play.log, play.index)
+    play.log.write_checkpoint(data)
+    play.batch()
+    play.log.close()
+    files, kept = play.disk.survivors(), set(play.kept)
+    disk, log, index = recover(files)
+    assert (log.problems, set(index.entries)) == ([], kept)
+    assert index.entries.row_counts()
+    assert contents(disk, index) == play.kept
+    for bit in range(part, len(data) * 8, 4 * 7):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        _, log, index = recover({**files, "checkpoint": bytes(flipped)})
+        assert [(p.code, p.path) for p in log.problems] == [("DAMAGED", "checkpoint")]
+        assert set(index.entries) == kept
+
+
 def check_flip(name: str, at: int, damaged: Image, files: Image) -> None:
     if name == "checkpoint":
         _, log, index = recover(damaged)

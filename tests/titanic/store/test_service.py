@@ -16,7 +16,7 @@ import mdp
 import titanic
 from tests.scenes.mdp_handlers import echo
 from titanic.errors import BadRequest, DeadLettered, Expired, Pending, StoreFull, UnknownRequest
-from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.delivery_queue import BACKLOG_AT_ONCE, DispatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -258,6 +258,33 @@ async def test_nothing_is_lost_when_titanic_is_stopped_and_started(scene: Scene)
                 await ticket.close()
         async with scene.store():
             assert [await ticket.result(100) for ticket in tickets[25:]] == [[b"%d" % n] for n in range(25, 50)]
+
+
+async def test_a_backlog_is_delivered_after_a_restart(scene: Scene) -> None:
+    """TSP-15: requests of a checkpoint, more than are taken from it at once, and one that comes afterwards; each once."""
+    count = BACKLOG_AT_ONCE + 100
+    async with scene.store(), scene.client() as client:
+        tickets = list(await asyncio.gather(*(client.submit("late", b"%d" % number, key=b"%d" % number) for number in range(count))))
+    seen: list[bytes] = []
+
+    async def late(request: mdp.Request) -> bytes:
+        seen.append(request.body[0])
+        return b"done " + request.body[0]
+
+    async with scene.store() as service, scene.client() as client:
+        await registered(service)
+        figures = service.figures()["gauges"]
+        assert (figures["requests"], figures["requests_waiting"]) == (count, count)
+        newest = await client.submit("late", b"newest")
+        again = await client.submit("late", b"7", key=b"7")
+        assert again.uuid == tickets[7].uuid
+        async with scene.worker("late", late, concurrency=1):
+            assert await client.ticket(newest.uuid).result(100) == [b"done newest"]
+            for number, ticket in enumerate(tickets):
+                assert await client.ticket(ticket.uuid).result(100) == [b"done %d" % number]
+        assert len(seen) == count + 1
+        assert sorted(seen) == sorted([b"newest", *(b"%d" % number for number in range(count))])
+        assert service.figures()["gauges"]["requests_waiting"] == 0
 
 
 async def test_draining_waits_for_the_answer_of_a_worker(scene: Scene) -> None:
