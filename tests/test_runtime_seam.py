@@ -94,6 +94,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/cli.py open",
         "core/cli.py os.open",
         "mdp/commands/bench.py time.perf_counter",
+        "mdp/commands/open_loop.py time.perf_counter",
         "mdp/commands/top.py time.monotonic",
         "peering/simulation.py random.Random",
         "peering/simulation.py tempfile.TemporaryDirectory",

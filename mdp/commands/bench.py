@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import printable
+from core.runtime import runtime
 from mdp.commands.open_loop import poisson_times, send_at
 from mdp.errors import RequestError
 
@@ -102,7 +102,7 @@ async def measure_open(client: Client, load: Load) -> Figures:
         except RequestError as error:  # more wait for the window than the client allows
             done(due, None, error)
 
-    began = await send_at(poisson_times(load.rate, load.requests, random.random), send)
+    began = await send_at(poisson_times(load.rate, load.requests, runtime.current().chance().random), send)
     await ended.wait()
     return _figures(client, load, latencies_s, errors, time.perf_counter() - began)
 
