@@ -6,7 +6,7 @@ This is the API: futures, iterators, options. `mdp.client.engine` carries the re
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from core.address import parse_connect
 from core.runtime import runtime
@@ -18,8 +18,8 @@ from mdp.client.replies import PendingCallback, PendingFuture
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+    from types import ModuleType, TracebackType
 
     import pyarrow
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
     from mdp.client.iterators import Body
     from mdp.errors import RequestError
+    from mdp.request import Request
     from mdp.typed.schemas import Schema, SchemaRegistry
     from mdp.wire.commands import Dialect
 
@@ -37,6 +38,7 @@ __all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
 # Services whose prepared calls are kept.
 _CALLS_MAX = 1024
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -369,6 +371,46 @@ class Client:
         if self._schemas is None:
             self._schemas = schemas.SchemaRegistry()
         return self._schemas.of(result)
+
+    @overload
+    def stub(  # type: ignore[overload-overlap]  # the last overload is for plain functions
+        self, functions: Callable[Concatenate[Request, P], AsyncIterator[T]], *, options: Mapping[str, Any] | None = None
+    ) -> Callable[P, AsyncGenerator[T, None]]: ...
+
+    @overload
+    def stub(
+        self, functions: Callable[Concatenate[Request, P], Coroutine[Any, Any, T]], *, options: Mapping[str, Any] | None = None
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    @overload
+    def stub(  # type: ignore[overload-overlap]  # as above
+        self, functions: Callable[P, AsyncIterator[T]], *, options: Mapping[str, Any] | None = None
+    ) -> Callable[P, AsyncGenerator[T, None]]: ...
+
+    @overload
+    def stub(
+        self, functions: Callable[P, Coroutine[Any, Any, T]], *, options: Mapping[str, Any] | None = None
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    @overload
+    def stub(self, functions: ModuleType, *, options: Mapping[str, Any] | None = None) -> Any: ...
+
+    @overload
+    def stub(self, functions: Callable[P, T], *, options: Mapping[str, Any] | None = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    def stub(self, functions: Any, *, options: Mapping[str, Any] | None = None) -> Any:
+        """Return a function that calls a typed service, with parameters and result as its own function has them.
+
+        Args:
+            functions: decorated with `mdp.service`; or a module: then an object with the stubs of all its functions, by their names.
+            options: of each request, by name: `{"deadline": 5.0}`.
+
+        Raises:
+            TypeError: it is not decorated, or takes whole requests.
+        """
+        from mdp.typed import stubs
+
+        return stubs.stub_of(self, functions, options or {})
 
     async def mmi(self, name: str, *body: str | bytes) -> str:
         """Query the broker (RFC 8): `mmi("service", "echo")` is "200" or "404".

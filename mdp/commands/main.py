@@ -26,7 +26,7 @@ from mdp.commands.broker_options import broker_of, lending_options, observe_opti
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.top import top
-from mdp.commands.typed import argument_options, call_typed, describe, typed_call_of
+from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of
 from mdp.observe.worker_metrics import worker_page
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
 from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler, import_app
@@ -62,7 +62,7 @@ def main() -> None:
     """Majordomo: requests to named services, answered by any free worker."""
 
 
-for verb in (services, workers, check, describe, dlq, top):
+for verb in (services, workers, check, describe, stub, dlq, top):
     main.add_command(verb)
 
 

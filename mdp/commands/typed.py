@@ -1,4 +1,4 @@
-"""`mdp describe` and typed calls of `mdp call`: arguments and results as JSON."""
+"""`mdp describe`, `mdp stub`, and typed calls of `mdp call` with arguments and results as JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import click
 import msgspec
 
 from core.daemon.command import Command
+from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
 from core.daemon.terminal import write_json
 from mdp.commands.client_options import ask, client_options, output_options
 from mdp.typed.calls import pack_call, unpack_result
 from mdp.typed.descriptions import describe as described
 from mdp.typed.schemas import Schema
+from mdp.typed.stubs import stub_source
 
 if TYPE_CHECKING:
     from mdp.client.client import Client
     from mdp.typed.descriptions import Description
 
-__all__ = ["argument_options", "call_typed", "describe", "typed_call_of"]
+__all__ = ["argument_options", "call_typed", "describe", "stub", "typed_call_of"]
 
 
 def _json(shape: type) -> Any:
@@ -70,6 +72,27 @@ def describe(service: str, as_json: bool, **asking: Any) -> None:
         write_json(msgspec.to_builtins(found))
     else:
         click.echo("\n".join(printable(line) for line in _lines(found)))
+
+
+@click.command(cls=Command)
+@client_options
+@output_options
+@click.argument("services", metavar="SERVICE...", nargs=-1, required=True)
+def stub(services: tuple[str, ...], as_json: bool, **asking: Any) -> None:
+    """Print a Python module with a function for each typed SERVICE, which type checkers check."""
+
+    async def all_of(client: Client) -> list[Description]:
+        return [await described(client, service) for service in services]
+
+    found = ask(all_of, **asking)
+    try:
+        source = stub_source(found)
+    except ValueError as error:
+        raise RequestFailed(str(error)) from None
+    if as_json:
+        write_json({"source": source})
+    else:
+        click.echo(source, nl=False)
 
 
 def _lines(found: Description) -> list[str]:

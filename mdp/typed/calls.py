@@ -124,6 +124,11 @@ class Signature:
         return arguments, result, definitions
 
     @property
+    def result(self) -> Schema:
+        """Schema of the result, or of each value of a generator."""
+        return self._result
+
+    @property
     def by_name(self) -> list[str]:
         """Parameters that can be given by name only."""
         return [name for name in self._types if name not in self._positional]

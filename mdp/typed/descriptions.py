@@ -11,7 +11,7 @@ docstring. The broker answers `mmi.describe` with the text of the newest worker.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgpack
 import msgspec
@@ -21,16 +21,28 @@ from mdp.typed.calls import Signature
 from mdp.wire.options import DESCRIPTION, OPTIONS_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from mdp.client.client import Client
-
-__all__ = ["DESCRIPTION_BYTES_MAX", "Description", "announced", "describe", "description_of"]
+__all__ = ["DESCRIPTION_BYTES_MAX", "Asking", "Description", "announced", "describe", "description_of"]
 
 # Half of what READY may have; the rest is for the program's own metadata.
 DESCRIPTION_BYTES_MAX: Final = 4096
 # Bytes of the other options of READY.
 _OTHERS_BYTES: Final = 256
+
+
+class Asking(Protocol):
+    """The methods of a client that are used here and by stubs."""
+
+    @property
+    def request(self) -> Callable[..., Awaitable[Sequence[bytes]]]:
+        """See `mdp.Client.request`."""
+        ...
+
+    @property
+    def stream(self) -> Callable[..., AsyncGenerator[list[bytes], None]]:
+        """See `mdp.Client.stream`."""
+        ...
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,7 +78,10 @@ def description_of(function: Callable[..., Any], service: str, version: str = ""
         TypeError: an annotation is missing, or of a type that cannot be sent.
     """
     signature = Signature(function)
-    arguments, result, definitions = signature.json_schemas()
+    try:
+        arguments, result, definitions = signature.json_schemas()
+    except TypeError:  # JSON has no such type: the service can be called all the same
+        arguments, result, definitions = {}, {}, {}
     return Description(
         service=service,
         signature=str(signature),
@@ -96,7 +111,7 @@ def announced(description: Description, metadata: Mapping[str, Any] | None) -> M
     return metadata
 
 
-async def describe(client: Client, service: str | bytes) -> Description:
+async def describe(client: Asking, service: str | bytes) -> Description:
     """Ask the broker for the description of a service.
 
     Only the name is known of services whose workers do not announce one: handlers of whole requests, and other dialects than MDP/0.3.

@@ -49,6 +49,7 @@ _SCALARS: Final[tuple[Any, ...]] = (bool, int, float, str, bytes)
 NEEDED_AT_RUN_TIME: Final = "annotations are needed at run time, define or import before what they name"
 _BARE: Final = (list, tuple, dict, set, frozenset)
 _KEYS: Final = (
+    shapes.AnyType,
     shapes.StrType,
     shapes.IntType,
     shapes.BytesType,
@@ -206,7 +207,7 @@ def json_schemas(annotations: Sequence[Any]) -> tuple[list[dict[str, Any]], dict
 
     def of_custom(kind: Any) -> dict[str, Any]:
         if kind is object:
-            return {}
+            return {"description": "any value"}
         schema = kind.model_json_schema()
         of_models.update(schema.pop("$defs", {}))
         of_models.setdefault(kind.__name__, schema)  # there already if it contains itself

@@ -1,4 +1,4 @@
-"""`mdp describe` and `mdp call --args --kwargs`, as processes."""
+"""`mdp describe`, `mdp stub` and `mdp call --args --kwargs`, as processes."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ async def count(upto: int, result: str = "n") -> AsyncIterator[dict[int, Line]]:
         yield {number: Line(result, number)}
 '''
 
+USE = """
+import asyncio
+import client, mdp
+
+async def main() -> None:
+    async with mdp.Client("ipc://broker.sock") as broker:
+        print(await client.total(broker, [client.Line(item="tea", price=6.0)]))
+        async for value in client.count(broker, 1):
+            print({number: line.price for number, line in value.items()})
+
+asyncio.run(main())
+"""
+
 
 @pytest.fixture
 def broker(programs: Programs, tmp_path: Path) -> str:
@@ -63,3 +76,15 @@ def test_a_typed_service_is_called_described_and_its_errors_shown(programs: Prog
     as_json = json.loads(programs.run("mdp", "describe", "--broker", broker, "--json", "count").out)
     assert (as_json["stream"], as_json["arguments"]["required"]) == (True, ["upto"])
     assert programs.run("mdp", "describe", "--broker", broker, "missing").code == 1
+
+
+def test_a_written_stub_is_a_module_that_calls_the_services(programs: Programs, broker: str, tmp_path: Path) -> None:
+    written = programs.run("mdp", "stub", "--broker", broker, "total", "count")
+    assert written.code == 0
+    (tmp_path / "client.py").write_bytes(written.out)
+    (tmp_path / "use.py").write_text(USE)
+    used = programs.run("use")
+    assert used.err == ""
+    assert used.lines == ["6.0", "{0: 0.0}"]
+    refused = programs.run("mdp", "stub", "--broker", broker, "mmi.service")
+    assert (refused.code, refused.out) == (1, b"")

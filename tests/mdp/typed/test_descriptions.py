@@ -50,7 +50,7 @@ async def count(upto: int) -> AsyncIterator[Line]:
 
 
 @mdp.service("models", inline=True)
-def models(model: Model) -> Any: ...
+def models(model: Model, anything: object = None) -> Any: ...
 
 
 @mdp.service("raw")
@@ -83,6 +83,7 @@ def test_a_generator_describes_its_values_and_pydantic_its_models() -> None:
     assert (stream.stream, stream.result, list(stream.definitions)) == (True, {"$ref": "#/$defs/Line"}, ["Line"])
     with_models = description_of(models, "models")
     assert set(with_models.definitions) == {"Model", "Part"}
+    assert with_models.arguments["properties"]["anything"] == {"description": "any value", "default": None}
     assert with_models.definitions["Model"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Part"}
 
 
