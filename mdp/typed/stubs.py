@@ -184,8 +184,11 @@ def _field(schema: Mapping[str, Any], required: bool, description: Description) 
     kind = _type(schema, description)
     if required:
         return kind
-    if "default" in schema and type(schema["default"]) in (type(None), bool, int, float, str):
-        return f"{kind} = {schema['default']!r}"
+    default = schema.get("default", LEFT_OUT)
+    # A default of another type is text in the schema, bytes for example; the service has its own.
+    if kind.startswith("Literal[") or default is None or type(default).__name__ in kind.split(" | "):
+        if type(default) in (type(None), bool, int, float, str):
+            return f"{kind} = {default!r}"
     return f"{kind} | msgspec.UnsetType = msgspec.UNSET"
 
 

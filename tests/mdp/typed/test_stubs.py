@@ -47,6 +47,8 @@ class Line:
     count: int = 1
     tags: list[str] = field(default_factory=list)
     inner: list[Line] = field(default_factory=list)
+    raw: bytes = b"\xff"
+    colour: Literal["red", "blue"] | None = "red"
 
 
 class SoldOut(mdp.HandlerError):

@@ -21,6 +21,8 @@ class Line(msgspec.Struct, kw_only=True):
     count: int = 1
     tags: list[str] | msgspec.UnsetType = msgspec.UNSET
     inner: list[Line] | msgspec.UnsetType = msgspec.UNSET
+    raw: bytes | msgspec.UnsetType = msgspec.UNSET
+    colour: Literal["blue", "red"] | None = "red"
 
 
 class Card(msgspec.Struct, kw_only=True, tag_field="type", tag="card"):
