@@ -8,13 +8,10 @@ spark-submit examples/spark/batch_scoring.py examples/data/airports.csv out/scor
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from mdp.spark import Counts, Progress, dispatch
-from mdp.spark.session import local_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def score(spark: SparkSession, table: str, output: str, broker: str) -> tuple[int, int]:
@@ -41,5 +38,5 @@ def score(spark: SparkSession, table: str, output: str, broker: str) -> tuple[in
 
 if __name__ == "__main__":
     arguments = [*sys.argv[1:], "tcp://127.0.0.1:5555"]
-    answered_rows, failed_rows = score(local_session("batch scoring"), *arguments[:3])
+    answered_rows, failed_rows = score(SparkSession.builder.appName("batch scoring").getOrCreate(), *arguments[:3])
     print(f"answered {answered_rows}, failed {failed_rows}")

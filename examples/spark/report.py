@@ -7,13 +7,10 @@ spark-submit examples/spark/report.py out/events out/report.html
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from mdp.spark import register, report
-from mdp.spark.session import local_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def write(spark: SparkSession, events: str, page: str) -> list[str]:
@@ -26,4 +23,4 @@ def write(spark: SparkSession, events: str, page: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*write(local_session("report"), *sys.argv[1:3]), sep="\n")
+    print(*write(SparkSession.builder.appName("report").getOrCreate(), *sys.argv[1:3]), sep="\n")

@@ -11,14 +11,15 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
 import mdp
 from mdp.spark import SparkLimits, SparkWorker, ask_sql
-from mdp.spark.session import local_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 def airports_of(session: SparkSession, frames: Sequence[bytes]) -> DataFrame:
@@ -45,4 +46,4 @@ async def northernmost(broker: str, count: int = 3) -> list[str]:
 
 if __name__ == "__main__":
     arguments = [*sys.argv[1:], "tcp://127.0.0.1:5555"]
-    asyncio.run(serve(local_session("sql service"), *arguments[:2]))
+    asyncio.run(serve(SparkSession.builder.appName("sql service").getOrCreate(), *arguments[:2]))

@@ -10,13 +10,10 @@ spark-submit examples/spark/store_and_collect.py collect out/collected nightly-1
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
-from mdp.spark.session import local_session
+from pyspark.sql import SparkSession
+
 from titanic.spark import close_batch, register
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BROKER = "tcp://127.0.0.1:5555"
 
@@ -42,7 +39,7 @@ def collect(spark: SparkSession, output: str, batch: str, broker: str = BROKER, 
 if __name__ == "__main__":
     action, place, name, *rest = sys.argv[1:]
     broker = rest[0] if rest else BROKER
-    session = local_session("store and collect")
+    session = SparkSession.builder.appName("store and collect").getOrCreate()
     if action == "submit":
         submit(session, place, name, broker)
     else:

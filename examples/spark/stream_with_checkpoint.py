@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
 from mdp.spark import dispatch
 from mdp.spark.demo.demo import CSV_SCHEMA
-from mdp.spark.session import local_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -35,4 +35,4 @@ def start(spark: SparkSession, source: str, output: str, checkpoint: str, broker
 
 if __name__ == "__main__":
     arguments = [*sys.argv[1:], "tcp://127.0.0.1:5555"]
-    start(local_session("stream"), *arguments[:4]).awaitTermination()
+    start(SparkSession.builder.appName("stream").getOrCreate(), *arguments[:4]).awaitTermination()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["INPUT_FORMATS", "KEY_SCOPES", "ON_ERROR", "WINDOW_MAX"]
+__all__ = ["BROKERS", "INPUT_FORMATS", "KEY_SCOPES", "ON_ERROR", "WINDOW_MAX"]
 
 INPUT_FORMATS: Final = ("csv", "json", "parquet", "text", "titanic")
 # Choices for a row without a reply.
 ON_ERROR: Final = ("column", "fail", "drop")
 # Jobs in which a key of a row names the same request.
 KEY_SCOPES: Final = ("job", "service")
+# Which of several brokers is asked.
+BROKERS: Final = ("failover", "hash")
 # Requests in flight of one partition: a client can number no more attempts of a connection at once.
 WINDOW_MAX: Final = 65_535

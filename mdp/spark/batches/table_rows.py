@@ -77,7 +77,7 @@ class TableRows:
             raise TypeError("tables are made of columns")
         wait_s = None if bounds.batch_ms is None else bounds.batch_ms / 1000
         for piece in cut(batches, bounds.batch, min(bounds.batch_bytes, bounds.window_bytes), wait_s):
-            table = piece.select(list(plan.request))
+            table = piece.select(list(plan.request)).rename_columns(list(plan.request_names or plan.request))
             if plan.key is not None:
                 table = table.append_column(KEY, pa.array(column_texts(piece.column(plan.key)), pa.string()))
             chunk = TableChunk(table, self._keys)
@@ -118,7 +118,7 @@ class TableRows:
                     statuses = {found["values"]: found["counts"] for found in segment.status.value_counts().to_pylist()}
                     plan.counts.add_totals(statuses, (answer.attempts - 1) * rows if answer.attempts > 1 else 0, answer.latency_ms * rows)
             pieces.append(piece)
-        columns = [pa.concat_arrays([piece.column(number) for piece in pieces]) for number in range(pieces[0].num_columns)]
+        columns = [pa.concat_arrays([piece.column(number) for piece in pieces]) for number in range(pieces[0].num_columns)][: plan.width]
         columns += [pa.concat_arrays([segment.columns[number] for segment in segments]) for number in range(len(plan.reply))]
         status = pa.concat_arrays([segment.status for segment in segments])
         columns += [status, pa.concat_arrays([segment.error for segment in segments])]

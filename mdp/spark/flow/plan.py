@@ -74,6 +74,8 @@ class Plan:
     on_error: str
     counts: Counts | None
     parts: bool = False
+    request_names: tuple[str, ...] = ()  # what the columns of `request` are called in tables; empty: as in `request`
+    width: int | None = None  # columns of the job's frame, None for all; those behind it are for requests only
     ends_at: float | None = None  # the deadline, seconds of the epoch
 
 

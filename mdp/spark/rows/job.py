@@ -13,13 +13,17 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from pyspark.sql import Column
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 from mdp.client.client import Client
 from mdp.spark.dispatch_choices import ON_ERROR
+from mdp.spark.flow.columns import project
+from mdp.spark.flow.materialized import materialized
+from mdp.spark.flow.plan import Plan
+from mdp.spark.flow.session_options import session_bounds, session_broker
 from mdp.spark.rows.loop_bridge import Destination
-from mdp.spark.rows.options import Bounds, DispatchOptions
-from mdp.spark.rows.partition import UNNAMED, Plan, answer_partition
+from mdp.spark.rows.partition import UNNAMED, answer_partition
 from mdp.spark.rows.reply_columns import RAW_REPLY, arrow_type, decoder
 from mdp.wire.commands import is_service_name
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
     from mdp.spark.rows.accumulators import Counts
     from mdp.spark.rows.curve_files import CurveFiles
+    from mdp.spark.rows.options import Bounds, DispatchOptions
     from mdp.spark.rows.reply_columns import Decode
 
 __all__ = ["CLASH_PREFIX", "OUTCOME", "dispatch"]
@@ -52,27 +57,28 @@ CLASH_PREFIX = "reply_"
 def dispatch(
     df: DataFrame,
     *,
-    broker: str | Sequence[str],
+    broker: str | Sequence[str] | None = None,
     service: str,
-    request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None = None,
+    request: str | Column | Sequence[str | Column] | Callable[[Row], Sequence[bytes]] | None = None,
     schema: str | StructType | None = None,
     decode: Decode | str | None = None,
     parts: bool = False,
-    key: str | None = None,
+    key: str | Column | None = None,
     job: str | None = None,
     on_error: str = "column",
     counts: Counts | None = None,
     curve: CurveFiles | None = None,
     client_options: Mapping[str, Any] | None = None,
+    materialize: str | None = None,
     **options: Unpack[DispatchOptions],
 ) -> DataFrame:
     """Send each row to a service and return the rows with the replies.
 
     Args:
         df: the rows.
-        broker: endpoint as seen from the executors, or several in order of preference.
+        broker: endpoint as seen from the executors, or several in order of preference; None for `spark.mdp.broker` of the session.
         service: name of the service.
-        request: columns that become the body frames (see `row_frames`), or a function from the row to its frames; None for all.
+        request: columns, fields of structs or expressions that become body frames; or a function from the row to its frames; None for all.
         schema: the reply's columns, as DDL or as a type; None for one column `reply` with the unchanged frames.
         decode: from the reply's frames to a mapping by name or a sequence in the schema's order; or "msgpack" (the default with a
             schema), "json", "arrow", "text", "raw" (the default without).
@@ -83,41 +89,40 @@ def dispatch(
         counts: updated as tasks end.
         curve: files with CURVE keys, on the executors.
         client_options: further keyword arguments of `mdp.Client`.
-        options: `window`, `window_bytes`, `ordered`, `timeout`, `attempts`, `wait`, `batch`, `batch_bytes`, `batch_ms`,
-            `max_failures`, `deadline`, `key_scope`: see `Bounds`.
+        materialize: ask once, now or at the first action: a path where the rows are written as Parquet and read again, or "cache".
+        options: see `Bounds`: `window`, `timeout`, `batch`, …; what is not given is read from `spark.mdp.window`, … of the session.
 
     Returns:
         The columns of `df`, those of the reply (with `reply_` before a name `df` has too), `_status` (`OK` or the code of the error),
         `_error`, `_attempts`, `_latency_ms`; rows in the order they had in their partitions, if `ordered`.
 
     Raises:
-        ValueError, core.InvalidEndpoint: an argument is out of range, or a column is missing or exists already.
-        TypeError: the schema has a type a reply cannot have, or the client has no such option.
+        ValueError, TypeError, core.InvalidEndpoint: an argument is out of range or unknown, or a column is missing or exists already.
     """
-    bounds = Bounds(**options)
+    bounds = session_bounds(df.sparkSession, options)
     _check(on_error, bounds, schema, decode, request, parts)
     reply = RAW_REPLY if schema is None else _struct(schema)
-    to = _destination(broker, service, bounds, client_options, curve)
+    to = _destination(session_broker(df.sparkSession) if broker is None else broker, service, bounds, client_options, curve)
     output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
-    asked = _request_of(df, request, key)
-    columns = tuple((field.name, arrow_type(field.dataType)) for field in reply.fields)
-    decoding = decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode
+    projection = project(df, _columns_of(df, request), key)
     plan = Plan(
         to=to,
         service=service,
-        request=asked,
-        reply=columns,
+        request=projection.request if request is None or isinstance(request, Column) or not callable(request) else request,
+        reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
         output_names=tuple(output.names),
-        decode=decoding,
-        key=key,
+        decode=decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode,
+        key=projection.key,
         job=job or UNNAMED + uuid.uuid4().hex,
         bounds=bounds,
         ends_at=None if bounds.deadline is None else time.time() + bounds.deadline,
         on_error=on_error,
         counts=counts,
         parts=parts,
+        request_names=projection.names,
+        width=len(df.columns),
     )
-    return df.mapInArrow(partial(answer_partition, plan), output)
+    return materialized(projection.df.mapInArrow(partial(answer_partition, plan), output), materialize)
 
 
 def _check(on_error: str, bounds: Bounds, schema: object, decode: object, request: object, parts: bool) -> None:
@@ -129,18 +134,19 @@ def _check(on_error: str, bounds: Bounds, schema: object, decode: object, reques
         raise ValueError("batch sends columns and takes columns: request names columns, decode and parts are left out")
 
 
-def _request_of(
-    df: DataFrame, request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None, key: str | None
-) -> tuple[str, ...] | Callable[[Row], Sequence[bytes]]:
-    named: tuple[str, ...] = ()
-    if not callable(request):
-        named = tuple(df.columns) if request is None else (request,) if isinstance(request, str) else tuple(request)
-        if not named:
-            raise ValueError("a request needs at least one column")
-    missing = [name for name in (*named, *([] if key is None else [key])) if name not in df.columns]
-    if missing:
-        raise ValueError(f"no column {', '.join(missing)}; there are {', '.join(df.columns)}")
-    return request if callable(request) else named
+def _columns_of(
+    df: DataFrame, request: str | Column | Sequence[str | Column] | Callable[[Row], Sequence[bytes]] | None
+) -> Sequence[str | Column]:
+    """Return the columns a request names, none for a function."""
+    if request is None:
+        return df.columns
+    if isinstance(request, str | Column):
+        return [request]
+    if callable(request):
+        return []
+    if not request:
+        raise ValueError("a request needs at least one column")
+    return request
 
 
 def _destination(

@@ -12,7 +12,7 @@ import atexit
 import gc
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +53,12 @@ class Destination:
     attempts: int
     options: tuple[tuple[str, Any], ...] = ()  # further keyword arguments of `mdp.Client`, as sorted pairs
     curve: CurveFiles | None = None  # files with CURVE keys, read where the client is made
+
+    def rotated(self, number: int) -> Destination:
+        """Return the same with another broker first, the others behind it for when it is not there."""
+        brokers = (self.broker,) if isinstance(self.broker, str) else self.broker
+        first = number % len(brokers)
+        return replace(self, broker=(*brokers[first:], *brokers[:first]))
 
 
 def _connect(to: Destination) -> AbstractAsyncContextManager[RequestClient]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from mdp.batch.tables import ROWS_MAX
-from mdp.spark.dispatch_choices import KEY_SCOPES, WINDOW_MAX
+from mdp.spark.dispatch_choices import BROKERS, KEY_SCOPES, WINDOW_MAX
 from mdp.spark.rows.exchange import WINDOW_BYTES
 
 __all__ = ["BATCHES_IN_FLIGHT", "ROWS_IN_FLIGHT", "Bounds", "DispatchOptions"]
@@ -31,6 +31,7 @@ class DispatchOptions(TypedDict, total=False):
     max_failures: float | None
     deadline: float | None
     key_scope: str
+    brokers: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class Bounds:
         deadline: seconds from the call of `dispatch`, after which rows are not sent or waited for any longer: DEADLINE_EXCEEDED.
         key_scope: "job": the same key in another job is another request; "service": it is the same request in all jobs, as the number of
             an order is, and a service that was corrected gives the answers it gave before.
+        brokers: of several brokers, "failover": the first that is there; "hash": partitions are spread over them by their numbers, and the
+            next one is asked when one is not there. A task that runs again asks the broker it asked before.
 
     Raises:
         ValueError: one is out of range.
@@ -72,6 +75,7 @@ class Bounds:
     max_failures: float | None = None
     deadline: float | None = None
     key_scope: str = "job"
+    brokers: str = "failover"
 
     @property
     def requests(self) -> int:
@@ -93,6 +97,8 @@ class Bounds:
             raise ValueError(f"deadline is a number of seconds above 0, not {self.deadline}")
         if self.key_scope not in KEY_SCOPES:
             raise ValueError(f"key_scope is one of {', '.join(KEY_SCOPES)}, not {self.key_scope!r}")
+        if self.brokers not in BROKERS:
+            raise ValueError(f"brokers is one of {', '.join(BROKERS)}, not {self.brokers!r}")
         if not 0 <= self.batch <= ROWS_MAX:
             raise ValueError(f"batch is 0 to {ROWS_MAX} rows, not {self.batch}")
         if self.batch_bytes < 1:

@@ -54,8 +54,9 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     keys = _keys(plan, context, partition)
     left_s = None if plan.ends_at is None else plan.ends_at - time.time()
     failures = FailureLimit(plan, partition)
+    to = plan.to.rotated(partition) if bounds.brokers == "hash" else plan.to
     with process_bridge().exchange(
-        plan.to, plan.service, bounds.requests, window_bytes=bounds.window_bytes, parts=plan.parts, wait=bounds.wait, left_s=left_s
+        to, plan.service, bounds.requests, window_bytes=bounds.window_bytes, parts=plan.parts, wait=bounds.wait, left_s=left_s
     ) as passage:
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)
@@ -148,6 +149,11 @@ def job_name(job: str | None, context: TaskContext | None) -> str:
     return f"{query if job is None or job.startswith(UNNAMED) else job}/{number}"
 
 
+def _own(plan: Plan, piece: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns of the job's frame, without those that were added for requests."""
+    return piece if plan.width is None else piece.select(list(range(plan.width)))
+
+
 def _pieces(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
     """Cut batches into chunks of a few rows and bytes."""
     for batch in batches:
@@ -161,7 +167,7 @@ def _chunk(plan: Plan, piece: pa.RecordBatch, keys: PartitionKeys) -> Chunk:
     refused: dict[int, Answer] = {}
     requests: list[tuple[bytes, ...] | None] = []
     if callable(plan.request):
-        for frames in row_frames(piece, plan.request):
+        for frames in row_frames(_own(plan, piece), plan.request):
             if isinstance(frames, UserFunctionFailed):
                 refused[len(requests)] = Answer(None, BAD_ROW, f"the request function failed: {frames!s:.200}", 0, 0.0)
                 requests.append(None)
@@ -198,7 +204,7 @@ def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], p
     if rows != list(range(piece.num_rows)):
         piece = piece.take(pa.array(rows, pa.int64()))
     more = () if numbers is None else (pa.array(numbers, pa.int32()),)
-    batch = pa.RecordBatch.from_arrays([*piece.columns, *columns, *_outcome(answers), *more], names=list(plan.output_names))
+    batch = pa.RecordBatch.from_arrays([*piece.columns[: plan.width], *columns, *_outcome(answers), *more], names=list(plan.output_names))
     if failed and plan.on_error == "drop":
         batch = batch.filter(pa.array([answer.status == OK for answer in answers]))
     return Answered(batch, octets, asked, len(failed), error)

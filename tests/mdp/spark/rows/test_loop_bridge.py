@@ -98,6 +98,12 @@ def test_leaving_the_block_gives_up_what_has_no_answer(bridge: Bridge, answering
     assert ask(bridge, "a") == [[b"<0>"]]
 
 
+def test_partitions_are_spread_over_brokers_with_the_others_behind() -> None:
+    several = Destination(("a", "b", "c"), timeout_s=1.0, attempts=1)
+    assert [several.rotated(number).broker for number in (0, 1, 5)] == [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")]
+    assert to("a").rotated(7).broker == ("a",)
+
+
 def test_a_process_has_one_bridge() -> None:
     assert process_bridge() is process_bridge()
 

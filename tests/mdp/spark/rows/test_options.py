@@ -26,6 +26,8 @@ def test_what_type_checkers_know_is_what_there_is() -> None:
         ({"batch_ms": -1}, "batch_ms is"),
         ({"max_failures": -1}, "max_failures is"),
         ({"deadline": 0}, "deadline is"),
+        ({"key_scope": "world"}, "key_scope is one of"),
+        ({"brokers": "random"}, "brokers is one of"),
     ],
 )
 def test_what_is_out_of_range_is_refused(options: DispatchOptions, reason: str) -> None:

@@ -1,0 +1,29 @@
+"""Rows that are asked about once, however many actions and stages read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["CACHE", "materialized"]
+
+CACHE = "cache"
+
+
+def materialized(answered: DataFrame, where: str | None) -> DataFrame:
+    """Return the rows as they are (None), kept by Spark ("cache"), or written as Parquet to a path that does not exist, and read from it.
+
+    Raises:
+        ValueError: a stream, which has no end.
+        AnalysisException: the path exists.
+    """
+    if where is None:
+        return answered
+    if answered.isStreaming:
+        raise ValueError("materialize is for batches of rows: a stream has no end")
+    if where == CACHE:
+        return answered.persist()
+    answered.write.mode("errorifexists").parquet(where)
+    return answered.sparkSession.read.schema(answered.schema).parquet(where)

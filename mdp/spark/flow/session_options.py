@@ -1,0 +1,47 @@
+"""Options of `dispatch` from the configuration of the session, such as `spark.mdp.broker` and `spark.mdp.window`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from mdp.spark.rows.options import Bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["PREFIX", "session_bounds", "session_broker"]
+
+PREFIX = "spark.mdp."
+
+
+def session_broker(spark: SparkSession) -> Sequence[str]:
+    """Return the brokers of `spark.mdp.broker`, separated by commas; raises ValueError if there are none."""
+    given = spark.conf.get(f"{PREFIX}broker", "") or ""
+    brokers = tuple(one.strip() for one in given.split(",") if one.strip())
+    if not brokers:
+        raise ValueError(f"no broker is given, neither as broker= nor as {PREFIX}broker")
+    return brokers
+
+
+def session_bounds(spark: SparkSession, options: Mapping[str, Any]) -> Bounds:
+    """Return the bounds of a job: its own options, else those of the session, else the defaults; raises ValueError, TypeError."""
+    found = dict(options)
+    for field in fields(Bounds):
+        text = None if field.name in found else spark.conf.get(f"{PREFIX}{field.name}", None)
+        if text is not None:
+            found[field.name] = _read(field.name, str(field.type), text)
+    return Bounds(**found)
+
+
+def _read(name: str, kind: str, text: str) -> Any:
+    try:
+        if kind.startswith("bool"):
+            return {"true": True, "false": False}[text.lower()]
+        if kind.startswith("int"):
+            return int(text)
+        return float(text) if kind.startswith("float") else text
+    except (KeyError, ValueError):
+        raise ValueError(f"{PREFIX}{name} is {text!r}, not a value of type {kind.partition(' ')[0]}") from None
