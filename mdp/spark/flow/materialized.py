@@ -13,7 +13,11 @@ CACHE = "cache"
 
 
 def materialized(answered: DataFrame, where: str | None) -> DataFrame:
-    """Return the rows as they are (None), kept by Spark ("cache"), or written as Parquet to a path that does not exist, and read from it.
+    """Return the rows as they are, kept, or written and read again.
+
+    Args:
+        answered: the rows.
+        where: None for as they are; "cache" for kept by Spark; else a path that does not exist, written as Parquet.
 
     Raises:
         ValueError: a stream, which has no end.
