@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 SERVERS: Final = ("primary", "backup")
+# Silent PINGs, one for each timeout, after which a connection is made again.
+PROBES: Final = 3
 
 
 class PendingFuture(ServerRequest):
@@ -84,8 +86,11 @@ class Client:
     ) -> None:
         limits = Limits(timeout_s=timeout, settle_s=settle, deadline_s=patience, window=window, waiting_max=waiting_max)
         machine = Requester(runtime.current().random_bits(64), limits, stock=stock)
+        # A connection of which the other end, or a firewall between, knows nothing any longer is closed and made again.
+        ping_ms = max(1, round(timeout * 1000))
+        options = {"heartbeat_ivl": ping_ms, "heartbeat_timeout": PROBES * ping_ms, **(socket_options or {})}
         self._engine = PairEngine(
-            machine, (primary, backup), stock=stock, on_switch=on_switch, context=context, security=security, socket_options=socket_options
+            machine, (primary, backup), stock=stock, on_switch=on_switch, context=context, security=security, socket_options=options
         )
 
     async def __aenter__(self) -> Self:

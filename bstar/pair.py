@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import core
 from bstar import status as report
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
 
 __all__ = ["Pair"]
+
+# Silent heartbeats after which a connection to the peer or the witness is made again.
+PROBE_HEARTBEATS: Final = 3
 
 
 class Pair(Reactor):
@@ -128,6 +131,10 @@ class Pair(Reactor):
             member_values.EXPIRY_HEARTBEATS * heartbeat_s if self._witness_endpoint else 0.0,
             self._lone_backup,
         )
+        # A connection of which the other end, or a firewall between, knows nothing any longer is closed and made again. Without PINGs
+        # a backup would find out only when it needs the witness, and a SUB never.
+        probes = {"heartbeat_ivl": self._heartbeat_ms, "heartbeat_timeout": PROBE_HEARTBEATS * self._heartbeat_ms}
+        probed = {**probes, **self._options}
         self._channel = StateChannel(
             self._context,
             self._local,
@@ -137,7 +144,7 @@ class Pair(Reactor):
             on_message=self._on_state_message,
             on_watcher=self._announce,
             counters=self.counters,
-            socket_options=self._options,
+            socket_options=probed,
         )
         if self._witness_endpoint:
             self._lease_client = LeaseClient(
@@ -148,7 +155,7 @@ class Pair(Reactor):
                 trust=self._trusts[1],
                 nonce=runtime.current().random_bits(64),
                 counters=self.counters,
-                socket_options=self._options,
+                socket_options=probed,
             )
         if self._control_endpoint:
             self._control = Control(self._context, self._control_endpoint, self, self._options)

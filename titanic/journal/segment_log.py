@@ -30,7 +30,7 @@ import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from titanic.errors import StoreFull, Wounded
+from titanic.errors import MirrorAway, StoreFull, Wounded
 from titanic.journal.checkpoint import CHECKPOINT_NAME
 from titanic.journal.inspection import MANIFEST_NAME, is_accepted, segment_name, size_of
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
@@ -304,7 +304,7 @@ class SegmentLog:
             self._take_reserve()
             if not self._alive or self._capacity - self._at < self.options.segment_bytes // 2:
                 self._rotate()
-        except OSError:
+        except (OSError, MirrorAway):  # the latter when the store is closed while it waits for its mirror
             self.full = True
             self._release_reserve()
         return not self.full
@@ -323,7 +323,7 @@ class SegmentLog:
         handle = self.disk.create(RESERVE_NAME)
         try:
             self.disk.preallocate(handle, self.options.reserve_bytes)
-        except OSError:
+        except (OSError, MirrorAway):
             self.disk.close(handle)
             self.disk.unlink(RESERVE_NAME)
             raise
@@ -333,7 +333,7 @@ class SegmentLog:
         try:
             self.disk.unlink(RESERVE_NAME)
             self.disk.sync_directory()
-        except OSError:
+        except (OSError, MirrorAway):
             self.failures += 1  # a directory that cannot be changed frees no space
 
     def write_checkpoint(self, octets: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.scenes.titanic_disk import ToldDisk
-from titanic.errors import JournalError, StoreFull, StoreLocked, Wounded
+from titanic.errors import JournalError, MirrorAway, StoreFull, StoreLocked, Wounded
 from titanic.journal.manifest import Accepted, Manifest
 from titanic.journal.ownership import MARK_NAME
 from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, RecordKind, record_size
@@ -440,6 +440,22 @@ def test_a_full_store_resumes_with_its_reserve_and_a_whole_segment() -> None:
     assert log.resume()
     assert disk.taken() == []  # nothing to be done
     assert log.commit(drafts(1)).segment == 2
+
+
+def test_a_full_store_that_is_closed_while_its_mirror_is_away_stays_full() -> None:
+    """The writer thread tries to resume until it ends; it must not fail there."""
+    log, disk = full()
+
+    def away(call: str) -> None:
+        if call.startswith("sync"):
+            raise MirrorAway("the store was closed while it waited for its mirror")
+
+    told, disk.before = disk.before, away
+    assert not log.resume()
+    assert log.full
+    disk.before = told
+    assert log.resume()
+    assert log.commit(drafts(1)).segment == log.number
 
 
 @pytest.mark.parametrize(("used", "stays"), [(CAPACITY // 2, True), (CAPACITY // 2 + 8, False)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.sim.cluster.scenario import SCENARIOS
-from tests.sim.cluster.scenarios import majordomo, titanic_stores
+from tests.sim.cluster.scenarios import chapters, majordomo, titanic_stores
 
-__all__ = ["ALL", "majordomo", "titanic_stores"]
+__all__ = ["ALL", "chapters", "majordomo", "titanic_stores"]
 
 ALL = SCENARIOS
