@@ -1,7 +1,8 @@
 """OpenTelemetry spans of requests, in the trace context that MDP/0.3 forwards from client to worker.
 
-    client = TracedClient(client)                       # a span for each request
+    client = TracedClient(client)                       # a span for each request, call and stream
     mdp.Worker(endpoint, "echo", handler=traced(echo))  # a span for each call of the handler, below the client's
+    mdp.Worker(endpoint, traced(total))                 # the same of a function that is decorated with mdp.service
     BrokerSpans().add                                   # a span for each request the broker ended, from its event log
 
 Needs the extra `otel` and a TracerProvider of the program: without one the API's spans go nowhere. Clients of MDP/0.1 and 0.2 send no
@@ -11,9 +12,10 @@ which keeps the client's `traceparent`: they are children of the client's span, 
 
 from __future__ import annotations
 
+from contextlib import aclosing, contextmanager
 from functools import wraps
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, signature
+from typing import TYPE_CHECKING, Any, Final, cast, get_type_hints
 
 from core.daemon.command import needs_extra
 
@@ -22,14 +24,19 @@ with needs_extra("otel", "tracing"):
     from opentelemetry.propagate import extract, inject
     from opentelemetry.trace import SpanKind, Status, StatusCode
 
+from mdp.request import Request
+from mdp.typed.calls import typed_handler
+from mdp.worker.handler import is_typed, mark_of, name_of, service
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from opentelemetry.util.types import Attributes
 
     from mdp.client.client import Client
+    from mdp.client.iterators import Body, Outcome
     from mdp.eventlog.format import Event
-    from mdp.request import Request
 
 __all__ = ["BrokerSpans", "TracedClient", "traced"]
 
@@ -37,13 +44,16 @@ _NAME = "majordomo-toolkit"
 # A carrier has a few short entries; a larger one is ignored and not parsed.
 _CARRIER_ENTRIES_MAX = 8
 _CARRIER_CHARS_MAX = 1024
+_END: Final = object()
 
 
 class TracedClient:
-    """Client whose requests are spans.
+    """Client whose requests are spans: one for each request, call and stream, and one for all requests of a `map`.
+
+    The methods have the arguments and errors of those of `mdp.Client`.
 
     Args:
-        client: to wrap; all attributes except `request` are its own.
+        client: to wrap; for methods without spans, use it itself.
         provider: of tracers; None: the global one.
     """
 
@@ -51,15 +61,78 @@ class TracedClient:
         self.client = client
         self._tracer = trace.get_tracer(_NAME, tracer_provider=provider)
 
-    async def request(self, service: str, *body: bytes, **options: Any) -> list[bytes]:
+    async def request(self, service: str | bytes, *body: bytes, **options: Any) -> list[bytes]:
         """Send a request as `mdp.Client.request` does, within a span whose context is sent to the worker."""
-        attributes: Attributes = {"rpc.system": "mdp", "rpc.service": service, "mdp.request_bytes": sum(map(len, body))}
-        with self._tracer.start_as_current_span(f"{service} request", kind=SpanKind.CLIENT, attributes=attributes) as span:
-            carrier: dict[str, str] = {}
-            inject(carrier)
-            reply = await self.client.request(service, *body, **{"trace": carrier, **options})
+        with self._span("request", service, {"mdp.request_bytes": sum(map(len, body))}) as span:
+            reply = await self.client.request(service, *body, **{"trace": _carrier(span), **options})
             span.set_attribute("mdp.reply_bytes", sum(map(len, reply)))
             return reply
+
+    async def call(self, service: str | bytes, /, *arguments: Any, options: Mapping[str, Any] | None = None, **named: Any) -> Any:
+        """Call a typed function as `mdp.Client.call` does."""
+        with self._span("call", service) as span:
+            return await self.client.call(service, *arguments, options={"trace": _carrier(span), **(options or {})}, **named)
+
+    async def stream(self, service: str | bytes, *body: bytes, **options: Any) -> AsyncGenerator[list[bytes], None]:
+        """Send a request and yield its reply part by part as `mdp.Client.stream` does."""
+        with self._detached("stream", service) as span:
+            async with aclosing(self.client.stream(service, *body, **{"trace": _carrier(span), **options})) as parts:
+                async for part in parts:
+                    yield part
+
+    async def call_stream(
+        self, service: str | bytes, /, *arguments: Any, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> AsyncGenerator[Any, None]:
+        """Call a typed generator and yield its values as `mdp.Client.call_stream` does."""
+        with self._detached("call_stream", service) as span:
+            traced_options = {"trace": _carrier(span), **(options or {})}
+            async with aclosing(self.client.call_stream(service, *arguments, options=traced_options, **named)) as values:
+                async for value in values:
+                    yield value
+
+    async def map(self, service: str | bytes, requests: Iterable[Body], **options: Any) -> AsyncGenerator[Outcome, None]:
+        """Send one request per body and yield the outcomes as `mdp.Client.map` does; failed ones are counted in the span."""
+        failed = 0
+        with self._detached("map", service) as span:
+            async with aclosing(self.client.map(service, requests, **{"trace": _carrier(span), **options})) as outcomes:
+                async for outcome in outcomes:
+                    failed += outcome.error is not None
+                    yield outcome
+            span.set_attribute("mdp.failed", failed)
+
+    def _span(self, what: str, service: str | bytes, more: Mapping[str, Any] | None = None) -> AbstractContextManager[trace.Span]:
+        return self._tracer.start_as_current_span(**_named(what, service, more))
+
+    @contextmanager
+    def _detached(self, what: str, service: str | bytes) -> Iterator[trace.Span]:
+        """Make a span of a generator, which is never the current one of the code between its values."""
+        span = self._tracer.start_span(**_named(what, service, None))
+        with _ended(span):
+            yield span
+
+
+def _named(what: str, service: str | bytes, more: Mapping[str, Any] | None) -> dict[str, Any]:
+    name = service if isinstance(service, str) else service.decode(errors="replace")
+    return {"name": f"{name} {what}", "kind": SpanKind.CLIENT, "attributes": {"rpc.system": "mdp", "rpc.service": name, **(more or {})}}
+
+
+def _carrier(span: trace.Span) -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    inject(carrier, trace.set_span_in_context(span))
+    return carrier
+
+
+@contextmanager
+def _ended(span: trace.Span) -> Iterator[None]:
+    """End a span with the block, with the error that ends it."""
+    try:
+        yield
+    except Exception as error:
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        span.end()
 
 
 def carrier_of(context: Mapping[Any, Any] | None) -> dict[str, str]:
@@ -72,35 +145,61 @@ def carrier_of(context: Mapping[Any, Any] | None) -> dict[str, str]:
     return found
 
 
-def traced(handler: Callable[[Request], Any], provider: trace.TracerProvider | None = None) -> Callable[[Request], Any]:
+def traced(handler: Callable[..., Any], provider: trace.TracerProvider | None = None) -> Callable[..., Any]:
     """Return a handler whose calls are spans, each a child of its client's span.
 
     Args:
-        handler: takes a request; a coroutine function or a plain one.
+        handler: of any kind: a coroutine function, an asynchronous generator or a plain function, of a request or, decorated with
+            `mdp.service`, of arguments. A decorated one stays decorated.
         provider: of tracers; None: the global one.
     """
     tracer = trace.get_tracer(_NAME, tracer_provider=provider)
+    mark = mark_of(handler)
+    typed = mark is not None and not mark.batch and is_typed(handler)
+    if mark is not None and typed and not signature(handler).parameters:  # no place for the request
+        return service(mark.name, inline=mark.inline, **mark.options)(traced(typed_handler(handler, name_of(handler)), provider))
+    request_name, own = _request_parameter(handler) if typed else ("", True)
 
-    def span_of(request: Request) -> Any:
+    def begun(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        request: Request = positional[0] if not typed else named[request_name] if own else named.pop(request_name)
         attributes: Attributes = {"rpc.system": "mdp", "rpc.service": request.service, "mdp.delivery": request.delivery}
         context = extract(carrier_of(request.trace))
-        return tracer.start_as_current_span(f"{request.service} handle", context=context, kind=SpanKind.SERVER, attributes=attributes)
+        return {"name": f"{request.service} handle", "context": context, "kind": SpanKind.SERVER, "attributes": attributes}
 
-    if iscoroutinefunction(handler):
+    async def values(*positional: Any, **named: Any) -> AsyncIterator[Any]:
+        span = tracer.start_span(**begun(positional, named))
+        with _ended(span):
+            async with aclosing(handler(*positional, **named)) as found:
+                while True:
+                    # Current while the handler runs, not while its value is sent.
+                    with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                        value = await anext(found, _END)
+                    if value is _END:
+                        return
+                    yield value
 
-        @wraps(handler)
-        async def answer(request: Request) -> Any:
-            with span_of(request):
-                return await handler(request)
+    async def answer(*positional: Any, **named: Any) -> Any:
+        with tracer.start_as_current_span(**begun(positional, named)):
+            return await handler(*positional, **named)
 
-        return answer
+    def answer_plainly(*positional: Any, **named: Any) -> Any:
+        with tracer.start_as_current_span(**begun(positional, named)):
+            return handler(*positional, **named)
 
-    @wraps(handler)
-    def answer_plainly(request: Request) -> Any:
-        with span_of(request):
-            return handler(request)
+    made: Any = values if isasyncgenfunction(handler) else answer if iscoroutinefunction(handler) else answer_plainly
+    wraps(handler)(made)
+    if not own:
+        added = Parameter(request_name, Parameter.KEYWORD_ONLY, annotation=Request)
+        seen = signature(handler)
+        made.__signature__ = seen.replace(parameters=[*seen.parameters.values(), added])
+        made.__annotations__ = {**handler.__annotations__, request_name: Request}
+    return cast("Callable[..., Any]", made)
 
-    return answer_plainly
+
+def _request_parameter(function: Callable[..., Any]) -> tuple[str, bool]:
+    """Return the name of a typed function's parameter for the request, or a free name and False."""
+    hints = get_type_hints(function)
+    return next(((name, True) for name, kind in hints.items() if kind is Request), ("mdp_request", False))
 
 
 class BrokerSpans:

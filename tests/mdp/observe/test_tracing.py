@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncIterator  # noqa: TC003 - annotations of services are read at run time
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
 import mdp
+import mdp.testing
 from mdp.eventlog.files import EventLogWriter, read_events
 from mdp.observe.tracing import BrokerSpans, TracedClient, carrier_of, traced
 from tests.scenes.mdp_handlers import echo
@@ -76,6 +79,78 @@ async def test_errors_are_errors_in_every_span(exporter: InMemorySpanExporter, p
         spans.add(event)
     found = {span.name: span.status.is_ok for span in exporter.get_finished_spans()}
     assert found == {"bad request": False, "bad handle": False, "bad broker": False}
+
+
+@mdp.service("area", inline=True)
+def area(width: float, *, height: float = 1.0) -> float:
+    return width * height
+
+
+@mdp.service("count")
+async def count(upto: int) -> AsyncIterator[int]:
+    for number in range(upto):
+        yield number
+
+
+@mdp.service("who")
+async def who(request: mdp.Request, greeting: str) -> str:
+    trace.get_current_span().set_attribute("greeting", greeting)
+    return f"{greeting} {request.service}"
+
+
+@mdp.service("nothing")
+async def nothing() -> int:
+    return 5
+
+
+async def numbers(request: mdp.Request) -> AsyncIterator[bytes]:
+    yield b"1"
+    trace.get_current_span().set_attribute("seen", True)
+    if request.body == [b"bad"]:
+        raise ValueError("no")
+    yield b"2"
+
+
+def parents(exporter: InMemorySpanExporter) -> dict[str, str | None]:
+    """Return the parent of each span, by name, and forget them."""
+    spans = exporter.get_finished_spans()
+    names = {span.context.span_id: span.name for span in spans if span.context is not None}
+    exporter.clear()
+    return {span.name: names.get(span.parent.span_id) if span.parent is not None else None for span in spans}
+
+
+async def test_typed_services_streams_and_maps_are_spans_of_one_trace(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
+    handlers = [traced(one, provider) for one in (area, count, who, nothing)]
+    async with mdp.testing.broker(*handlers) as local:
+        await local.add_worker("numbers", traced(numbers, provider))
+        client = TracedClient(local.client, provider)
+        assert await client.call("area", 2.0, height=3.0, result=float, options={"deadline": 10.0}) == 6.0
+        assert parents(exporter) == {"area call": None, "area handle": "area call"}
+        assert await client.call("who", "hello", result=str) == "hello who"
+        assert exporter.get_finished_spans()[0].attributes["greeting"] == "hello"  # type: ignore[index]
+        assert parents(exporter) == {"who call": None, "who handle": "who call"}
+        assert await client.call(b"nothing") == 5
+        assert parents(exporter) == {"nothing call": None, "nothing handle": "nothing call"}
+        assert [number async for number in client.call_stream("count", 3, result=int)] == [0, 1, 2]
+        assert parents(exporter) == {"count call_stream": None, "count handle": "count call_stream"}
+        async for part in client.stream("numbers", b"good"):
+            assert not trace.get_current_span().get_span_context().is_valid, "the span is not that of the code between"
+            assert part in ([b"1"], [b"2"])
+        assert parents(exporter) == {"numbers stream": None, "numbers handle": "numbers stream"}
+        with pytest.raises(mdp.HandlerError):
+            assert [part async for part in client.stream("numbers", b"bad")]
+        assert {span.name: span.status.is_ok for span in exporter.get_finished_spans()} == {
+            "numbers stream": False,
+            "numbers handle": False,
+        }
+        exporter.clear()
+        outcomes = [outcome async for outcome in client.map("numbers", [b"good", b"bad", b"good"])]
+        assert [outcome.error is None for outcome in outcomes] == [True, False, True]
+        (mapped,) = [span for span in exporter.get_finished_spans() if span.name == "numbers map"]
+        assert mapped.attributes is not None
+        assert mapped.attributes["mdp.failed"] == 1
+        assert parents(exporter) == {"numbers map": None, "numbers handle": "numbers map"}
+        assert (await mdp.describe(local.client, "area")).signature == "(width: float, *, height: float = 1.0) -> float"
 
 
 def test_a_trace_context_of_a_peer_is_taken_in_small_texts_only() -> None:
