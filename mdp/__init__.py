@@ -16,6 +16,8 @@ from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from mdp.access.rules import RuleError, Rules
+    from mdp.app.app import App
+    from mdp.app.dependencies import Depends
     from mdp.broker.broker import Broker
     from mdp.broker.limits import BrokerOptions
     from mdp.client.client import Client, ClientClosed, Outcome, Overrun, Unreachable
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from mdp.worker.worker import Worker, WorkerOptions
 
 __all__ = [
+    "App",
     "BadArguments",
     "BadRequest",
     "BadResult",
@@ -55,6 +58,7 @@ __all__ = [
     "DeadLetter",
     "DeadlineExceeded",
     "Description",
+    "Depends",
     "Forbidden",
     "HandlerError",
     "LendingBroker",
@@ -80,6 +84,8 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(__all__, "mdp.errors"),
+    "App": "mdp.app.app",
+    "Depends": "mdp.app.dependencies",
     "BadArguments": "mdp.typed.calls",
     "BadResult": "mdp.typed.calls",
     "Broker": "mdp.broker",

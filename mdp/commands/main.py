@@ -19,6 +19,8 @@ from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json, write_reply
 from core.errors import LocalProtocolError
 from mdp.access.rules_file import load_rules, reloading
+from mdp.app.app import App
+from mdp.app.find import find_app
 from mdp.broker.limits import BrokerOptions
 from mdp.cluster.paired_broker import PairedBroker
 from mdp.commands.bench import Load, measure, measure_open, report
@@ -29,13 +31,14 @@ from mdp.commands.top import top
 from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of
 from mdp.observe.worker_metrics import worker_page
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
-from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler, import_app
+from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler
 from mdp.worker.handler import services_of
 from mdp.worker.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
+    from types import ModuleType
 
     from core.security.credentials import Secured
     from mdp.broker.broker import Broker
@@ -119,7 +122,7 @@ def _gauges(serving: Broker) -> dict[str, int]:
 @BROKER
 @click.option("--service", help="Name of the service; with --app it is the handler's own.")
 @click.option("--handler", metavar="NAME", help=f"{', '.join(BUILT_IN)}, or package.module:function.")
-@click.option("--app", metavar="MODULE", help="Serve every handler of a module that is decorated with mdp.service.")
+@click.option("--app", metavar="MODULE[:APP]", help="Serve an mdp.App, or every handler of a module that is decorated with mdp.service.")
 @field_options(WorkerOptions, skip=NOT_ON_THE_COMMAND_LINE, zero=("blocked_s",), choices={"dialect": ["auto", "0.1", "0.2", "0.3"]})
 @security_options(connects=True)
 @http_option
@@ -138,12 +141,15 @@ def worker(
     # Options of a decorated handler apply unless they are given here.
     chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s, "security": security}
     try:
-        serving = _workers(brokers, service, handler, app, chosen)
+        program = None if app is None else find_app(app)
+        serving = _workers(brokers, service, handler, program, chosen, app or "")
     except (HandlerNotFound, LocalProtocolError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
 
     async def body(daemon: Daemon) -> None:
         async with AsyncExitStack() as stack:
+            if isinstance(program, App):
+                await stack.enter_async_context(program.resources())  # first, so left last
             begun: list[Worker] = []
             stack.push_async_callback(_end_all, begun)
             for one in serving:
@@ -163,13 +169,17 @@ async def _end_all(workers: list[Worker]) -> None:
     await asyncio.gather(*(one.__aexit__(None, None, None) for one in workers))
 
 
-def _workers(brokers: Sequence[str], service: str | None, handler: str | None, app: str | None, options: dict[str, Any]) -> list[Worker]:
+def _workers(
+    brokers: Sequence[str], service: str | None, handler: str | None, app: App | ModuleType | None, options: dict[str, Any], name: str
+) -> list[Worker]:
     if app is not None:
         if service is not None or handler is not None:
             raise click.UsageError("--app brings services and handlers; leave --service and --handler out")
-        handlers = services_of(import_app(app))
+        if isinstance(app, App):
+            return app.workers(brokers, **options)
+        handlers = services_of(app)
         if not handlers:
-            raise HandlerNotFound(app, "decorates nothing with mdp.service")
+            raise HandlerNotFound(name, "decorates nothing with mdp.service")
         return [Worker(brokers, found, **options) for found in handlers]
     if service is None:
         raise click.UsageError("which service? give --service NAME or --app MODULE")

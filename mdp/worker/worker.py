@@ -128,6 +128,7 @@ class Worker:
         context: of the sockets; the worker has its own when left out.
         security: of its own context: `core.Curve` with the broker's key, or `core.Plain` with a name and password.
         socket_options: further options of the worker's sockets, e.g. CURVE keys.
+        around: takes the handler, whose arguments and result are bytes, and returns the one to call; see `mdp.App.middleware`.
         options: fields of `WorkerOptions`, by name; they override those of the decorator.
 
     Attributes:
@@ -152,6 +153,7 @@ class Worker:
         context: core.Context | None = None,
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
+        around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         **options: Any,
     ) -> None:
         mark = mark_of(handler if isinstance(service, str) else service)
@@ -173,6 +175,8 @@ class Worker:
                 described = description_of(handler, service, str(options.get("version", "")))
                 options["metadata"] = announced(described, options.get("metadata"))
                 handler = typed_handler(handler, name_of(handler))
+        if around is not None:
+            handler = around(handler)
         self._kind = kind_of(handler, inline=inline)
         self._handler = handler
         self._brokers = [broker] if isinstance(broker, str) else [*broker]

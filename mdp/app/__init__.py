@@ -1,0 +1,1 @@
+"""Programs of several services: with shared resources, middleware and dependencies."""
