@@ -26,6 +26,7 @@ from mdp.cluster.paired_broker import PairedBroker
 from mdp.commands.bench import Load, measure, measure_open, report
 from mdp.commands.broker_options import broker_of, lending_options, observe_options
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
+from mdp.commands.events import events, trace
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.top import top
 from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of
@@ -65,7 +66,7 @@ def main() -> None:
     """Majordomo: requests to named services, answered by any free worker."""
 
 
-for verb in (services, workers, check, describe, stub, dlq, top):
+for verb in (services, workers, check, describe, stub, dlq, top, events, trace):
     main.add_command(verb)
 
 

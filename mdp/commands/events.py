@@ -1,0 +1,139 @@
+"""Commands `mdp events show`, `mdp events tail` and `mdp trace`: a broker's event log on the terminal, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from core.daemon.command import SECONDS, Command, Group
+from core.daemon.exit_codes import RequestFailed
+from core.daemon.terminal import write_json
+from mdp.eventlog.files import read_events
+from mdp.eventlog.format import HEADER_BYTES, KINDS, Block, decode_blocks, decode_header, events_of
+from mdp.eventlog.tail import Place, end_of_log, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from mdp.eventlog.format import Event
+    from mdp.eventlog.tail import Run
+
+__all__ = ["events", "trace"]
+
+_DIRECTORY: Final = click.Path(exists=True, file_okay=False)
+_ID_CHARACTERS: Final = 16
+
+
+def _filters(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
+        click.option("--service", help="Only events of this service."),
+        click.option("--kind", type=click.Choice(sorted(KINDS.values())), help="Only events of this kind."),
+        click.argument("directory", type=_DIRECTORY),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(cls=Group)
+def events() -> None:
+    """Read the event log of a broker (`mdp broker --events`)."""
+
+
+@events.command(epilog="Example: mdp events show /var/log/mdp --kind failed --service total")
+@_filters
+def show(directory: str, kind: str | None, service: str | None, as_json: bool) -> None:
+    """Print the events in DIRECTORY, oldest first."""
+    for event in _chosen(read_events(directory), kind, service):
+        _print(event, as_json)
+
+
+@events.command(epilog="Example: mdp events tail /var/log/mdp --json")
+@_filters
+@click.option("--interval", type=SECONDS, default=0.5, help="Seconds between two looks at the log.")
+def tail(directory: str, kind: str | None, service: str | None, as_json: bool, interval: float) -> None:
+    """Print the events that are written to DIRECTORY from now on, until Ctrl-C."""
+    asyncio.run(_follow(directory, lambda event: _print(event, as_json), kind, service, interval))
+
+
+async def _follow(directory: str, take: Callable[[Event], None], kind: str | None, service: str | None, interval_s: float) -> None:
+    at = end_of_log(directory, Place(0, HEADER_BYTES), skip_lost=True)
+    while True:
+        for run in runs(directory, at, skip_lost=True):
+            for event in _chosen(_events_in(run), kind, service):
+                take(event)
+            at = Place(run.segment, run.end)
+        await asyncio.sleep(interval_s)
+
+
+@click.command(
+    cls=Command,
+    epilog="ID: 16 hex digits of a request, or part of the traceparent of its client. Example: mdp trace 4e1f00a2b3c4d5e6 /var/log/mdp",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.argument("request_id", metavar="ID")
+@click.argument("directory", type=_DIRECTORY)
+def trace(request_id: str, directory: str, as_json: bool) -> None:
+    """Print the way of the request with this ID, or of a trace, from the event log in DIRECTORY."""
+    found = [event for event in read_events(directory) if _is_of(event, request_id.lower())]
+    if not found:
+        raise RequestFailed(f"{request_id}: no event of it in {directory}")
+    for event in found:
+        if as_json:
+            _print(event, True)
+        else:
+            _print_way(event)
+
+
+def _is_of(event: Event, wanted: str) -> bool:
+    if len(wanted) == _ID_CHARACTERS and event.request_id == wanted:
+        return True
+    return len(wanted) >= _ID_CHARACTERS and wanted in event.text.lower()
+
+
+def _chosen(found: Iterable[Event], kind: str | None, service: str | None) -> Iterator[Event]:
+    for event in found:
+        if kind in (None, event.kind) and service in (None, event.service):
+            yield event
+
+
+def _events_in(run: Run) -> Iterator[Event]:
+    with run.path.open("rb") as file:
+        clock = decode_header(file.read(HEADER_BYTES))
+        file.seek(run.start)
+        octets = file.read(run.end - run.start)
+    for block in decode_blocks(octets, run.start):
+        if isinstance(block, Block):
+            yield from events_of(block, clock)
+
+
+def _moment(wall_us: int) -> str:
+    return datetime.fromtimestamp(wall_us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _ms(span_us: int | None) -> str:
+    return "-" if span_us is None else f"{span_us / 1000:.1f} ms"
+
+
+def _print(event: Event, as_json: bool) -> None:
+    if as_json:
+        write_json(event._asdict())
+        return
+    words = [_moment(event.time), f"{event.kind:<12}", event.service or "-", event.request_id or "-", f"worker {event.worker or '-'}"]
+    words += [f"queue {_ms(event.queue_us)}", f"service {_ms(event.service_us)}", event.code, event.text]
+    click.echo("  ".join(word for word in words if word))
+
+
+def _print_way(event: Event) -> None:
+    """Print the steps of one request, with the time since the one before."""
+    click.echo(f"request {event.request_id} of client {event.client or '-'} to {event.service}")
+    before = event.accepted_at
+    steps = [("accepted", event.accepted_at), (f"given to worker {event.worker}, attempt {event.attempts}", event.dispatched_at)]
+    for text, at in [*steps, (" ".join(filter(None, (event.kind, event.code))), event.time)]:
+        if at is not None:
+            click.echo(f"  {_moment(at)}  {'' if before is None else '+' + _ms(at - before):>12}  {text}")
+            before = at
+    click.echo(f"  {event.request_bytes} bytes asked, {event.reply_bytes} bytes answered{', ' + event.text if event.text else ''}")

@@ -1,0 +1,82 @@
+"""mdp.commands.events: the event log of a broker on the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from mdp.commands import events as commands
+from mdp.commands.main import main
+from mdp.eventlog.files import EventLogWriter
+from mdp.eventlog.format import ANSWERED, FAILED, Block
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mdp.eventlog.format import Event
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def block(kind: int, number: int, *, code: str = "", text: str = "") -> Block:
+    return Block(kind, 1, 100.0 + number, b"total", b"\1\2", b"\3", number.to_bytes(8, "big"), 2, 99.0, 99.5, 10, 20, code, text)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with EventLogWriter(tmp_path) as writer:
+        writer.append(block(ANSWERED, 1, text=PARENT))
+        writer.append(block(FAILED, 2, code="HANDLER_ERROR"))
+    return tmp_path
+
+
+def printed(*arguments: str) -> list[str]:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
+
+
+def test_show_and_its_filters(directory: Path) -> None:
+    first, second = printed("events", "show", str(directory))
+    assert "answered" in first
+    assert "0000000000000001" in first
+    assert "queue 500.0 ms" in first
+    assert "HANDLER_ERROR" in second
+    assert printed("events", "show", str(directory), "--kind", "failed") == [second]
+    assert printed("events", "show", str(directory), "--service", "other") == []
+    as_json = [json.loads(line) for line in printed("events", "show", "--json", str(directory))]
+    assert [(event["kind"], event["service"], event["reply_bytes"]) for event in as_json] == [
+        ("answered", "total", 20),
+        ("failed", "total", 20),
+    ]
+
+
+def test_trace_shows_the_steps_of_a_request(directory: Path) -> None:
+    way = printed("trace", "0000000000000002", str(directory))
+    assert way[0] == "request 0000000000000002 of client 03 to total"
+    assert [line.split("  ")[-1].strip() for line in way[1:4]] == ["accepted", "given to worker 0102, attempt 2", "failed HANDLER_ERROR"]
+    assert "+500.0 ms" in way[2]
+    assert printed("trace", PARENT[3:35], str(directory))[0].startswith("request 0000000000000001")
+    assert json.loads(printed("trace", "--json", "0000000000000001", str(directory))[0])["text"] == PARENT
+    result = CliRunner().invoke(main, ["trace", "00000000000000ff", str(directory)])
+    assert result.exit_code == 1
+    assert "no event of it" in result.output
+
+
+async def test_tail_prints_what_is_written_from_now_on(directory: Path) -> None:
+    seen: list[Event] = []
+    following = asyncio.ensure_future(commands._follow(str(directory), seen.append, None, "total", 0.001))
+    await asyncio.sleep(0)
+    with EventLogWriter(directory) as writer:
+        writer.append(block(ANSWERED, 3))
+    async with asyncio.timeout(60):
+        while not seen:
+            await asyncio.sleep(0.001)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert [event.request_id for event in seen] == ["0000000000000003"]
