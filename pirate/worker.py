@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.rpc.running_handlers import call, reply_frames
+from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 from core.rpc.service import Service
 from core.runtime import runtime, supervision
 from pirate.errors import SimulatedCrash
@@ -18,6 +17,7 @@ from pirate.ppp import checked_heartbeat_s
 from pirate.worker_session import CancelHandler, Close, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
 
 if TYPE_CHECKING:
+    import asyncio
     from collections import Counter
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -89,7 +89,7 @@ class Worker(Service):
         self._simple = simple
         self._session = WorkerSession(limits, runtime.current().chance().random)
         self._socket: core.Socket | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._running = RunningHandlers(1)
         self._stopping = False
 
     async def _start(self) -> None:
@@ -97,8 +97,7 @@ class Worker(Service):
 
     async def _stop(self) -> None:
         self._stopping = True
-        if self._task is not None:
-            await supervision.cancel_all([self._task])
+        await self._running.cancel()
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.close(linger=LINGER_MS)
@@ -120,9 +119,7 @@ class Worker(Service):
         The protocol has no message for leaving: what the queue sends before it notices is lost, and its client retries.
         """
         self._stopping = True
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=timeout_s)
-        return self._task is None or self._task.done()
+        return await self._running.drain(timeout_s)
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
@@ -138,8 +135,7 @@ class Worker(Service):
                 case StartHandler(body):
                     self._start_handler(body)
                 case CancelHandler():
-                    if self._task is not None:
-                        self._task.cancel()
+                    self._running.interrupt()
         if not self._stopping:
             self._wake_at(self._session.deadline())
 
@@ -190,15 +186,13 @@ class Worker(Service):
         if self._stopping:
             self.counters["request_draining"] += 1
             return
-        self._task = self._loop.create_task(self._handle(body))
-        self._task.add_done_callback(self._handled)
+        self._running.start(self._handle(body), ended=self._handled)
 
     async def _handle(self, body: list[bytes]) -> list[bytes]:
         return reply_frames(await call(self._handler, body))
 
-    def _handled(self, task: asyncio.Task[list[bytes]]) -> None:
+    def _handled(self, task: asyncio.Future[list[bytes]]) -> None:
         """Record the end of a handler. Its error is not the worker's, and the protocol cannot report it."""
-        self._task = None
         now = self._loop.time()
         error = None if task.cancelled() else task.exception()
         if isinstance(error, SimulatedCrash):

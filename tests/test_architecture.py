@@ -142,8 +142,6 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
     HANDLER: (
         "core/rpc/running_handlers.py start add_done_callback",
         "core/rpc/running_handlers.py start ensure_future",
-        "pirate/worker.py _start_handler add_done_callback",
-        "pirate/worker.py _start_handler create_task",
     ),
 }
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import mdp
+from core.machine.backoff import backoff_s
 from core.runtime import runtime
 from core.runtime.supervision import cancel_all
 from titanic.errors import (
@@ -107,7 +108,7 @@ class Ticket:
         loop = asyncio.get_running_loop()
         began = loop.time()
         ends = began + timeout if timeout is not None else None
-        pause, polls = RETRY_S, 0
+        faults = polls = 0
         while True:
             left = WAIT_S if ends is None else min(WAIT_S, ends - loop.time())
             if left <= 0:
@@ -115,14 +116,14 @@ class Ticket:
             try:
                 reply = self._reply_in(await self._look(left))
             except PASSING:
-                await asyncio.sleep(min(pause, left))
-                pause = min(2 * pause, POLL_MAX_S)
+                await asyncio.sleep(min(backoff_s(RETRY_S, POLL_MAX_S, faults), left))
+                faults += 1
                 continue
             if reply is not None:
                 return reply
             if not self._client.store_waits:
-                await asyncio.sleep(min(POLL_S * 2**polls, POLL_MAX_S, left))
-                polls = min(polls + 1, 10)
+                await asyncio.sleep(min(backoff_s(POLL_S, POLL_MAX_S, polls), left))
+                polls += 1
 
     async def _look(self, wait_s: float) -> Sequence[bytes]:
         """Wait at the store, or fetch where it has no titanic.wait."""

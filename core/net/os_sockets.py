@@ -11,10 +11,12 @@ import struct
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
 from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
+from core.machine.backoff import backoff_s
 from core.machine.socks import SocksError, SocksHandshake
 from core.runtime import runtime
 
@@ -287,13 +289,11 @@ async def open_ipc(connect: IpcConnect, factory: Callable[[], P]) -> P:
 
 async def _connect_unix(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
     """Connect without blocking; tries again while the backlog of the listener is full."""
-    delay_s = 0.001
-    while True:
+    for refusals in count():
         try:
             sock.connect(address)
         except BlockingIOError:
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, 0.1)
+            await asyncio.sleep(backoff_s(0.001, 0.1, refusals))
         else:
             return
 

@@ -57,5 +57,10 @@ class RunningHandlers:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         return not self._tasks
 
+    def interrupt(self) -> None:
+        """Cancel the handlers; they end later."""
+        for task in self._tasks:
+            task.cancel()
+
     async def cancel(self) -> None:
         await cancel_all(self._tasks)

@@ -46,3 +46,13 @@ async def test_cancelled_handlers_end() -> None:
     running.start(asyncio.Event().wait(), ended=lambda task: cancelled.append(task.cancelled()))
     await running.cancel()
     assert (cancelled, len(running)) == ([True], 0)
+
+
+async def test_interrupted_handlers_end_in_their_time() -> None:
+    running, cancelled = RunningHandlers(2), []
+    for _ in range(2):
+        running.start(asyncio.Event().wait(), ended=lambda task: cancelled.append(task.cancelled()))
+    running.interrupt()
+    assert len(running) == 2
+    assert await running.drain(60.0)
+    assert cancelled == [True, True]
