@@ -17,7 +17,7 @@ import core
 from bstar.errors import ClientClosed, MalformedMessage
 from bstar.machine.requester import Limits, Renew, Requester, ServerRequest
 from bstar.machine.wire import decode_reply_header, encode_request_header
-from core.rpc.client_engine import ClientEngine, settle_future
+from core.rpc.client_engine import ClientEngine
 from core.runtime import runtime
 from core.zmtp.frames import octets_of
 
@@ -35,16 +35,6 @@ __all__ = ["Client"]
 SERVERS: Final = ("primary", "backup")
 # Silent PINGs, one for each timeout, after which a connection is made again.
 PROBES: Final = 3
-
-
-class PendingFuture(ServerRequest):
-    """A request with a future."""
-
-    __slots__ = ()
-
-    def notify(self) -> None:
-        """Settle the future."""
-        settle_future(self, ClientClosed)
 
 
 class Client:
@@ -115,7 +105,7 @@ class Client:
             core.MessageTooLarge: (of the future) the request exceeds the limit of the server.
         """
         self._running()
-        pending = PendingFuture([frame if type(frame) is bytes else octets_of(frame) for frame in body], patience)
+        pending = ServerRequest([frame if type(frame) is bytes else octets_of(frame) for frame in body], patience)
         self._engine.submit(pending)
         return self._engine.reply_to(pending)
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import core
 from core.address import parse_connect
 from core.zmtp.frames import octets_of
-from freelance.engine import FreelanceEngine, PendingAgentFuture, PendingFuture
+from freelance.engine import FreelanceEngine
 from freelance.errors import ClientClosed, Overrun
-from freelance.models.agent import Agent, AgentLimits
+from freelance.models.agent import Agent, AgentLimits, AgentRequest
+from freelance.models.client_machine import FreelanceRequest
 from freelance.models.sequential import Sequential
 from freelance.models.server_list import Health
 from freelance.models.shotgun import Shotgun
@@ -144,7 +145,7 @@ class Client:
         try:
             if self._sequential is not None:
                 return await self._sequential.request(body, timeout)
-            pending = PendingFuture(body, timeout) if self._model == 2 else PendingAgentFuture(body, timeout)
+            pending = FreelanceRequest(body, timeout) if self._model == 2 else AgentRequest(body, timeout)
             reply: asyncio.Future[list[bytes]] = loop.create_future()  # half the cost of a `Reply`, which this coroutine does not need
             pending.caller = reply
             engine.submit(pending)

@@ -6,11 +6,11 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import core
-from core.rpc.client_engine import ClientEngine, settle_future
+from core.rpc.client_engine import ClientEngine
 from core.zmtp.decoder import decode_frames
 from freelance.errors import ClientClosed, TooLarge
-from freelance.models.agent import Agent, AgentRequest
-from freelance.models.client_machine import ENCODED_MAX, FreelanceRequest
+from freelance.models.agent import Agent
+from freelance.models.client_machine import ENCODED_MAX
 from freelance.models.shotgun import Shotgun
 
 if TYPE_CHECKING:
@@ -19,29 +19,9 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from core.zmtp.decoder import Message
 
-__all__ = ["FreelanceEngine", "PendingAgentFuture", "PendingFuture"]
+__all__ = ["FreelanceEngine"]
 
 Machine: TypeAlias = Agent | Shotgun
-
-
-class PendingFuture(FreelanceRequest):
-    """A request of model 2 with a future."""
-
-    __slots__ = ()
-
-    def notify(self) -> None:
-        """Settle the future."""
-        settle_future(self, ClientClosed)
-
-
-class PendingAgentFuture(AgentRequest):
-    """A request of model 3 with a future."""
-
-    __slots__ = ()
-
-    def notify(self) -> None:
-        """Settle the future."""
-        settle_future(self, ClientClosed)
 
 
 class FreelanceEngine(ClientEngine[Machine]):
@@ -148,8 +128,7 @@ class FreelanceEngine(ClientEngine[Machine]):
         # Hot path.
         machine = self.machine
         self._submitted = False
-        for pending in machine.receive(batch, self.clock()):
-            pending.notify()
+        self.notify(machine.receive(batch, self.clock()))
         if machine.outgoing or self._timer_at == inf:  # otherwise deadlines were only postponed
             self.flush_all()
 

@@ -10,7 +10,6 @@ full fail-over time of waiting, exactly as in the guide.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,7 +18,7 @@ from bstar.errors import ClientClosed, HandlerError, NoServer, Overrun
 from bstar.machine.ballot import HighestBallot
 from bstar.machine.fsm import State
 from bstar.machine.wire import ReplyHeader, ReplyKind, RequestHeader, RequestKind
-from core.machine.requests import QUEUED, SENT, PendingRequest, Requests
+from core.machine.requests import SENT, KeyedRequest, KeyedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,18 +53,15 @@ class Limits:
     waiting_max: int = 100_000
 
 
-class ServerRequest(PendingRequest):
-    """One open request.
+class ServerRequest(KeyedRequest):
+    """One open request; its key is its sequence number, the same each time it is sent.
 
     Attributes:
         deadline_s: after which it ends; None for that of the client.
-        sequence: its number at this client; the same each time it is sent.
         server: where it is in flight.
     """
 
-    __slots__ = ("deadline_s", "sequence", "server")
-
-    sequence: int
+    __slots__ = ("deadline_s", "server")
 
     def __init__(self, body: Sequence[bytes], deadline_s: float | None = None) -> None:
         super().__init__(body)
@@ -109,7 +105,7 @@ class Renew(NamedTuple):
     server: int
 
 
-class Requester(Requests[ServerRequest]):
+class Requester(KeyedRequests[ServerRequest]):
     """Requests of one client to one pair; calls return those that have ended.
 
     Args:
@@ -120,34 +116,26 @@ class Requester(Requests[ServerRequest]):
     Attributes:
         current: server that is tried first, 0 the primary, 1 the backup.
         highest: filter of replies by ballot.
-        counters: events by name.
         outgoing: what to send, and which sockets to replace, in order.
     """
 
     __slots__ = (
-        "_client", "_head_start", "_in_flight", "_limits", "_open", "_sequence", "_servers", "_settled", "_stock", "_window",
-        "counters", "current", "highest", "outgoing",
+        "_client", "_head_start", "_in_flight", "_limits", "_sequence", "_servers", "_stock", "_window", "current", "highest", "outgoing",
     )  # fmt: skip
 
     def __init__(self, client: int, limits: Limits, *, stock: bool = False) -> None:
-        super().__init__(limits.waiting_max)
+        super().__init__(limits.waiting_max, ClientClosed, NoServer)
         self.current = PRIMARY
         self.highest = HighestBallot()
-        self.counters: Counter[str] = Counter()
         self.outgoing: list[Send | Renew] = []
         self._client = client
         self._limits = limits
         self._stock = stock
         self._window = 1 if stock else limits.window
         self._sequence = 0
-        self._open: dict[int, ServerRequest] = {}
         self._in_flight = 0
-        self._settled: list[ServerRequest] = []  # since `_advance` returned them
         self._servers = (ServerState(-inf), ServerState(-inf))
         self._head_start = True
-
-    def __len__(self) -> int:
-        return len(self._open)
 
     def begin(self, now: float) -> None:
         """Begin to connect. The primary is tried first (BST-21); connecting may take as long as an answer."""
@@ -164,8 +152,8 @@ class Requester(Requests[ServerRequest]):
         if self.full:
             raise Overrun(self._limits.waiting_max)
         self._sequence += 1
-        pending.sequence = self._sequence
-        self._open[pending.sequence] = pending
+        pending.key = self._sequence
+        self._open[pending.key] = pending
         deadline_s = self._limits.deadline_s if pending.deadline_s is None else pending.deadline_s
         self.timeouts.start(pending, now, deadline_s, deadline_s)
         self._wait(pending)
@@ -173,16 +161,15 @@ class Requester(Requests[ServerRequest]):
 
     def cancel(self, pending: ServerRequest, now: float) -> None:
         """Forget a request; a later reply is counted as unknown."""
-        if pending.stage in (QUEUED, SENT):
-            self._end(pending, now)
-            self._send_waiting(now)
+        super().cancel(pending, now)
+        self._send_waiting(now)
 
     def refused(self, sequence: int, error: Exception, now: float) -> list[ServerRequest]:
         """Fail a request that its server does not take."""
         pending = self._open.get(sequence)
         if pending is not None:
             self.counters["too_large"] += 1
-            self._fail(pending, error, now)
+            self._fail(pending, now, error)
         return self._advance(now)
 
     def joined(self, server: int, now: float) -> list[ServerRequest]:
@@ -219,9 +206,10 @@ class Requester(Requests[ServerRequest]):
                 self._give_up_on(server, now)
         elif header.kind is ReplyKind.FAILED:
             self._answered_by(server)
-            self._fail(pending, HandlerError(body[0].decode("utf-8", "backslashreplace") if body else ""), now)
+            self._fail(pending, now, HandlerError(body[0].decode("utf-8", "backslashreplace") if body else ""))
         else:
-            self._finish(server, pending, body, now)
+            self._answered_by(server)
+            self._finish(pending, now, body)
         return self._advance(now)
 
     def receive_stock(self, server: int, body: list[bytes], now: float) -> list[ServerRequest]:
@@ -230,18 +218,13 @@ class Requester(Requests[ServerRequest]):
         if pending is None:
             self.counters["reply_unknown"] += 1
             return []
-        self._finish(server, pending, body, now)
+        self._answered_by(server)
+        self._finish(pending, now, body)
         return self._advance(now)
 
     def tick(self, now: float) -> list[ServerRequest]:
         """Do what is due."""
-        silent: set[int | None] = set()
-        for pending in self.timeouts.expired(now):
-            if now < pending.give_up_at:
-                silent.add(pending.server)
-            else:
-                self.counters["gave_up"] += 1
-                self._fail(pending, NoServer(attempts=pending.sent, after_s=now - pending.started_at), now)
+        silent = {pending.server for pending in self._give_up(now)}
         for server in (PRIMARY, BACKUP):
             if server not in silent:
                 continue
@@ -260,13 +243,6 @@ class Requester(Requests[ServerRequest]):
             return min(due, *(state.useful_at() for state in self._servers if state.up), inf)
         return due
 
-    def close(self, now: float) -> list[ServerRequest]:
-        """Fail and return all open requests."""
-        for pending in [*self._open.values()]:
-            self._fail(pending, ClientClosed(), now)
-        settled, self._settled = self._settled, []
-        return settled
-
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def _answered_by(self, server: int) -> None:
@@ -274,23 +250,11 @@ class Requester(Requests[ServerRequest]):
         state.silent_until = state.refused_until = -inf
         self._switch(server)
 
-    def _finish(self, server: int, pending: ServerRequest, body: list[bytes], now: float) -> None:
-        self._answered_by(server)
-        self._end(pending, now)
-        pending.reply = body
-        self._settled.append(pending)
-
-    def _fail(self, pending: ServerRequest, error: Exception, now: float) -> None:
-        self._end(pending, now)
-        pending.error = error
-        self._settled.append(pending)
-
     def _end(self, pending: ServerRequest, now: float) -> None:
-        del self._open[pending.sequence]
         if pending.server is not None:
             pending.server = None
             self._in_flight -= 1
-        self._settle(pending, now)
+        super()._end(pending, now)
 
     def _refused(self, server: int, pending: ServerRequest, header: ReplyHeader, now: float) -> None:
         self.counters["refused"] += 1
@@ -321,7 +285,7 @@ class Requester(Requests[ServerRequest]):
 
     def _take_back(self, again: Iterable[ServerRequest], now: float) -> None:
         """Let requests in flight wait before all others."""
-        oldest_first = sorted(again, key=lambda pending: pending.sequence)
+        oldest_first = sorted(again, key=lambda pending: pending.key)
         for pending in oldest_first:
             pending.server = None
             self._in_flight -= 1
@@ -337,8 +301,7 @@ class Requester(Requests[ServerRequest]):
     def _advance(self, now: float) -> list[ServerRequest]:
         """Send what waits; return the requests that have ended."""
         self._send_waiting(now)
-        settled, self._settled = self._settled, []
-        return settled
+        return self._updates()
 
     def _send_waiting(self, now: float) -> None:
         server = self._choose(now)
@@ -350,5 +313,5 @@ class Requester(Requests[ServerRequest]):
             self._in_flight += 1
             self.timeouts.restart(pending, now, self._limits.timeout_s)
             self.counters["sent"] += 1
-            header = RequestHeader(RequestKind.REQUEST, self._client, pending.sequence, self.highest.seen)
+            header = RequestHeader(RequestKind.REQUEST, self._client, pending.key, self.highest.seen)
             self.outgoing.append(Send(server, header, pending.body))

@@ -5,7 +5,7 @@
                   └──────────────────────── to be sent again ───────────────────┘
 
 The machines of all clients derive from `Requests`; when and where a request is sent is theirs. They settle a request by its fields and
-return it, and `PendingRequest.notify` tells the caller.
+return it; the shell notifies the caller (`core.rpc.client_engine`).
 
 Almost all requests of a client have the same time limit. Requests with the same limit are in one *bucket*, ordered by due time, so the
 first entries of all buckets are the next to expire. A bucket is a dictionary used as an ordered set: entering and leaving cost one
@@ -16,7 +16,7 @@ like the rest of a deadline, have no bucket but a heap.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BUCKETS_MAX", "FRESH", "QUEUED", "SENT", "SETTLED", "PendingRequest", "Requests", "Timeouts", "settle"]
+    from core.errors import ClientClosed, NoReply
+
+__all__ = ["BUCKETS_MAX", "FRESH", "QUEUED", "SENT", "SETTLED", "KeyedRequest", "KeyedRequests", "PendingRequest", "Requests", "Timeouts"]
+__all__ += ["settle"]
 
 # Stages of a request.
 FRESH: Final = 0  # not submitted to a machine yet
@@ -42,7 +45,7 @@ _SETTLED_MIN: Final = 64
 
 
 class PendingRequest:
-    """One request, from its call to its end; subclasses notify the caller.
+    """One request, from its call to its end.
 
     Attributes:
         body: body frames.
@@ -73,9 +76,6 @@ class PendingRequest:
         self.sent: int = 0
         self.reply: list[bytes] | None = None
         self.error: Exception | None = None
-
-    def notify(self) -> None:
-        """Notify the caller that the request is settled, or that there is something to take."""
 
 
 P = TypeVar("P", bound=PendingRequest)
@@ -255,6 +255,83 @@ class Requests(Generic[P]):
         if pending.stage == QUEUED:
             self._waiting -= 1
         settle(pending, now)
+
+
+class KeyedRequest(PendingRequest):
+    """A request of `KeyedRequests`; its machine gives it a key when it is submitted."""
+
+    __slots__ = ("key",)
+
+    key: Any
+
+
+K = TypeVar("K", bound=KeyedRequest)
+
+
+class KeyedRequests(Requests[K]):
+    """Open requests whose replies name them by key. Calls of the machine return the requests that have ended since the last one.
+
+    Args:
+        waiting_max: requests that may wait.
+        closed: error of requests that are open at the end.
+        no_reply: error of requests without a reply in time.
+
+    Attributes:
+        counters: events by name.
+    """
+
+    __slots__ = ("_closed", "_no_reply", "_open", "_settled", "counters")
+
+    def __init__(self, waiting_max: int, closed: type[ClientClosed], no_reply: type[NoReply]) -> None:
+        super().__init__(waiting_max)
+        self.counters: Counter[str] = Counter()
+        self._closed = closed
+        self._no_reply = no_reply
+        self._open: dict[Any, K] = {}  # by key
+        self._settled: list[K] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def cancel(self, pending: K, now: float) -> None:
+        """Forget a request, if it is open; a reply that still comes is one to an unknown key."""
+        if pending.stage in (QUEUED, SENT):
+            self._end(pending, now)
+
+    def close(self, now: float) -> list[K]:
+        """Fail and return all open requests."""
+        for pending in [*self._open.values()]:
+            self._fail(pending, now, self._closed())
+        return self._updates()
+
+    def _give_up(self, now: float) -> list[K]:
+        """Fail the requests whose last time limit is over; return those whose present one is."""
+        others = []
+        for pending in self.timeouts.expired(now):
+            if now < pending.give_up_at:
+                others.append(pending)
+            else:
+                self.counters["gave_up"] += 1
+                self._fail(pending, now, self._no_reply(attempts=pending.sent, after_s=now - pending.started_at))
+        return others
+
+    def _finish(self, pending: K, now: float, reply: list[bytes]) -> None:
+        self._end(pending, now)
+        pending.reply = reply
+        self._settled.append(pending)
+
+    def _fail(self, pending: K, now: float, error: Exception) -> None:
+        self._end(pending, now)
+        pending.error = error
+        self._settled.append(pending)
+
+    def _end(self, pending: K, now: float) -> None:
+        del self._open[pending.key]
+        self._settle(pending, now)
+
+    def _updates(self) -> list[K]:
+        settled, self._settled = self._settled, []
+        return settled
 
 
 def settle(pending: PendingRequest, now: float) -> None:

@@ -30,20 +30,11 @@ __all__ = ["ClientEngine", "ClientMachine", "Reply", "settle_future"]
 class ClientMachine(Protocol):
     """The machine of a client, as its shell sees it; see `core.machine.requests`."""
 
-    def submit(self, pending: Any, now: float) -> None:
-        """Take a request, and send it if that is possible now; raises an error if too many wait."""
-
-    def cancel(self, pending: Any, now: float) -> None:
-        """Settle a request without a result; do nothing when it is settled."""
-
-    def tick(self, now: float) -> list[Any]:
-        """Do what is due; return the requests that were settled."""
-
-    def deadline(self) -> float:
-        """Return when `tick` is due, inf for never."""
-
-    def close(self, now: float) -> list[Any]:
-        """Fail and return all open requests, because the client was closed."""
+    def submit(self, pending: Any, now: float) -> None: ...  # send a request if that is possible now; raises if too many wait
+    def cancel(self, pending: Any, now: float) -> None: ...  # settle it without a result; nothing when it is settled
+    def tick(self, now: float) -> list[Any]: ...  # do what is due; returns the requests that were settled
+    def deadline(self) -> float: ...  # when `tick` is due, inf for never
+    def close(self, now: float) -> list[Any]: ...  # fail and return all open requests, because the client was closed
 
 
 M = TypeVar("M", bound=ClientMachine)
@@ -55,7 +46,7 @@ class ClientEngine(ABC, Generic[M]):
     Args:
         machine: of the client.
         name: of the client, for the timer and for error texts.
-        closed: makes the error for requests after the end.
+        closed: error of requests after the end, made without arguments.
         context: of the sockets; the engine has its own when None.
         security: of the engine's own context.
         socket_options: of the sockets.
@@ -76,7 +67,7 @@ class ClientEngine(ABC, Generic[M]):
         self,
         machine: M,
         name: str,
-        closed: Callable[[], Exception],
+        closed: type[Exception],
         context: Context | None,
         security: Secured | None,
         socket_options: Mapping[str, Any] | None,
@@ -88,7 +79,7 @@ class ClientEngine(ABC, Generic[M]):
         self.closed = False
         self.socket_options: dict[str, Any] = dict(socket_options or {})
         self._name = name
-        self._closed_error = closed
+        self._closed = closed
         self._submitted = False  # something, since the last message of a peer or end of an iteration
         self._end_scheduled = False  # `_end_iteration` will be called
         self._security = only_one(context, security)
@@ -106,7 +97,7 @@ class ClientEngine(ABC, Generic[M]):
             ClientClosed: the client was closed.
         """
         if self.closed:
-            raise self._closed_error()
+            raise self._closed
         if self.loop is None:
             self.loop = asyncio.get_running_loop()
             self.clock = clock_of(self.loop)
@@ -125,7 +116,7 @@ class ClientEngine(ABC, Generic[M]):
             RuntimeError: called on another loop than the first time.
         """
         if self.closed:
-            raise self._closed_error()
+            raise self._closed
         if self._end_scheduled:
             return False
         loop = self.loop or self.start()
@@ -175,11 +166,11 @@ class ClientEngine(ABC, Generic[M]):
             self.flush_all()
 
     def reply_to(self, pending: PendingRequest) -> Reply:
-        """Return the future of a request that was submitted; `settle_future` is what notifies it."""
+        """Return the future of a request that was submitted."""
         pending.caller = reply = Reply(loop=self.loop)
         reply.engine, reply.request = self, pending
         if pending.stage == SETTLED:  # already, by the call that submitted it
-            pending.notify()
+            self.notify((pending,))
         return reply
 
     def flush_all(self) -> None:
@@ -231,11 +222,10 @@ class ClientEngine(ABC, Generic[M]):
         self.notify(updates)
         self.flush_all()
 
-    @staticmethod
-    def notify(updates: Iterable[PendingRequest]) -> None:
-        """Notify the callers of requests."""
+    def notify(self, updates: Iterable[PendingRequest]) -> None:
+        """Notify the callers of requests: settle their futures."""
         for pending in updates:
-            pending.notify()
+            settle_future(pending, self._closed)
 
     def _end_iteration(self) -> None:
         self._end_scheduled = self._submitted = False

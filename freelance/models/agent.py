@@ -190,7 +190,7 @@ class Agent(ClientMachine[AgentRequest]):
 
     def tick(self, now: float) -> list[AgentRequest]:
         """Do what is due."""
-        late = self._give_up(self.timeouts.expired(now), now)
+        late = self._give_up(now)
         pings, dead = self.servers.tick(now)
         if self.servers.postponed:
             self.counters["verdict_postponed"] = self.servers.postponed

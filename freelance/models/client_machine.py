@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from core.machine.requests import QUEUED, SENT, PendingRequest, Requests
+from core.machine.requests import SENT, KeyedRequest, KeyedRequests
 from core.zmtp.decoder import LAST_HEADERS, MORE_HEADERS, encode_prefix
 from freelance.errors import ClientClosed, NoServer
 from freelance.models.flp import control_frame
@@ -22,23 +21,21 @@ ENCODED_MAX: Final = 255  # bytes of a body of one frame that is encoded once, f
 WAITING_MAX: Final = 2**63  # the client limits the outstanding requests, and none of them is refused here
 
 
-class FreelanceRequest(PendingRequest):
-    """One request until its end.
+class FreelanceRequest(KeyedRequest):
+    """One request until its end; its key is its control frame.
 
     Args:
         body: frames.
         timeout_s: for the whole request; None for that of the client.
 
     Attributes:
-        control: its control frame, once it was submitted.
         asked: every server it was sent to; a reply of another is not accepted.
         message: to send, encoded or as frames.
         refused: servers that do not take a request so large over their current connection.
     """
 
-    __slots__ = ("asked", "control", "message", "refused", "timeout_s")
+    __slots__ = ("asked", "message", "refused", "timeout_s")
 
-    control: bytes
     message: Message | bytes
 
     def __init__(self, body: Sequence[bytes], timeout_s: float | None = None) -> None:
@@ -51,7 +48,7 @@ class FreelanceRequest(PendingRequest):
 R = TypeVar("R", bound=FreelanceRequest)
 
 
-class ClientMachine(Requests[R]):
+class ClientMachine(KeyedRequests[R]):
     """Requests of one client.
 
     Args:
@@ -59,44 +56,24 @@ class ClientMachine(Requests[R]):
         timeout_s: of a request that has none of its own.
 
     Attributes:
-        counters: what was sent, dropped, given up, by name.
         outgoing: (server, frames, or the encoded message) to send, in order.
     """
 
-    __slots__ = ("_envelope", "_head", "_number", "_open", "_settled", "_timeout_s", "counters", "outgoing")
+    __slots__ = ("_envelope", "_head", "_number", "_timeout_s", "outgoing")
 
     def __init__(self, envelope: Sequence[bytes], timeout_s: float) -> None:
-        super().__init__(WAITING_MAX)
-        self.counters: Counter[str] = Counter()
+        super().__init__(WAITING_MAX, ClientClosed, NoServer)
         self.outgoing: list[tuple[bytes, Message | bytes]] = []
         self._envelope = [*envelope]
         self._head = encode_prefix(envelope)
         self._timeout_s = timeout_s
         self._number = 0
-        self._open: dict[bytes, R] = {}  # by control frame
-        self._settled: list[R] = []  # since `_updates` was called
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def cancel(self, pending: R, now: float) -> None:
-        """Forget a request; a reply that still comes is counted as unknown."""
-        if pending.stage in (QUEUED, SENT):
-            self._end(pending, now)
-
-    def close(self, now: float) -> list[R]:
-        """Fail and return all open requests."""
-        for pending in [*self._open.values()]:
-            self._end(pending, now)
-            pending.error = ClientClosed()
-            self._settled.append(pending)
-        return self._updates()
 
     def _begin(self, pending: R, now: float, step_s: float) -> None:
         """Number a request, and begin its time: `step_s` to its first event, which its end may precede."""
         # Hot path.
         self._number = number = self._number + 1
-        pending.control = control = control_frame(number)
+        pending.key = control = control_frame(number)
         pending.stage = SENT
         self._open[control] = pending
         body = pending.body
@@ -106,20 +83,10 @@ class ClientMachine(Requests[R]):
             pending.message = [*self._envelope, control, *body]
         self.timeouts.start(pending, now, step_s, self._timeout_s if pending.timeout_s is None else pending.timeout_s)
 
-    def _end(self, pending: R, now: float) -> None:
-        del self._open[pending.control]
-        self._settle(pending, now)
-
     def _refuse(self, pending: R, now: float) -> None:
         """Fail a request that no connected server takes."""
-        self._end(pending, now)
-        pending.error = next(iter(pending.refused.values()))
         self.counters["too_large"] += 1
-        self._settled.append(pending)
-
-    def _updates(self) -> list[R]:
-        settled, self._settled = self._settled, []
-        return settled
+        self._fail(pending, now, next(iter(pending.refused.values())))
 
     def _unsent(self, name: bytes, control: bytes, error: TooLarge) -> R | None:
         """Record that a copy was too large for its server; return its request, None if it has ended."""
@@ -142,21 +109,5 @@ class ClientMachine(Requests[R]):
         if name not in pending.asked:
             self.counters["reply_unasked"] += 1
             return False
-        del self._open[control]
-        self._settle(pending, now)
-        pending.reply = reply
-        self._settled.append(pending)
+        self._finish(pending, now, reply)
         return True
-
-    def _give_up(self, late: list[R], now: float) -> list[R]:
-        """Fail the requests whose time is over; return the others."""
-        others = []
-        for pending in late:
-            if now < pending.give_up_at:
-                others.append(pending)
-                continue
-            self._end(pending, now)
-            self.counters["gave_up"] += 1
-            pending.error = NoServer(attempts=pending.sent, after_s=now - pending.started_at)
-            self._settled.append(pending)
-        return others

@@ -105,7 +105,7 @@ class Shotgun(ClientMachine[FreelanceRequest]):
 
     def tick(self, now: float) -> list[FreelanceRequest]:
         """Do what is due."""
-        self._give_up(self.timeouts.expired(now), now)
+        self._give_up(now)
         return self._updates()
 
     def deadline(self) -> float:

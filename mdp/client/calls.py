@@ -156,6 +156,9 @@ class PendingRequest(requests.PendingRequest):
         self.error = None
         self.parts: deque[list[bytes]] | None = None  # PARTIALs not taken yet
 
+    def notify(self) -> None:
+        """Notify the caller that the request is settled, or that there are parts to take; see subclasses."""
+
 
 def body_frames(frames: Sequence[Any]) -> tuple[bytes, ...]:
     """Return body frames as `bytes`; other buffers are copied.

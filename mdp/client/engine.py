@@ -14,7 +14,7 @@ from mdp.session.reconnector import Reconnector
 from mdp.wire.commands import V03
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import core
     from core.security.credentials import Secured
@@ -70,6 +70,11 @@ class MdpEngine(ClientEngine[Machine]):
     def limits(self) -> PeerLimits | None:
         """Limits the broker has announced."""
         return None if self._transport is None else self._transport.limits
+
+    def notify(self, updates: Iterable[Any]) -> None:
+        """Notify the callers of requests, each in its way: a future, a callback, an iterator."""
+        for pending in updates:
+            pending.notify()
 
     def flush(self) -> None:
         """Send the messages of the machine."""

@@ -63,7 +63,7 @@ class WatchedRequester:
         pending = ServerRequest(body, deadline_s)
         self.machine.submit(pending, now)
         self.asked.append(pending)
-        return pending.sequence, self.effects([])
+        return pending.key, self.effects([])
 
     def withdraw(self, sequence: int, now: float) -> list[RequesterEffect]:
         self.machine.cancel(self.asked[sequence - 1], now)
@@ -94,12 +94,12 @@ class WatchedRequester:
         for pending in settled:
             if pending.error is None:
                 assert pending.reply is not None
-                done.append(Finished(pending.sequence, pending.reply))
+                done.append(Finished(pending.key, pending.reply))
             elif isinstance(pending.error, HandlerError):
-                done.append(Failed(pending.sequence, pending.error.reason))
+                done.append(Failed(pending.key, pending.error.reason))
             else:
                 assert isinstance(pending.error, NoServer)
-                done.append(GaveUp(pending.sequence, pending.error.attempts, pending.error.after_s))
+                done.append(GaveUp(pending.key, pending.error.attempts, pending.error.after_s))
         done += self.machine.outgoing
         self.machine.outgoing = []
         return done

@@ -56,7 +56,7 @@ class Watched:
         pending = self.kind(body, timeout_s)
         self.machine.submit(pending, now)
         self.asked.append(pending)
-        return int(pending.control), self.effects([])
+        return int(pending.key), self.effects([])
 
     def withdraw(self, number: int, now: float = 0.0) -> None:
         self.machine.cancel(self.asked[number - 1], now)
@@ -88,7 +88,7 @@ class Watched:
     def effects(self, settled: Iterable[FreelanceRequest]) -> list[Effect]:
         done: list[Effect] = []
         for pending in settled:
-            number = int(pending.control)
+            number = int(pending.key)
             if pending.error is None:
                 assert pending.reply is not None
                 done.append(Finished(number, pending.reply))

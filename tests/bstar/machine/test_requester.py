@@ -324,8 +324,8 @@ def test_a_walk_ends_every_request_once_and_counts_what_is_in_flight(seed: int, 
             case 4 if one.asked:
                 pending = chance.choice(one.asked)
                 if pending.stage != SETTLED:
-                    ended.add(pending.sequence)
-                note(one.withdraw(pending.sequence, now))
+                    ended.add(pending.key)
+                note(one.withdraw(pending.key, now))
             case 5:
                 note(one.tick(now))
             case 6 if not stock:

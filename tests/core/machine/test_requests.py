@@ -7,7 +7,19 @@ from weakref import WeakSet
 
 import pytest
 
-from core.machine.requests import BUCKETS_MAX, QUEUED, SENT, SETTLED, PendingRequest, Requests, Timeouts, settle
+from core.errors import ClientClosed, NoReply
+from core.machine.requests import (
+    BUCKETS_MAX,
+    QUEUED,
+    SENT,
+    SETTLED,
+    KeyedRequest,
+    KeyedRequests,
+    PendingRequest,
+    Requests,
+    Timeouts,
+    settle,
+)
 
 
 class Weak(PendingRequest):
@@ -238,3 +250,73 @@ def test_what_was_cancelled_while_it_waited_does_not_stay_in_memory() -> None:
     gc.collect()
     assert len(alive) < 200
     assert len(machine.take_all()) == 10
+
+
+class Keyed(KeyedRequests[KeyedRequest]):
+    """Sends everything at once."""
+
+    def __init__(self) -> None:
+        super().__init__(100, ClientClosed, Late)
+
+    def submit(self, pending: KeyedRequest, now: float, timeout_s: float, deadline_s: float) -> None:
+        pending.key = len(self._open)
+        while pending.key in self._open:
+            pending.key += 1
+        pending.stage = SENT
+        pending.sent += 1
+        self._open[pending.key] = pending
+        self.timeouts.start(pending, now, timeout_s, deadline_s)
+
+    def finish(self, key: int, now: float) -> list[KeyedRequest]:
+        if key in self._open:
+            self._finish(self._open[key], now, [b"%d" % key])
+        return self._updates()
+
+    def tick(self, now: float) -> list[KeyedRequest]:
+        for pending in self._give_up(now):
+            assert pending.due <= now < pending.give_up_at
+            pending.sent += 1
+            self.timeouts.restart(pending, now, 1.0)
+        return self._updates()
+
+
+class Late(NoReply):
+    text = "{attempts} in {after_s}"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_walk_ends_each_keyed_request_once_and_in_time(seed: int) -> None:
+    chance = random.Random(seed)
+    machine, now = Keyed(), 0.0
+    asked: list[KeyedRequest] = []
+    ended: list[KeyedRequest] = []
+    cancelled: list[KeyedRequest] = []
+    for _ in range(2000):
+        now += chance.choice((0.0, 0.1, 0.7))
+        match chance.randrange(4):
+            case 0:
+                pending = KeyedRequest([])
+                asked.append(pending)
+                machine.submit(pending, now, chance.choice((0.5, 1.0)), chance.choice((0.2, 3.0)))
+            case 1:
+                ended += machine.finish(chance.randrange(10), now)
+            case 2 if asked:
+                pending = chance.choice(asked)
+                if pending.stage != SETTLED:
+                    cancelled.append(pending)
+                machine.cancel(pending, now)
+            case _:
+                late = machine.tick(now)
+                assert all(pending.give_up_at <= now for pending in late)
+                ended += late
+        still = [pending for pending in asked if pending.stage != SETTLED]
+        assert len(machine) == len(still) == len(machine.timeouts)
+    still = [pending for pending in asked if pending.stage != SETTLED]
+    closed = machine.close(now)
+    assert closed == still
+    assert machine.close(now) == []
+    assert {type(pending.error) for pending in closed} <= {ClientClosed}
+    assert len(ended) + len(cancelled) + len(closed) == len(asked) == len({*ended, *cancelled, *closed})
+    assert all((pending.reply is None) != (pending.error is None) for pending in ended)
+    assert {type(pending.error) for pending in ended} == {type(None), Late}
+    assert machine.counters["gave_up"] == sum(pending.error is not None for pending in ended)

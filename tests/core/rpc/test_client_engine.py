@@ -10,53 +10,50 @@ import pytest
 
 from core.errors import ClientClosed
 from core.machine.requests import SENT, PendingRequest, Requests
-from core.rpc.client_engine import ClientEngine, settle_future
+from core.rpc.client_engine import ClientEngine
 from tests.scenes.waiting import eventually
 
 
-class Asked(PendingRequest):
-    def notify(self) -> None:
-        settle_future(self, ClientClosed)
-
-
-class Machine(Requests[Asked]):
+class Machine(Requests[PendingRequest]):
     """Sends everything at once."""
 
     def __init__(self) -> None:
         super().__init__(100)
-        self.outgoing: list[Asked] = []
-        self.open: list[Asked] = []
-        self.cancelled: list[Asked] = []
+        self.outgoing: list[PendingRequest] = []
+        self.open: list[PendingRequest] = []
+        self.cancelled: list[PendingRequest] = []
 
-    def submit(self, pending: Asked, now: float) -> None:
+    def submit(self, pending: PendingRequest, now: float) -> None:
         self.timeouts.start(pending, now, float(pending.body[0]))
         pending.stage = SENT
         self.outgoing.append(pending)
         self.open.append(pending)
 
-    def end(self, pending: Asked, now: float, *, reply: list[bytes] | None = None, error: Exception | None = None) -> Asked:
+    def end(
+        self, pending: PendingRequest, now: float, *, reply: list[bytes] | None = None, error: Exception | None = None
+    ) -> PendingRequest:
         self.open.remove(pending)
         self._settle(pending, now)
         pending.reply, pending.error = reply, error
         return pending
 
-    def cancel(self, pending: Asked, now: float) -> None:
+    def cancel(self, pending: PendingRequest, now: float) -> None:
         self.cancelled.append(self.end(pending, now))
 
-    def tick(self, now: float) -> list[Asked]:
+    def tick(self, now: float) -> list[PendingRequest]:
         return [self.end(pending, now, error=TimeoutError()) for pending in self.timeouts.expired(now)]
 
     def deadline(self) -> float:
         return self.timeouts.wake_at
 
-    def close(self, now: float) -> list[Asked]:
+    def close(self, now: float) -> list[PendingRequest]:
         return [self.end(pending, now, error=ClientClosed()) for pending in [*self.open]]
 
 
 class Engine(ClientEngine[Machine]):
     def __init__(self, **options: Any) -> None:
         super().__init__(Machine(), "test", ClientClosed, options.get("context"), options.get("security"), {})
-        self.writes: list[list[Asked]] = []
+        self.writes: list[list[PendingRequest]] = []
         self.ended = False
 
     def _connect(self) -> None:
@@ -71,7 +68,7 @@ class Engine(ClientEngine[Machine]):
         self.ended = True
 
     def ask(self, timeout_s: bytes = b"1000") -> asyncio.Future[list[bytes]]:
-        pending = Asked([timeout_s])
+        pending = PendingRequest([timeout_s])
         self.submit(pending)
         return self.reply_to(pending)
 
@@ -109,7 +106,7 @@ async def test_a_cancelled_future_withdraws_its_request_once() -> None:
     (pending,) = engine.machine.open
     engine.machine.end(pending, 0.0, reply=[])
     assert other.cancel()  # settled, and the caller not notified yet
-    pending.notify()
+    engine.notify([pending])
     assert len(engine.machine.cancelled) == 1
     await engine.close()
 

@@ -174,8 +174,8 @@ def test_a_walk_ends_every_request_once(seed: int, model: int) -> None:
             case 4 if made.asked:
                 pending = made.asked[chance.randrange(len(made.asked))]
                 if pending.stage != SETTLED:
-                    ended.add(int(pending.control))
-                made.withdraw(int(pending.control), now)
+                    ended.add(int(pending.key))
+                made.withdraw(int(pending.key), now)
             case 5:
                 note(made.tick(now))
             case _:
