@@ -18,7 +18,7 @@ from bstar.errors import ClientClosed, MalformedMessage
 from bstar.machine.requester import Limits, Renew, Requester, ServerRequest
 from bstar.machine.wire import decode_reply_header, encode_request_header
 from core.rpc.client_engine import ClientEngine
-from core.runtime import runtime
+from core.runtime import runtime, supervision
 from core.zmtp.frames import octets_of
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class PairEngine(ClientEngine[Requester]):
         socket_options: Mapping[str, Any] | None,
     ) -> None:
         super().__init__(machine, "bstar", ClientClosed, context, security, socket_options)
+        self._ticker = supervision.current().timer("bstar client clock", self._tick)
         self._endpoints = endpoints
         self._stock = stock
         self._on_switch = on_switch

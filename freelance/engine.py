@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import core
 from core.rpc.client_engine import ClientEngine
+from core.runtime import supervision
 from core.zmtp.decoder import decode_frames
 from freelance.errors import ClientClosed, TooLarge
 from freelance.models.agent import Agent
@@ -49,6 +50,7 @@ class FreelanceEngine(ClientEngine[Machine]):
         socket_options: Mapping[str, Any] | None,
     ) -> None:
         super().__init__(machine, "freelance", ClientClosed, context, security, socket_options)
+        self._ticker = supervision.current().timer("freelance client clock", self._tick)
         self._model = model
         self._endpoints = [*endpoints]
         self._alias = alias

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from core.machine.deadlines import TIMER_S_MIN
 from core.machine.requests import SETTLED, PendingRequest
-from core.runtime import runtime, supervision
+from core.runtime import runtime
 from core.runtime.event_loop import clock_of
 from core.security.credentials import context_for, only_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from core.runtime.supervision import Timer
     from core.security.credentials import Secured
     from core.sockets.context import Context
 
@@ -41,11 +42,11 @@ M = TypeVar("M", bound=ClientMachine)
 
 
 class ClientEngine(ABC, Generic[M]):
-    """Runs the machine of one client.
+    """Runs the machine of one client. Subclasses make `_ticker`, a supervised timer under a name of their own that calls `_tick`.
 
     Args:
         machine: of the client.
-        name: of the client, for the timer and for error texts.
+        name: of the package, for error texts.
         closed: error of requests after the end, made without arguments.
         context: of the sockets; the engine has its own when None.
         security: of the engine's own context.
@@ -62,6 +63,8 @@ class ClientEngine(ABC, Generic[M]):
     Raises:
         TypeError: both context and security were given.
     """
+
+    _ticker: Timer
 
     def __init__(
         self,
@@ -85,7 +88,6 @@ class ClientEngine(ABC, Generic[M]):
         self._security = only_one(context, security)
         self._owns_context = context is None
         self._given_context = context
-        self._ticker = supervision.current().timer(f"{name} client clock", self._tick)
         self._timer_at = inf
 
     # ------------------------------------------------------------------------------------------------------------ callers

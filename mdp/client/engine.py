@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from core.rpc.client_engine import ClientEngine
+from core.runtime import supervision
 from mdp.client.connections import LockstepTransport, PipelinedTransport
 from mdp.client.pending import ClientClosed, RequesterCounters
 from mdp.client.requester import Requester, numbers_from
@@ -65,6 +66,7 @@ class MdpEngine(ClientEngine[Machine]):
         self._timeouts = machine.timeouts
         self._transport: Transport[Any] | None = None
         super().__init__(machine, "mdp", ClientClosed, context, security, socket_options)
+        self._ticker = supervision.current().timer("mdp client clock", self._tick)
 
     @property
     def limits(self) -> PeerLimits | None:

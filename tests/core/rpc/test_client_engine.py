@@ -11,6 +11,7 @@ import pytest
 from core.errors import ClientClosed
 from core.machine.requests import SENT, PendingRequest, Requests
 from core.rpc.client_engine import ClientEngine
+from core.runtime import supervision
 from tests.scenes.waiting import eventually
 
 
@@ -53,6 +54,7 @@ class Machine(Requests[PendingRequest]):
 class Engine(ClientEngine[Machine]):
     def __init__(self, **options: Any) -> None:
         super().__init__(Machine(), "test", ClientClosed, options.get("context"), options.get("security"), {})
+        self._ticker = supervision.current().timer("test client clock", self._tick)
         self.writes: list[list[PendingRequest]] = []
         self.ended = False
 
