@@ -269,7 +269,9 @@ K = TypeVar("K", bound=KeyedRequest)
 
 
 class KeyedRequests(Requests[K]):
-    """Open requests whose replies name them by key. Calls of the machine return the requests that have ended since the last one.
+    """Open requests whose replies name them by key.
+
+    Calls of the machine return the requests that have ended since the last call.
 
     Args:
         waiting_max: requests that may wait.

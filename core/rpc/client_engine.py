@@ -42,7 +42,9 @@ M = TypeVar("M", bound=ClientMachine)
 
 
 class ClientEngine(ABC, Generic[M]):
-    """Runs the machine of one client. Subclasses make `_ticker`, a supervised timer under a name of their own that calls `_tick`.
+    """Runs the machine of one client.
+
+    Subclasses make `_ticker`, a supervised timer under a name of their own that calls `_tick`.
 
     Args:
         machine: of the client.
