@@ -95,6 +95,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/cli.py os.open",
         "mdp/commands/bench.py time.perf_counter",
         "mdp/commands/open_loop.py time.perf_counter",
+        "mdp/commands/events.py open",
         "mdp/commands/top.py time.monotonic",
         "peering/simulation.py random.Random",
         "peering/simulation.py tempfile.TemporaryDirectory",
