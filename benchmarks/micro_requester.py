@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from core.zmtp.decoder import decode_frames, encode_message
+from core.zmtp.decoder import Decoder, decode_frames, encode_message
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
@@ -14,7 +14,6 @@ from mdp.wire.commands import CLIENT_FINAL_03, ID_BYTES
 BATCH = 200
 ROUNDS = 500
 REPEATS = 7
-LONGEST = 2048  # bytes of a message that may be taken before it is decoded
 
 
 def seconds_per_request(in_flight: int) -> float:
@@ -35,9 +34,8 @@ def seconds_per_request(in_flight: int) -> float:
         ids += [decode_frames(octets)[0][-ID_BYTES:] for octets in outgoing if isinstance(octets, bytes)]
         replies = b"".join(encode_message([CLIENT_FINAL_03 + id, b"x" * 16]) for id in ids[:BATCH])
         del ids[:BATCH]
-        settled: list[PendingRequest] = []
         began = time.thread_time()
-        requester.express(replies, LONGEST, now, settled)
+        settled = requester.receive(Decoder(on_command=lambda _: None).feed(replies).messages(), now)
         spent += time.thread_time() - began
         if len(settled) != BATCH:
             raise SystemExit("replies were lost")

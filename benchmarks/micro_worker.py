@@ -10,7 +10,7 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import encode_message
+from core.zmtp.decoder import Decoder, encode_message
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V03, WORKER_REQUEST_03
 from mdp.worker.handler import HandlerKind
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 BATCH = 200
 ROUNDS = 500
 REPEATS = 7
-LONGEST = 2048  # bytes of a message that may be taken before it is decoded
 
 
 def registered() -> WorkerSession:
@@ -43,9 +42,7 @@ def batch_of(number: int) -> bytes:
 
 def taken(session: WorkerSession, octets: bytes) -> list[Request]:
     """Deliver the bytes of a batch to the session."""
-    new: list[Request] = []
-    session.express(octets, LONGEST, 0.0, new)
-    return new
+    return session.receive(Decoder(on_command=lambda _: None).feed(octets).messages(), 0.0)
 
 
 def machine_alone() -> float:

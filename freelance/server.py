@@ -19,7 +19,7 @@ import core
 from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
 from core.rpc.running_handlers import RunningHandlers
 from core.rpc.service import Service
-from core.zmtp.decoder import MORE, encode_message, encode_prefix, octets_of, split_frames
+from core.zmtp.decoder import encode_message, encode_prefix, octets_of
 from freelance.errors import MalformedMessage
 from freelance.models.flp import PING, PONG, decode_request
 
@@ -92,7 +92,7 @@ class Server(Service):
     async def _start(self) -> None:
         self._socket = await self._listen()
         receiver = self._receive_pings_and_requests if self._model == 3 else self._receive_enveloped
-        self._socket.set_receiver(receiver, express=self._answer_fast, on_peer=self._client_changed)
+        self._socket.set_receiver(receiver, on_peer=self._client_changed)
 
     async def _stop(self) -> None:
         self.draining = self._socket is not None  # a server that did not start may be entered again
@@ -138,62 +138,6 @@ class Server(Service):
             self._limits[client] = limits
         else:
             self._limits.pop(client, None)
-
-    def _answer_fast(self, client: bytes, octets: bytes, longest: int) -> int:
-        """Answer PINGs and requests in short frames at the front of the bytes from a client; see `Socket.set_receiver`.
-
-        The frames before the body are returned unchanged: `01 nn CCF`, in model 2 `01 00 | 01 nn sequence`, in model 1 `01 00`.
-        """
-        # Hot path of every request.
-        envelope = b"" if self._model == 3 else ENVELOPE_OCTETS
-        skip = len(envelope)
-        numbered = self._model != 1
-        end = len(octets)
-        at = 0
-        replies: list[bytes] = []
-        limits = self._limits.get(client)
-        try:
-            while at < end:
-                stop = at + skip
-                if skip and octets[at:stop] != envelope:
-                    break
-                if numbered:
-                    if octets[stop] != MORE:
-                        if skip or octets[at : at + len(PING_OCTETS)] != PING_OCTETS:
-                            break
-                        self.counters["ping"] += 1
-                        replies.append(PONG_OCTETS)
-                        at += len(PING_OCTETS)
-                        continue
-                    stop += 2 + octets[stop + 1]
-                body_at = stop
-                body = []
-                flags = MORE
-                while flags == MORE:
-                    flags = octets[stop]
-                    start = stop + 2
-                    stop = start + octets[stop + 1]
-                    body.append(octets[start:stop])
-                if flags or stop > end or stop - at > longest or (self._model == 2 and len(body) != 1):
-                    break
-                head = octets[at:body_at]
-                at = stop
-                reply = self._ask_handler(body)
-                if type(reply) in PLAIN or not inspect.isawaitable(reply):
-                    frames = self._frames_of(reply)
-                    if frames:
-                        answer = head + encode_message(frames)
-                        if limits is None or len(answer) <= limits.small:
-                            replies.append(answer)
-                        else:  # it may exceed the client's limits; then it is dropped, counted and logged
-                            self._listening().send_multipart([client, *split_frames(head, len(head))[0], *frames])
-                else:
-                    self._wait_for([client, *split_frames(head, len(head))[0]], reply)
-        except IndexError:
-            pass  # the last message is incomplete
-        if replies:
-            self._listening().send_octets(client, replies)
-        return at
 
     def _receive_pings_and_requests(self, batch: list[list[bytes]]) -> None:
         replies: list[list[bytes]] = []

@@ -40,7 +40,7 @@ from core.sockets.futures import (
 from core.sockets.monitor import SocketMonitoring
 from core.sockets.option_access import SocketOptions
 from core.sockets.serialization import Serialization
-from core.sockets.socket_base import MARKS, BatchReceiver, Express, PeerWatcher, Receiver, SocketBase
+from core.sockets.socket_base import MARKS, BatchReceiver, PeerWatcher, Receiver, SocketBase
 from core.sockets.waiters import events_of, poll_one
 
 if TYPE_CHECKING:
@@ -323,17 +323,14 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self,
         callback: Receiver | None,
         on_peer: PeerWatcher | None = None,
-        express: Express | None = None,
     ) -> None:
         """Call `callback` with every batch of messages at once; None goes back to queueing.
 
         Args:
             callback: takes `[[frame, …], …]` and must not await; it answers with `send_many` or `send_multipart`.
             on_peer: called with (routing id, whether it is connected) when a handshake completes or a connection ends.
-            express: called with (routing id, bytes of whole messages, longest message) first. It takes messages that it knows off the
-                front and returns how many bytes these have; the rest goes to `callback`. It gets no inproc messages.
         """
-        self._receive_by(callback, None, on_peer, express)
+        self._receive_by(callback, None, on_peer)
 
     def set_batch_receiver(self, callback: BatchReceiver | None, on_peer: PeerWatcher | None = None) -> None:
         """As `set_receiver`, without decoding: for programs that forward messages.
@@ -342,17 +339,14 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
             callback: takes a `core.zmtp.scan.Batch`, the messages of one read of one peer, as bytes; it answers with `send_octets`.
             on_peer: as for `set_receiver`.
         """
-        self._receive_by(None, callback, on_peer, None)
+        self._receive_by(None, callback, on_peer)
 
-    def _receive_by(
-        self, receiver: Receiver | None, batch_receiver: BatchReceiver | None, on_peer: PeerWatcher | None, express: Express | None
-    ) -> None:
+    def _receive_by(self, receiver: Receiver | None, batch_receiver: BatchReceiver | None, on_peer: PeerWatcher | None) -> None:
         self._check_owner()
         self._endpoints.start_deferred()
         self._receiver, self._batch_receiver = receiver, batch_receiver
         self._follow_receiver()
         self._on_peer = on_peer
-        self.express = express
         callback = receiver or batch_receiver
         if callback is not None and self.inbound.active:
             asyncio.get_running_loop().call_soon(self._hand_over_queued)

@@ -7,7 +7,6 @@ message: session → `received` → pattern → a pending receive, the inbox, or
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from itertools import groupby
@@ -21,7 +20,7 @@ from core.errors import AuthenticationRefused, InvalidOption, LimitExceeded, ZMQ
 from core.options import Options, OptionValue
 from core.pattern.base import Counters, Pattern
 from core.pattern.pair import Pair
-from core.pattern.pipe import UNLIMITED, ConflatingPipe, Pipe
+from core.pattern.pipe import ConflatingPipe, Pipe
 from core.pattern.pipeline import Pull, Push
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
 from core.pattern.reqrep import Dealer, Rep, Req, Router
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from core.sockets.futures import PendingReceive, PendingSend
     from core.zmtp.mechanism import Mechanism
 
-__all__ = ["MARKS", "BatchReceiver", "Express", "PeerWatcher", "Receiver", "SocketBase"]
+__all__ = ["MARKS", "BatchReceiver", "PeerWatcher", "Receiver", "SocketBase"]
 
 _PATTERNS: Final[dict[int, type[Pattern]]] = {
     c.PAIR: Pair,
@@ -58,7 +57,6 @@ _PATTERNS: Final[dict[int, type[Pattern]]] = {
 }
 Receiver = Callable[[list[Message]], object]
 BatchReceiver = Callable[[Batch], object]
-Express = Callable[[bytes, bytes, int], int]  # (routing id, bytes, longest message) -> bytes taken
 PeerWatcher = Callable[[bytes, bool], None]
 MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 
@@ -67,7 +65,7 @@ MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 _SLOTS: Final = (
     "_active", "_again", "_batch_receiver", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
     "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving",
-    "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
+    "closed", "context", "counters", "inbound", "monitors", "options", "pattern",
     "security", "socket_type", "takes_inproc", "type_name",
 )  # fmt: skip
 
@@ -85,7 +83,6 @@ class SocketBase(Sending):
         pattern: decides which message goes where.
         security: makes the mechanisms of connections.
         monitors: of its events.
-        express: called with the bytes of received messages before `callback`; see `Socket.set_receiver`.
         closed: after `close`.
         takes_inproc: a message may be put directly into an inbox that is not empty.
     """
@@ -105,7 +102,6 @@ class SocketBase(Sending):
         self.pattern: Pattern = kind(self.options, self.counters, *args)
         self.type_name = kind.type_name
         self.security = Security(kind.type_name, kind.announces_identity)
-        self.express: Express | None = None
         self._endpoints = Endpoints(self)
         self.monitors: Monitors = Monitors()
         self.inbound: FairQueue = self.pattern.inbound
@@ -376,8 +372,6 @@ class SocketBase(Sending):
         if self._receiver is None and self._batch_receiver is None:
             self._queue(pipe, batch.messages(), octets)
         elif self._plain:
-            if self.express is not None and batch.ends:
-                batch = self._by_express(self.express, batch)
             self._hand_over(batch)
         else:
             messages = self.pattern.deliver(pipe, batch.messages())
@@ -388,15 +382,6 @@ class SocketBase(Sending):
                 self._hand_over_queued()
             else:
                 self._hand_over(Batch.of([], messages))
-
-    def _by_express(self, express: Express, batch: Batch) -> Batch:
-        """Have `express` take messages off the front; return the others."""
-        if batch.made:
-            self._hand_over(Batch(batch.head, b"", [], [], batch.made))
-        start = batch.starts[0]
-        taken = start + express(batch.peer, batch.octets[start : batch.ends[-1]], UNLIMITED)
-        count = bisect_right(batch.ends, taken)
-        return Batch(batch.head, batch.octets, batch.starts[count:], batch.ends[count:])
 
     def _queue(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
         """Take messages for pending and later receives."""

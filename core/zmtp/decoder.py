@@ -26,10 +26,8 @@ from core.zmtp.frames import (
     encode_parts,
     encode_prefix,
     frame_at,
-    message_end,
     octets_of,
     split_frames,
-    take_frames,
 )
 from core.zmtp.scan import COMMAND_BYTES_MAX, NOTHING, Batch, Begun, ScanLimits, frames_between, scan
 
@@ -55,10 +53,8 @@ __all__ = [
     "encode_pair",
     "encode_parts",
     "encode_prefix",
-    "message_end",
     "octets_of",
     "split_frames",
-    "take_frames",
 ]
 
 SIZE_MAX: Final = 2**63 - 1  # ZMTP-24

@@ -36,10 +36,8 @@ __all__ = [
     "encode_parts",
     "encode_prefix",
     "frame_at",
-    "message_end",
     "octets_of",
     "split_frames",
-    "take_frames",
 ]
 
 MORE: Final = 1
@@ -178,33 +176,6 @@ def frame_at(octets: bytes, at: int) -> tuple[int, int, int]:
         size: int = UNPACK_SIZE(octets, at + 1)[0]
         return flags, at + 9, at + 9 + size
     return flags, at + 2, at + 2 + octets[at + 1]
-
-
-def message_end(octets: bytes, at: int) -> int:
-    """Return where the message ends that goes on with the frame at `at`, which may be behind the end of the octets.
-
-    0 for what is no frame of a message; raises IndexError when the header of a frame is not all there.
-    """
-    while True:
-        flags, _, end = frame_at(octets, at)
-        if flags > LONG | MORE:
-            return 0
-        if not flags & MORE:
-            return end
-        at = end
-
-
-def take_frames(octets: bytes, at: int) -> tuple[list[bytes], int]:
-    """As `message_end`, with the frames: (`[frame, …]`, end)."""
-    frames: list[bytes] = []
-    while True:
-        flags, start, end = frame_at(octets, at)
-        if flags > LONG | MORE:
-            return [], 0
-        frames.append(octets[start:end])
-        if not flags & MORE:
-            return frames, end
-        at = end
 
 
 def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:

@@ -104,7 +104,6 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
             on_joined=self._join,
             on_batch=self._receive,
             on_lost=self._lose,
-            express=self._express,
         )
 
     def flush(self) -> None:
@@ -133,13 +132,6 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
 
     def _receive(self, batch: list[Message]) -> None:
         self._on_updates(self.machine.receive(batch, self._time()))
-
-    def _express(self, _: bytes, octets: bytes, longest: int) -> int:
-        updates: list[PendingRequest] = []
-        taken = self.machine.express(octets, longest, self._time(), updates)
-        if updates:
-            self._on_updates(updates)
-        return taken
 
     def _lose(self) -> None:
         self._joined = False
@@ -198,13 +190,6 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
         def receive(batch: list[Message]) -> None:
             self._on_updates(self.machine.receive(number, batch, self._time()))
 
-        def express(_: bytes, octets: bytes, longest: int) -> int:
-            pending = self.machine.express(number, octets, longest, self._time())
-            if pending is None:
-                return 0
-            self._on_updates([pending])
-            return len(octets)
-
         def lose() -> None:
             if number in self._connections:
                 # One lost connection means a lost broker: another broker may answer next, in another dialect.
@@ -213,5 +198,5 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
                 self._on_updates(updates)
 
         self._connections[number] = Connection(
-            self._context, self._endpoint, self._options, on_joined=joined, on_batch=receive, on_lost=lose, express=express
+            self._context, self._endpoint, self._options, on_joined=joined, on_batch=receive, on_lost=lose
         )

@@ -20,7 +20,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
 from core.machine.requests import QUEUED, SENT, SETTLED, settle
-from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, decode_frames, encode_message, take_frames
+from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, MORE_HEADERS, decode_frames, encode_message
 from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase, give_up
 from mdp.client.resending import Resending, sendings_max
@@ -232,61 +232,6 @@ class Requester(RequesterBase[P]):
         settled = self._fail_all(self._table.values(), now)
         self._table.clear()
         return settled
-
-    def express(self, octets: bytes, longest: int, now: float, updates: list[P]) -> int:
-        """Take plain replies directly from the bytes that were read, up to the first other message.
-
-        Args:
-            octets: what was read; a message begins at the first byte.
-            longest: bytes of the longest message that may be taken.
-            now: monotonic seconds.
-            updates: the settled requests are appended.
-
-        Returns:
-            How many bytes were taken.
-        """
-        # Hot path of every reply.
-        table = self._table
-        end = len(octets)
-        done = at = 0
-        try:
-            while at < end:
-                start = at + 2
-                stop = start + NUMBERED_BYTES
-                pending = table.get(octets[start:stop])
-                if pending is None or pending.parts is not None or octets[at] != MORE or octets[at + 1] != NUMBERED_BYTES:
-                    break
-                body_at = stop
-                flags = octets[stop]
-                start = stop + 2
-                stop = start + octets[stop + 1]
-                body = [octets[start:stop]]
-                while flags == MORE:
-                    flags = octets[stop]
-                    start = stop + 2
-                    stop = start + octets[stop + 1]
-                    body.append(octets[start:stop])
-                if flags:
-                    body, stop = take_frames(octets, body_at)  # one is a long frame
-                if not at < stop <= end or stop - at > longest:
-                    break
-                del table[pending.expected]
-                at = stop
-                pending.reply = body
-                pending.stage = SETTLED
-                pending.settled_at = now
-                del pending.bucket[pending]
-                updates.append(pending)
-                done += 1
-        except IndexError:
-            pass  # the last message is not complete
-        if done:
-            self._unanswered = 0
-            self._quiet_since = now
-            self.counters.replied += done
-            if self._backlog:
-                self._release(now)
-        return at
 
     def receive(self, batch: Sequence[Message], now: float) -> list[P]:
         """Take messages `[command frame][body…]` of the broker; the lists become the replies.

@@ -15,8 +15,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from core.machine.requests import QUEUED, SENT, SETTLED
-from core.zmtp.decoder import LAST_HEADERS, take_frames
+from core.machine.requests import QUEUED, SENT
+from core.zmtp.decoder import LAST_HEADERS
 from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase, give_up
 from mdp.wire.commands import V01, client_request
@@ -172,35 +172,6 @@ class LockstepRequester(RequesterBase[P]):
         settled = self._fail_all(self._busy.values(), now)
         self._close_all()
         return settled
-
-    def express(self, number: int, octets: bytes, longest: int, now: float) -> P | None:
-        """Take a reply of MDP/0.1 directly from the bytes that were read.
-
-        Returns:
-            The request it settles; None for other bytes, which are decoded for `receive`.
-        """
-        pending = self._busy.get(number)
-        if pending is None or pending.parts is not None or self.dialect != V01:
-            return None
-        head = pending.call.prefix_01
-        end = len(octets)
-        if end > longest or not octets.startswith(head):
-            return None
-        try:
-            body, stop = take_frames(octets, len(head))
-        except IndexError:
-            return None
-        if stop != end:
-            return None
-        pending.reply = body
-        pending.stage = SETTLED
-        pending.settled_at = now
-        del pending.bucket[pending]
-        self.counters.replied += 1
-        self._free(number, pending)
-        if self._backlog:
-            self._assign()
-        return pending
 
     def receive(self, number: int, batch: Sequence[Message], now: float) -> list[P]:
         """Take messages of the broker on one connection; return requests that were settled or have new parts."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from bstar.machine.ballot import Ballot
-    from core.sockets.socket_base import Express
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
     from mdp.wire.commands import Dialect
@@ -61,7 +60,6 @@ class Connection:
         on_batch: Callable[[list[Message]], None],
         on_lost: Callable[[], None],
         on_refused: Callable[[], None] | None = None,
-        express: Express | None = None,
     ) -> None:
         self.trouble = ""  # why the last attempt to connect failed, for people; empty when unknown
         self._on_refused = on_refused  # called for each failed attempt to connect
@@ -70,7 +68,7 @@ class Connection:
         # No high-water marks: messages in flight are limited by the client's window and the worker's credit.
         self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **options})
         self._socket.on_event(self._note_trouble, _TROUBLES)
-        self._socket.set_receiver(on_batch, on_peer=self._peer_changed, express=express)
+        self._socket.set_receiver(on_batch, on_peer=self._peer_changed)
         self._socket.connect(endpoint)
 
     @property

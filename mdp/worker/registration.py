@@ -137,7 +137,6 @@ class WorkerRegistration:
             on_batch=self._received,
             on_lost=self._lost,
             on_refused=self._not_reached,
-            express=self._express,
         )
 
     def _close_connections(self) -> list[Connection]:
@@ -173,16 +172,6 @@ class WorkerRegistration:
             self._reconnector.run_actions_soon()
         self._after()
         self.flush()
-
-    def _express(self, _: bytes, octets: bytes, longest: int) -> int:
-        # Hot path: once per read.
-        new: list[Request] = []
-        taken = self.session.express(octets, longest, self._clock(), new)
-        if new:
-            self._on_requests(new)
-        if self.session.outgoing:
-            self.flush()
-        return taken
 
     def _lost(self) -> None:
         log.warning("%s: connection to %s lost", self.session.service.decode(), self.session.search.endpoint)

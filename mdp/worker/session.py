@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import LocalProtocolError
 from core.machine.liveness import Liveness
-from core.zmtp.decoder import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix, take_frames
+from core.zmtp.decoder import LAST_HEADERS, MORE_HEADERS, encode_message, encode_prefix
 from mdp.request import Request
 from mdp.session.broker_search import EndReason, SearchState
 from mdp.wire.commands import (
@@ -57,10 +57,7 @@ _REQUEST_01 = [EMPTY, MDPW01, b"\x02"]
 _REPLY_01 = encode_prefix([EMPTY, MDPW01, b"\x03"])
 _DELIMITER = encode_prefix([EMPTY])
 _FINAL_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_FINAL_03
-_WORK_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_REQUEST_03
-_WORK_HEAD_BYTES = len(_WORK_HEAD)
-_WORK_BYTES = _WORK_HEAD_BYTES + ID_BYTES
-_WORK_HEAD_01 = encode_prefix(_REQUEST_01)
+_FRAMES_01 = 6  # of a request of MDP/0.1, at least
 
 # Bodies up to this size are copied into one piece with their head; see mdp.client.requester.
 SPLICED_BYTES_MAX = 4096
@@ -189,6 +186,8 @@ class WorkerSession:
         careful = not self._numbered or len(in_hand) + len(batch) > self.options.credit
         for message in batch:
             head = message[0]
+            if not head and self._first_of_01(message, new):
+                continue
             if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
                 self._receive_any(message, now, new)
                 if self._liveness is None:
@@ -209,105 +208,17 @@ class WorkerSession:
         # Requests that come while draining stay in hand unanswered: DISCONNECT gives them back.
         return [] if self.draining or self._liveness is None else new
 
-    def express(self, octets: bytes, longest: int, now: float, new: list[Request]) -> int:
-        """Take the plain requests at the front of what was read; the first other message ends it.
-
-        Args:
-            octets: what was read; a message begins at the first one.
-            longest: messages of more octets than this are left.
-            now: monotonic seconds.
-            new: gets the requests.
-
-        Returns:
-            How many octets were taken.
-        """
-        liveness = self._liveness
-        if liveness is None or self.draining:
-            return 0
-        dialect = self.search.dialect
-        if dialect == V03:
-            taken = self._express_03(octets, longest, now, new)
-        elif dialect == V01:
-            taken = self._express_01(octets, longest, new)
-        else:
-            return 0
-        if taken:
-            liveness.heard_at = now
-            self.search.failures = 0
-        return taken
-
-    def _express_03(self, octets: bytes, longest: int, now: float, new: list[Request]) -> int:
-        # Hot path: one record and one dictionary entry per request.
-        in_hand, name = self._in_hand, self._name
-        room = self.options.credit - len(in_hand)
-        end = len(octets)
-        before = len(new)
-        count = at = 0
-        try:
-            while at < end and count < room:
-                options_at = at + _WORK_BYTES
-                start = options_at + 2
-                stop = start + octets[options_at + 1]
-                if octets[at : at + _WORK_HEAD_BYTES] != _WORK_HEAD or octets[options_at] != MORE:
-                    break
-                options = octets[start:stop]
-                body_at = stop
-                flags = octets[stop]
-                start = stop + 2
-                stop = start + octets[stop + 1]
-                body = [octets[start:stop]]
-                while flags == MORE:
-                    flags = octets[stop]
-                    start = stop + 2
-                    stop = start + octets[stop + 1]
-                    body.append(octets[start:stop])
-                if flags:
-                    body, stop = take_frames(octets, body_at)  # one is a long frame
-                token = octets[at + _WORK_HEAD_BYTES : options_at]
-                if not at < stop <= end or stop - at > longest or token in in_hand:
-                    break
-                request = in_hand[token] = Request(name, body, token, token, self)
-                count += 1
-                at = stop
-                if not options or self._accept_options(request, options, now):
-                    new.append(request)
-        except IndexError:
-            pass  # the last message is not all there
-        self.counters.received += len(new) - before
-        return at
-
-    def _express_01(self, octets: bytes, longest: int, new: list[Request]) -> int:
-        """Take the one request there may be: `["", MDPW01, 02, address, "", body…]`."""
-        in_hand = self._in_hand
-        end = len(octets)
-        if in_hand or end > longest or not octets.startswith(_WORK_HEAD_01):
-            return 0
-        body: list[bytes] = []
-        start = len(_WORK_HEAD_01) + 2
-        flags = MORE
-        try:
-            stop = start + octets[start - 1]
-            address = octets[start:stop]
-            if octets[start - 2] != MORE or octets[stop : stop + len(_DELIMITER)] != _DELIMITER:
-                return 0
-            body_at = stop = stop + len(_DELIMITER)
-            while flags == MORE:
-                flags = octets[stop]
-                start = stop + 2
-                stop = start + octets[stop + 1]
-                body.append(octets[start:stop])
-            if flags:
-                body, stop = take_frames(octets, body_at)
-        except IndexError:
-            return 0
-        if stop != end:
-            return 0
+    def _first_of_01(self, message: Message, new: list[Request]) -> bool:
+        """Take the one request there may be, `["", MDPW01, 02, address, "", body…]`, without an event; return whether it is one."""
+        if self._in_hand or len(message) < _FRAMES_01 or message[:3] != _REQUEST_01 or message[4] or not message[3]:
+            return False
+        if self.search.dialect != V01:
+            return False
         self._serial += 1
         token = self._serial.to_bytes(ID_BYTES, "big")
-        request = in_hand[token] = Request(self._name, body, token, address, self)
-        self.counters.received += 1
+        request = self._in_hand[token] = Request(self._name, message[5:], token, message[3], self)
         new.append(request)
-        return end
+        return True
 
     def take_unwanted(self) -> list[Request]:
         """Remove and return requests nobody waits for any more: cancelled, or in hand when their connection ended.

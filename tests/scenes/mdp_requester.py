@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import Any
 
-from core.zmtp.decoder import Encoded, encode_message
+from core.zmtp.decoder import Decoder, Encoded, encode_message
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
@@ -27,17 +26,12 @@ def connected(**limits: Any) -> Requester[PendingRequest]:
     return made
 
 
-LONGEST = 2048  # octets of a message that may be taken before it is decoded
 decoded = Requester.receive
 
 
 def as_octets(machine: Requester[PendingRequest], batch: list[list[bytes]], now: float) -> list[PendingRequest]:
-    """Hand a batch over as a socket does: octets first, and what is left of them decoded."""
-    octets = b"".join(map(encode_message, batch))
-    news: list[PendingRequest] = []
-    taken = machine.express(octets, LONGEST, now, news)
-    left = [message for message, end in zip(batch, accumulate(len(encode_message(m)) for m in batch), strict=True) if end > taken]
-    return [*news, *decoded(machine, left, now)] if left else news
+    """Hand a batch over as a socket does, from the bytes of a read."""
+    return decoded(machine, Decoder(on_command=lambda _: None).feed(b"".join(map(encode_message, batch))).messages(), now)
 
 
 def sent(machine: Requester[PendingRequest]) -> list[list[bytes]]:

@@ -351,7 +351,7 @@ async def test_rtr_07_a_second_peer_with_the_same_id_is_cut_and_tries_again(make
     assert router.counters.duplicate_id >= 1
 
 
-@pytest.mark.parametrize("way", ["inbox", "receiver", "express"])
+@pytest.mark.parametrize("way", ["inbox", "receiver", "batches"])
 async def test_rtr_08_rtr_09_with_handover_the_newcomer_takes_the_id_once(make: Make, way: str) -> None:
     """Fault R1: only where it was asked for.
 
@@ -359,8 +359,10 @@ async def test_rtr_08_rtr_09_with_handover_the_newcomer_takes_the_id_once(make: 
     """
     router = make(core.ROUTER, bind=TCP, router_handover=1)
     got: list[list[bytes]] = []
-    if way != "inbox":
-        router.set_receiver(got.extend, express=(lambda *_: 0) if way == "express" else None)
+    if way == "receiver":
+        router.set_receiver(got.extend)
+    elif way == "batches":
+        router.set_batch_receiver(got.extend)
     watch = Watch(router)
     async with await WirePeer.connect(router.last_endpoint) as old, await WirePeer.connect(router.last_endpoint) as new:
         await old.shake(b"DEALER", b"same")

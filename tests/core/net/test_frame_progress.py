@@ -15,15 +15,23 @@ from tests.scenes.waiting import eventually
 IVL_MS = 60
 
 
-@pytest.fixture(params=["decoded", "express"])
+@pytest.fixture(params=["decoded", "batches"])
 def way(request: pytest.FixtureRequest) -> str:
-    """With and without `express`."""
+    """How messages are received."""
     return str(request.param)
+
+
+def receive(router: core.Socket, way: str, got: list[list[bytes]]) -> None:
+    """Have messages received as frames or as batches."""
+    if way == "batches":
+        router.set_batch_receiver(got.extend)
+    else:
+        router.set_receiver(got.extend)
 
 
 def listening(context: core.Context, way: str, got: list[list[bytes]], ivl_ms: int = IVL_MS) -> core.Socket:
     router = context.socket(core.ROUTER, frame_ivl=ivl_ms)
-    router.set_receiver(got.extend, express=(lambda *_: 0) if way == "express" else None)
+    receive(router, way, got)
     router.bind("tcp://127.0.0.1:*")
     return router
 
@@ -129,7 +137,7 @@ async def test_p4_messages_that_have_begun_have_one_bound_for_all_peers(way: str
     octets = message(b"x" * 5000, b"x" * size)
     async with core.Context() as context:
         router = context.socket(core.ROUTER, max_partial_bytes=len(octets) * 2)
-        router.set_receiver(got.extend, express=(lambda *_: 0) if way == "express" else None)
+        receive(router, way, got)
         router.bind("tcp://127.0.0.1:*")
         async with AsyncExitStack() as stack:
             peers = [await stack.enter_async_context(await WirePeer.connect(router.last_endpoint)) for _ in range(4)]

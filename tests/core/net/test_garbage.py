@@ -90,7 +90,7 @@ async def test_p4_both_ends_of_a_connection_are_free_when_it_is_over(mechanism: 
     bound, connected = SECURITIES[mechanism]
     async with core.Context(security=bound) as here, core.Context(security=connected) as there:
         router = here.socket(core.ROUTER, heartbeat_ivl=30_000)
-        router.set_receiver(lambda _: None, express=lambda *_: 0)
+        router.set_batch_receiver(lambda _: None)
         watch = Watch(router)
         router.bind("tcp://127.0.0.1:*")
         before = alive()

@@ -20,9 +20,7 @@ from core.zmtp.decoder import (
     encode_message,
     encode_pair,
     encode_prefix,
-    message_end,
     split_frames,
-    take_frames,
 )
 
 if TYPE_CHECKING:
@@ -93,27 +91,6 @@ def test_what_could_change_is_copied_and_text_is_refused(kind: type) -> None:
 def test_octets_that_are_no_whole_frames_are_the_peers_fault(octets: str) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_frames(bytes.fromhex(octets))
-
-
-@pytest.mark.parametrize("frames", [[b"a"], [b"", b"b" * 255, b"c" * 256], [b"d" * 70_000, b""]])
-def test_the_end_of_a_message_among_others(frames: list[bytes]) -> None:
-    octets = encode_message(frames)
-    around = b"xyz" + octets + encode_message([b"more"])
-    assert message_end(around, 3) == 3 + len(octets)
-    assert take_frames(around, 3) == (frames, 3 + len(octets))
-
-
-def test_the_end_of_what_is_a_command_or_not_all_there() -> None:
-    command = encode_command(b"\x04PING\0\0")
-    assert message_end(command, 0) == 0
-    assert take_frames(command, 0) == ([], 0)
-    octets = encode_message([b"a" * 300])
-    assert message_end(octets[:-1], 0) == len(octets)
-    for end in range(9):
-        with pytest.raises(IndexError):
-            message_end(octets[:end], 0)
-        with pytest.raises(IndexError):
-            take_frames(octets[:end], 0)
 
 
 def test_split_takes_frames_off_the_front() -> None:

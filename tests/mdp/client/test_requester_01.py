@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.machine.requests import QUEUED, SENT, SETTLED
-from core.zmtp.decoder import decode_frames, encode_message
+from core.zmtp.decoder import Decoder, decode_frames, encode_message
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
 from mdp.client.requester_01 import CloseConnection, LockstepRequester, OpenConnection
@@ -53,22 +53,17 @@ def test_a_request_opens_a_connection_and_writes_the_empty_frame_itself() -> Non
     assert (pending.reply, pending.stage, pending.settled_at) == ([b"r", b""], SETTLED, 0.5)
 
 
-LONGEST = 2048  # octets of a message that may be taken before it is decoded
 decoded = LockstepRequester.receive
 
 
 def as_octets(machine: LockstepRequester[PendingRequest], number: int, batch: list[list[bytes]], now: float) -> list[PendingRequest]:
-    """Hand a batch over as a socket does, message by message: octets first, then decoded if it was not taken."""
-    news: list[PendingRequest] = []
-    for message in batch:
-        pending = machine.express(number, encode_message(message), LONGEST, now)
-        news += decoded(machine, number, [message], now) if pending is None else [pending]
-    return news
+    """Hand a batch over as a socket does, from the bytes of a read."""
+    return decoded(machine, number, Decoder(on_command=lambda _: None).feed(b"".join(map(encode_message, batch))).messages(), now)
 
 
 @pytest.fixture(autouse=True, params=["frames", "octets"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test twice: messages come decoded, and as octets the machine looks at first, as on a socket."""
+    """Every test twice: messages come as frames, and as bytes, as on a socket."""
     if request.param == "octets":
         monkeypatch.setattr(LockstepRequester, "receive", as_octets)
 

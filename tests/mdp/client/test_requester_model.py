@@ -9,14 +9,12 @@ have news and how they ended, and after each tick when the next is due. How ofte
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import accumulate
 from math import inf
 from random import Random
 
 import pytest
 
 from core.machine.requests import QUEUED, SENT, SETTLED
-from core.zmtp.decoder import encode_message
 from core.zmtp.limits import PeerLimits
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import ClientClosed, Overrun, RequesterCounters, RequesterLimits, Unreachable
@@ -34,7 +32,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.options import encode_options
 from mdp.wire.size_limits import USUAL, TooLarge
-from tests.scenes.mdp_requester import LONGEST, sent
+from tests.scenes.mdp_requester import sent
 
 EPOCH = 0x2BCD1234
 STEPS = 800
@@ -73,7 +71,7 @@ class Asked:
         self.parts: list[bytes] | None = None
 
     def restart(self, now: float) -> None:
-        self.due = now + max(0.001, min(self.call.timeout_s, self.give_up_at - now))
+        self.due = min(now + self.call.timeout_s, self.give_up_at)
 
     def message(self, now: float) -> list[bytes]:
         left = {} if self.call.deadline_s is None else {"deadline_ms": max(1, int((self.give_up_at - now) * 1000))}
@@ -268,36 +266,11 @@ class Walk:
 
     def broker_says(self) -> None:
         batch = [self.one_message() for _ in range(self.random.choice((1, 1, 1, 2, 5)))]
-        octets = [encode_message(frames) for frames in batch]
-        cut = self.random.random() < 0.2  # the last message is not all there yet, and comes when it is
-        news: list[PendingRequest] = []
-        told = b"".join(octets)
-        heard = True
-        if self.random.random() < 0.6:
-            longest = self.random.choice((LONGEST, *map(len, octets)))
-            taken = self.machine.express(told[: -1 if cut else None], longest, self.now, news)
-            bucket = min(self.lane_takes(batch, longest), len(batch) - cut)
-            assert taken == sum(map(len, octets[:bucket]))
-            batch_left = [frames for frames, end in zip(batch, accumulate(map(len, octets)), strict=True) if end > taken]
-            heard = bool(batch_left or taken)
-            if batch_left:
-                news += self.machine.receive([[*frames] for frames in batch_left], self.now)
-        else:
-            news += self.machine.receive([[*frames] for frames in batch], self.now)
-        if heard:
-            self.unanswered, self.quiet_since = 0, self.now
+        news = self.machine.receive([[*frames] for frames in batch], self.now)
+        self.unanswered, self.quiet_since = 0, self.now
         wanted = [asked.pending for frames in batch if (asked := self.hear(frames)) is not None]
         assert list(map(id, news)) == list(map(id, wanted))
         self.release()
-
-    def lane_takes(self, batch: list[list[bytes]], longest: int) -> int:
-        """Return how many messages at the front are plain replies, which are taken before they are decoded."""
-        known = {CLIENT_FINAL_03 + asked.number for asked in self.flying if asked.parts is None}
-        for place, frames in enumerate(batch):
-            if frames[0] not in known or len(frames) < 2 or len(encode_message(frames)) > longest:
-                return place
-            known.discard(frames[0])
-        return len(batch)
 
     def hear(self, frames: list[bytes]) -> Asked | None:
         """Take one message; return the request that it settles or adds a part to."""
@@ -486,24 +459,20 @@ def test_a_broker_known_to_answer_heartbeats_has_all_of_its_time_on_each_connect
 
 def test_a_reply_is_a_sign_of_life_like_any_other() -> None:
     """HB-04: after it the broker has its liveness, no more."""
-    for way in ("octets", "frames"):
-        machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
-        machine.joined(0.0)
-        machine.answers_heartbeats = True
-        first, second = (PendingRequest(Call("echo", timeout_s=900.0, attempts=9), [b"x"]) for _ in range(2))
-        machine.submit(first, 0.0)
-        machine.submit(second, 0.0)
-        machine.tick(1.0)
-        reply = [first.expected, b"y"]
-        if way == "octets":
-            assert machine.express(encode_message(reply), LONGEST, 1.5, [])
-        else:
-            machine.receive([reply], 1.5)
-        for now in (2.5, 3.5):
-            machine.tick(now)
-            assert not machine.dead
-        machine.tick(4.5)
-        assert machine.dead
+    machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
+    machine.joined(0.0)
+    machine.answers_heartbeats = True
+    first, second = (PendingRequest(Call("echo", timeout_s=900.0, attempts=9), [b"x"]) for _ in range(2))
+    machine.submit(first, 0.0)
+    machine.submit(second, 0.0)
+    machine.tick(1.0)
+    reply = [first.expected, b"y"]
+    machine.receive([reply], 1.5)
+    for now in (2.5, 3.5):
+        machine.tick(now)
+        assert not machine.dead
+    machine.tick(4.5)
+    assert machine.dead
 
 
 def test_without_a_connection_no_requests_are_sent_together() -> None:

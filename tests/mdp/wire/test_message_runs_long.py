@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.zmtp.decoder import encode_message
+from core.zmtp.decoder import Decoder, encode_message
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import SPLICED_BYTES_MAX, Requester, numbers_from
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mdp.request import Request
 
 BODIES = [[256], [255], [1900], [1, 300, 0], [300, 1], [0, 256], [700, 256, 300]]
-LONGEST = 2048  # bytes of a message that client and worker may take before it is decoded
 CALL = Call("echo", timeout_s=2.5, attempts=3)
 
 
@@ -42,7 +41,7 @@ def test_the_broker_takes_a_request_and_its_answer(dialect: str, sizes: list[int
     assert scene.reply(b"C1") == [*reversed(body)]
 
 
-@pytest.mark.parametrize("sizes", [[LONGEST], [1000, 1100], [70_000], [3, 300_000, 1]])
+@pytest.mark.parametrize("sizes", [[2048], [1000, 1100], [70_000], [3, 300_000, 1]])
 def test_the_broker_takes_what_is_not_small(sizes: list[int]) -> None:
     scene, body = Scene(), body_of(sizes)
     scene.ready(V03, b"W1")
@@ -60,9 +59,10 @@ def test_the_worker_takes_a_request_when_it_is_all_there(dialect: str, sizes: li
     session.joined(0.0)
     octets = encode_message(worker_request(spoken, number(1), body_of(sizes)))
     new: list[Request] = []
-    for end in range(len(octets)):
-        assert session.express(octets[:end], LONGEST, 1.0, new) == 0
-    assert session.express(octets, LONGEST, 1.0, new) == len(octets)
+    decoder = Decoder(on_command=lambda _: None)
+    for at in range(len(octets)):
+        assert new == []
+        new += session.receive(decoder.feed(octets[at : at + 1]).messages(), 1.0)
     assert [request.body for request in new] == [body_of(sizes)]
 
 
@@ -74,9 +74,10 @@ def test_the_client_takes_a_reply_when_it_is_all_there(sizes: list[int]) -> None
     requester.submit(pending, 0.0)
     octets = encode_message(client_final(V03, ECHO, pending.id, body_of(sizes)))
     news: list[PendingRequest] = []
-    for end in range(len(octets)):
-        assert requester.express(octets[:end], LONGEST, 1.0, news) == 0
-    assert requester.express(octets, LONGEST, 1.0, news) == len(octets)
+    decoder = Decoder(on_command=lambda _: None)
+    for at in range(len(octets)):
+        assert news == []
+        news += requester.receive(decoder.feed(octets[at : at + 1]).messages(), 1.0)
     assert news == [pending]
     assert pending.reply == body_of(sizes)
 
@@ -89,9 +90,12 @@ def test_the_client_of_0_1_takes_a_reply_when_it_is_all_there(sizes: list[int]) 
     pending = PendingRequest(CALL, (b"x",))
     lockstep.submit(pending, 0.0)
     octets = encode_message(client_final(V01, ECHO, b"", body_of(sizes)))
-    for end in range(len(octets)):
-        assert lockstep.express(1, octets[:end], LONGEST, 1.0) is None
-    assert lockstep.express(1, octets, LONGEST, 1.0) is pending
+    news: list[PendingRequest] = []
+    decoder = Decoder(on_command=lambda _: None)
+    for at in range(len(octets)):
+        assert news == []
+        news += lockstep.receive(1, decoder.feed(octets[at : at + 1]).messages(), 1.0)
+    assert news == [pending]
     assert pending.reply == body_of(sizes)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ import msgpack
 import pytest
 
 from core.errors import LocalProtocolError
-from core.zmtp.decoder import Encoded, encode_message
+from core.zmtp.decoder import Decoder, Encoded, encode_message
 from core.zmtp.limits import PeerLimits
 from mdp.session.broker_search import Action, BrokerSearch, SearchState, SearchTimes
 from mdp.wire.commands import (
@@ -56,24 +55,17 @@ def serving(dialect: Dialect = V03, now: float = 0.0, **options: Any) -> WorkerS
     return made
 
 
-LONGEST = 2048  # octets of a message that may be taken before it is decoded
 decoded = WorkerSession.receive
 
 
 def as_octets(machine: WorkerSession, batch: list[list[bytes]], now: float) -> list[Request]:
-    """Hand a batch over as a socket does: octets first, and what is left of them decoded."""
-    octets = b"".join(map(encode_message, batch))
-    new: list[Request] = []
-    taken = machine.express(octets, LONGEST, now, new)
-    left = [message for message, end in zip(batch, accumulate(len(encode_message(m)) for m in batch), strict=True) if end > taken]
-    if left:
-        new += decoded(machine, left, now)
-    return [request for request in new if machine.holds(request)]  # what a DISCONNECT behind it took back is not worked on
+    """Hand a batch over as a socket does, from the bytes of a read."""
+    return decoded(machine, Decoder(on_command=lambda _: None).feed(b"".join(map(encode_message, batch))).messages(), now)
 
 
 @pytest.fixture(autouse=True, params=["frames", "octets"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test twice: messages come decoded, and as octets the machine looks at first, as on a socket."""
+    """Every test twice: messages come as frames, and as bytes, as on a socket."""
     if request.param == "octets":
         monkeypatch.setattr(WorkerSession, "receive", as_octets)
 

@@ -9,14 +9,13 @@ requests are new, unwanted or recalled, and when it has to be asked next. Messag
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import accumulate
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.zmtp.decoder import Encoded, encode_message
+from core.zmtp.decoder import Encoded
 from core.zmtp.limits import PeerLimits
 from mdp.session.broker_search import BrokerSearch, SearchState, SearchTimes
 from mdp.wire.commands import (
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 STEPS = 1500
-LONGEST = 2048  # octets of a message that may be taken before it is decoded
 LIMITS = (
     None,
     None,
@@ -242,9 +240,6 @@ class Walk:
     def work(self) -> list[bytes]:
         self.number += 1
         body = [self.random.randbytes(self.random.choice((0, 1, 20, 255, 256, 900, 3000))) for _ in range(self.random.choice((1, 1, 2, 3)))]
-        if self.random.random() < 0.1:  # as long as `express` takes, or one byte more
-            around = len(encode_message(worker_request(self.dialect, bytes(8), [bytes(300)]))) - 300
-            body = [bytes(LONGEST - around + self.random.choice((0, 0, 1)) - (9 if self.dialect != V03 else 0))]
         if self.dialect != V03:
             body[-1] += b"%09d" % self.number  # an address may come twice
             address = self.random.choice((bytes(8), bytes(8), b"c" * 255, b"c" * 256, self.number.to_bytes(4, "big")))
@@ -282,34 +277,11 @@ class Walk:
             batch = batch[:1]  # the same token twice in one batch is counted by one name or another
         if reference.hand and self.dialect == V03 and len(batch) > 1 and any(frames[0][-8:] in dict(reference.hand) for frames in batch):
             batch = batch[:1]
-        new: list[Request] = self.requests[-1:]
-        before = len(new)
-        octets = [encode_message(frames) for frames in batch]
-        lane = self.lane_takes(batch)
         wanted = [body for frames in [[*frames] for frames in batch] for body in reference.receive(frames, self.now)]
-        if self.random.random() < 0.5:
-            taken = machine.express(b"".join(octets), LONGEST, self.now, new)
-            assert taken == sum(map(len, octets[:lane]))
-            batch = [frames for frames, end in zip(batch, accumulate(map(len, octets)), strict=True) if end > taken]
-        new += machine.receive([[*frames] for frames in batch], self.now)
-        del new[:before]
+        new = machine.receive([[*frames] for frames in batch], self.now)
         if reference.serving:
             assert [[*request.body] for request in new] == wanted
             self.requests += new
-
-    def lane_takes(self, batch: list[list[bytes]]) -> int:
-        """Return how many messages at the front are plain requests, which are taken before they are decoded."""
-        reference = self.reference
-        room = self.reference.options.credit if self.dialect == V03 else 1 if self.dialect == V01 and len(batch) == 1 else 0
-        if not reference.serving or reference.draining:
-            return 0
-        events = [parse_at_worker(frames) for frames in batch]
-        new = [isinstance(event, Work) and (self.dialect != V03 or event.id not in dict(reference.hand)) for event in events]
-        plain = [
-            one and len(encode_message(frames)) <= LONGEST and len(frames[1 if self.dialect == V03 else 3]) < 256
-            for one, frames in zip(new, batch, strict=True)
-        ]
-        return min([*plain, False].index(False), max(0, room - len(reference.hand)))
 
     def held(self) -> tuple[Request, list[bytes]] | None:
         """Choose a request that was given out, and a body for its answer; sizes are about what the broker takes."""
@@ -503,19 +475,5 @@ def test_two_requests_read_at_once_of_a_broker_that_gives_one_at_a_time_are_both
     machine = Walk(0, V01).machine
     machine.joined(0.0)
     messages = [worker_request(V01, address, [b"x", b""]) for address in (b"one", b"two")]
-    new: list[Request] = []
-    assert machine.express(b"".join(map(encode_message, messages)), LONGEST, 0.0, new) == 0
     assert [request._address for request in machine.receive(messages, 0.0)] == [b"one", b"two"]
-    assert new == []
     assert machine.counters.received == 2
-
-
-@pytest.mark.parametrize("dialect", [V01, V03])
-def test_an_incomplete_request_is_not_taken_yet(dialect: Any) -> None:
-    octets = encode_message(worker_request(dialect, bytes(8), [b"x", b"yz"]))
-    for end in range(len(octets)):
-        machine = Walk(0, dialect).machine
-        machine.joined(0.0)
-        new: list[Request] = []
-        assert machine.express(octets[:end], LONGEST, 0.0, new) == 0
-        assert (new, machine.in_hand) == ([], 0)

@@ -1,4 +1,4 @@
-"""Octets before they are decoded (`set_receiver(express=…)`), and encoded messages on their way out (`send_octets`)."""
+"""Encoded messages, received (`set_batch_receiver`) and sent (`send_octets`)."""
 
 from __future__ import annotations
 
@@ -8,41 +8,28 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import decode_frames, encode_message
 from tests.scenes.raw_octets import COMMAND, WirePeer, frame, message, octet_by_octet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PING = frame(b"\x04PING\0\0context", COMMAND)
+    from core.zmtp.scan import Batch
 
 
-class Lane:
-    """Takes messages of one short frame that begins with `t`, and nothing else."""
+class Reader:
+    """Takes batches as bytes."""
 
     def __init__(self) -> None:
-        self.router: core.Socket | None = None
-        self.taken: list[bytes] = []
-        self.seen: list[tuple[str, bytes]] = []  # how it came, and its last frame, in order
+        self.seen: list[list[bytes]] = []
         self.peers: set[bytes] = set()
+        self.most = 0  # messages of one batch
 
-    def express(self, peer: bytes, octets: bytes, longest: int) -> int:
-        at = 0
-        self.peers.add(peer)
-        while at + 3 <= len(octets) and octets[at] == 0 and octets[at + 2 : at + 3] == b"t":
-            stop = at + 2 + octets[at + 1]
-            if stop > len(octets) or stop - at > longest:
-                break
-            self.seen.append(("octets", octets[at + 2 : stop]))
-            at = stop
-        return at
-
-    def on_batch(self, batch: list[list[bytes]]) -> None:
-        self.seen += [("frames", frames[-1]) for frames in batch]
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [body for _, body in self.seen]
+    def on_batch(self, batch: Batch) -> None:
+        self.peers.add(batch.peer)
+        self.most = max(self.most, len(batch))
+        whole = batch.encode()
+        self.seen += [decode_frames(whole.octets[start:end]) for start, end in zip(whole.starts, whole.ends, strict=True)]
 
     async def count(self, wanted: int) -> None:
         async with asyncio.timeout(100):
@@ -50,46 +37,51 @@ class Lane:
                 await asyncio.sleep(0)
 
 
+BODIES = [b"t1", b"t2", b"x" * 300, b"", *(b"t%d" % number for number in range(200)), b"x" * 100_000, b"y" * 2_000_000, b"end"]
+
+
 @pytest.mark.parametrize("delivery", [None, octet_by_octet])
-async def test_messages_keep_their_order_whoever_takes_them(delivery: Callable[[bytes], list[bytes]] | None) -> None:
-    """HAR-02: however the bytes are cut."""
-    bodies = [b"t1", b"t2", b"x3", b"t4", b"x" * 300, b"t5", b"", b"t6"]
-    lane = Lane()
+async def test_a_batch_receiver_gets_all_messages_in_order(delivery: Callable[[bytes], list[bytes]] | None) -> None:
+    """HAR-02: in whatever reads the bytes come."""
+    bodies = BODIES if delivery is None else BODIES[:50]
+    reader = Reader()
     async with core.Context() as context:
         router = context.socket(core.ROUTER)
-        router.set_receiver(lane.on_batch, express=lane.express)
+        router.set_batch_receiver(reader.on_batch)
         router.bind("tcp://127.0.0.1:*")
         peer = await (WirePeer.connect(router.last_endpoint) if delivery is None else WirePeer.connect(router.last_endpoint, delivery))
         async with peer:
             await peer.shake(b"DEALER", b"me")
-            await peer.send(b"".join(message(body) for body in bodies))
-            await lane.count(len(bodies))
-    assert lane.bodies == bodies
-    assert lane.seen[0] == ("octets", b"t1")
-    assert ("frames", b"x3") in lane.seen
-    assert lane.peers == {b"me"}
+            await peer.send(b"".join(message(b"", body) for body in bodies))
+            await reader.count(len(bodies))
+    assert reader.seen == [[b"", body] for body in bodies]
+    assert reader.peers == {b"me"}
+    assert reader.most > 1 or delivery is not None
 
 
-async def test_what_came_sealed_is_opened_first_and_keeps_its_order() -> None:
-    bodies = [b"t1", b"t2", b"x3", b"t4", b"x" * 300, b"t5", b"", b"t6", *(b"t%d" % number for number in range(200)), b"x" * 100_000]
-    lane = Lane()
+@pytest.mark.parametrize("way", ["curve", "inproc"])
+async def test_a_batch_receiver_gets_decrypted_and_inproc_messages_likewise(way: str) -> None:
+    reader = Reader()
     public, secret = core.curve_keypair()
+    ours, ours_secret = core.curve_keypair()
     async with core.Context() as context:
-        router = context.socket(core.ROUTER, curve_server=True, curve_secretkey=secret)
-        router.set_receiver(lane.on_batch, express=lane.express)
-        router.bind("tcp://127.0.0.1:*")
-        ours, ours_secret = core.curve_keypair()
-        dealer = context.socket(core.DEALER, curve_serverkey=public, curve_publickey=ours, curve_secretkey=ours_secret)
+        if way == "curve":
+            router = context.socket(core.ROUTER, curve_server=True, curve_secretkey=secret)
+            dealer = context.socket(core.DEALER, curve_serverkey=public, curve_publickey=ours, curve_secretkey=ours_secret)
+            router.bind("tcp://127.0.0.1:*")
+        else:
+            router, dealer = context.socket(core.ROUTER), context.socket(core.DEALER)
+            router.bind("inproc://batches")
         dealer.connect(router.last_endpoint)
-        for body in bodies:
+        await dealer.send_multipart([b"first", b""])
+        assert (await router.recv_multipart())[1:] == [b"first", b""]
+        await dealer.send(b"queued")
+        router.set_batch_receiver(reader.on_batch)
+        for body in BODIES:
             await dealer.send(body)
-        await lane.count(len(bodies))
-        await dealer.send(b"t7")
-        await lane.count(len(bodies) + 1)
-    assert lane.bodies == [*bodies, b"t7"]
-    assert {body for how, body in lane.seen if how == "frames"} >= {b"x3", b"x" * 300, b"", b"x" * 100_000}
-    assert lane.seen[-1] == ("octets", b"t7")  # what stands behind something else in the same read may be decoded with it
-    assert len(lane.peers) == 1
+        await reader.count(len(BODIES) + 1)
+    assert reader.seen == [[b"queued"], *([body] for body in BODIES)]
+    assert len(reader.peers) == 1
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "inproc://pieces"])
