@@ -17,7 +17,7 @@ IVL_MS = 60
 
 @pytest.fixture(params=["decoded", "batches"])
 def way(request: pytest.FixtureRequest) -> str:
-    """How messages are received."""
+    """Receiving as frames and as batches."""
     return str(request.param)
 
 
