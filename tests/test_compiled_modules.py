@@ -118,3 +118,26 @@ def test_the_module_in_use_is_the_one_that_was_asked_for(module: str) -> None:
     assert loaded is not None
     assert loaded.origin is not None
     assert (not loaded.origin.endswith(".py")) is core.compiled
+
+
+PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering")
+
+
+def test_interpreted_classes_inherit_only_from_compiled_ones_that_allow_it() -> None:
+    known = native_classes()
+    files = [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    refused = []
+    for module in sorted({".".join(path.with_suffix("").parts) for path in files} - set(MODULES)):
+        if module.endswith("__init__"):
+            continue
+        imported = homes(module)
+        for node in classes(module):
+            bases = [imported.get(name_of(base), "") for base in node.bases]
+            refused += [
+                f"{module}.{node.name}({base})"
+                for base in bases
+                if base in known
+                and not any("allow_interpreted_subclasses=True" in ast.unparse(decorator) for decorator in known[base].decorator_list)
+                and "Protocol" not in map(name_of, known[base].bases)
+            ]
+    assert refused == []

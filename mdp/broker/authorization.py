@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.zmtp.frames import decode_frames, encode_frame
-from mdp.access.rules import VERBS, Rights
+from mdp.access.rules import VERBS, Rights, Verb
 from mdp.broker import mmi
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.forwarding import reply_head
@@ -26,7 +26,7 @@ from mdp.wire.options import USER_BYTES_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mdp.access.rules import Rules, Verb
+    from mdp.access.rules import Rules
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.requests.records import Service, Terms, Worker
     from mdp.broker.requests.request_ends import Output

@@ -12,6 +12,8 @@ import sys
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from mypy_extensions import mypyc_attr
+
 import core
 from core.machine.deadlines import TIMER_S_MIN
 from core.pattern.reqrep import Router
@@ -66,6 +68,7 @@ HELD_BYTES_MAX = 8 * 1024
 HELD_S = 0.001
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Broker:
     """A Majordomo broker for MDP/0.1, 0.2 and 0.3.
 

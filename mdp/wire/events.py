@@ -7,8 +7,9 @@ themselves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
@@ -48,9 +49,6 @@ from mdp.wire.commands import (
     worker_heartbeat,
 )
 from mdp.wire.options import BadOptions, decode_heartbeat_options
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = [
     "BrokerEvent",

@@ -6,16 +6,15 @@ than its size or build arbitrary objects. Unknown keys are skipped: a later draf
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgpack
+from mypy_extensions import mypyc_attr
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
 from mdp.wire.commands import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "CREDIT_MAX",
@@ -62,6 +61,7 @@ _KEY_AT = len(KEY_ALONE) + 1
 _VERSION_CHARS_MAX = 64
 
 
+@mypyc_attr(native_class=False)
 class BadOptions(ValueError):
     """The peer's options are invalid; `field` names the entry, empty when the whole map is wrong."""
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from core.zmtp.limits import PeerLimits
 from mdp.errors import RequestError
 
@@ -20,6 +22,7 @@ USUAL: Final = PeerLimits()  # of a peer of MDP/0.3 that has announced none
 _DIGITS_MAX: Final = 18  # of a number a peer writes
 
 
+@mypyc_attr(native_class=False)
 class TooLarge(RequestError):
     """Request or reply is beyond the limits of the next peer on its way, and was not sent to it.
 

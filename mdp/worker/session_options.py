@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mdp.wire.options import CREDIT_MAX, HEARTBEAT_MS_MAX, decode_ready_options, encode_options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["RunnerCounters", "SessionCounters", "SessionOptions"]
 

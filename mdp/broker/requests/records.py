@@ -10,6 +10,8 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from core.zmtp.frames import encode_frame, encode_prefix
 from mdp.broker.workers.pacing import Pace
 from mdp.broker.workers.peer_limits import ANY_SIZE
@@ -146,6 +148,7 @@ class Request:
     terms: Terms | None
 
 
+@mypyc_attr(native_class=False)
 class Lane(deque[Request]):
     """The requests of one client in one queue, in order; some may have left it.
 
