@@ -149,7 +149,7 @@ class Broker:
     @property
     def counters(self) -> dict[str, int]:
         """Everything that was counted, by the machine and, with `socket_` before the name, by the socket."""
-        of_socket = {f"socket_{name}": getattr(self._socket.counters, name) for name in type(self._socket.counters).__slots__}
+        of_socket = {f"socket_{name}": count for name, count in self._socket.counters.as_dict().items()}
         return {**self.machine.counters.as_dict(), **of_socket}
 
     @property
