@@ -21,8 +21,9 @@ from core.zmtp.frames import MORE, decode_frames, encode_frame, encode_message, 
 from core.zmtp.scan import frames_between
 from mdp.broker import mmi
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
-from mdp.broker.requests.records import Terms, key_terms, terms_of
+from mdp.broker.requests.records import Terms
 from mdp.broker.requests.request_ends import Output
+from mdp.broker.requests.request_options import key_terms, terms_of
 from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
 from mdp.wire.commands import V03, client_heartbeat
 from mdp.wire.events import Cancel, Heartbeat, Invalid, parse_at_broker

@@ -1,7 +1,6 @@
 """What the broker keeps: requests, the queue of a service, workers, services.
 
-Pure, and without decisions about the protocol: the dispatcher makes those. The records are slotted and carry no methods on the hot path,
-where the dispatcher reads and writes their fields itself.
+Pure, and without decisions about the protocol: those are the dispatcher's, which reads and writes the slots itself.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from mdp.broker.workers.pacing import Pace
 from mdp.broker.workers.peer_limits import ANY_SIZE
 from mdp.wire.commands import EMPTY, MDPC01, MDPC02, V03
 from mdp.wire.message_runs import NO_OPTIONS
-from mdp.wire.options import KEY_ALONE, NO_REQUEST_OPTIONS, is_key_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,9 +25,8 @@ if TYPE_CHECKING:
     from mdp.broker.requests.reply_cache import Execution
     from mdp.broker.requests.request_states import RequestState
     from mdp.wire.commands import Dialect
-    from mdp.wire.options import RequestOptions
 
-__all__ = ["Lane", "Request", "RequestQueue", "Service", "Terms", "Worker", "key_terms", "terms_of"]
+__all__ = ["Lane", "Request", "RequestQueue", "Service", "Terms", "Worker"]
 
 # Entries of a queue or list that are dead but still in line are tolerated up to this many, then up to as many as are alive:
 # clearing them out is then paid for by what was added, and a removal from the middle costs nothing.
@@ -64,43 +61,16 @@ class Terms:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.deadline = inf
-        self.once = False
-        self.wait = False
+        self.deadline = self.told = inf
+        self.once = self.wait = self.streamed = False
         self.key: bytes | None = None
         self.options = b""
-        self.told = inf
         self.lost: list[Loss] = []
         self.lost_at = -inf
         self.execution: Execution | None = None
         self.letter: Letter | None = None
         self.parts = b""
-        self.streamed = False
         self.user: str | None = None
-
-
-def key_terms(options: bytes) -> Terms | None:
-    """Return what a client has asked for in options that are a key only, the usual ones of data pipelines; None for any other."""
-    if not is_key_alone(options):
-        return None
-    terms = Terms()
-    terms.options = options
-    terms.key = options[len(KEY_ALONE) + 1 :]
-    return terms
-
-
-def terms_of(wish: RequestOptions, options: bytes, now: float) -> Terms | None:
-    """Return what a client has asked for in the options of a request, None for nothing special."""
-    if wish is NO_REQUEST_OPTIONS:
-        return None
-    terms = Terms()
-    terms.options = options
-    terms.once = wish.once
-    terms.wait = wish.wait
-    terms.key = wish.key
-    if wish.deadline_ms is not None:
-        terms.deadline = now + wish.deadline_ms / 1000
-    return terms
 
 
 class Request:
@@ -111,8 +81,7 @@ class Request:
     Attributes:
         client: routing id of the client, None when nobody wants the answer any more.
         mine: the client's requests by key; this one is among them while `client` is set.
-        key: key in `mine`: in MDP/0.3 the client's id, else a number.
-        dialect: what the client speaks.
+        key: key in `mine`: in MDP/0.3 the client's id, else a number; `dialect` is what the client speaks.
         service: whom it is for.
         tail: encoded frames as they came: `[body…]`, in MDP/0.3 `[options][body…]`. b"" when nobody wants the answer.
         number: of this request in this broker; makes the token that goes to the worker.
@@ -175,8 +144,7 @@ class RequestQueue:
     __slots__ = ("_dead", "_front", "_lanes", "_turn", "count", "lost", "size")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.size = 0
+        self.count = self.size = 0
         self.lost: deque[tuple[float, Request]] = deque()
         self._front: deque[Request] = deque()
         self._lanes: dict[bytes, Lane] = {}
@@ -210,15 +178,16 @@ class RequestQueue:
         if request.terms is not None:
             request.terms.lost_at = -inf
         self._front.appendleft(request)
-        request.lane = None
-        self.count += 1
-        self.size += len(request.tail)
+        self._count(request)
 
     def push_lost(self, request: Request, now: float) -> None:
         """Put a request, with which a worker was lost, before all others, for workers that are heard from after this moment."""
         if request.terms is not None:
             request.terms.lost_at = now
         self.lost.append((now, request))
+        self._count(request)
+
+    def _count(self, request: Request) -> None:
         request.lane = None
         self.count += 1
         self.size += len(request.tail)
@@ -240,9 +209,7 @@ class RequestQueue:
             self.push_front(request)
             return
         self.lost.appendleft((terms.lost_at, request))
-        request.lane = None
-        self.count += 1
-        self.size += len(request.tail)
+        self._count(request)
 
     def pop(self, heard: float = -inf) -> Request | None:
         """Take the next request for a worker that was heard from at some moment, None when there is none for it."""
@@ -346,8 +313,7 @@ class Worker:
         done: requests it has answered.
         user: who serves, "" for a peer without a name; None without rules.
         stuck: it says that it does not get on with what it holds; None for a dialect that cannot say so.
-        version: of its program, for people.
-        metadata: for people.
+        version, metadata: of its program, for people.
     """
 
     __slots__ = (
@@ -360,13 +326,11 @@ class Worker:
         self.peer = peer
         self.service = service
         self.dialect: Dialect = dialect
-        self.credit = credit
-        self.allowed = credit
+        self.credit = self.allowed = credit
         self.pace = Pace()
         self.concurrency = min(concurrency or credit, credit)
         self.held: dict[bytes, Request] = {}
-        self.seen = now
-        self.since = now
+        self.seen = self.since = now
         self.live = True
         self.quick = dialect == V03
         self.plain = True
@@ -378,8 +342,7 @@ class Worker:
         self.obliging = self.pinged = False
         self.beats_busy = dialect == V03
         self.beat_at = now
-        self.beat_s = 0.0
-        self.expiry_s = 0.0
+        self.beat_s = self.expiry_s = 0.0
         self.done = 0
         self.user: str | None = None
         self.stuck: bool | None = False if dialect == V03 else None
@@ -428,11 +391,9 @@ class Service:
         self.ready: deque[Worker] = deque()
         self.ahead: dict[Worker, None] = {}
         self.queue = RequestQueue()
-        self.enabled = True
-        self.offered = False
+        self.enabled, self.offered = True, False
         self.losses = (-inf, -inf)
-        self.watched_s = 0.0
-        self.paced = False
+        self.watched_s, self.paced = 0.0, False
         self.absent_since: float | None = None
         self.done = 0
         self._lines: dict[int, deque[Worker]] = {0: self.ready}  # those after the first are made when they are needed
