@@ -91,6 +91,7 @@ async def test_held_replies_of_a_client_that_leaves_are_dropped() -> None:
         assert broker.counters["closed"] == broker.counters["accepted"]
 
 
+@replaces_names
 async def test_a_client_without_capacity_for_held_replies_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """N5: what was dropped for it would be missed for ever."""
     noted: list[set[bytes]] = []
