@@ -11,6 +11,7 @@ import mdp
 from mdp.broker.broker import HELD_BEHIND_MIN, HELD_MAX
 from mdp.wire.commands import client_request, worker_final, worker_ready
 from mdp.wire.events import Work, parse_at_worker
+from tests.scenes.builds import replaces_names
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
