@@ -128,7 +128,7 @@ def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> N
 @loop_option
 @log_options("warning")
 def send(flags: SocketFlags, timeout: float, as_json: bool, frames: tuple[str, ...], uvloop: bool | None) -> None:
-    """Send one message of FRAMES; '-' is standard input. REQ prints the reply, PUB waits for a subscriber of the message."""
+    """Send one message of FRAMES ('-': standard input). REQ prints the reply, PUB waits for a matching subscriber."""
     message = read_frames(frames)
     # PUB does not report subscriptions and would drop the message; on the wire XPUB is the same.
     is_pub, kind = flags.kind == "pub", "xpub" if flags.kind == "pub" else flags.kind

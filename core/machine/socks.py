@@ -1,4 +1,7 @@
-"""Client side of SOCKS 5 (RFC 1928), with a name and password (RFC 1929): asks a proxy for a connection. Pure."""
+"""Client side of SOCKS 5 (RFC 1928), with a name and password (RFC 1929).
+
+Asks a proxy for a connection. Pure.
+"""
 
 from __future__ import annotations
 

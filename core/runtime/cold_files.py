@@ -1,4 +1,4 @@
-"""File work of coroutines: small files that are read or written seldom, without waiting for the disk on the event loop.
+"""File work of coroutines: small, seldom used files, without waiting for the disk on the event loop.
 
 By aiofiles, which does it in the loop's pool of threads. The journal, the mirror, the event log and the ballots have threads of their own.
 What a program reads before its loop runs needs none of this.
@@ -27,8 +27,9 @@ status = aiofiles.os.stat
 
 
 async def off_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Call a plain function that reads or writes files, and return its result. If this is cancelled, the call still completes.
+    """Call a plain function that reads or writes files, and return its result.
 
+    If this is cancelled, the call still completes.
     It runs in another thread and must not touch what belongs to the loop.
     """
     return await aiofiles.os.wrap(function)(*args, **named)
@@ -41,9 +42,9 @@ async def read_text(path: str | os.PathLike[str]) -> str:
 
 
 async def append(path: str | os.PathLike[str], octets: bytes) -> None:
-    """Write some bytes at the end of a file in one piece; it is created for this user only. Raises OSError.
+    """Append some bytes to a file in one piece; raises OSError.
 
-    If this is cancelled, they are still written.
+    The file is created for this user only. If this is cancelled, the bytes are still written.
     """
     await off_loop(append_now, path, octets)
 

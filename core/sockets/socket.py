@@ -181,7 +181,9 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self._endpoints.disconnect(_text(addr))
 
     def cut(self, routing_id: bytes, reason: str = "cut") -> bool:
-        """Close the connection of one peer of a ROUTER at once; it may reconnect. Its queued messages are dropped and counted.
+        """Close the connection of one peer of a ROUTER at once; it may reconnect.
+
+        Its queued messages are dropped and counted.
 
         Args:
             routing_id: of the peer.

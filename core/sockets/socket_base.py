@@ -466,7 +466,10 @@ class SocketBase(Sending):
         self.takes_inproc = not self._takes_batches() and self._plain and not self.options.conflate
 
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
-        """Take a message from the other end; a receiver gets it in the next loop iteration, never inside the sender's call."""
+        """Take a message from the other end.
+
+        A receiver gets it in the next loop iteration, never inside the sender's call.
+        """
         if not self._takes_batches():
             receivers = self._receivers
             if receivers and self._plain and not self._active and not receivers[0].done():  # as in `_queue`, a tenth faster

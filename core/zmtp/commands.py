@@ -86,7 +86,9 @@ def ping(ttl_ms: int, context: bytes = b"") -> bytes:
 
 
 def pong(data: bytes) -> tuple[bytes, int]:
-    """Return (PONG body, TTL in ms) for the data of a PING; at most 16 bytes of its context are repeated.
+    """Return (PONG body, TTL in ms) for the data of a PING.
+
+    At most 16 bytes of the context are repeated.
 
     Raises:
         RemoteProtocolError: too short for the TTL (ZMTP-52).

@@ -109,7 +109,7 @@ class Decoder:
 
     @property
     def begun_frame(self) -> int:
-        """Bytes, header included, of the long frame that is incomplete; 0 if it is not long, or its header is incomplete."""
+        """Bytes, header included, of the incomplete long frame; 0 if there is none or its header is incomplete."""
         chunks = self._chunks
         return self._begun.wanted if chunks and len(chunks[0]) >= 9 and chunks[0][0] & (LONG | COMMAND) == LONG else 0
 

@@ -52,7 +52,7 @@ UNPACK_SIZE: Final = Struct(">Q").unpack_from
 
 @mypyc_attr(native_class=False)
 class Encoded(bytes):
-    """Whole encoded frames, the last one without MORE: a message, or the tail of one, as it goes over the wire.
+    """Whole encoded frames, the last one without MORE: a message, or the tail of one, as on the wire.
 
     A receiver with `split` gets the frames after the split in this form, and `send_multipart` / `send_many` take one as the
     last item of a message and copy it out as it is.
@@ -179,7 +179,9 @@ def frame_at(octets: bytes, at: int) -> tuple[int, int, int]:
 
 
 def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:
-    """Take up to `count` frames off the front: (`[frame, …]`, the octets of the frames that follow, b"" if none do).
+    """Take up to `count` frames off the front.
+
+    Returns `[frame, …]` and the octets of the frames that follow, b"" if none do.
 
     Raises:
         RemoteProtocolError: the octets are not whole frames.

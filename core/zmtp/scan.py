@@ -25,7 +25,7 @@ _LONG_HEADER_BYTES: Final = 9
 
 
 class ScanLimits:
-    """What one message may have.
+    """Limits of one message.
 
     Attributes:
         frame_bytes: bytes of one frame.
@@ -190,7 +190,10 @@ def scan(octets: bytes, starts: list[int], ends: list[int], commands: list[int],
 
 
 def _walk(octets: bytes, start: int, commands: list[int], begun: Begun, limits: ScanLimits) -> int:
-    """Walk one message frame by frame: one that is long or incomplete, or has commands in it. Return its end, 0 if it is incomplete."""
+    """Walk one message frame by frame: one that is long or incomplete, or has commands in it.
+
+    Return its end, 0 if it is incomplete.
+    """
     at, end = start, len(octets)
     while True:
         begun.at = at

@@ -1,9 +1,9 @@
-"""A random walk over the broker's machine with everything peers, operators and time may do, in a world small enough that lives cross.
+"""A random walk over the broker's machine: everything peers, operators and time may do, in a small world.
 
-A number names a walk: `python -m tests.scenes.mdp_broker_walk SEED` goes it again and prints every step. There are few clients, workers,
+A number names a walk: `python -m tests.scenes.mdp_broker_walk SEED` repeats it and prints every step. There are few clients, workers,
 services and keys, small limits, and moments that fall together: deadlines and times in the queue are multiples of a quarter of a second,
-and so are the steps of the clock. After every step all records are looked up (`mdp.broker.requests.invariants`), and every client of
-MDP/0.3 is told once what became of each of its requests.
+and so are the steps of the clock. After every step all records are checked (`mdp.broker.requests.invariants`), and every client of
+MDP/0.3 receives the end of each of its requests once.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ MANAGING = (b"mmi.disable", b"mmi.enable", b"mmi.enable", b"mmi.drain")
 
 @cache
 def encoded(frames: tuple[bytes, ...]) -> Encoded:
-    """Encode the end of a message; there are some hundreds, and encoding them was an eighth of the time of all walks."""
+    """Encode the end of a message.
+
+    There are some hundreds, and encoding them was an eighth of the time of all walks.
+    """
     return Encoded.of(frames)
 
 
@@ -191,7 +194,7 @@ class Walk:
         """Go so many steps, then let everybody leave and time pass, until nothing may be open."""
         dice, todo = self.dice, self.steps
         count = len(todo)
-        self.machine.book.rearm = True  # whoever begins sets the clock, and whoever has ticked
+        self.machine.book.rearm = True  # a beginning and a tick set the clock
         self.look()
         for _ in range(steps):
             self.touched = False
@@ -210,7 +213,7 @@ class Walk:
         check_wakes(machine, self.wakes_at)
 
     def end(self) -> None:
-        """Nobody works any more: every request ends, and its client is told."""
+        """Stop all work: every request ends, and its client gets a notice of it."""
         check_stats(self.machine)
         how = self.dice()
         if how < 0.2:
@@ -259,7 +262,7 @@ class Walk:
                     self.told(peer, octets[2:])
 
     def told(self, client: bytes, head: bytes) -> None:
-        """Note that a client of MDP/0.3 was told what became of a request."""
+        """Note that a client of MDP/0.3 received the end of a request, or a part of it."""
         command = head[:HEAD_BYTES]
         if command == CLIENT_FINAL_03 or command == CLIENT_ERROR_03:
             id = head[HEAD_BYTES : HEAD_BYTES + 8]
@@ -338,7 +341,7 @@ class Walk:
             request = held[int(self.dice() * len(held))]
             dice = self.dice()
             if dice < 0.4 and worker.quick and request.terms is not None and request.terms.deadline != inf:
-                dice = 0.17  # it keeps to the deadline it was told
+                dice = 0.17  # it keeps to the deadline of the request
             self.read(worker.peer, [self.one_answer(worker, request.number, dice)])
 
     def answer_many(self) -> None:

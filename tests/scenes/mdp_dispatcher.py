@@ -1,7 +1,7 @@
-"""A broker's machine with scripted peers: frames in, frames out, a clock that is set by hand.
+"""A broker's machine with scripted peers: frames in, frames out, a clock that the test sets.
 
-There are two of it: one gets what is sent as bytes of one read, as from a socket, the other message by message, as frames. Whatever happens
-to them, they must say the same to everybody.
+There are two machines: one gets what is sent as bytes of one read, as from a socket, the other message by message, as frames. Whatever
+happens to them, both must send the same to every peer.
 """
 
 from __future__ import annotations

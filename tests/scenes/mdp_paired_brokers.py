@@ -1,4 +1,4 @@
-"""Two brokers of a pair in this process: lines between them that can be cut, clocks that can jump, a worker and a client on demand."""
+"""Two brokers of a pair in this process: breakable connections, clocks that jump, workers and clients on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks, at the end of every worker of a test, whether it could still work on as many requests as it should."""
+"""Check at the end of every worker of a test: it can still work on all the requests it should."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mdp.request import Request
 
 ROOT = Path(__file__).parents[2]
-HANDLING_S = 0.002  # long enough for requests to be in hand when a worker is killed
+HANDLING_S = 0.002  # long enough for requests to be in flight when a worker is killed
 
 
 async def echo(request: Request) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Cancelling at every point where a send or a receive can be: nothing is lost, nothing comes twice, order is kept (SOCK-13).
+"""Cancelling a send or a receive at every point: nothing is lost or doubled, order is kept (SOCK-13).
 
 Numbered messages are exchanged while the tasks that send and receive are cancelled at random, after any number of loop iterations and in
 the very iteration in which they complete. A cancelled receive has taken no message; a send cancelled while it waits has sent none.
@@ -27,7 +27,10 @@ PAIRS = [(core.PUSH, core.PULL), (core.DEALER, core.DEALER), (core.PAIR, core.PA
 
 
 async def receive(operation: Callable[[], Awaitable[object]], done: list[object]) -> None:
-    """One receive; what it gave is noted in the same step, so a cancelled task has noted nothing it did not get."""
+    """Receive once, and note the result in the same step.
+
+    A cancelled task has noted nothing that it did not get.
+    """
     done.append(await operation())
 
 

@@ -68,7 +68,7 @@ async def latencies(trip: Callable[[], Awaitable[None]], count: int) -> list[flo
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("cycles", [50, pytest.param(5000, marks=WHOLE)])
 async def test_contexts_that_come_and_go_leave_no_task_no_descriptor_no_file_and_no_warning(cycles: int, tmp_path: Path) -> None:
-    """Each with peers over tcp, ipc and inproc, some closed in the middle of a handshake, a message or an accept."""
+    """Each has peers over tcp, ipc and inproc; some close in the middle of a handshake, message or accept."""
     at_rest = 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -166,7 +166,10 @@ async def test_g14_w7_a_silent_crowd_costs_little_and_holds_nobody_up(count: int
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("subscribers", "stalled"), [(50, 5), pytest.param(1000, 100, marks=WHOLE)])
 async def test_g16_n5_stalled_subscribers_hold_nobody_up(subscribers: int, stalled: int) -> None:
-    """One in ten does not read: the others get every message, and the queue of the stalled is bounded and counted."""
+    """One in ten does not read: the others get every message.
+
+    The queue of a stalled subscriber is bounded, and its drops are counted.
+    """
     room_for(subscribers)
     async with core.Context() as context:
         options = {"max_pending_handshakes_per_ip": subscribers, "backlog": 1000, "sndhwm": 10, "sndbuf": 16 * 1024}

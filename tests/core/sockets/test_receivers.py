@@ -28,7 +28,7 @@ async def pushed(endpoint: str) -> AsyncIterator[tuple[core.Socket, core.Socket]
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("copy", [True, False], ids=["bytes", "Frame"])
-async def test_sock_14_frames_of_one_message_go_to_those_who_wait_in_their_order(endpoint: str, copy: bool) -> None:
+async def test_sock_14_frames_of_one_message_go_to_waiting_receivers_in_their_order(endpoint: str, copy: bool) -> None:
     async with pushed(endpoint) as (pull, push):
         waiting = [asyncio.ensure_future(pull.recv(copy=copy)) for _ in range(5)]
         await asyncio.sleep(0)

@@ -63,7 +63,7 @@ def test_zmtp_50_zmtp_51_a_ping_is_answered_with_at_most_16_octets_of_its_contex
     assert one.ping_ttl_ms == 1000
 
 
-def test_zmtp_52_a_ping_without_room_for_a_ttl_ends_the_connection() -> None:
+def test_zmtp_52_a_ping_too_short_for_a_ttl_ends_the_connection() -> None:
     one, _ = ready_pair()
     one.receive(encode_command(command(b"PING", b"\x00")))
     assert isinstance(one.failure, RemoteProtocolError)
@@ -116,7 +116,7 @@ def test_zmtp_78_a_message_before_the_handshake_is_refused_on_its_header(octets:
     assert made.failure.code == Code.ZMTP_UNEXPECTED_COMMAND
 
 
-def test_a_peer_of_another_kind_is_told_which_socket_it_has_met() -> None:
+def test_a_peer_of_another_kind_gets_the_type_of_the_socket_it_has_met() -> None:
     one, other = connection(b"SUB"), connection(b"ROUTER")
     other.receive(one.greet())
     other.receive(encode_command(command(b"READY", encode_metadata([(b"Socket-Type", b"SUB")]))))

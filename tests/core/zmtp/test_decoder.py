@@ -1,4 +1,4 @@
-"""Frames: what is encoded, and that any way of cutting the octets decodes to the same messages (ZMTP-22 to 29, HAR-02)."""
+"""Frames: how they are encoded, and that octets split in any way decode to the same (ZMTP-22 to 29, HAR-02)."""
 
 from __future__ import annotations
 

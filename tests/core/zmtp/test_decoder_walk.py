@@ -206,7 +206,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_a_stream_means_the_same_however_it_is_cut(seed: int) -> None:
+def test_a_stream_means_the_same_however_it_is_split(seed: int) -> None:
     Walk(seed).run()
 
 

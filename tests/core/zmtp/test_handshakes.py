@@ -314,7 +314,7 @@ def test_what_comes_while_the_authenticator_thinks_is_bounded(octets: int, kept:
     assert kept or "more than 100 bytes" in str(heard.connection.failure)
 
 
-def test_zap_05_who_is_refused_is_told_so_and_nothing_more() -> None:
+def test_zap_05_a_refused_peer_gets_an_error_and_nothing_more() -> None:
     heard = asked()
     made = heard.connection
     made.buffer(ready(b"DEALER", b"me") + AB)
@@ -444,7 +444,7 @@ def kept(work: Any) -> int:
 
 
 @pytest.mark.parametrize("way", ["failed", "ended", "ended in its traffic", "after the end"])
-def test_let_go_nothing_of_a_peer_is_held_when_it_is_over(way: str) -> None:
+def test_nothing_of_a_peer_is_held_when_its_connection_is_over(way: str) -> None:
     heard = Heard(limits=ConnectionLimits(handshake_bytes=10**6))
     made = heard.connection
     heard.hear([greeting() + (ready(b"DEALER") if "traffic" in way else b"")])

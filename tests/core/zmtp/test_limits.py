@@ -127,7 +127,7 @@ async def test_what_was_queued_before_the_peer_could_tell_is_dropped_when_it_has
 
 
 @pytest.mark.parametrize("waiting", [True, False], ids=["recv waits", "recv comes later"])
-async def test_a_request_that_is_dropped_so_is_told_to_who_receives_and_another_can_be_sent(waiting: bool) -> None:
+async def test_a_request_that_is_dropped_so_raises_in_recv_and_another_can_be_sent(waiting: bool) -> None:
     async with core.Context() as context, asyncio.timeout(100):
         rep, req = context.socket(core.REP, max_parts=3), context.socket(core.REQ)
         rep.bind(TCP)
@@ -202,7 +202,7 @@ async def test_a_router_knows_the_limits_of_each_peer() -> None:
         ({"max_parts": 8, "tell_limits": 0}, False),
     ],
 )
-async def test_usual_limits_are_told_on_request_only_so_that_ready_stays_as_it_was(options: dict[str, Any], told: bool) -> None:
+async def test_usual_limits_are_sent_on_request_only_so_that_ready_stays_as_it_was(options: dict[str, Any], told: bool) -> None:
     async with core.Context() as context:
         router = context.socket(core.ROUTER, **options)
         router.bind(TCP)

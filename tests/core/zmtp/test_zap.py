@@ -64,7 +64,7 @@ def test_any_frames_are_a_reply_or_refused(frames: list[bytes]) -> None:
     assert reply.status_code in (b"200", b"300", b"400", b"500")
 
 
-def test_nobody_says_of_himself_who_he_is() -> None:
+def test_no_peer_sets_its_own_user_id() -> None:
     metadata = encode_metadata([(b"User-Id", b"root"), (b"CURVE-Key", bytes(32)), (b"X-Mine", b"1")])
     assert claimed(metadata) == {b"x-mine": b"1"}
     mechanism = NullMechanism(b"", metadata_bytes_max=100)

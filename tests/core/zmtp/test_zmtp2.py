@@ -1,4 +1,4 @@
-"""Framing of ZMTP 1.0, what 2.0 and 1.0 peers say of themselves, and two machines of any ages back to back."""
+"""Framing of ZMTP 1.0, properties of 2.0 and 1.0 peers, and two machines of any versions back to back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_zmtp_19_the_length_counts_the_flags(size: int, header: str) -> None:
 
 
 @given(st.lists(st.lists(FRAMES, min_size=1, max_size=4), max_size=4), st.integers(1, 400))
-def test_zmtp_19_what_is_turned_is_turned_back_however_it_is_cut(messages: list[list[bytes]], step: int) -> None:
+def test_zmtp_19_what_is_turned_is_turned_back_however_it_is_split(messages: list[list[bytes]], step: int) -> None:
     octets = zmtp1_frames(b"".join(encode_message(frames) for frames in messages))
     made = decoder()
     heard = [message for at in range(0, len(octets), step) for message in made.feed(octets[at : at + step])]

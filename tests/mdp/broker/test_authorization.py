@@ -1,4 +1,4 @@
-"""BEY-11: what was allowed once is not judged again, and whatever ends the right or the service ends that at once."""
+"""BEY-11: a decision is cached; when the right or the service ends, the decision ends at once."""
 
 from __future__ import annotations
 

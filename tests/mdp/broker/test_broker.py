@@ -180,7 +180,7 @@ async def test_a_deadline_passes_without_any_message(context: core.Context) -> N
 
 
 async def test_equal_deadlines_of_one_key_do_not_stop_the_clock(context: core.Context) -> None:
-    """Two requests of one read, so of one moment; afterwards a deadline is still kept and a worker still beaten to."""
+    """Two requests of one read have one deadline; later deadlines and heartbeats are still kept."""
     async with mdp.Broker(context=context, heartbeat_ms=60) as broker:
         at = broker.bind("tcp://127.0.0.1:*")
         worker, client = peer(context, at), peer(context, at)
@@ -202,7 +202,7 @@ async def test_equal_deadlines_of_one_key_do_not_stop_the_clock(context: core.Co
 
 @pytest.mark.faults
 async def test_a_tick_that_fails_is_not_the_last_one(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of those that were due with it, none is forgotten: the other worker is beaten to, the other deadline is kept."""
+    """Work that was due with it is not forgotten: the other worker's heartbeat, the other deadline."""
     supervisor = supervision.current()
     async with mdp.Broker(context=context, heartbeat_ms=50, liveness=1000) as broker:
         at = broker.bind("tcp://127.0.0.1:*")
@@ -378,7 +378,7 @@ async def test_a_broker_that_was_never_entered_does_nothing() -> None:
 
 
 async def test_memory_is_given_back_after_a_burst(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When nobody waits any more, once; and the C library does not mind being asked."""
+    """Once, when no request waits any longer; the C library accepts the call."""
     given: list[int] = []
     really = broker_module._give_memory_back
 

@@ -1,4 +1,7 @@
-"""The clock of a broker is set for what is due first, whatever moved it and whoever was suspended meanwhile (fault B8)."""
+"""The clock of a broker is set for the earliest work, whatever changed it (fault B8).
+
+This holds also when the process was suspended meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ async def hold(request: mdp.Request) -> None:
 
 
 async def test_a_broker_that_is_suspended_while_it_sets_its_clock_is_not_late_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reading of the time is later than the one before: the clock is set to a moment, and not to so long from now."""
+    """Each reading of the time is later than the one before: the clock is set to an absolute time."""
     loop = asyncio.get_running_loop()
     async with mdp.Broker() as broker, mdp.Worker(broker.bind(TCP), "hold", handler=hold):
         await eventually(lambda: broker.stats["workers"])
@@ -40,7 +43,7 @@ async def test_a_broker_that_is_suspended_while_it_sets_its_clock_is_not_late_by
 
 
 async def test_the_clock_is_set_for_what_a_lost_peer_gives_back() -> None:
-    """Those who waited for a worker of the peer are looked after when the loss is settled, and not at the next tick."""
+    """Requests that waited for a worker of the peer are served when the loss is settled, before the next tick."""
     async with (
         core.Context() as context,
         mdp.Broker(context=context) as lender,
@@ -72,7 +75,7 @@ async def test_a_broker_that_has_stopped_has_no_clock() -> None:
 
 
 async def test_stop_ends_a_drain_that_waits() -> None:
-    """Nothing is open any more: whoever waits for that need not wait until the time is over."""
+    """Nothing is open then: a waiting drain returns before its time is over."""
     async with core.Context() as context, mdp.Broker(context=context) as broker:
         at = broker.bind(TCP)
         async with mdp.Worker(at, "hold", handler=hold, context=context), mdp.Client(at, context=context) as client:

@@ -1,4 +1,4 @@
-"""The broker's machine at its edges: peers of any name, services of any length, any options, and what is almost a command."""
+"""The broker's machine at its edges: any peer names, service lengths and options, and messages that are almost commands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SOME_OPTIONS: tuple[dict[str, object], ...] = ({}, {"trace": {"a": "b"}})
 
 
 def story(client: Dialect, worker: Dialect, client_name: bytes, worker_name: bytes) -> list[tuple[bytes, list[list[bytes]]]]:
-    """Return what two peers are told in their lives."""
+    """Return all messages that two peers receive."""
     scene = Scene()
     told = []
 
@@ -188,7 +188,7 @@ def wrong_answers(what: str, worker: Dialect, id: bytes) -> list[list[bytes]]:
 @pytest.mark.parametrize("client", DIALECTS)
 @pytest.mark.parametrize("what", ["final", "partial", "error", "return"])
 def test_what_is_almost_an_answer_is_none_and_another_worker_gets_the_request(client: Dialect, worker: Dialect, what: str) -> None:
-    """MDP-29, MDP-30: whoever sends it is not believed anything any more."""
+    """MDP-29, MDP-30: nothing later from its sender is believed."""
     if (worker == "0.1" and what == "partial") or (worker != "0.3" and what in {"error", "return"}):
         return
     for place in range(len(wrong_answers(what, worker, bytes(8)))):
@@ -233,7 +233,7 @@ def test_limits_of_a_peer_that_is_gone_are_forgotten() -> None:
 
 
 def test_until_a_moment_means_before_it() -> None:
-    """A request for a service that nobody has offered yet waits while a broker begins, and is refused when that is over."""
+    """While a broker starts, a request for an unknown service waits; after that it is refused."""
     scene = Scene(start_hold_ms=2000)
     for machine in (scene.machine, scene.twin):
         machine.begin(scene.now)
@@ -248,7 +248,7 @@ def test_until_a_moment_means_before_it() -> None:
     assert scene.failure(CLIENT) == "NO_SERVICE"
 
 
-def test_requests_of_a_dialect_are_told_by_their_whole_header() -> None:
+def test_requests_of_a_dialect_are_recognized_by_their_whole_header() -> None:
     scene = Scene()
     scene.ready("0.3", WORKER)
     for dialect in DIALECTS:

@@ -108,7 +108,10 @@ def test_a_fault_at_one_deadline_is_not_the_end_of_the_clock_of_the_others(monke
 
 
 def test_a_record_says_how_its_request_ended() -> None:
-    """The one that was taken over is merged; the one nobody waits for any more is forgotten when its worker answers, fails or is lost."""
+    """A request that was taken over is merged.
+
+    One that no client waits for is forgotten when its worker answers, fails or is lost.
+    """
     for end in ("answer", "error", "loss"):
         scene = Scene()
         scene.ready("0.3", b"W1")

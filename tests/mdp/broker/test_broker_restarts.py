@@ -1,4 +1,4 @@
-"""A worker process whose broker is started again and again, with requests in hand each time: it works on as many as before."""
+"""A worker process whose broker restarts again and again, with requests in flight, keeps its whole concurrency."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def full_house(client: mdp.Client) -> None:
 
 
 async def one_life(endpoint: str, way: str) -> None:
-    """Run a broker until it ends in some way, with requests in hand."""
+    """Run a broker until it ends in some way, with requests in flight."""
     context = core.Context()
     broker = await mdp.Broker(context=context).__aenter__()
     broker.bind(endpoint)

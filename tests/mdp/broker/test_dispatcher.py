@@ -202,7 +202,10 @@ class Town:
 @pytest.mark.parametrize("keys", [0.1, 0.9])
 @pytest.mark.parametrize("seed", range(25))
 def test_nothing_is_lost_and_nothing_is_answered_twice(seed: int, keys: float) -> None:
-    """MDP-26, 30, 31, 37, 41, 42; IDM-03; faults B2, B5, B6, B7, B8: 600 steps, then everybody does his duty and nothing may be left."""
+    """MDP-26, 30, 31, 37, 41, 42; IDM-03; faults B2, B5, B6, B7, B8.
+
+    After 600 steps every worker answers, and nothing may be left.
+    """
     town = Town(seed, keys)
     for _ in range(600):
         town.step()

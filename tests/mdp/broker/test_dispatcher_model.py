@@ -62,7 +62,7 @@ class Hand:
     def __init__(self, service: bytes, credit: int, now: float) -> None:
         self.service, self.credit, self.seen, self.came = service, credit, now, now
         self.recalled: set[bytes] = set()
-        self.held: dict[bytes, Asked] = {}  # by token; those nobody wants any more too, until it has answered
+        self.held: dict[bytes, Asked] = {}  # by token; abandoned ones too, until it has answered
 
 
 class Model(RuleBasedStateMachine):
@@ -84,7 +84,7 @@ class Model(RuleBasedStateMachine):
         self.expected[(asked.client, asked.id, what, body)] += 1
 
     def end(self, asked: Asked, code: str = "") -> None:
-        """A request ends without a reply; with no code nobody is told."""
+        """A request ends without a reply; with no code nothing is sent."""
         asked.open = False
         if code:
             self.expect(asked, "ERROR", code.encode())

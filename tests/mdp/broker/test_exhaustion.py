@@ -1,4 +1,4 @@
-"""A broker that runs out of descriptors or memory: those who are here are served, and newcomers once there is room again."""
+"""A broker without free descriptors or memory serves its present peers, and new ones when there is capacity again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ten times as many requests as the broker may hold: refused at once, memory within the limit and a tenth (fault B4)."""
+"""Ten times more requests than the broker may hold: refused at once, memory within 1.1 times the limit (fault B4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_ONCE = 64
 
 
 class Flood(NamedTuple):
-    """What the broker may hold, what is sent to it, and to how many services: each has a limit of its own."""
+    """Limit of the broker, size of the bodies, and number of services: each has a limit of its own."""
 
     flags: tuple[str, ...]
     limit: int
@@ -124,7 +124,7 @@ def big(request: mdp.Request) -> bytes:
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.timeout(300)
 async def test_memory_stays_within_the_limit_when_ten_times_as_much_is_asked_for_and_not_read(tmp_path: Path, programs: Programs) -> None:
-    """Answers of 1 MiB, 50 for each of 14 clients, none of which reads: each has less than one may have."""
+    """Answers of 1 MiB, 50 for each of 14 clients that do not read; each is within its own limit."""
     (tmp_path / "bigs.py").write_text(BIG)
     limit, clients, each = BrokerOptions().unread_max_bytes, 14, 50
     assert clients * each * MIB > 10 * limit

@@ -1,4 +1,7 @@
-"""Fault P4: a broker that gets no more memory refuses those who bring too much, says so, and goes on, or ends with a code that says so."""
+"""Fault P4: a broker without memory refuses peers that send too much, and goes on.
+
+Or it ends with a code that says so.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def bring(peer: socket) -> None:
 
 
 def wait_for_a_cut(peers: list[socket]) -> None:
-    """Wait until the broker has ended one of the connections: what a peer has sent may be in the kernel still, and be read later."""
+    """Wait until the broker has closed one of the connections.
+
+    What a peer has sent may still be in the kernel, and be read later.
+    """
     with DefaultSelector() as selector:
         for peer in peers:
             selector.register(peer, EVENT_READ)

@@ -1,4 +1,7 @@
-"""What those who watch a broker are told: one event for each request, latencies, errors; in every dialect, by every way a request ends."""
+"""Events for watchers of a broker: one for each request, latencies, errors.
+
+In every dialect, for every way in which a request ends.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +181,7 @@ def test_a_deadline_a_cancel_and_a_client_that_goes() -> None:
     assert scene.ends()[-1] == ("cancelled", "CLIENT_GONE")
 
 
-def test_those_who_share_a_key_have_an_event_each() -> None:
+def test_requests_that_share_a_key_have_an_event_each() -> None:
     scene = Watched()
     scene.ready("0.3", b"w", credit=9)
     for client in (b"a", b"b"):
@@ -230,8 +233,8 @@ def test_errors_kept_are_bounded_and_printable() -> None:
     assert all(error.service.isprintable() for error in scene.recorder.errors)
 
 
-def test_each_of_those_who_share_an_execution_has_an_end_of_its_own() -> None:
-    """IDM-03: the executed one and those who follow it, cancelled, gone or answered."""
+def test_each_request_that_shares_an_execution_has_an_end_of_its_own() -> None:
+    """IDM-03: the executed request and its followers, cancelled, gone or answered."""
     scene = Watched()
     scene.ready("0.3", b"w")
     ids = {client: scene.ask("0.3", client, options={"key": b"k"}) for client in (b"1", b"2", b"3", b"4", b"5")}

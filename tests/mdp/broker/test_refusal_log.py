@@ -55,7 +55,7 @@ async def test_a_broker_writes_what_it_refused(caplog: pytest.LogCaptureFixture)
         assert lines["error_too_large"]["reason"] == "frames of the request: 1021, at most 1019"
 
 
-async def test_who_is_cut_is_in_the_metrics_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disconnected_peer_is_in_the_metrics_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with mdp.Broker() as broker:
         where = broker.bind("tcp://127.0.0.1:*")
         async with await WirePeer.connect(where) as peer:

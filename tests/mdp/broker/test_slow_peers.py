@@ -1,4 +1,4 @@
-"""What peers were sent and have not read: who is waited for, and who is cut (BEY-14, fault N5)."""
+"""Peers with unread messages: which are waited for, and which are disconnected (BEY-14, fault N5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def backlog() -> Backlog:
     return Backlog(PEER, TOTAL, HOLD_S)
 
 
-def test_who_reads_is_neither_cut_nor_waited_for_and_is_looked_at_before_he_can_be_behind() -> None:
+def test_a_reading_peer_is_neither_disconnected_nor_waited_for_and_is_checked_before_it_can_be_behind() -> None:
     machine = backlog()
     assert machine.left == PEER // 2
     assert machine.look({b"A": 100, b"B": 300}, 0.0) == []
@@ -21,7 +21,7 @@ def test_who_reads_is_neither_cut_nor_waited_for_and_is_looked_at_before_he_can_
     assert machine.left == 200
 
 
-def test_who_has_half_is_waited_for_until_he_has_come_down_to_a_quarter() -> None:
+def test_a_peer_with_half_is_waited_for_until_it_has_come_down_to_a_quarter() -> None:
     machine = backlog()
     seen = []
     for turn, octets in enumerate((500, 501, 400, 251, 250, 400, 499)):
@@ -46,11 +46,11 @@ def test_who_reads_on_is_waited_for_but_not_for_ever() -> None:
     assert seen == [True] * 10 + [False] * 4
 
 
-def test_who_has_more_than_one_may_have_is_cut() -> None:
+def test_a_peer_with_more_than_one_may_have_is_disconnected() -> None:
     assert backlog().look({b"A": PEER + 1, b"B": PEER}, 0.0) == [b"A"]
 
 
-def test_those_with_the_most_are_cut_until_the_rest_is_within_the_limit_of_all() -> None:
+def test_those_with_the_most_are_disconnected_until_the_rest_is_within_the_limit_of_all() -> None:
     waiting = {bytes([n]): 500 + n for n in range(10)}
     machine = backlog()
     assert machine.look(waiting, 0.0) == [bytes([n]) for n in (9, 8, 7)]
@@ -58,7 +58,7 @@ def test_those_with_the_most_are_cut_until_the_rest_is_within_the_limit_of_all()
 
 
 def test_the_limit_of_all_is_kept_to_until_they_are_looked_at_again() -> None:
-    """What may be sent until then has room below it."""
+    """All that may be sent until then fits below the limit."""
     machine = backlog()
     assert machine.look({bytes([n]): TOTAL // 10 for n in range(10)}, 0.0) == [b"\0"]
     assert TOTAL // 10 * 9 + machine.left <= TOTAL

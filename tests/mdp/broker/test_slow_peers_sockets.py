@@ -1,4 +1,4 @@
-"""Answers that come faster than they are read: all that waits is bounded, and who reads loses nothing (BEY-14, fault N5)."""
+"""Answers faster than they are read: all queues are bounded, and clients that read lose nothing (BEY-14, fault N5)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def waiting(broker: mdp.Broker) -> int:
 
 @pytest.mark.parametrize("options", [b"", WITH_OPTIONS], ids=["plain", "with options"])
 async def test_what_waits_for_all_clients_is_bounded_and_others_are_served(tmp_path: Path, options: bytes) -> None:
-    """Each has less than one may have; together they would have three times what all may, what is with the system left out.
+    """Each client is below its own limit; together they would have three times the limit of all.
 
-    They read nothing ahead either, as sockets do that are full for a while.
+    Buffers of the system are not counted. They read nothing ahead either, as sockets do that are full for a while.
     """
     async with core.Context() as context, mdp.Broker(context=context, unread_max_bytes=TOTAL, unread_total_max_bytes=TOTAL) as broker:
         at = broker.bind(f"ipc://{tmp_path / 'broker'}")  # the system keeps a fifth of a MiB for each, with tcp several
@@ -65,7 +65,7 @@ async def test_what_waits_for_all_clients_is_bounded_and_others_are_served(tmp_p
 
 
 async def test_a_client_that_reads_slower_than_workers_answer_is_waited_for() -> None:
-    """No answer is lost and nothing is done twice, though all of them are fifty times what may wait for it."""
+    """No answer is lost or doubled, though all together are fifty times the limit of unread ones."""
     done = 0
 
     async def count(request: Request) -> bytes:

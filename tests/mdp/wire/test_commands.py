@@ -189,7 +189,7 @@ def test_mdp_03_headers_and_commands_match_exactly(parse: Callable[[Sequence[byt
 
 @pytest.mark.parametrize(("made", "frames", "parse", "event"), COMMANDS)
 def test_mdp_03_too_few_frames(made: list[bytes], frames: list[bytes], parse: Callable[[Sequence[bytes]], object], event: object) -> None:
-    """MDP-03, MDP-06, MDP-08: cut after any frame a command is invalid, except that a body may be any number of frames."""
+    """MDP-03, MDP-06, MDP-08: a command cut after any frame is invalid; a body has any number of frames."""
     bodies = {Request, Partial, Final, Work}
     for length in range(len(frames)):
         cut = parse(frames[:length])

@@ -1,4 +1,4 @@
-"""Runs of messages as columns: nothing of a message is lost or invented, and each row of the table means what the events say."""
+"""Runs of messages as columns: nothing is lost or invented, and each row means what the events say."""
 
 from __future__ import annotations
 

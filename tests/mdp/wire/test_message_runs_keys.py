@@ -1,4 +1,4 @@
-"""Requests with an idempotency key, whose options are read without msgpack where they are a key only: nothing else about them changes.
+"""Requests with an idempotency key alone, whose options are read without msgpack: nothing else changes.
 
 Every scene is played twice, with bytes and with frames (`tests.scenes.mdp_dispatcher`).
 """
@@ -109,7 +109,7 @@ def test_an_answer_that_others_wait_for_too(scene: Scene) -> None:
     assert scene.reply(b"C1") == scene.reply(b"C2") == [b"y"]
 
 
-def test_an_answer_to_somebody_who_went_is_kept_for_his_return(scene: Scene) -> None:
+def test_an_answer_to_a_client_that_went_is_kept_for_its_return(scene: Scene) -> None:
     ask(scene, b"C1", 1, key=b"k")
     scene.lose(b"C1")
     answer(scene, scene.work(b"W1"))

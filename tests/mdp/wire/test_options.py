@@ -1,4 +1,4 @@
-"""Option maps of MDP/0.3 (fault X2): what is taken, what is refused, and that nothing of a peer gets out of hand."""
+"""Option maps of MDP/0.3 (fault X2): accepted and refused ones, and bounds for all that a peer sends."""
 
 from __future__ import annotations
 

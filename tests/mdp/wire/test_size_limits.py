@@ -1,4 +1,7 @@
-"""A message that is too large is refused before it is sent, with both numbers, at every hop; no other request suffers."""
+"""Messages that are too large are refused before sending, with both numbers, at every hop.
+
+No other request suffers.
+"""
 
 from __future__ import annotations
 
@@ -222,7 +225,7 @@ async def test_a_broker_with_low_limits_is_answered_within_them() -> None:
 async def test_a_request_that_outgrows_the_limit_on_the_way_to_the_worker_is_refused_by_the_broker(
     broker: mdp.Broker, dialect: str, most: int
 ) -> None:
-    """The envelope of a request has three frames from client to broker, and two, four or five from there to the worker."""
+    """Requests have three envelope frames from client to broker, and two, four or five to the worker."""
     where = broker.endpoints[0]
     async with mdp.Worker(where, "size", handler=measure, dialect=dialect), mdp.Client(where) as client:
         await client.request("size", b"x", wait=True)

@@ -1,9 +1,11 @@
-"""Tales about the broker's machine, told step by step: what peers say, what each is told, octet by octet, and what changes in the numbers.
+"""Recorded scenes of the broker's machine, step by step.
 
-`broker_recording.txt` has all of them as they have to go. After a change that is meant to be seen, `python -m
+What peers send, what each of them receives, octet by octet, and which numbers change.
+
+`broker_recording.txt` has all of them as they have to go. After an intended change, `python -m
 tests.mdp.broker.recordings.broker_recording` writes that file again, and the difference shows what peers will see of it. Numbers that the
-broker gives to requests are called `#1`, `#2`, in the order in which workers get to see them, for which numbers it takes is its own affair.
-`due` is when the machine wants its next tick, from now on; `log` are the events for those who watch.
+broker gives to requests are called `#1`, `#2`, in the order in which workers see them: which numbers the broker chooses is not recorded.
+`due` is when the machine wants its next tick, from now on; `log` are the events for watchers.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def life(client: Dialect, worker: Dialect, guarded: bool = False) -> Tale:
 
 
 def several(client: Dialect, worker: Dialect) -> Tale:
-    """What is read at once."""
+    """Messages that arrive in one read."""
     it = Tale()
     for peer in (b"W1", b"W2"):
         it.comes(worker, peer, **only(worker == "0.3", {"credit": 4, "concurrency": 2}))
@@ -155,7 +157,7 @@ def sign(worker: Dialect, what: str) -> Tale:
 
 
 def waiting(client: Dialect, **options: Any) -> Tale:
-    """What waits: its limits, its time, and its end."""
+    """Waiting requests: their limits, their time, and their end."""
     it = Tale(**options)
     wish = only(client == "0.3", {"wait": True})
     for count in range(3):
@@ -340,7 +342,7 @@ def lost() -> Tale:
     it.later(1.9)
     it.comes("0.3", b"W6")
     it.later(0.9)
-    it.says(b"W4", worker_disconnect("0.3"))  # with nothing in hand
+    it.says(b"W4", worker_disconnect("0.3"))  # with nothing in flight
     it.asks("0.3", b"C1")
     it.goes(b"W6")
     it.comes("0.3", b"W7")

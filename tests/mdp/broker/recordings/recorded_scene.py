@@ -1,4 +1,7 @@
-"""A scene with the broker's machine that writes down what happens: what peers say, what each is told, what changes in the numbers."""
+"""A scene with the broker's machine that records what happens.
+
+It writes down what peers send, what each of them receives, and which numbers change.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def short(text: str, count: int, of: str) -> str:
 
 
 def shown(block: Block) -> str:
-    """Return an event, without what is nothing; the numbers of requests are left out, some of which are the broker's own affair."""
+    """Return an event, without empty fields.
+
+    The numbers of requests are left out too: some of them are internal to the broker.
+    """
     said = [(name, value) for name, value in zip(block._fields, block, strict=True) if name not in {"kind", "events", "ids", "time"}]
     told = [f"{name}={round(value, 3) if isinstance(value, float) else value!r}" for name, value in said if value]
     return " ".join((KINDS[block.kind], str(block.events), *told))
@@ -139,7 +145,7 @@ class Tale(Scene):
             self.note("tick")
             self.both("tick")
             if all(line.startswith("    due ") for line in self.lines[at + 1 :]):
-                del self.lines[at:]  # when it is due is told by the next that happens
+                del self.lines[at:]  # the next event shows when it is due
         self.now = end
 
     def calls(self, method: str, *args: object) -> None:

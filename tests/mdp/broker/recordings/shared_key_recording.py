@@ -1,8 +1,8 @@
-"""How requests with one key end together: whatever the first and those who follow have asked for, and whatever happens to one of them.
+"""Ends of requests with one key, whatever each of them has asked for, and whatever happens to one of them.
 
-`shared_key_recording.txt` has the wishes of the three who ask, and how it ends for them: who is told what before it happens, then, and
-after that, and which numbers changed in all. `python -m tests.mdp.broker.recordings.shared_key_recording` writes it again, after a change
-that is meant to be seen.
+`shared_key_recording.txt` has the options of the three requests, and how each ends: what is sent to each client before the event, then,
+and after it, and which numbers changed in all. `python -m tests.mdp.broker.recordings.shared_key_recording` writes it again, after an
+intended change.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def is_lost(it: Case) -> None:
 
 
 def is_lost_for_good(it: Case) -> None:
-    """A client that waits has its time from then on, to the moment; all others until the broker looks for them."""
+    """A client that waits has exactly its time from then on.
+
+    All others have theirs until the broker's next check of them.
+    """
     it.goes(b"W1")
     it.later(4.9)
     it.mark()
@@ -199,7 +202,10 @@ def one_comes_late(it: Case) -> None:
 
 
 def one_comes_and_is_lost(it: Case) -> None:
-    """What waited all the while keeps the time it had; who followed without one has theirs from the loss on."""
+    """A request that always waited keeps its time.
+
+    For a follower without a time of its own, time counts from the loss.
+    """
     it.comes("0.3", b"W1")
     it.asks("0.3", b"C4", key=b"k")
     it.later(1.5)
@@ -213,7 +219,7 @@ def one_comes_and_is_lost(it: Case) -> None:
 
 
 def one_is_lost_beside_one_that_is_busy(it: Case) -> None:
-    """The time of those who waited for a worker is over when one has come: they wait on."""
+    """The time limit of requests that waited for a worker ends when one has come: they wait on."""
     it.comes("0.3", b"W1", credit=2)
     it.comes("0.3", b"W2")
     it.asks("0.3", b"C6", b"busy")

@@ -1,4 +1,4 @@
-"""The broker's machine does as it was written down: each octet to every peer, all numbers, the clock, the events (`broker_tales`)."""
+"""The broker's machine acts as recorded: octets to every peer, numbers, clock, events (`broker_recording`)."""
 
 from __future__ import annotations
 

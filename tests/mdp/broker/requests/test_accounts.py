@@ -1,4 +1,4 @@
-"""What each thing that happens to the broker changes in its numbers, all of them; and at which moment it does what time asks of it.
+"""Changes of the broker's numbers with each event, all of them, and the moments of its timed actions.
 
 Numbers are those of `stats()`: every counter and gauge that is not named in a row stays as it was.
 """
@@ -222,7 +222,10 @@ def test_each_thing_that_happens_is_counted_by_its_name_and_changes_no_other_num
 
 
 class Clock(Scene):
-    """A scene that notes when peers are told what. Its interval is 1 s, three of them are too many, 100 s of work as well."""
+    """A scene that notes what is sent to each peer, and when.
+
+    Its interval is 1 s; three missed ones are too many, and so are 100 s of work.
+    """
 
     def __init__(self, **options: float) -> None:
         super().__init__(
@@ -257,7 +260,7 @@ class Clock(Scene):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_idle_worker_is_told_at_the_interval_that_the_broker_lives(dialect: Dialect) -> None:
+def test_an_idle_worker_gets_a_heartbeat_at_each_interval(dialect: Dialect) -> None:
     """MDP-35."""
     clock = Clock()
     clock.ready(dialect, b"W1")
@@ -278,7 +281,10 @@ def test_an_idle_worker_is_given_up_when_it_was_silent_for_all_of_its_time(diale
 
 
 def test_a_worker_that_beats_as_late_as_a_heartbeat_takes_beats_while_it_works() -> None:
-    """MDP-37 to MDP-39: one that comes an interval after the request cannot have crossed it, so its silence counts from then on."""
+    """MDP-37 to MDP-39: a heartbeat an interval after the request cannot have crossed it.
+
+    So the worker's silence counts from then on.
+    """
     for beat, counter, gone in ((1.0, "workers_expired", 4.0), (0.9995, "workers_stuck", 100.0)):
         clock = Clock()
         clock.ready("0.1", b"W1")
@@ -288,7 +294,10 @@ def test_a_worker_that_beats_as_late_as_a_heartbeat_takes_beats_while_it_works()
 
 
 def test_a_broker_that_stood_still_hears_its_workers_before_it_gives_them_up() -> None:
-    """Fault P2: what they said meanwhile is still to be read. One that was late by less than an interval has stood still no time."""
+    """Fault P2: messages that arrived meanwhile are still to be read.
+
+    A broker that was late by less than an interval did not stand still.
+    """
     for late, kept in ((1.0, True), (0.9995, False)):
         clock = Clock()
         clock.ready("0.3", b"W1")

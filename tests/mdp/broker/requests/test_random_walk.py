@@ -43,7 +43,7 @@ def test_a_walk_is_the_same_each_time() -> None:
 
 
 def test_walks_come_by_what_they_are_for() -> None:
-    """What never happens in a walk is not tried by it."""
+    """A walk tests only what happens in it."""
     total: dict[str, int] = {}
     for seed in range(120):
         going = Walk(seed)

@@ -70,7 +70,7 @@ def test_dropping_many_keeps_no_memory() -> None:
     assert queue.count == 1
 
 
-def test_expired_are_found_at_the_head_of_each_lane() -> None:
+def test_expired_are_found_at_the_head_of_the_queue_of_each_client() -> None:
     queue = RequestQueue()
     old, new, other, back = make(b"A", expires=1), make(b"A", expires=5), make(b"B", expires=2), make(b"C", expires=1)
     for request in (old, new, other):

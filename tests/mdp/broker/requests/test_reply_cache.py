@@ -65,7 +65,7 @@ def test_random_walk_keeps_all_bounds() -> None:
     assert results.size == 0
 
 
-def test_the_oldest_letters_make_room() -> None:
+def test_the_oldest_dead_letters_are_pushed_out() -> None:
     letters = DeadLetters(BrokerOptions(letters_max=2, letters_max_bytes=100))
     for number, size in enumerate((10, 20, 30)):
         letters.add(Letter(number, b"echo", b"x" * size, [], 0.0))

@@ -1,4 +1,4 @@
-"""MDP-32, BEY-06: a slow worker beside a quick one gets less, and what it has not begun goes to whoever is free."""
+"""MDP-32, BEY-06: a slow worker beside a quick one gets less; what it has not begun goes to free ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shop(Scene):
 
 
 def test_the_next_request_goes_to_the_worker_that_holds_least() -> None:
-    """In quarters of what it can work on: so who does not answer gets no more than others have in hand."""
+    """In quarters of its concurrency: a worker that does not answer gets no more than others have in flight."""
     scene = Shop()
     scene.join(b"SLOW", 4)
     scene.join(b"QUICK", 4)
@@ -92,7 +92,10 @@ def test_a_worker_that_is_long_in_giving_back_is_asked_for_all_it_has_not_begun_
 
 
 def test_a_worker_is_not_asked_for_what_it_works_on_but_for_what_waits_behind_it() -> None:
-    """The second is given to it just before the other worker is free: too young to be asked for at once, and asked for a little later."""
+    """The second is given to it just before the other worker is free.
+
+    It is too young to be asked for at once, and is asked for a little later.
+    """
     scene = Shop()
     scene.join(b"HANGS", 1, 4)
     scene.join(b"QUICK", 1, 4)
@@ -113,7 +116,10 @@ def test_a_worker_is_not_asked_for_what_it_works_on_but_for_what_waits_behind_it
 
 
 def test_what_was_asked_for_too_late_counts_as_what_a_worker_works_on() -> None:
-    """It begins what it was asked for before the question comes, and hangs: what it is given then goes to the other all the same."""
+    """It begins the request before it is asked to return it, and hangs.
+
+    What it is given then still goes to the other worker.
+    """
     scene = Shop()
     scene.join(b"HANGS", 1, 4)
     scene.join(b"QUICK", 1, 4)
@@ -227,7 +233,7 @@ def test_what_the_first_worker_that_came_took_out_of_the_queue_is_asked_back_for
 
 
 def test_what_may_be_given_once_is_asked_back_and_given_to_another() -> None:
-    """Who gives it back has not begun it: so it is still done by one worker only."""
+    """A worker that returns a request has not begun it: only one worker executes it."""
     scene = Shop()
     scene.join(b"W1", 1)
     for _ in range(4):
@@ -396,7 +402,7 @@ def least_s(times: Iterable[float], concurrency: int, requests: int) -> float:
 def test_a_slow_worker_costs_little(
     times: tuple[float, ...], concurrency: int, bursts: tuple[int, ...], options: dict[str, object]
 ) -> None:
-    """Each burst takes at most 1.3 times as long as it must, the first large one too, and none has its requests begun twice."""
+    """Each burst takes at most 1.3 times its minimum, the first large one too; no request begins twice."""
     floor = Floor({b"W%d" % number: each_s for number, each_s in enumerate(times)}, concurrency)
     for requests in bursts:
         ideal_s = least_s(times, concurrency, requests)
@@ -413,7 +419,7 @@ def test_bursts_that_never_fill_the_workers_teach_how_quick_they_are() -> None:
 
 
 def test_a_worker_that_was_slow_gets_work_again() -> None:
-    """What is known of it is forgotten when it has had nothing for ten seconds."""
+    """The estimate of a worker is forgotten after ten seconds without requests."""
     floor = Floor({b"QUICK": 0.1, b"ILL": 1.0}, 16)
     floor.burst(400)
     floor.times[b"ILL"] = 0.1

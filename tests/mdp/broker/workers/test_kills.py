@@ -1,6 +1,6 @@
-"""kill -9 under load: of workers, and of the broker itself. No request is lost, and each has its own answer (faults B6, B10, P1).
+"""kill -9 under load, of workers and of the broker: no request is lost, answers match (faults B6, B10, P1).
 
-And the same when they are only suspended, and go on as if nothing had happened (P2).
+The same holds when they are only suspended, and go on as if nothing had happened (P2).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def test_every_answer_comes_although_the_broker_is_killed_again_and_again(
     endpoint = f"ipc://{tmp_path / 'broker'}"
 
     async def slowly(request: mdp.Request) -> list[bytes]:
-        await asyncio.sleep(0.001)  # so that some are in hand when the broker goes
+        await asyncio.sleep(0.001)  # so that some are in flight when the broker goes
         return request.body
 
     def started() -> Program:
@@ -115,7 +115,7 @@ async def test_every_answer_comes_although_the_broker_is_killed_again_and_again(
 
     broker = await asyncio.to_thread(started)
     quick: dict[str, Any] = {"heartbeat_ms": 500, "reconnect_ms": 20, "reconnect_max_ms": 100}
-    # Each broker that goes with a request in hand uses up one of its attempts, and the same request may be unlucky each time.
+    # Each broker that goes with a request in flight uses up one of its attempts, and the same request may be unlucky each time.
     patient = {**quick, "timeout": 60, "attempts": BROKER_KILLS + 1}
     async with (
         mdp.Worker(endpoint, "echo", handler=slowly, **quick),
@@ -152,7 +152,7 @@ async def until(reached: Callable[[], object]) -> None:
 
 
 def state_of(program: Program) -> str:
-    """Return the letter of a process's state: T is suspended."""
+    """Return the code of a process's state: T is suspended."""
     return Path(f"/proc/{program.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
 
 

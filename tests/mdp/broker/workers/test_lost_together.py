@@ -1,4 +1,4 @@
-"""MDP-37, faults B6 and B7: workers that are lost together, noticed one by one, and requests that end every worker they meet."""
+"""MDP-37, faults B6 and B7: workers lost together, noticed one by one; requests that end every worker."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Fleet(Scene):
             how(peer)
 
     def serve(self, *, but: bytes = b"") -> list[bytes]:
-        """Let those who live do what they have to; return who was given a request with the body `but`, who does not answer that."""
+        """Serve all living workers; return those that were given a body `but`, which is not answered."""
         met = []
         for peer, dialect in list(self.living.items()):
             for event in [parse_at_worker(frames) for frames in self.got(peer)]:
@@ -103,7 +103,7 @@ def names(prefix: bytes, count: int) -> list[bytes]:
 def test_no_dead_letter_when_the_workers_of_a_host_fall_silent(
     dialect: Dialect, dead: int, requests: int, credit: int, deliveries_max: int
 ) -> None:
-    """They expire one after the other, each a bit later than the one before it: one loss to a request, and then it is answered."""
+    """They expire one shortly after another: one loss for a request, and then it is answered."""
     chance = random.Random(dead + requests)
     scene = Fleet(deliveries_max=deliveries_max, busy_ms=10_000)
     host, elsewhere = names(b"H", dead), names(b"E", 4)
@@ -160,7 +160,10 @@ def test_a_request_that_ends_every_worker_it_meets_meets_so_many(dialect: Dialec
 
 
 def test_workers_of_ours_are_asked_whether_they_live() -> None:
-    """With nothing else to do, the request of workers lost together waits for the sixteenth of an interval, not for the next heartbeat."""
+    """With nothing else to do, requests of workers lost together wait for a sixteenth of an interval.
+
+    They do not wait for the next heartbeat.
+    """
     scene = Fleet()
     scene.join([b"W1", b"W2", b"W3"])
     scene.ask("0.3", b"C1")
@@ -220,7 +223,10 @@ def test_nobody_is_waited_for_longer_than_a_liveness_window() -> None:
 
 
 def test_what_waits_for_a_sign_of_life_ends_like_any_request() -> None:
-    """It is cancelled, its deadline passes, its client goes, the service is taken out, the broker stops: once each, and nothing is left."""
+    """Once each, and nothing is left.
+
+    It is cancelled, its deadline passes, its client goes, the service is taken out, the broker stops.
+    """
     scene = Scene(manage=True, client_queue_max=100)
     scene.ready("0.3", b"W1", credit=10)
     scene.ready("0.1", b"W2")
@@ -294,7 +300,10 @@ asyncio.run(main())
 
 
 def test_a_request_that_goes_on_for_who_has_more_time_keeps_its_place() -> None:
-    """Its worker was lost; its first client's time ends as a worker is heard from. The one behind it is for another that is heard from."""
+    """Its worker was lost; its first client's time ends as a worker is heard from.
+
+    The request behind it goes to another worker that is heard from.
+    """
     scene = Scene(heartbeat_ms=1000)
     scene.ready("0.3", b"W1", credit=2)
     scene.ask("0.3", b"A", b"keyed", options={"key": b"k", "deadline_ms": 500})

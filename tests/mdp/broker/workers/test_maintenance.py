@@ -1,4 +1,4 @@
-"""MDP-32, MDP-37: what the broker does from time to time, after losses and between workers of which one has too much."""
+"""MDP-32, MDP-37: periodic work of the broker, after losses and between unequally loaded workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Quiet(Shop):
         return super().both(method, *args)
 
     def looks(self, seconds: float) -> list[float]:
-        """Let time pass; return after how many milliseconds it looked, each since the look before or since now, sweeps left out."""
+        """Let time pass; return the milliseconds between checks, without sweeps.
+
+        Each counts from the check before it, the first from now.
+        """
         self.ticked, before, after = [], self.now, []
         self.wait(seconds)
         for at in self.ticked:
@@ -63,7 +66,7 @@ def test_what_a_worker_was_asked_for_and_has_begun_is_forgotten() -> None:
 
 
 def test_another_loss_does_not_have_a_silent_worker_believed_sooner() -> None:
-    """MDP-37: after the loss of one alone, and of a second, who has said nothing since long before is given each after a whole window."""
+    """MDP-37: after each of two losses, a worker silent since long before waits for a whole window."""
     scene = Shop()
     for peer in (b"W1", b"W2"):
         scene.ready("0.3", peer)
@@ -86,7 +89,10 @@ def test_another_loss_does_not_have_a_silent_worker_believed_sooner() -> None:
 
 
 def test_one_that_is_kept_from_all_work_and_has_given_back_what_it_had_ahead_is_no_reason_to_look() -> None:
-    """At once, because the other is that much quicker: it was looked at 50 times a second for as long as it worked on what it had begun."""
+    """It returned them at once, because the other worker is that much quicker.
+
+    Before, it was checked 50 times a second for as long as it worked on what it had begun.
+    """
     scene = Yard(b"QUICK", b"SLOW")
     scene.ask_many(13)
     while scene.quick:
@@ -101,7 +107,7 @@ def test_one_that_is_kept_from_all_work_and_has_given_back_what_it_had_ahead_is_
 
 
 def fleet(*peers: bytes, service: bytes = ECHO, scene: Shop | None = None) -> Shop:
-    """Return a scene with workers that know PING, each with a request in hand but the last."""
+    """Return a scene with workers that know PING, each but the last with a request in flight."""
     scene = scene or Shop()
     for peer in peers:
         scene.send(peer, worker_ready("0.3", service, options=encode_options({"concurrency": 1})))
@@ -136,7 +142,10 @@ def test_services_that_are_due_together_are_looked_at_in_the_order_of_their_mome
 
 
 def test_a_fault_with_one_service_is_not_the_end_of_it_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is looked at again, and they are, a sixteenth of the interval later, and how quick workers are is looked at all the same."""
+    """All services are checked again a sixteenth of the interval later.
+
+    The speed of workers is checked in any case.
+    """
     scene = two_services_with_losses()
     for peer in (b"W1", b"W2"):
         scene.join(peer, 1)
@@ -312,7 +321,7 @@ def test_workers_that_hold_no_more_than_they_work_on_are_not_looked_at_when_they
 
 
 def test_while_one_holds_more_than_it_works_on_it_is_looked() -> None:
-    """Nothing waits and nobody is free: one may turn out to be slow, and is asked for what it has not begun."""
+    """Nothing waits and no worker is free: a slow one is asked for what it has not begun."""
     scene = crowded(1, 2)
     scene.lose(b"C2")
     assert scene.looks(0.2) == [*FIRST_LOOKS, *[20.4] * 8]

@@ -1,4 +1,4 @@
-"""How much each worker is given: what is learned of it while it works, and what a slow one has for that beside quick ones (MDP-32)."""
+"""Pacing of workers: what is learned of each, and how much a slow one gets beside quick ones (MDP-32)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,10 @@ def test_what_is_known_of_a_worker_without_work_is_forgotten_after_ten_seconds(l
 
 
 def test_answers_of_before_a_long_pause_are_forgotten_with_it() -> None:
-    """Three answers in 3 s are no round, and ten seconds later none of a new one; one that works for so long is not forgotten."""
+    """Three answers in 3 s are no round, and ten seconds later they no longer count.
+
+    A worker that works for so long is not forgotten.
+    """
     pace = Pace()
     pace.note(BEGUN, 0, 1, 1)
     pace.note(BEGUN + 3_000_000, 3, 0, 1)
@@ -168,7 +171,10 @@ def test_one_that_is_stuck_makes_no_other_slow() -> None:
 
 @pytest.mark.parametrize(("waiting", "allowed"), [(9, 0), (10, 0), (11, 1), (12, 1), (1000, 1)])
 def test_a_slow_one_is_given_what_the_quick_one_would_not_have_answered_sooner(waiting: int, allowed: int) -> None:
-    """In the 100 ms for one of its own the other answers ten; and it is given nothing ahead, as it takes more than 5 ms."""
+    """In the 100 ms of one of its requests the other worker answers ten.
+
+    It is given nothing ahead, as a request takes more than 5 ms.
+    """
     assert given([worker(10_000), worker(100_000)], waiting) == [100, allowed]
 
 
@@ -185,7 +191,10 @@ def test_what_it_works_on_it_keeps_beside_that(waiting: int, allowed: int) -> No
 
 
 def test_what_workers_hold_beyond_what_they_work_on_waits_too() -> None:
-    """Seven of the quick one and three of the slow one, or two, of which the quick one answers ten with the one it has at work."""
+    """Seven of the quick one and three of the slow one wait, or two.
+
+    The quick one answers ten of them, with the one that it works on.
+    """
     assert given([worker(100, held=8), worker(1000, places=2, held=5)], 0) == [100, 3]
     assert given([worker(100, held=8), worker(1000, places=2, held=4)], 0) == [100, 0]
     assert given([worker(100), worker(1000, places=2, held=1)], 10) == [100, 0]
@@ -203,7 +212,7 @@ def test_it_is_never_given_more_than_its_credit() -> None:
 
 
 def test_all_that_are_at_least_twice_as_quick_count_and_no_others() -> None:
-    """One of 10 ms and one of 15 ms, which has one at work, answer sixteen in 100 ms; one of 50 ms two more."""
+    """Workers of 10 ms and 15 ms (one busy) answer sixteen in 100 ms; one of 50 ms two more."""
     some = [worker(100_000), worker(15_000, held=1), worker(10_000), worker(51_000), worker(100_000)]
     assert given(some, 15) == [0, 100, 100, 1, 0]
     assert given(some, 16) == [1, 100, 100, 1, 1]
@@ -233,7 +242,7 @@ def test_the_quicker_is_believed_by_its_longer_round_and_the_slower_by_its_short
 
 
 class Yard(Shop):
-    """Two workers: QUICK answers when it is told to, SLOW hangs and gives back what it is asked for."""
+    """Two workers: QUICK answers on command, SLOW hangs and gives back what it is asked for."""
 
     def __init__(self, *peers: bytes) -> None:
         super().__init__()
@@ -304,7 +313,10 @@ def test_a_worker_that_fails_half_of_its_requests_is_known_by_the_others() -> No
 
 
 def test_a_worker_that_comes_while_requests_wait_has_both_looked_at() -> None:
-    """Not only when the next begins to wait: the first, which takes longer, is asked for what it has not begun while others still wait."""
+    """Not only when the next begins to wait.
+
+    The first, which takes longer, is asked for what it has not begun while others still wait.
+    """
     scene = Yard(b"SLOW")
     scene.ask_many(40)
     scene.wait(1.0)
@@ -327,7 +339,10 @@ def test_what_was_kept_from_a_slow_worker_it_is_given_when_the_quick_one_is_lost
 
 
 def test_one_request_that_waits_has_workers_looked_at_again() -> None:
-    """The quick one hangs now, with all it takes: what waits behind is given to the slow one after a second or two, not after ten."""
+    """The quick one hangs now, with all it takes.
+
+    What waits behind is given to the slow one after a second or two, not after ten.
+    """
     scene = learned_yard()
     scene.answer(b"SLOW", scene.slow.pop())
     scene.look()
@@ -341,7 +356,10 @@ def test_one_request_that_waits_has_workers_looked_at_again() -> None:
 
 @pytest.mark.parametrize("hangs", [True, False])
 def test_while_nothing_waits_the_broker_looks_seldom(hangs: bool) -> None:
-    """Not every twenty milliseconds: the slow one is at work, or was, and has nothing ahead that could be asked for."""
+    """Not every twenty milliseconds: the slow worker has nothing ahead that could be asked for.
+
+    It is at work, or was.
+    """
     scene = learned_yard()
     if not hangs:
         scene.answer(b"SLOW", scene.slow.pop())
@@ -352,7 +370,10 @@ def test_while_nothing_waits_the_broker_looks_seldom(hangs: bool) -> None:
 
 
 def looks(scene: Yard, seconds: float) -> int:
-    """Return how often the broker looks at something while nothing comes; once a second and for heartbeats it does so anyway."""
+    """Return how often the broker has something to check while no message comes.
+
+    Once a second and for heartbeats it does so anyway.
+    """
     before = scene.ticks
     scene.wait(seconds)
     return scene.ticks - before
@@ -384,7 +405,7 @@ def test_equal_workers_are_not_looked_at_when_they_have_answered() -> None:
 
 
 def test_a_worker_that_was_not_seen_long_enough_is_not_looked_at_without_work() -> None:
-    """One answer of the slow one is no round; what is missing is not to be had while it has nothing."""
+    """One answer of the slow one is no round, and without work it gives no more."""
     scene = learned_yard()
     scene.answer(b"SLOW", scene.slow.pop())
     scene.wait(0.4)

@@ -1,4 +1,4 @@
-"""MDP-46: a broker that has just begun to serve: requests for services that nobody offers yet wait for their workers, for a while."""
+"""MDP-46: after its start, a broker holds requests for services without workers for a while."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_request_waits_for_the_worker_that_comes_back() -> None:
 
 
 @pytest.mark.parametrize(("limits", "hold_s"), [({}, 7.5), ({"heartbeat_ms": 200, "liveness": 4}, 0.8), ({"start_hold_ms": 3000}, 3.0)])
-def test_a_service_that_does_not_come_is_told_when_the_hold_ends(limits: dict[str, float], hold_s: float) -> None:
+def test_requests_for_a_service_that_does_not_come_fail_when_the_hold_ends(limits: dict[str, float], hold_s: float) -> None:
     scene = Begun(**limits)
     scene.ask("0.3", b"C1")
     scene.wait(hold_s - 0.3)
