@@ -30,19 +30,19 @@ _QUERY: Final = b"\xff"
 
 
 class PeerListener(Protocol):
-    """Receives the events of a connection."""
+    """The receiver of the events of a connection."""
 
     def on_offer(self, endpoint: str, body: list[bytes]) -> None:
-        """The peer answered a query."""
+        """Handle the peer's answer to a query."""
 
     def on_query_sent(self, endpoint: str) -> None:
-        """A query was sent."""
+        """Note that a query was sent."""
 
     def on_peer_lost(self, endpoint: str) -> None:
-        """The peer was lost."""
+        """Note that the peer was lost."""
 
     def on_answers(self, endpoint: str, batch: list[list[bytes]]) -> None:
-        """The peer sent other messages."""
+        """Handle other messages of the peer."""
 
 
 class PeerConnection:

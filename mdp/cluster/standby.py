@@ -43,7 +43,7 @@ HELD_BYTES_MAX: Final = 16 * 2**20
 
 
 class StandbyFrontend:
-    """Receives the messages of a passive broker.
+    """The frontend of a passive broker.
 
     Args:
         pair: decides on votes.

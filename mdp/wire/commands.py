@@ -1,4 +1,4 @@
-"""The wire of Majordomo: every command of MDP/0.1 (RFC 7), MDP/0.2 (RFC 18) and our draft MDP/0.3 (specs/mdp.md).
+"""The commands of Majordomo: MDP/0.1 (RFC 7), MDP/0.2 (RFC 18) and our draft MDP/0.3 (specs/mdp.md).
 
 Pure: names, octets and frames of each command to send; `mdp.wire.events` decodes received ones. It knows nothing of sockets, routing ids
 (the caller adds frame 0 of a ROUTER), queues or time.
@@ -23,7 +23,7 @@ Pure: names, octets and frames of each command to send; `mdp.wire.events` decode
            DISCONNECT  "" MDPW01 05                  MDPW02 06                     MDPW03.07
 
 A dot joins octets of one frame: MDP/0.3 packs header, command and number into a single frame, because every frame costs time to decode, and
-because the whole frame is then the key of the request at the other side.
+because the whole frame is then the key of the request at the receiver.
 
 Hot paths do not call the functions below: they compare and build frames with the `*_03` heads, the first octets of a frame.
 """
@@ -111,9 +111,9 @@ HEAD_BYTES = 7
 NUMBERED_BYTES = HEAD_BYTES + ID_BYTES
 # A service name is a word, not a payload; 255 bytes fit into a short ZMTP frame and a metadata name (MDP-05).
 SERVICE_BYTES_MAX = 255
-# Longest text of an ERROR; more is cut off, so that a peer cannot fill our logs.
+# Longest text of an ERROR; the rest is truncated, so that a peer cannot fill our logs.
 TEXT_BYTES_MAX = 1024
-# Longest code of an ERROR; the longest of ours has 17 letters.
+# Longest code of an ERROR; the longest of ours has 17 characters.
 CODE_BYTES_MAX = 32
 
 CLIENT_REQUEST_03 = MDPC03 + b"\x01"
@@ -197,7 +197,7 @@ def client_partial(dialect: Dialect, service: bytes, id: bytes, body: Sequence[b
 
 
 def client_final(dialect: Dialect, service: bytes, id: bytes, body: Sequence[bytes]) -> list[bytes]:
-    """Return the frames of a FINAL to a client (REPLY in MDP/0.1); MDP/0.3 uses the id, the others the service name."""
+    """Return the frames of a FINAL to a client (REPLY in MDP/0.1); the id is for MDP/0.3 only."""
     if dialect == V03:
         return [CLIENT_FINAL_03 + id, *body]
     if dialect == V02:
@@ -220,7 +220,7 @@ def worker_ready(dialect: Dialect, service: bytes, *, options: bytes = b"") -> l
 
 
 def worker_request(dialect: Dialect, address: bytes, body: Sequence[bytes], *, options: bytes = b"") -> list[bytes]:
-    """Return the frames of a REQUEST to a worker; the address is the client's, in MDP/0.3 the token of 8 bytes."""
+    """Return the frames of a REQUEST to a worker; `address` is the client's, in MDP/0.3 the 8-byte token."""
     if dialect == V03:
         return [WORKER_REQUEST_03 + address, options, *body]
     if dialect == V02:

@@ -89,14 +89,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The request with this id (to the broker) or token (to a worker) is cancelled (MDP/0.3)."""
+    """A cancellation of the request with this id (to the broker) or token (to a worker) (MDP/0.3)."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker offers a service; `options` is empty before MDP/0.3."""
+    """The READY of a worker that offers a service; `options` is empty before MDP/0.3."""
 
     dialect: Dialect
     service: bytes
@@ -151,21 +151,21 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The broker has a free worker for the request with this token: return it if it has not started (MDP/0.3)."""
+    """The broker's demand to return the request with this token if it has not started (MDP/0.3)."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A worker returns a recalled request that it has not started (MDP/0.3)."""
+    """The return of a recalled request that the worker has not started (MDP/0.3)."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The broker asks a worker for a HEARTBEAT at once (MDP/0.3)."""
+    """The broker's demand for a HEARTBEAT at once (MDP/0.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """A worker leaves, or the broker disconnects a worker."""
+    """The end of a worker's registration, by the worker or by the broker."""
 
     dialect: Dialect
 

@@ -108,7 +108,7 @@ class PairResponder:
 
     @property
     def greeting(self) -> list[bytes]:
-        """The answer that we serve."""
+        """Return the answer of a broker that serves."""
         return [_OK, ballot_text(self.ballot)]
 
     def answer(self, about: bytes) -> list[bytes]:

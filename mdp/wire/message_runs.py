@@ -1,7 +1,7 @@
-"""Cuts a batch into runs: consecutive messages of one command, as columns.
+"""The division of a batch into runs: consecutive messages of one command, as columns.
 
-Frequent commands begin with bytes that tell all about their frames: they are rows of a table, for all dialects, and are cut without a list
-of frames in between. What no row knows becomes a run of one message, for `mdp.wire.events`, which says what it is or what is wrong.
+Frequent commands begin with bytes that determine all of their frames: they are rows of a table, for all dialects, and are decoded without
+a list of frames. A message without a row becomes a run of one message, which `mdp.wire.events` decodes or rejects.
 
     begins with                                key                     name             rest, "tail"
     0.3 REQUEST  01 0f MDPC03.01               id8                     01 nn service    [options][body …]
@@ -13,8 +13,8 @@ of frames in between. What no row knows becomes a run of one message, for `mdp.w
     0.1 REQUEST  01 00 01 06 MDPC01                                    01 nn service    [body …]
         REPLY    01 00 01 06 MDPW01 01 01 03   01 08 token8 01 00                       [body …]
 
-Each first frame says MORE, so that the bytes behind the table's are there. Key and name are compared as bytes, header included, with those
-of open requests and known services: only what is found there is taken as it is, and so everything in front of the body is as it should be.
+Each first frame has the MORE flag, so further bytes follow those in the table. Key and name are compared as bytes, header included, with
+those of open requests and known services: only messages with equal bytes are accepted, so everything in front of the body is valid.
 
 Pure.
 """
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ADDRESS_END", "ADDRESS_START", "AT_BROKER", "NO_OPTIONS", "Layout", "Run", "Verb", "cut"]
 
-# Encoded empty options frame, which says MORE.
+# Encoded empty options frame, with the MORE flag.
 NO_OPTIONS: Final = b"\x01\x00"
 # The token is an address in MDP/0.1 and 0.2: a frame of 8 bytes, then the empty frame.
 ADDRESS_START: Final = MORE_HEADERS[ID_BYTES]
 ADDRESS_END: Final = MORE_HEADERS[0]
-_HEAD_BYTES: Final = len(MORE_HEADERS[NUMBERED_BYTES]) + HEAD_BYTES  # of a message, which say what rows there are for it
+_HEAD_BYTES: Final = len(MORE_HEADERS[NUMBERED_BYTES]) + HEAD_BYTES  # first bytes of a message, by which its rows are found
 _SHORT_HEADER_BYTES: Final = 2
 
 
 class Verb(IntEnum):
-    """What a run of messages is."""
+    """The kind of a run of messages."""
 
     EVENT = 0  # anything else
     REQUEST = 1
@@ -70,12 +70,12 @@ class Layout:
     """A row of the table.
 
     Attributes:
-        verb: what the message is.
+        verb: kind of the message.
         dialect: of MDP.
-        head: its first bytes.
-        keyed: whether a key follows them.
-        key_end: where it ends.
-        named: whether the name of a service follows then.
+        head: first bytes of the message.
+        keyed: whether a key follows the head.
+        key_end: offset of the end of the key.
+        named: whether the name of a service follows the key.
         options: whether an options frame follows the name.
     """
 
@@ -124,11 +124,11 @@ class Run:
     """Consecutive messages of one peer with one command and dialect.
 
     Attributes:
-        layout: their row of the table, None for a message that has none.
-        first: index of the first of them in the batch.
-        keys: key of each; empty where there is none.
-        names: of each, the encoded name of the service; with the header of the options frame where there is one.
-        tails: of each, the encoded frames behind that; options frame included.
+        layout: their row of the table, None for a message without a row.
+        first: index of the first message in the batch.
+        keys: key of each message; empty for layouts without key.
+        names: encoded service name of each message, with the header of the options frame if there is one.
+        tails: encoded frames of each message after the name, options frame included.
     """
 
     __slots__ = ("first", "keys", "layout", "names", "tails")
@@ -142,7 +142,7 @@ class Run:
 
 
 def cut(batch: Batch, table: dict[bytes, list[Layout]]) -> list[Run]:
-    """Cut a batch, all of it in `octets`, into runs; in order."""
+    """Return the runs of a batch, in order; the whole batch must be in `octets`."""
     octets, starts, ends = batch.octets, batch.starts, batch.ends
     count = len(starts)
     if count == 1:  # a round trip
@@ -173,7 +173,7 @@ def cut(batch: Batch, table: dict[bytes, list[Layout]]) -> list[Run]:
 
 
 def _cut_one(layouts: list[Layout] | None, octets: bytes, start: int, end: int, first: int) -> Run:
-    """Cut a run of one message, which one of these rows may be for."""
+    """Return the run of one message, for which one of these rows may match."""
     if layouts is not None:
         for layout in layouts:
             if octets.startswith(layout.head, start):
@@ -189,7 +189,7 @@ def _cut_one(layouts: list[Layout] | None, octets: bytes, start: int, end: int, 
 
 
 def _cut_longer(layouts: list[Layout], octets: bytes, starts: list[int], ends: list[int], first: int, runs: list[Run]) -> None:
-    """Cut messages that begin alike, where more bytes say which of these rows each is."""
+    """Append the runs of messages with equal first bytes, whose further bytes select the row."""
     at, count = 0, len(starts)
     while at < count:
         found = None
@@ -208,7 +208,7 @@ def _cut_longer(layouts: list[Layout], octets: bytes, starts: list[int], ends: l
 
 
 def _columns(layout: Layout, octets: bytes, starts: list[int], ends: list[int], first: int) -> Run:
-    """Cut a run of messages of one row."""
+    """Return the run of messages of one row."""
     key_at, key_end = len(layout.head), layout.key_end
     keys = [octets[start + key_at : start + key_end] for start in starts] if layout.keyed else []
     if not layout.named:

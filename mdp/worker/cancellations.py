@@ -1,7 +1,7 @@
-"""Handlers that do not end: cancels each once, logs those that ignore it, and tells whether a worker still makes progress.
+"""Handlers that do not end: cancelled once each, logged if they ignore it; and the detection of a stuck worker.
 
-A worker whose handlers ignore their cancellation is connected, sends heartbeats and has as many requests in flight as it may: only the lack
-of progress shows that it is stuck.
+A worker whose handlers ignore their cancellation is connected, sends heartbeats and uses all its credit: only the lack of progress shows
+that it is stuck.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECK_S_MIN = 0.05
 
 
 class _Abandoned(BaseException):
-    """Ends a handler that ignores its cancellation; few handlers catch a `BaseException` like this."""
+    """The exception that ends a handler that ignores its cancellation; few handlers catch a `BaseException`."""
 
 
 class Cancellations:
@@ -77,14 +77,14 @@ class Cancellations:
                 self._timer.after(self._cancel_s)
 
     def take_back(self, request: Request, task: asyncio.Task[Any]) -> bool:
-        """Take our cancellation of an ended request back from its task; return whether another one is left."""
+        """Undo our cancellation of an ended request in its task; return whether another one is left."""
         if self.since.pop(request, None) is not None:
             self._overdue.discard(request)
             task.uncancel()
         return task.cancelling() > 0
 
     def check(self) -> None:
-        """Log handlers that go on although they were cancelled long ago."""
+        """Log handlers that still run `cancel_s` after their cancellation."""
         now = self._now()
         for request, since in self.since.items():
             if now - since >= self._cancel_s and request not in self._overdue:
@@ -102,13 +102,13 @@ class Cancellations:
         self._timer.cancel()
 
     def abandon(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Give up on handlers that do not end: throw an error into their tasks, which is their last chance."""
+        """Give up on handlers that do not end; an error is raised in their tasks as a last attempt."""
         for request in [*self._running]:
             self._counters.left += 1
             text = "%s: handler %s does not end %g s after it was cancelled; the worker leaves it to itself"
             log.warning(text, request.service, self._handler, self._cancel_s)
         for task in tasks:
-            with suppress(_Abandoned, StopIteration, ValueError):  # the last: it runs just now, and closes the worker from within
+            with suppress(_Abandoned, StopIteration, ValueError):  # ValueError: the handler runs just now, and closes the worker itself
                 task.get_coro().throw(_Abandoned())
             task.cancel()  # nothing completes the future it may still await
 
@@ -117,7 +117,7 @@ class Progress:
     """The time since which requests wait and none is processed. Pure.
 
     Args:
-        limit_s: how long this is no fault.
+        limit_s: how long this is not reported.
     """
 
     __slots__ = ("_done", "_limit_s", "_since")
@@ -128,14 +128,16 @@ class Progress:
         self._done = 0  # at the last check
 
     def stuck_for_s(self, now: float, *, done: int, wanted: int, waiting: int, full: bool) -> float | None:
-        """Return how long requests have waited while none was processed; None if no longer than the limit. Call it at intervals.
+        """Return how long requests have waited while none was processed; None within the limit.
+
+        Call it at intervals.
 
         Args:
             now: monotonic seconds.
             done: requests that have ended so far, for any reason.
             wanted: running requests that were not cancelled.
             waiting: requests that wait for a handler.
-            full: whether as many run as may.
+            full: whether as many handlers run as are allowed.
         """
         if wanted or done != self._done or not (waiting or full):
             self._since = None

@@ -44,7 +44,7 @@ class Failure(NamedTuple):
 
 
 class FailureLog:
-    """Logs the failures of one handler.
+    """The log of the failures of one handler.
 
     Args:
         handler: named in the log.

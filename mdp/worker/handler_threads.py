@@ -24,7 +24,7 @@ _Job: TypeAlias = "tuple[asyncio.Future[Any], contextvars.Context, Request]"
 
 
 class HandlerThreads:
-    """Calls a handler in threads; starts a thread when none is free. The caller limits the number of concurrent calls.
+    """Threads that call a handler; one is started when none is free. The caller limits the number of concurrent calls.
 
     Args:
         loop: gets the results.

@@ -1,4 +1,4 @@
-"""Logs a handler that blocks the event loop (fault P6); a thread checks whether the loop runs.
+"""The detection of handlers that block the event loop (fault P6), by a thread that checks whether the loop runs.
 
 A blocked loop sends no heartbeats, so the broker gives the worker's requests to others; the log line tells the handler's author why.
 """
@@ -27,7 +27,7 @@ _FRAMES_MAX = 4
 
 
 class Watchdog:
-    """Watches one event loop until closed; made inside that loop.
+    """A thread that watches one event loop until closed; made inside that loop.
 
     Args:
         loop: the running loop.

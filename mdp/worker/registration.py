@@ -37,7 +37,7 @@ _FORKED_EXIT = 70
 
 
 class WorkerRegistration:
-    """Connects one session, sends and receives for it and runs its timer.
+    """The connection and the timer of one session, for which it sends and receives.
 
     Args:
         session: the machine.

@@ -1,12 +1,12 @@
-"""Runs handlers in a few long-lived tasks that take requests from one queue, instead of one task per request.
+"""The execution of handlers in a few long-lived tasks with one queue, instead of one task per request.
 
 When requests arrive, one runner is woken; it calls one handler after the other. Only when a handler waits and requests are left, the next
 runner is woken, then two more, then four. So handlers that never wait run in one task without task switches, and handlers that wait have
 `concurrency` runners within a few loop iterations.
 
 A handler runs in the task of its runner, so a cancellation of this task, by the handler or by others, concerns both. A request is
-cancelled once, for whatever reasons (CANCEL, then DISCONNECT, then a lost connection), and this cancellation is taken back when the handler
-has ended. If another one is left then, or the task ends for another reason, the runner ends, and another one takes its place.
+cancelled once, for whatever reasons (CANCEL, then DISCONNECT, then a lost connection), and this cancellation is undone when the handler
+has ended. If another cancellation is left then, or the task ends for another reason, the runner ends and is replaced.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Runner:
 
 
 class Runners:
-    """Calls one handler, up to `concurrency` times at the same time.
+    """The runners of one handler, which call it up to `concurrency` times at the same time.
 
     Args:
         handler: takes a `Request`.

@@ -1,13 +1,13 @@
-"""The worker's side of MDP on one connection after the other: READY, requests in hand, heartbeats, DISCONNECT.
+"""The worker's side of MDP over successive connections: READY, requests in flight, heartbeats, DISCONNECT.
 
     search UP ──READY──► serving ──┬── DISCONNECT of the broker ─► nothing more is sent, new connection after a wait (MDP-17, MDP-18)
                                    ├── silent broker ────────────► the same                                          (MDP-20)
-                                   ├── connection cut ───────────► the same, after a shorter wait
-                                   └── drain ─► no new requests ─► what runs is answered ─► DISCONNECT               (MDP-23)
+                                   ├── connection lost ──────────► the same, after a shorter wait
+                                   └── drain ─► no new requests ─► running ones are answered ─► DISCONNECT           (MDP-23)
 
-Pure. Speaks all three dialects; in MDP/0.3 the worker holds up to `credit` requests at a time, in 0.1 and 0.2 one. Every request
-is answered exactly once, a cancelled one too (with an ERROR that gives the credit back), unless the connection it came through is gone:
-then the broker gives it to another worker. What is to be sent gathers in `outgoing`, messages for a DEALER socket.
+Pure, for all three dialects; in MDP/0.3 the worker has up to `credit` requests in flight, in 0.1 and 0.2 one. Every request is answered
+exactly once, a cancelled one too (with an ERROR that returns the credit), unless its connection was lost: then the broker gives it to
+another worker. Messages to be sent, for a DEALER socket, are collected in `outgoing`.
 """
 
 from __future__ import annotations
@@ -61,30 +61,30 @@ _FRAMES_01 = 6  # of a request of MDP/0.1, at least
 
 # Bodies up to this size are copied into one piece with their head; see mdp.client.requester.
 SPLICED_BYTES_MAX = 4096
-_ROOM_BYTES = 512  # what goes before a reply is less: the longest address has 255 octets
+_ROOM_BYTES = 512  # the envelope of a reply is smaller: the longest address has 255 octets
 _ROOMY_BYTES = SPLICED_BYTES_MAX + _ROOM_BYTES
-_FEW_FRAMES = 2  # of a reply that need not be judged
-_ENVELOPE_FRAMES_MAX = 5  # what goes before a reply
-# A broker of 0.1 or 0.2 gives one request at a time. One that does not know its own rule is indulged up to here.
+_FEW_FRAMES = 2  # of a reply that needs no check against the limits
+_ENVELOPE_FRAMES_MAX = 5  # of the envelope of a reply
+# A broker of 0.1 or 0.2 must give one request at a time. This many are accepted from a broker that breaks the rule.
 UNNUMBERED_IN_HAND_MAX = 64
 
 
 class WorkerSession:
-    """One worker of one service, whatever becomes of its connections.
+    """One worker of one service, across its connections.
 
     Args:
         service: name of the service.
-        search: which broker it is connected to.
-        options: what is agreed with the broker.
+        search: chooses the broker and the times of connecting.
+        options: options of READY, and the heartbeat interval.
         counters: shared with other sessions of the same worker, or its own.
 
     Attributes:
-        search: as given; its `take_actions` say what the shell has to do with the connection.
+        search: as given; `take_actions` returns what the shell must do with the connection.
         outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
-        draining: takes no new requests any more.
-        stuck: says in its heartbeats that it does not get on with what it holds (MDP/0.3), to a broker that has shown that it understands
-            this; the end of it is said at once.
-        mute: sends no heartbeats, so that the broker takes the worker for dead (MDP-24).
+        draining: accepts no new requests.
+        stuck: reports in its heartbeats that its requests make no progress (MDP/0.3), if the broker has shown that it understands this;
+            the end of this state is reported at once.
+        mute: sends no heartbeats, so that the worker counts as dead at the broker (MDP-24).
 
     Raises:
         LocalProtocolError: the service name is not 1 to 255 octets of printable text.
@@ -128,29 +128,29 @@ class WorkerSession:
         self.stuck = self.told_stuck = False
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
-        self._in_hand: dict[bytes, Request] = {}  # by token, or by a number of our own
-        self._obliging = False  # the broker has sent PING or RECALL: brokers of before that refuse heartbeats with options
+        self._in_hand: dict[bytes, Request] = {}  # requests in flight, by token, or by a number of our own
+        self._obliging = False  # the broker has sent PING or RECALL: older ones refuse heartbeats with options
         self._unwanted: list[Request] = []
         self._recalled: list[Request] = []
         self._liveness: Liveness | None = None  # while serving
-        self._answered_all = False  # since outgoing was last taken, nothing is in hand any more (MDP-21)
+        self._answered_all = False  # the last request in flight was answered after the last `take_outgoing` (MDP-21)
         self._serial = 0
-        self._peer: PeerLimits | None = USUAL  # what the broker takes, None where that is not known
-        self._plain_max = SPLICED_BYTES_MAX  # octets of a reply of a few frames that need not be judged
+        self._peer: PeerLimits | None = USUAL  # limits of the broker, None if unknown
+        self._plain_max = SPLICED_BYTES_MAX  # octets of a reply of a few frames that need no check against the limits
 
     @property
     def in_hand(self) -> int:
-        """Requests taken and not answered."""
+        """Number of requests in flight: accepted and not answered."""
         return len(self._in_hand)
 
-    # ------------------------------------------------------------------------------------------------ what the connection does
+    # ------------------------------------------------------------------------------------------------------------- connection
 
     def joined(self, now: float, limits: PeerLimits | None = None) -> None:
         """Use a new connection: READY is the first message on it (MDP-15).
 
         Args:
             now: monotonic seconds.
-            limits: what the broker has told that it takes; one of MDP/0.3 that has told nothing takes the usual.
+            limits: those the broker has announced, None for none: then those of MDP/0.3 are the usual ones.
         """
         if self.search.state is not SearchState.JOINING:
             return
@@ -167,18 +167,18 @@ class WorkerSession:
         self.counters.connections += 1
 
     def lost(self, now: float) -> None:
-        """Note that the connection was cut; what was in hand becomes unwanted."""
+        """Note that the connection was lost; the requests in flight become unwanted."""
         if self._liveness is not None:
             self._end(EndReason.LOST, now)
 
     def receive(self, batch: Sequence[Message], now: float) -> list[Request]:
-        """Take messages of the broker; return new requests. Their body lists are those of the messages.
+        """Process messages of the broker; return new requests. Their body lists are those of the messages.
 
-        See `take_unwanted` for requests that became so. After a DISCONNECT the search has steps to take.
+        Then call `take_unwanted`, and after a DISCONNECT also `take_actions` of the search.
         """
         liveness = self._liveness
         if liveness is None:
-            return []  # what was under way when the connection was given up
+            return []  # in transit when the connection was given up
         # Hot path: one record and one dictionary entry per request.
         new: list[Request] = []
         in_hand = self._in_hand
@@ -191,7 +191,7 @@ class WorkerSession:
             if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
                 self._receive_any(message, now, new)
                 if self._liveness is None:
-                    break  # DISCONNECT: nothing after it is for us
+                    break  # DISCONNECT: later messages are ignored
                 continue
             token = head[HEAD_BYTES:]
             options = message[1]
@@ -205,11 +205,14 @@ class WorkerSession:
             liveness.heard_at = now
             self.search.failures = 0
             self.counters.received += len(new)
-        # Requests that come while draining stay in hand unanswered: DISCONNECT gives them back.
+        # Requests that arrive while draining stay in flight unanswered: DISCONNECT returns them.
         return [] if self.draining or self._liveness is None else new
 
     def _first_of_01(self, message: Message, new: list[Request]) -> bool:
-        """Take the one request there may be, `["", MDPW01, 02, address, "", body…]`, without an event; return whether it is one."""
+        """Accept the only request of MDP/0.1 without making an event; return whether the message is one.
+
+        Its frames are `["", MDPW01, 02, address, "", body…]`.
+        """
         if self._in_hand or len(message) < _FRAMES_01 or message[:3] != _REQUEST_01 or message[4] or not message[3]:
             return False
         if self.search.dialect != V01:
@@ -221,20 +224,20 @@ class WorkerSession:
         return True
 
     def take_unwanted(self) -> list[Request]:
-        """Remove and return requests nobody waits for any more: cancelled, or in hand when their connection ended.
+        """Remove and return unwanted requests: cancelled, or in flight when their connection ended.
 
-        What works on them is to be stopped. Those of which `holds` is true are still to be answered (`refuse`).
+        The caller stops their handlers. Those for which `holds` is true must still be answered (`refuse`).
         """
         unwanted, self._unwanted = self._unwanted, []
         return unwanted
 
     def take_recalled(self) -> list[Request]:
-        """Remove and return requests that the broker has a free worker for: `return_one` is for those that were not begun."""
+        """Remove and return recalled requests; the caller calls `return_one` for those that were not begun."""
         recalled, self._recalled = self._recalled, []
         return recalled
 
     def return_one(self, request: Request) -> None:
-        """Give back a request that was recalled and will not be begun here."""
+        """Return a recalled request, which will not be begun here, to the broker."""
         if self.holds(request):
             del self._in_hand[request._token]
             self.counters.returned += 1
@@ -245,7 +248,7 @@ class WorkerSession:
         return self._in_hand.get(request._token) is request
 
     def take_outgoing(self, now: float) -> list[Message | bytes]:
-        """Remove and return what is to be sent; while anything is, no heartbeat need be (MDP-19)."""
+        """Remove and return the messages to be sent; they replace the next heartbeat (MDP-19)."""
         outgoing, self.outgoing = self.outgoing, []
         if self._liveness is not None and outgoing:
             self._liveness.send_at = now + self.options.heartbeat_s
@@ -254,13 +257,13 @@ class WorkerSession:
         self._answered_all = False
         return outgoing
 
-    # -------------------------------------------------------------------------------------------------------- what handlers do
+    # ---------------------------------------------------------------------------------------------------------------- answers
 
     def answer(self, request: Request, body: Sequence[bytes]) -> None:
         """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more.
 
         Raises:
-            ReplyTooLarge: the broker takes none so large; the request is still to be answered.
+            ReplyTooLarge: the reply is beyond the broker's limits; the request must still be answered.
         """
         token = request._token
         if self._in_hand.get(token) is not request:
@@ -269,7 +272,7 @@ class WorkerSession:
         size = len(body[0]) if len(body) == 1 else sum(map(len, body))
         if size > self._plain_max or len(body) > _FEW_FRAMES:
             self._judge(request, body, size)
-        # Made before the request is let go: when there is no memory for it, there still is a request to refuse.
+        # Built before the request is removed: if there is no memory for it, the request can still be refused.
         message: Message | bytes
         if self._numbered:
             if len(body) == 1 and len(frame := body[0]) < 256:
@@ -312,9 +315,9 @@ class WorkerSession:
         self.outgoing.append(worker_error(request._token, code, text))
 
     def give_back(self, now: float) -> None:
-        """Leave the broker with requests unanswered and come back at once, as a crashed worker would.
+        """Leave the broker with requests unanswered and register again at once, as a crashed worker would.
 
-        MDP/0.1 and 0.2 have no error reply, and a reply with made-up content would pass for a result.
+        MDP/0.1 and 0.2 have no error reply, and an invented reply would look like a result.
         """
         if self._liveness is not None:
             self.counters.failed += 1
@@ -331,7 +334,7 @@ class WorkerSession:
         """Whether the dialect of the connection has PARTIAL."""
         return self.search.dialect != V01
 
-    # ---------------------------------------------------------------------------------------------------- what time and user do
+    # ----------------------------------------------------------------------------------------------------------- time and end
 
     def tick(self, now: float) -> None:
         """Send a heartbeat if one is due; give up a silent broker."""
@@ -358,17 +361,17 @@ class WorkerSession:
         return liveness.deadline()
 
     def drain(self) -> None:
-        """Take no new requests: what the broker still sends stays unanswered and is given to others after `close`."""
+        """Accept no new requests: those still received stay unanswered, and other workers get them after `close`."""
         self.draining = True
 
     def close(self) -> None:
-        """Say DISCONNECT, if there is anybody to say it to, and end."""
+        """Send DISCONNECT, if connected, and end."""
         self._leave()
         self.draining = True
         self.search.close()
         self._forget()
 
-    # ------------------------------------------------------------------------------------------------------------------ inside
+    # ----------------------------------------------------------------------------------------------------------------- private
 
     def _beat(self) -> None:
         self.counters.heartbeats += 1
@@ -393,7 +396,7 @@ class WorkerSession:
     def _judge(self, request: Request, body: Sequence[bytes], size: int) -> None:
         if self._peer is None or size + 9 * len(body) + _ROOM_BYTES <= self._peer.small:
             return
-        # FINAL and PARTIAL have as many frames; that of MDP/0.3 is one, the others begin with the header and end with address and "".
+        # FINAL and PARTIAL have equal envelopes: one frame in MDP/0.3; in the others from the header to the address and "".
         parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, 7 + len(request._address))}.get(
             self.search.dialect, (4, 7 + len(request._address))
         )
@@ -402,14 +405,14 @@ class WorkerSession:
             raise ReplyTooLarge(error.text)
 
     def _accept_options(self, request: Request, octets: bytes, now: float) -> bool:
-        """Read the options of a request; refuse it when they are not what the draft says."""
+        """Read the options of a request; refuse it if they are invalid."""
         if is_key_alone(octets):
             request._options = octets
             return True
         try:
             options = decode_request_options(octets)
         except BadOptions as error:
-            self.counters.received += 1  # as others, which are counted together
+            self.counters.received += 1  # as for others, which are counted together
             self.refuse(request, "BAD_REQUEST", str(error))
             if self._liveness is not None:
                 self._liveness.heard_at = now
@@ -421,7 +424,7 @@ class WorkerSession:
         return True
 
     def _receive_any(self, message: Message, now: float, new: list[Request]) -> None:
-        """Take a message with every check there is."""
+        """Process any message, with full validation."""
         event = parse_at_worker(message)
         dialect = V03 if isinstance(event, (Cancel, Recall, Ping)) else event.dialect
         if isinstance(event, Invalid) or dialect != self.search.dialect:
@@ -429,7 +432,7 @@ class WorkerSession:
             return
         if isinstance(event, Disconnect):
             self.counters.sent_away += 1
-            self.outgoing.clear()  # MDP-17: nothing more on this socket
+            self.outgoing.clear()  # MDP-17: nothing more is sent on this socket
             self._end(EndReason.DISCONNECTED, now)
             return
         if self._liveness is not None:
@@ -447,7 +450,7 @@ class WorkerSession:
         elif isinstance(event, Recall):
             self._obliging = True
             recalled = self._in_hand.get(event.id)
-            if recalled is not None:  # else its answer crossed the question
+            if recalled is not None:  # otherwise its answer and the RECALL have crossed
                 self._recalled.append(recalled)
         elif isinstance(event, Ping):
             self._obliging = True
@@ -462,7 +465,7 @@ class WorkerSession:
                 self.outgoing.append(worker_error(work.id, "BUSY", f"this worker takes {limit} requests at once"))
             return
         self._serial += 1
-        # A client address may come twice in MDP/0.1: what is in hand needs a name of its own.
+        # A client address may occur twice in MDP/0.1: each request in flight needs its own key.
         token = work.id if self._numbered else self._serial.to_bytes(ID_BYTES, "big")
         request = Request(self._name, [*work.body], token, work.id, self)
         self._in_hand[token] = request

@@ -1,1 +1,1 @@
-"""One request's life in the broker, sans-I/O."""
+"""The requests of the broker from acceptance to end, sans-I/O."""

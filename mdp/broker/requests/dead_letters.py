@@ -1,6 +1,6 @@
-"""Dead letters: requests that were given up because several workers were lost with them, kept for people (fault B7).
+"""Dead letters: requests given up after several workers were lost with them, kept for operators (fault B7).
 
-Pure. The list is bounded in number and octets; the oldest make room.
+Pure. The list is bounded in number and octets; the oldest are dropped first.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadLetters", "Letter", "Loss"]
 
-# One lost worker: its routing id, why it was lost (the counter's name), when (monotonic seconds).
+# One lost worker: its routing id, the reason (name of a counter), the time (monotonic seconds).
 Loss = tuple[bytes, str, float]
 
 
 class Letter:
-    """A request nobody answered.
+    """A dead letter.
 
     Attributes:
-        number: names it in this broker.
-        service: whom it was for.
+        number: identifies it in this broker.
+        service: the requested service.
         body: encoded body frames.
         losses: the workers that were lost with it.
         died_at: monotonic seconds.
-        user: who asked, "" for a peer without a name, None at a broker without rules.
-        retried: a request made of it is open; the letter goes when that is answered, and stays when it ends in any other way.
+        user: name of the user, "" for a peer without a name, None at a broker without rules.
+        retried: a request made of it is open; the dead letter is removed when that is answered, and kept when it ends in any other way.
     """
 
     __slots__ = ("body", "died_at", "losses", "number", "retried", "service", "user")
@@ -45,14 +45,14 @@ class Letter:
 
 
 class DeadLetters:
-    """Letters by number, oldest first.
+    """Dead letters by number, oldest first.
 
     Args:
         options: limits.
 
     Attributes:
         size: octets of their bodies.
-        pushed_out: letters that had to make room.
+        pushed_out: number of dead letters dropped because of the limits.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
@@ -68,7 +68,7 @@ class DeadLetters:
         return iter(self._letters.values())
 
     def add(self, letter: Letter) -> None:
-        """Keep a letter."""
+        """Add a dead letter; drop the oldest ones beyond the limits."""
         self._letters[letter.number] = letter
         self.size += len(letter.body)
         while len(self._letters) > self._options.letters_max or self.size > self._options.letters_max_bytes:
@@ -76,11 +76,11 @@ class DeadLetters:
             self.pushed_out += 1
 
     def get(self, number: int) -> Letter | None:
-        """Return a letter."""
+        """Return a dead letter, None for an unknown number."""
         return self._letters.get(number)
 
     def take(self, number: int) -> Letter | None:
-        """Remove and return a letter."""
+        """Remove and return a dead letter, None for an unknown number."""
         letter = self._letters.pop(number, None)
         if letter is not None:
             self.size -= len(letter.body)

@@ -1,10 +1,10 @@
-"""Requests with an idempotency key: however often one is asked, it is executed once and everybody gets the same answer (IDM-01 to IDM-06).
+"""Requests with an idempotency key: executed once, and all requests with the key get the same answer (IDM-01 to IDM-06).
 
-Pure. The first request with a key is executed; the record that travels to the worker is its. Those that come while it runs follow it: they
-are open requests without a place in queue or worker. When the client of the executed one goes away, a follower takes the record over, and
-the record of the follower is not used any more; when there is none the work goes on, and its answer is kept for the client that comes back
-and asks again. Only a deadline or CANCEL of the last one who waits ends it. What one of them has asked for, a deadline, a time in the
-queue, one worker only, is its own and no other's.
+Pure. The first request with a key is executed: its record is in the queue or at the worker. Requests with the key that arrive meanwhile
+follow it: they are open, and in no queue and with no worker. When the client of the executed request is lost, a follower takes over its
+record, and the follower's own record is no longer used; without a follower the execution continues, and the answer is kept in case the
+client sends the request again. Only a deadline or CANCEL of the last waiting request ends an execution. The options of each request
+(deadline, time in the queue, one worker only) apply to that request alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["SharedBook"]
 
 
 class SharedBook(RequestBook):
-    """A book of requests that knows keys; see `RequestBook`.
+    """The request table with idempotency keys; see `RequestBook`.
 
     Attributes:
         results: executions by key, and kept answers.
@@ -73,26 +73,26 @@ class SharedBook(RequestBook):
             self._join(execution, follower, now)
             self._replay(execution, client, dialect, key, now)
 
-    # Who is executed, who follows.
+    # Executed requests and followers.
 
     @staticmethod
     def _led(request: Request) -> Execution | None:
-        """Return the execution of which a request is the executed one, None for any other request."""
+        """Return the execution of an executed request, None for other requests."""
         execution = None if request.terms is None else request.terms.execution
         return None if execution is None or execution.request is not request else execution
 
     @staticmethod
     def _followed(request: Request) -> Execution | None:
-        """Return the execution that a request follows, None for any other request."""
+        """Return the execution that a follower waits for, None for other requests."""
         execution = None if request.terms is None else request.terms.execution
         return None if execution is None or execution.request is request else execution
 
     def _join(self, execution: Execution, request: Request, now: float) -> None:
-        """Let a request wait for an execution, or take it over when nobody waits."""
+        """Add a follower to an execution; if no request waits for it, let this one take it over."""
         leader = execution.request
         assert leader is not None
         if leader.client is None:
-            # Its record stays where the worker's answer will look for it; from now on it is this request.
+            # The record stays, because the worker's answer refers to it; from now on it is this request.
             leader.tail = request.tail
             leader.state = RequestState.GIVEN
             request.expires = inf
@@ -105,7 +105,7 @@ class SharedBook(RequestBook):
         self._set_time(request, now)
 
     def _set_time(self, follower: Request, now: float) -> None:
-        """Give a follower its own time in the queue, in which the executed one stands from now on or may stand again."""
+        """Set a follower's own time limit for the queue, where its executed request is, or may be again."""
         follower.expires = self.queue_until(follower, now)
         if follower.expires == inf:
             self.deadlines.discard(follower)
@@ -113,10 +113,10 @@ class SharedBook(RequestBook):
             self.end_at(follower, follower.expires)
 
     def _take_over(self, record: Request, request: Request) -> None:
-        """Make the executed record, which has no client, another request's, whose own record is not used any more.
+        """Make an executed record without a client that of another request, whose own record is no longer used.
 
-        What belongs to the execution stays: its place, the workers that were lost with it, what its worker was told and has sent. All else,
-        deadline included, is the request's.
+        The properties of the execution stay: its place, the lost workers, the deadline its worker got, whether a part was sent. All others,
+        the deadline included, are those of the request.
         """
         terms, old = request.terms, record.terms
         assert terms is not None
@@ -130,7 +130,7 @@ class SharedBook(RequestBook):
         if terms.deadline != inf:
             self.end_at(record, terms.deadline)
         if terms.options != old.options:
-            # A worker that gets it later must not be told what another client has asked for.
+            # A worker that gets it later must not see the options of another client.
             tail = encode_prefix([terms.options]) + body_octets(record)
             added = len(tail) - len(record.tail)
             record.tail = tail
@@ -138,11 +138,11 @@ class SharedBook(RequestBook):
             if record.state is RequestState.QUEUED:
                 record.service.queue.size += added
         request.state = RequestState.MERGED
-        request.client = None  # it may stand in a list that somebody goes through
+        request.client = None  # it may be in a list that a caller iterates over
         request.tail = b""
 
     def _hand_over(self, request: Request, execution: Execution, code: str) -> None:
-        """Close an executed request for its client, which was told, and let the first follower have the execution."""
+        """Close an executed request after the ERROR to its client; its first follower takes over the execution."""
         if self.record is not None:
             self.record.ended(request, code)
         self.deadlines.discard(request)
@@ -153,18 +153,18 @@ class SharedBook(RequestBook):
         self._take_over(request, heir)
 
     def _leave(self, execution: Execution, follower: Request, code: str, text: str) -> None:
-        """Close a follower; the execution goes on."""
+        """Close a follower with an ERROR; the execution continues."""
         del execution.followers[follower]
         super().fail(follower, code, text)
 
     def runs(self, request: Request) -> bool:
-        """See `RequestBook`; for a follower it is the executed one that runs."""
+        """See `RequestBook`; for a follower, return whether its executed request runs."""
         execution = self._followed(request)
         executed = request if execution is None or execution.request is None else execution.request
         return executed.worker is not None
 
     def _replay(self, execution: Execution, client: bytes, dialect: Dialect, key: bytes | int, now: float) -> None:
-        """Send what there is of an answer; a part that the client does not take ends its request."""
+        """Send the available parts of an answer; a part beyond the client's limits ends its request."""
         name = execution.name[0]
         for part in execution.parts:
             error = self.hops.reply(client, dialect, name, part)
@@ -188,10 +188,10 @@ class SharedBook(RequestBook):
         execution = self._led(request)
         return [request] if execution is None else [*execution.followers, request]
 
-    # What is different when others wait for the same answer.
+    # Overrides for requests with followers.
 
     def finish_one(self, request: Request, body: bytes, now: float) -> None:
-        """See `RequestBook`; the answer is kept, then sent to all who wait."""
+        """See `RequestBook`; keep the answer, then send it to all clients that wait for it."""
         execution = self._led(request)
         if execution is None:
             super().finish_one(request, body, now)
@@ -208,7 +208,7 @@ class SharedBook(RequestBook):
             self.close(one, RequestState.ANSWERED, "" if sent else TOO_LARGE, size=len(body))
 
     def partial(self, request: Request, body: bytes, now: float) -> None:
-        """See `RequestBook`; the part is kept, then sent to all who wait."""
+        """See `RequestBook`; keep the part, then send it to all clients that wait for it."""
         execution = self._led(request)
         if execution is None or request.terms is None:
             super().partial(request, body, now)
@@ -221,21 +221,21 @@ class SharedBook(RequestBook):
             self.counters.count("partials")
             error = self.hops.reply(one.client, one.dialect, one.service.name, body)
             if error is not None:
-                beyond.insert(0, (one, error.text))  # those who follow end first, or one of them would take the place of another
+                beyond.insert(0, (one, error.text))  # end followers first: none must take over before it ends
                 continue
             self.send(one.client, partial_head(one.key, one.service.name) + body)
         for one, text in beyond:
             self.end(one, now, TOO_LARGE, text)
 
     def fail(self, request: Request, code: str, text: str) -> None:
-        """See `RequestBook`; all who wait are told, and the next request with the key is executed."""
+        """See `RequestBook`; all waiting clients get the ERROR, and the next request with the key is executed."""
         followers = self._break_up(request)
         super().fail(request, code, text)
         for follower in followers:
             super().fail(follower, code, text)
 
     def forward_error(self, request: Request, code: str, text: str, now: float) -> None:
-        """See `RequestBook`; an error is no answer to keep."""
+        """See `RequestBook`; an error is not kept as an answer."""
         execution = self._led(request)
         if execution is None:
             super().forward_error(request, code, text, now)
@@ -250,17 +250,17 @@ class SharedBook(RequestBook):
             self.pass_error_on(follower, code, text)
 
     def _begin_again(self, request: Request, execution: Execution, text: str, now: float) -> bool:
-        """Queue an execution again, for those with more time, that its worker gave up at the deadline it was told.
+        """Queue an execution again, if its worker gave up at its deadline and other requests have more time.
 
         Returns:
-            False if nobody who waits has more time: then it is an error like others.
+            False if no waiting request has more time: then the error is forwarded as any other.
         """
         waiting = [(one, one.terms) for one in self._waiting(request, execution) if one.terms is not None]
         told = inf if request.terms is None else request.terms.told
         if all(terms.deadline <= told for _, terms in waiting):
             return False
         streamed = request.terms is not None and request.terms.streamed
-        for one, terms in reversed(waiting):  # the executed one last: it is the first that has to find an heir
+        for one, terms in reversed(waiting):  # the executed one last: it needs a follower that takes over
             if terms.deadline <= told:
                 self._drop_out(one, execution, "DEADLINE_EXCEEDED", text)
             elif terms.once or streamed:
@@ -269,11 +269,11 @@ class SharedBook(RequestBook):
             self.counters.count("key_begun_again")
             self.queue_first(request, now)
             self._set_times(execution, now)
-            self.pump(request.service, now)  # others may have credit that only those do not get whose worker was lost
+            self.pump(request.service, now)  # workers may have credit, because requests whose worker was lost do not use it
         return True
 
     def _drop_out(self, one: Request, execution: Execution, code: str, text: str) -> None:
-        """Close one of those who wait for an execution that is not to be ended as long as others do."""
+        """Close one of the requests that wait for an execution; the execution continues while others wait."""
         if one is not execution.request:
             self._leave(execution, one, code, text)
         elif not execution.followers:
@@ -283,7 +283,7 @@ class SharedBook(RequestBook):
             self._hand_over(one, execution, code)
 
     def expire(self, request: Request, now: float) -> None:
-        """See `RequestBook`; a follower with more time goes on waiting, before all others."""
+        """See `RequestBook`; a follower with more time takes over and waits in front."""
         execution = self._outlived(request, now)
         if execution is None:
             super().expire(request, now)
@@ -292,7 +292,7 @@ class SharedBook(RequestBook):
             self._drop_out(request, execution, *self.why_expired(request, now))
 
     def lapse(self, request: Request, now: float) -> None:
-        """See `RequestBook`; a follower with more time goes on waiting, in the same place."""
+        """See `RequestBook`; a follower with more time takes over and waits in the same place."""
         execution = self._outlived(request, now)
         if execution is None:
             super().lapse(request, now)
@@ -300,7 +300,7 @@ class SharedBook(RequestBook):
             self._drop_out(request, execution, *self.why_expired(request, now))
 
     def lapse_absent(self, request: Request, now: float) -> None:
-        """See `RequestBook`; the same holds for each of those who follow."""
+        """See `RequestBook`; followers whose time is over are closed too."""
         execution = self._led(request)
         if execution is not None:
             for follower in [one for one in execution.followers if not self.may_wait(one, now)]:
@@ -308,7 +308,7 @@ class SharedBook(RequestBook):
         super().lapse_absent(request, now)
 
     def _outlived(self, request: Request, now: float) -> Execution | None:
-        """Close the first followers of a request whose time in the queue is over as theirs is; return its execution if one has more."""
+        """Close the first followers without time left in the queue; return the execution if one has time left."""
         execution = self._led(request)
         while execution is not None and execution.followers:
             follower = next(iter(execution.followers))
@@ -318,7 +318,7 @@ class SharedBook(RequestBook):
         return None
 
     def expire_deadline(self, request: Request, now: float) -> None:
-        """See `RequestBook`; a follower's time in the queue is over in the same way, if the executed one is in the queue."""
+        """See `RequestBook`; for a follower whose executed request is queued, this also ends its time in the queue."""
         execution = self._followed(request)
         if execution is None or request.client is None or (request.terms is not None and request.terms.deadline <= now):
             super().expire_deadline(request, now)
@@ -326,7 +326,7 @@ class SharedBook(RequestBook):
             self._leave(execution, request, *self.why_expired(request, now))
 
     def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
-        """See `RequestBook`; the work goes on as long as anybody may want its answer."""
+        """See `RequestBook`; the execution continues as long as a client may want its answer."""
         execution = None if request.terms is None else request.terms.execution
         client = request.client
         if execution is None or client is None:
@@ -341,13 +341,13 @@ class SharedBook(RequestBook):
         elif execution.followers:
             self._hand_over(request, execution, code or GONE)
         elif not code and request.worker is not None:
-            self.close(request, RequestState.UNCLAIMED, GONE)  # the worker works on: the client may come back and ask again
+            self.close(request, RequestState.UNCLAIMED, GONE)  # the worker continues: the client may send the request again
         else:
             self.results.abandon(execution)
             super().end(request, now, code, text)
 
     def give_back(self, request: Request, loss: Loss, now: float, *, lost: bool = True) -> None:
-        """See `RequestBook`; who asked for one worker only leaves, and nobody has the body any more when nobody waits."""
+        """See `RequestBook`; at-most-once requests end; an execution without a waiting request has no body and is abandoned."""
         execution = self._led(request)
         if execution is not None and request.client is None:
             self.results.abandon(execution)
@@ -361,7 +361,7 @@ class SharedBook(RequestBook):
             self._set_times(execution, now)
 
     def place_again(self, request: Request, now: float) -> None:
-        """See `RequestBook`; nobody has the body any more when nobody waits."""
+        """See `RequestBook`; an execution without a waiting request has no body and is abandoned."""
         execution = self._led(request)
         if execution is not None and request.client is None:
             self.results.abandon(execution)
@@ -375,7 +375,7 @@ class SharedBook(RequestBook):
             self._set_time(follower, now)
 
     def _break_up(self, request: Request) -> Iterable[Request]:
-        """End the execution of a request, if it has one; return those who followed it."""
+        """End the execution of a request, if it has one; return its followers."""
         execution = self._led(request)
         if execution is None:
             return ()

@@ -1,8 +1,8 @@
-"""What is true of a broker's machine between two calls, looked up in all of its records: for tests.
+"""Invariants of a broker's machine between two calls, checked on all of its records: for tests.
 
-Pure. Each open request has exactly one place: the queue of its service, the hands of one worker, or behind the one execution with its key.
-Counts, octets and credit are those of what is there, accepted requests are closed or open, whatever has a deadline is on the clock, and the
-clock of a broker is set. It looks at everything once, so it costs microseconds for a small broker and a second for a million requests.
+Pure. Each open request has exactly one place: the queue of its service, in flight at one worker, or a follower of the execution of its key.
+Counts, octets and credit match the records, accepted requests are closed or open, everything with a deadline has a timer, and the timer of
+a broker is set. Each record is checked once: microseconds for a small broker, a second for a million requests.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _QUEUED, _GIVEN, _FOLLOWING, _UNCLAIMED = RequestState.QUEUED, RequestState.GIVE
 
 
 class InvariantBroken(AssertionError):
-    """A broker's records contradict each other; a bug of ours."""
+    """The records of a broker contradict each other: a bug of the broker."""
 
 
 class Clocked(Protocol):
-    """What `check_broker` asks: a `mdp.Broker`."""
+    """The part of `mdp.Broker` that `check_broker` needs."""
 
     machine: Dispatcher
 
     @property
     def wakes_at(self) -> float | None:
-        """When its clock is set to, None if it is not set."""
+        """Time its timer is set to, None if it is not set."""
         ...
 
     @property
     def rests_until(self) -> float:
-        """Before when its clock does not wake it, whatever is due."""
+        """Earliest time its timer fires, even if something is due before."""
         ...
 
 
 def check_broker(broker: Clocked) -> None:
-    """Look at a broker that serves.
+    """Check a broker that serves.
 
     Raises:
-        InvariantBroken: what is wrong, with the first record it is seen at.
+        InvariantBroken: the first contradiction, and its record.
     """
     machine = broker.machine
     check_invariants(machine)
@@ -59,7 +59,7 @@ def check_broker(broker: Clocked) -> None:
 
 
 def check_clock(broker: Clocked) -> None:
-    """Look at whether a broker that has workers or requests ticks in time.
+    """Check that a broker with workers or requests ticks in time.
 
     Raises:
         InvariantBroken: it would tick too late, or never.
@@ -70,7 +70,7 @@ def check_clock(broker: Clocked) -> None:
 
 
 def check_wakes(machine: Dispatcher, wakes_at: float | None, rests_until: float = -inf) -> None:
-    """Look at when a broker is going to tick: not after what its machine has due first, or as soon as it has rested.
+    """Check the next tick of a broker: not later than the machine's first deadline or `rests_until`.
 
     Raises:
         InvariantBroken: it would tick too late, or never.
@@ -83,15 +83,15 @@ def check_wakes(machine: Dispatcher, wakes_at: float | None, rests_until: float 
 
 
 def check_invariants(machine: Dispatcher) -> None:
-    """Look at all records of a broker's machine, between two calls of it.
+    """Check all records of a broker's machine, between two calls of it.
 
     Raises:
-        InvariantBroken: what is wrong, with the first record it is seen at.
+        InvariantBroken: the first contradiction, and its record.
     """
-    # Hot in tests, which call it after every step: few calls, few loops, and what is empty is passed over.
+    # Hot in tests, which call it after every step: few calls, few loops, and empty records are skipped.
     directory = machine.directory
     places: set[Request] = set()
-    placed = has = 0  # requests of clients that have a place; workers
+    placed = has = 0  # number of clients' requests with a place; number of workers
     for service in directory.services.values():
         workers, queue = service.workers, service.queue
         if queue.count or queue.size or queue._dead or queue._front or queue._lanes or queue._turn or queue.lost:
@@ -115,10 +115,10 @@ def check_invariants(machine: Dispatcher) -> None:
 
 
 def check_stats(machine: Dispatcher) -> None:
-    """Look at the gauges a broker tells: they are those of what there is.
+    """Check that the gauges of a broker match its records.
 
     Raises:
-        InvariantBroken: what is wrong.
+        InvariantBroken: the gauges that differ.
     """
     stats, book, directory = machine.stats(), machine.book, machine.directory
     queues = [service.queue for service in directory.services.values()]
@@ -142,7 +142,7 @@ def check_stats(machine: Dispatcher) -> None:
 
 
 def _check_standing(machine: Dispatcher, service: Service) -> None:
-    """Look at what the directory says of a service."""
+    """Check the entries of the directory for a service."""
     directory, name = machine.directory, service.name
     has, idle = bool(service.workers), service in directory._idle
     if (service.absent_since is None) != has:
@@ -156,7 +156,7 @@ def _check_standing(machine: Dispatcher, service: Service) -> None:
 
 
 def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) -> int:
-    """Look at who waits for a service; return how many do."""
+    """Check the queue of a service; return the number of waiting requests."""
     queue, before = service.queue, len(places)
     stand = size = lost = 0
     if queue.lost:
@@ -165,7 +165,7 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
         for at, request in queue.lost:
             if request.client is not None and (request.terms is None or request.terms.lost_at != at):
                 _broken(f"waits for a worker that was heard from after {at}, and does not know of it", request)
-        # What has lost its worker waits for one that lives, whoever has credit, and is looked after.
+        # A request whose worker was lost waits for a live worker, even if others have credit, and a check is scheduled for it.
         if lost and service not in machine.book.looks:
             _broken(f"nothing looks after {lost} requests of {service.name!r} whose worker was lost")
     if queue._front:
@@ -191,7 +191,7 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
 
 
 def _check_lane(service: Service, lane: Collection[Request], of: Lane | None, places: set[Request]) -> tuple[int, int]:
-    """Look at one line of a queue; return how many stand in it, of whom some have left, and the octets of those who wait."""
+    """Check one list of a queue; return the number of its entries, dropped ones included, and the waiting octets."""
     size = 0
     for request in lane:
         if request.client is not None:
@@ -207,7 +207,7 @@ def _check_lane(service: Service, lane: Collection[Request], of: Lane | None, pl
 
 
 def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) -> int:
-    """Look at the workers of a service and their lines; return how many requests of clients they hold."""
+    """Check the workers of a service and their ready lists; return the number of clients' requests in flight."""
     registered, beats = machine.directory.workers, machine._beats._at
     placed = standing = 0
     for peer, worker in service.workers.items():
@@ -218,7 +218,7 @@ def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) 
         if holds:
             placed += _check_held(worker, places)
         standing += line is not None
-        if credit:  # the seat of a lent one has none: it gets what is lent and does not beat
+        if credit:  # a lending slot has no credit: it gets lent requests and sends no heartbeats
             if not 0 <= worker.allowed <= credit or holds > credit or (line is not None) != (holds < worker.allowed):
                 _broken(f"worker {peer.hex()} holds {holds} of {worker.allowed} of {credit} and is in {'no' if line is None else 'a'} line")
             if line is not None and not worker.low <= holds < worker.high:
@@ -238,7 +238,7 @@ def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) 
 
 
 def _check_held(worker: Worker, places: set[Request]) -> int:
-    """Look at what a worker holds; return how many requests of clients that are."""
+    """Check the requests in flight at a worker; return the number of clients' requests among them."""
     placed = 0
     for key, request in worker.held.items():
         state = request.state
@@ -255,7 +255,7 @@ def _check_held(worker: Worker, places: set[Request]) -> int:
 
 
 def _check_lines(service: Service, lined: int) -> None:
-    """Look at the lines of a service, of whose workers so many have one."""
+    """Check the ready lists of a service, in which `lined` of its workers are."""
     name = service.name
     for index, line in service._lines.items():
         if line:
@@ -274,7 +274,7 @@ def _check_lines(service: Service, lined: int) -> None:
 
 
 def _check_executions(machine: Dispatcher, places: set[Request]) -> int:
-    """Look at executions by key and what is kept of them; return how many requests follow."""
+    """Check executions by key and their kept answers; return the number of followers."""
     results = machine.book.results
     following = size = 0
     for name, execution in results._running.items():
@@ -303,7 +303,7 @@ def _check_followers(execution: Execution, leader: Request) -> int:
 
 
 def _check_clients(machine: Dispatcher, places: set[Request], placed: int, following: int) -> None:
-    """Look at the requests of all clients; `placed` of them have a place in a queue or with a worker, `following` follow another one."""
+    """Check the requests of all clients: `placed` are queued or in flight, `following` follow another one."""
     book = machine.book
     deadlines = book.deadlines._at
     opened = timed = octets = known = 0

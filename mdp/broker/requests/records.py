@@ -1,6 +1,6 @@
-"""What the broker keeps: requests, the queue of a service, workers, services.
+"""The records of the broker: requests, the queue of a service, workers, services.
 
-Pure, and without decisions about the protocol: those are the dispatcher's, which reads and writes the slots itself.
+Pure, and without decisions about the protocol: the dispatcher makes those, and reads and writes the slots itself.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "Request", "RequestQueue", "Service", "Terms", "Worker"]
 
-# Entries of a queue or list that are dead but still in line are tolerated up to this many, then up to as many as are alive:
-# clearing them out is then paid for by what was added, and a removal from the middle costs nothing.
+# A queue or list may keep this many dead entries, and beyond that as many as it has live ones. So clearing them costs no more than adding
+# did, and a removal from the middle costs nothing.
 _DEAD_MIN = 64
-# Workers with credit stand in lines by how much they hold: four lines for each time their concurrency, as many lines as this in all. The
-# credit of our workers is four times their concurrency. Coarser lines would make more of a rotation of it, finer ones more moves.
+# Workers with credit are kept in ready lists by load: four lists per multiple of their concurrency, `_LINES` in all. The credit of our
+# workers is four times their concurrency. Fewer lists would approach plain rotation, more lists would cost more moves.
 _LINES_PER_ROUND = 4
 _LINES = 16
 
 
 class Terms:
-    """What only some requests have: what the client asked for beside an answer, and what befell the request.
+    """Rare properties of a request: options of its client, and the history of its deliveries.
 
     Attributes:
-        deadline: when an answer is of no use any more, monotonic seconds; `inf` for never.
+        deadline: when the answer becomes useless, monotonic seconds; `inf` for never.
         once: whether the request may be given to one worker only.
         wait: whether it waits for a service without workers.
-        key: idempotency key or None; with rules the user's name is a part of it.
-        options: the options frame as it came, b"" for none.
-        told: the deadline its worker was told, `inf` for none; the request may be another client's since.
-        lost: workers that were lost with this request in hand.
-        lost_at: of the last of them, while the request is only for workers that were heard from since; -inf while any may have it.
-        execution: what a request with a key shares with others of the same key, else None.
-        letter: the dead letter this request is another try of, else None.
-        parts: octets of encoded PARTIALs kept for a client whose dialect has none.
-        streamed: whether a PARTIAL has come.
-        user: who asks, where it is not the client itself: "" for a peer without a name; else None.
+        key: idempotency key or None; with rules, the user's name is part of it.
+        options: the options frame as received, b"" for none.
+        told: the deadline that was sent to its worker, `inf` for none; the request may have become another client's since.
+        lost: workers that were lost while they had this request.
+        lost_at: time of the last loss, while only workers heard from since then may get the request; -inf while any may.
+        execution: shared with the other requests of the same key, None without a key.
+        `letter`: the dead letter that this request retries, else None.
+        parts: encoded PARTIALs kept for a client whose dialect has none.
+        streamed: whether a PARTIAL has arrived.
+        user: name of the user if it is not that of the client, "" for a peer without a name; else None.
     """
 
     __slots__ = (
@@ -76,23 +76,23 @@ class Terms:
 class Request:
     """A request the broker has accepted and not yet answered.
 
-    There is no `__init__`: `RequestBook.accept` sets the fields, for many at once; a call for each would cost more than all of them.
+    There is no `__init__`: `RequestBook.accept` sets the fields of many requests at once; a call per request would cost more than that.
 
     Attributes:
-        client: routing id of the client, None when nobody wants the answer any more.
-        mine: the client's requests by key; this one is among them while `client` is set.
-        key: key in `mine`: in MDP/0.3 the client's id, else a number; `dialect` is what the client speaks.
-        service: whom it is for.
-        tail: encoded frames as they came: `[body…]`, in MDP/0.3 `[options][body…]`. b"" when nobody wants the answer.
-        number: of this request in this broker; makes the token that goes to the worker.
-        reply: encoded frames that go before the body of the final reply to this client.
-        state: what it is in the midst of, or how it ended (`mdp.broker.requests.request_states`).
-        worker: who works on it, None while it is queued or follows another.
-        lane: where in the queue it was put, None for before all others; set when it enters.
+        client: routing id of the client, None when no client waits for the answer.
+        mine: open requests of the client by key; contains this one while `client` is set.
+        key: key in `mine`: the client's id in MDP/0.3, else a number; `dialect` is the client's.
+        service: the requested service.
+        tail: encoded frames as received: `[body…]`, in MDP/0.3 `[options][body…]`. b"" when no client waits for the answer.
+        number: of this request in this broker; the token for the worker is made of it.
+        reply: encoded frames before the body of the final reply to this client.
+        state: current state, or how it ended (`mdp.broker.requests.request_states`).
+        worker: the worker that has it, None while it is queued or follows another request.
+        `lane`: its place in the queue, None at the front; set when it enters.
         expires: when it must leave the queue, set when it enters.
         opened: when it was accepted, monotonic seconds.
-        given: when it was last given to a worker, 0.0 while it never was.
-        terms: None for nothing special.
+        given: when it was last given to a worker, 0.0 if never.
+        terms: rare properties, None without any.
     """
 
     __slots__ = (
@@ -119,10 +119,10 @@ class Request:
 
 @mypyc_attr(native_class=False)
 class Lane(deque[Request]):
-    """The requests of one client in one queue, in order; some may have left it.
+    """The requests of one client in one queue, in order; entries of dropped requests may remain.
 
     Attributes:
-        waiting: those that have not.
+        waiting: number of requests that were not dropped.
     """
 
     __slots__ = ("waiting",)
@@ -133,12 +133,12 @@ class Lane(deque[Request]):
 
 
 class RequestQueue:
-    """Requests waiting for one service: each client first in, first out; clients take turns; what comes back goes first (MDP-31).
+    """Requests waiting for one service: round robin over clients, each first in, first out; returned requests first (MDP-31).
 
     Attributes:
-        count: requests waiting.
+        count: number of waiting requests.
         size: their octets.
-        lost: of these, requests whose worker was lost, each with the moment: they go to workers that were heard from since (MDP-37).
+        lost: those whose worker was lost, each with the time of the loss; for workers heard from since then (MDP-37).
     """
 
     __slots__ = ("_dead", "_front", "_lanes", "_turn", "count", "lost", "size")
@@ -152,17 +152,17 @@ class RequestQueue:
         self._dead = 0
 
     def __iter__(self) -> Iterator[Request]:
-        """Iterate over the live requests, lane by lane; for sweeps and tests."""
+        """Iterate over the live requests: the front, then client by client; for sweeps and tests."""
         for lane in ([request for _, request in self.lost], self._front, *self._lanes.values()):
             yield from (request for request in lane if request.client is not None)
 
     def waiting(self, client: bytes) -> int:
-        """Return how many requests wait in a client's lane."""
+        """Return the number of waiting requests of a client, without those at the front."""
         lane = self._lanes.get(client)
         return 0 if lane is None else lane.waiting
 
     def push(self, client: bytes, request: Request) -> None:
-        """Put a request at the end of its client's lane."""
+        """Add a request after the others of its client."""
         lane = self._lanes.get(client)
         if lane is None:
             self._lanes[client] = lane = Lane()
@@ -174,14 +174,14 @@ class RequestQueue:
         self.size += len(request.tail)
 
     def push_front(self, request: Request) -> None:
-        """Put a request before all others, for any worker: it was given already."""
+        """Add a request that was given before in front of all others, for any worker."""
         if request.terms is not None:
             request.terms.lost_at = -inf
         self._front.appendleft(request)
         self._count(request)
 
     def push_lost(self, request: Request, now: float) -> None:
-        """Put a request, with which a worker was lost, before all others, for workers that are heard from after this moment."""
+        """Add a request whose worker was lost in front, for workers heard from after `now`."""
         if request.terms is not None:
             request.terms.lost_at = now
         self.lost.append((now, request))
@@ -193,7 +193,7 @@ class RequestQueue:
         self.size += len(request.tail)
 
     def release(self, waited_s: float, now: float) -> None:
-        """Let those with which a worker was lost, and that have waited for so long, go to any worker."""
+        """Open requests whose worker was lost, and that have waited `waited_s`, to any worker."""
         released = []
         while self.lost and self.lost[0][0] + waited_s <= now:
             request = self.lost.popleft()[1]
@@ -203,7 +203,7 @@ class RequestQueue:
         self._front.extendleft(reversed(released))
 
     def put_back(self, request: Request) -> None:
-        """Put a request that was taken out too early before all others, for those workers that it was for."""
+        """Return a request that was taken out too early to the front, for the same workers as before."""
         terms = request.terms
         if terms is None or terms.lost_at == -inf:
             self.push_front(request)
@@ -212,7 +212,7 @@ class RequestQueue:
         self._count(request)
 
     def pop(self, heard: float = -inf) -> Request | None:
-        """Take the next request for a worker that was heard from at some moment, None when there is none for it."""
+        """Remove and return the next request for a worker last heard from at `heard`, None without one."""
         while self.count:
             if self.lost and (self.lost[0][0] < heard or self.lost[0][1].client is None):
                 request = self.lost.popleft()[1]
@@ -240,7 +240,7 @@ class RequestQueue:
         return None
 
     def drop(self, request: Request) -> None:
-        """Take a waiting request out; to be called before its `client` and `tail` are cleared."""
+        """Remove a waiting request; call it before its `client` and `tail` are cleared."""
         self.count -= 1
         self.size -= len(request.tail)
         self._dead += 1
@@ -254,7 +254,7 @@ class RequestQueue:
             self._dead = 0
 
     def tidy(self) -> None:
-        """Clear out the dropped requests when there are many; to be called after some were dropped."""
+        """Remove the entries of dropped requests if there are many; call it after `drop`."""
         if self._dead <= _DEAD_MIN or self._dead <= self.count:
             return
         self.lost = deque(entry for entry in self.lost if entry[1].client is not None)
@@ -269,7 +269,7 @@ class RequestQueue:
         self._dead = 0
 
     def expired(self, now: float) -> list[Request]:
-        """Return requests whose time in the queue is over, found at the head of each lane, where the oldest of a client is."""
+        """Return requests whose time in the queue is over; each client is searched up to the first with time left."""
         found: list[Request] = []
         for lane in ([request for _, request in self.lost], self._front, *self._lanes.values()):
             for request in lane:
@@ -287,32 +287,32 @@ class Worker:
     Attributes:
         peer: its routing id.
         service: the one service it serves (MDP-04).
-        dialect: what it speaks.
-        credit: how many requests it takes at once; 1 in MDP/0.1 and 0.2.
-        allowed: how many of these it is given; fewer while others are quicker (`mdp.broker.workers.pacing`).
-        pace: how long it takes for one.
-        concurrency: how many of them it works on at once; the rest waits there.
-        held: what it works on, by the key of its answer (`mdp.wire.message_runs`).
-        seen: when it was last heard, monotonic seconds.
+        dialect: of its connection.
+        credit: requests it accepts at a time; 1 in MDP/0.1 and 0.2.
+        allowed: how much of the credit is used; less while other workers are faster (`mdp.broker.workers.pacing`).
+        pace: its time per request.
+        concurrency: requests it processes at the same time; the others wait at the worker.
+        held: its requests in flight, by the key of the answer (`mdp.wire.message_runs`).
+        seen: when it was last heard from, monotonic seconds.
         since: when it was last given a request.
-        live: whether it is registered; False for ever once it is not.
-        quick: live and speaking MDP/0.3: one look instead of two on the hot path.
-        plain: given requests as they came: without the names of users, and it takes messages as large as the broker does.
-        small: octets of an encoded request that need not be judged against what it takes.
-        line: where among the lines of its service it stands, None while it has no credit left.
-        low: while it holds fewer than this it belongs into an earlier line, or into one at all, or is not ahead any more.
-        high: when it holds so many it belongs into a later line, or into none.
-        entries: bits of the lines it has an entry in; all but that of `line` are out of date, and passed over.
-        recalled: keys of what it holds, or has held, and was asked to give back.
+        live: whether it is registered; stays False once it is not.
+        quick: live and of MDP/0.3: one check instead of two on the hot path.
+        plain: gets requests unchanged: without names of users, and it accepts messages as large as the broker does.
+        small: encoded requests of up to this many octets need no check against its limits.
+        line: the ready list of its service that it is in, None without credit left.
+        low: with fewer requests it belongs into an earlier ready list, or into one at all, or is no longer ahead.
+        high: with this many requests it belongs into a later ready list, or into none.
+        entries: bits of the ready lists it has an entry in; all but that of `line` are out of date, and skipped.
+        recalled: keys of requests, in flight or answered, that it was asked to return.
         obliging: whether it knows PING and RECALL.
-        pinged: whether it was told that we know them too.
+        pinged: whether it was sent a PING, which shows that the broker knows them too.
         beats_busy: whether it is known to send heartbeats while it works (MDP-37).
-        beat_at: when the next heartbeat is to be sent to it.
+        beat_at: when to send it the next heartbeat.
         beat_s: seconds between two heartbeats to it.
-        expiry_s: seconds of silence after which it is dead.
+        expiry_s: seconds of silence after which it counts as dead.
         done: requests it has answered.
-        user: who serves, "" for a peer without a name; None without rules.
-        stuck: it says that it does not get on with what it holds; None for a dialect that cannot say so.
+        user: name of its user, "" for a peer without a name; None without rules.
+        stuck: whether it reports that its requests make no progress; None for a dialect without such reports.
         version, metadata: of its program, for people.
     """
 
@@ -351,29 +351,29 @@ class Worker:
 
 
 class Service:
-    """A service: its workers and the requests that wait for one.
+    """A service: its workers and its waiting requests.
 
-    Workers with credit that they are allowed to use stand in lines by how much of what they can work on at once they hold, and in each line
-    least recently used first.
-    A request goes to the first of the first line: so who is slow gets less, and no search is needed (MDP-32, MDP-47).
+    Workers with credit that they are allowed to use are in ready lists, by their requests in flight relative to their concurrency; each
+    list is ordered least recently used first. A request goes to the first worker of the first list: so slow workers get fewer requests,
+    and no search is needed (MDP-32, MDP-47).
 
     Attributes:
         name: as octets.
-        encoded: the name as an encoded frame with MORE, as it stands in a request of MDP/0.1 and 0.2.
+        encoded: the name as an encoded frame with MORE, as in a request of MDP/0.1 and 0.2.
         reply_01: encoded `["" MDPC01 name]` before the body of a REPLY to a client.
         final_02: encoded `[MDPC02 03 name]`.
-        workers: all of them.
-        route: `encoded` with the header of an empty options frame, as it stands in a request of MDP/0.3.
-        ready: the first line; its first entry is the next worker if that one's `line` is this, else see `choose`.
-        queue: who waits.
-        enabled: False while an operator has taken the service out.
+        workers: all of them, by routing id.
+        route: `encoded` with the header of an empty options frame, as in a request of MDP/0.3.
+        ready: the first ready list; its first entry is the next worker if the `line` of that worker is this list, else see `choose`.
+        queue: the waiting requests.
+        enabled: False while an operator has disabled the service.
         offered: whether a worker was ever registered for it.
-        ahead: workers that hold as much as they can work on at once, or more, and would take more still or have done so.
-        watched_s: time between the last looks at how quick its workers are, 0.0 while nobody looks.
-        paced: whether one of them is not allowed all its credit.
-        losses: when the last two workers were lost, with requests or without a word.
-        absent_since: since when it has no workers, None while it has.
-        done: requests answered by workers that are gone.
+        ahead: workers with at least as many requests as they process at the same time, that accept more or already have more.
+        watched_s: time between the last checks of the workers' pace, 0.0 without checks.
+        paced: whether a worker is not allowed all its credit.
+        losses: when the last two workers were lost with requests in flight, or without DISCONNECT.
+        absent_since: since when it has no workers, None while it has some.
+        done: requests answered by workers that have left.
     """
 
     __slots__ = (
@@ -396,12 +396,12 @@ class Service:
         self.watched_s, self.paced = 0.0, False
         self.absent_since: float | None = None
         self.done = 0
-        self._lines: dict[int, deque[Worker]] = {0: self.ready}  # those after the first are made when they are needed
-        self._first = 0  # which of them is `ready`
-        self._filled = 0  # bits of the lines that may have an entry
+        self._lines: dict[int, deque[Worker]] = {0: self.ready}  # ready lists; all but the first are made when needed
+        self._first = 0  # index of `ready`
+        self._filled = 0  # bits of the ready lists that may have an entry
 
     def line_up(self, worker: Worker) -> None:
-        """Put a worker into the line it belongs into by what it holds, at the end; or in none when it holds all it takes."""
+        """Put a worker at the end of the ready list for its load; into none without credit left."""
         held, allowed = len(worker.held), worker.allowed
         if held >= allowed:
             worker.line = None
@@ -438,7 +438,7 @@ class Service:
             self._first, self.ready = index, line
 
     def choose(self) -> Worker | None:
-        """Return the worker of the first line that was not used for longest (MDP-32); it stays there until `used`."""
+        """Return the least recently used worker of the first ready list (MDP-32); it stays there until `used`."""
         while True:
             ready = self.ready
             bit = 1 << self._first
@@ -456,7 +456,7 @@ class Service:
             self.ready = self._lines[self._first]
 
     def used(self, worker: Worker) -> None:
-        """Move the chosen worker, which was given a request, to the end of its line, or into the one where it belongs now."""
+        """Move the chosen worker, which got a request, to the end of the ready list for its load."""
         held = len(worker.held)
         if held < worker.high:
             self.ready.rotate(-1)
@@ -472,8 +472,8 @@ class Service:
                 self.ahead[worker] = None
 
     def leave(self, worker: Worker) -> None:
-        """Forget a worker; its entries in lines are passed over from now on."""
-        # The lines are not searched: a thousand workers that leave at once would make that quadratic.
+        """Remove a worker; its entries in ready lists are skipped from now on."""
+        # The lists are not searched: for a thousand workers that leave at once, that would be quadratic.
         del self.workers[worker.peer]
         self.done += worker.done
         worker.live = worker.quick = worker.plain = False
@@ -483,12 +483,12 @@ class Service:
             self._clear_out(line)
 
     def standing(self) -> Iterator[Worker]:
-        """Iterate over the workers with credit, from the first of the first line."""
+        """Iterate over the workers with credit, from the first of the first ready list."""
         for _, line in sorted(self._lines.items()):
             yield from (worker for worker in line if worker.line is line)
 
     def _clear_out(self, line: deque[Worker]) -> None:
-        """Drop what is out of date in a line, when that is most of it."""
+        """Remove the outdated entries of a ready list if they are the majority."""
         if len(line) <= 2 * len(self.workers) + _DEAD_MIN:
             return
         bit = next(1 << index for index, other in self._lines.items() if other is line)

@@ -1,8 +1,8 @@
-"""Replies kept by idempotency key, so that the same request asked twice is executed once (IDM-01 to IDM-05).
+"""Replies kept by idempotency key, so that a request sent twice is executed once (IDM-01 to IDM-05).
 
-Pure. A key belongs to a service. From the moment a request with a key is accepted until it fails, or until its reply has been kept for its
-time or has to make room, every request with that key gets the same answer: those that come while it runs wait for it, later ones are
-answered from here. The same key with another body is an error. Streams are kept part by part and played back.
+Pure. A key belongs to a service. From the acceptance of a request with a key until it fails, or until its reply is dropped because of its
+age or the limits, every request with that key gets the same answer: requests that arrive while it runs wait for it, later ones are
+answered from the cache. The same key with another body is an error. Streams are kept and sent again part by part.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Execution", "Results", "digest_of"]
 
-# What an execution costs beside the octets of its answer: record, two dictionary entries, key.
+# Memory of an execution in addition to the octets of its answer: record, two dictionary entries, key.
 EXECUTION_OVERHEAD_BYTES = 512
 _DIGEST_BYTES = 16
 
 
 def digest_of(body: bytes) -> bytes:
-    """Return what is compared to tell two bodies (encoded frames) apart."""
+    """Return the digest of a body (encoded frames), by which bodies are compared."""
     return blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
@@ -34,13 +34,13 @@ class Execution:
     Attributes:
         name: service and key.
         digest: of the body.
-        request: that the broker has open for it, None once it is answered.
+        request: the open request that is executed, None once it is answered.
         followers: open requests with the same key that wait for the same answer.
         parts: encoded bodies of the PARTIALs so far.
         reply: encoded body of the FINAL, None before it.
         size: octets counted for it: of its parts, and of reply and record once it is answered.
         done_at: when it was answered, monotonic seconds.
-        shared: False once the answer outgrew what may be kept: nobody can join any more.
+        shared: False once the answer is too large to keep: no further request can follow.
     """
 
     __slots__ = ("digest", "done_at", "followers", "name", "parts", "reply", "request", "shared", "size")
@@ -49,7 +49,7 @@ class Execution:
         self.name = name
         self.digest = digest
         self.request: Request | None = None
-        self.followers: OrderedDict[Request, None] = OrderedDict()  # in the order they came; any may leave without a search
+        self.followers: OrderedDict[Request, None] = OrderedDict()  # in order of arrival; removal of any needs no search
         self.parts: list[bytes] = []
         self.reply: bytes | None = None
         self.size = 0
@@ -58,13 +58,13 @@ class Execution:
 
 
 class Results:
-    """Executions by service and key; those that are answered are bounded in number, octets and age (IDM-04).
+    """Executions by service and key; answered ones are bounded in number, octets and age (IDM-04).
 
     Args:
         options: limits.
 
     Attributes:
-        size: octets of everything kept, for the answered and for those that come late to a running one.
+        size: octets of all kept answers, and of the parts kept of running executions.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
@@ -72,30 +72,30 @@ class Results:
         self._options = options
         self._running: dict[tuple[bytes, bytes], Execution] = {}
         self._done: OrderedDict[tuple[bytes, bytes], Execution] = OrderedDict()  # oldest answer first
-        self._looked_at = -inf  # when those that are too old were last looked for
+        self._looked_at = -inf  # time of the last search for answers that are too old
 
     def __len__(self) -> int:
         return len(self._done)
 
     def find(self, service: bytes, key: bytes, now: float) -> Execution | None:
-        """Return the execution under a key, running or answered and not too old."""
+        """Return the execution of a key, running or answered and not too old, None without one."""
         name = (service, key)
         execution = self._running.get(name)
         if execution is None:
-            if now != self._looked_at:  # once for all that come at one moment
+            if now != self._looked_at:  # once per batch
                 self._looked_at = now
                 self.forget_old(now)
             execution = self._done.get(name)
         return execution
 
     def begin(self, service: bytes, key: bytes, digest: bytes) -> Execution:
-        """Open an execution under a key that has none."""
+        """Create the execution of a key that has none."""
         execution = Execution((service, key), digest)
         self._running[execution.name] = execution
         return execution
 
     def add_part(self, execution: Execution, body: bytes) -> None:
-        """Keep a PARTIAL for those who come later, as long as it is not too much."""
+        """Keep a PARTIAL for later requests with the key, within the limits."""
         limits = self._options
         if not execution.shared:
             return
@@ -109,10 +109,10 @@ class Results:
         self.size += len(body)
 
     def complete(self, execution: Execution, reply: bytes, now: float) -> None:
-        """Keep the answer (IDM-02: before it is sent); the oldest make room."""
+        """Keep the answer (IDM-02: before it is sent); drop the oldest ones beyond the limits."""
         self._running.pop(execution.name, None)
         execution.request = None
-        execution.followers.clear()  # their records would be kept as long as the answer
+        execution.followers.clear()  # otherwise their records would be kept as long as the answer
         execution.reply = reply
         execution.done_at = now
         added = len(reply) + EXECUTION_OVERHEAD_BYTES
@@ -127,13 +127,13 @@ class Results:
             self._drop_oldest()
 
     def abandon(self, execution: Execution) -> None:
-        """Forget an execution that failed: the next request with its key is executed."""
+        """Remove an execution that failed: the next request with its key is executed."""
         execution.request = None
         self._forget_parts(execution)
         self._running.pop(execution.name, None)
 
     def forget_old(self, now: float) -> None:
-        """Forget answers that are older than `results_ms`."""
+        """Drop answers that are older than `results_ms`."""
         before = now - self._options.results_ms / 1000
         while self._done and next(iter(self._done.values())).done_at <= before:
             self._drop_oldest()

@@ -1,6 +1,6 @@
-"""How a request ends without a reply: refused, failed, cancelled, expired, forgotten with its client. Base of the request table.
+"""The ends of requests without a reply: refused, failed, cancelled, expired, client lost. Base of the request table.
 
-Pure. Every end comes through `close`, which counts it, or through `RequestBook.finish`, which closes many at once.
+Pure. Every request ends in `close`, which counts it, or in `RequestBook.finish`, which closes many at once.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GONE", "Output", "RequestEnds"]
 
-# How the end of a request is called, for those who watch, whose client is not told: its connection is gone, as a rule.
+# Code in the record of a request that ended without an ERROR to its client, whose connection is usually lost.
 GONE = "CLIENT_GONE"
 
 Output = dict[bytes, list[bytes]]  # encoded messages to be sent, in order, by peer
 
 
 class RequestEnds:
-    """The requests that are accepted and not closed, and the ways they end; see `RequestBook`."""
+    """The open requests, and the ways they end; see `RequestBook`."""
 
     def __init__(self, options: BrokerOptions, counters: Counters, directory: Directory, first_number: int) -> None:
         self.options = options
@@ -60,7 +60,7 @@ class RequestEnds:
         self._settle_s = options.settle_s
 
     def send(self, peer: bytes, octets: bytes) -> None:
-        """Have an encoded message sent to a peer."""
+        """Add an encoded message to the output of a peer."""
         pieces = self.out.get(peer)
         if pieces is None:
             self.out[peer] = [octets]
@@ -68,13 +68,13 @@ class RequestEnds:
             pieces.append(octets)
 
     def tell(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
-        """Refuse what is not accepted: tell the client, where its dialect has a way to say so, and those who watch."""
+        """Refuse a request that was not accepted: record it, and send ERROR if the dialect has it."""
         if self.record is not None and key not in self.clients.get(client, ()):
             self.record.refused(client, key, code, text)
         self.say(client, dialect, key, code, text)
 
     def say(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
-        """Tell a client what became of its request, where its dialect has a way to say so; count it in any case."""
+        """Send a client the ERROR of its request if the dialect has it; count it in any case."""
         self.reasons[code] = text
         if dialect == V03 and isinstance(key, bytes):
             self.counters.count("error_" + code.lower())
@@ -83,13 +83,13 @@ class RequestEnds:
             self.counters.count("silent_" + code.lower())
 
     def fail(self, request: Request, code: str, text: str) -> None:
-        """Close a request that neither waits nor runs, and tell the client."""
+        """Close a request that is in no queue and with no worker, with an ERROR to its client."""
         if request.client is not None:
             self.say(request.client, request.dialect, request.key, code, text)
             self.close(request, END_OF_CODE[code], code)
 
     def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
-        """Close a request that waits or runs; with no code the client is not told."""
+        """Close a request that waits or runs, with an ERROR to its client if there is a code."""
         client, worker, service = request.client, request.worker, request.service
         if client is None:
             return
@@ -106,18 +106,18 @@ class RequestEnds:
                 self.directory.settle(service, now)
 
     def refuse(self, request: Request, code: str, text: str) -> None:
-        """Take a request out of the queue for a reason that holds for all who wait for its answer, and tell them."""
+        """Remove a request from the queue with an ERROR to all clients that wait for its answer."""
         request.service.queue.drop(request)
         self.fail(request, code, text)
         request.service.queue.tidy()
 
     def close(self, request: Request, state: RequestState, code: str = "", *, size: int = 0) -> None:
-        """Forget all but the place of a request: in the queue or with its worker it stays until it comes up there.
+        """Close a request and clear its fields; its entry in the queue or at its worker is removed later.
 
         Args:
             request: an open one.
-            state: how it ends.
-            code: why it ends, for those who watch; "" for an answer.
+            state: its final state.
+            code: reason, for the recorder; "" for an answer.
             size: octets of the answer.
         """
         if self.record is not None:
@@ -137,42 +137,42 @@ class RequestEnds:
         self.counters.closed += 1
 
     def end_at(self, request: Request, at: float) -> None:
-        """Have a request closed at a moment, unless it has ended before; in place of any other moment."""
+        """Set the time at which a request is closed if it is still open; replaces an earlier setting."""
         self.deadlines.set(request, at)
         self.rearm = True
 
     def forget_client(self, client: bytes, now: float) -> None:
-        """Close the requests of a client that went away: the waiting are removed, the running cancelled (BEY-07, fault B5)."""
+        """Close the requests of a lost client: remove waiting ones, cancel running ones (BEY-07, fault B5)."""
         mine = self.clients.pop(client, {})
-        for key in list(mine):  # by key: when one ends, its record may take the place of another
+        for key in list(mine):  # by key: when a request ends, its record may become another one's
             self.counters.count("client_gone")
             self.end(mine[key], now)
 
     # Time.
 
     def expire_deadlines(self, now: float) -> None:
-        """Close the requests whose deadline has come (fault B8)."""
-        while due := self.deadlines.due(now):  # again: a record may be another request's now, whose deadline has come too
+        """Close the requests whose deadline has passed (fault B8)."""
+        while due := self.deadlines.due(now):  # repeated: a record may have become another request's, whose deadline has passed too
             due.reverse()
             try:
                 while due:
                     self.expire_deadline(due[-1], now)
                     due.pop()
             finally:
-                for request in due:  # a fault with one must not be the end of the clock of the others
+                for request in due:  # after an exception, keep the timers of the others
                     if request.client is not None:
                         self.deadlines.set(request, now)
 
     def expire_deadline(self, request: Request, now: float) -> None:
-        """Close a request that waits or runs because its deadline has come."""
+        """Close a request that waits or runs because its deadline has passed."""
         self.end(request, now, "DEADLINE_EXCEEDED", "running" if self.runs(request) else "queued")
 
     def runs(self, request: Request) -> bool:
-        """Return whether a worker may have begun with an open request."""
+        """Return whether a worker may have begun an open request."""
         return request.worker is not None
 
     def sweep(self, now: float) -> None:
-        """Close requests that waited too long, and forget clients without requests."""
+        """Close requests that waited too long, and remove clients without requests."""
         for service in [service for service in self.directory.services.values() if service.queue.count]:
             for request in service.queue.expired(now):
                 self.lapse(request, now)
@@ -181,12 +181,12 @@ class RequestEnds:
                     self.lapse_absent(request, now)
             service.queue.tidy()
             self.directory.settle(service, now)
-        # Nobody says that a client without connection is gone when its loss was not reported; without requests it costs nothing to forget.
+        # The loss of a client is not always reported; one without requests can be removed at no cost.
         for client in [client for client, mine in self.clients.items() if not mine]:
             del self.clients[client]
 
     def end_hold(self, now: float) -> None:
-        """Refuse what waits, and did not ask to, for services that no worker has offered since the broker began to serve."""
+        """Refuse requests without `wait` for services that no worker has offered since the broker started."""
         for service in [service for service in self.directory.services.values() if not service.offered]:
             for request in list(service.queue):
                 for one in self.sharers(request):
@@ -194,25 +194,25 @@ class RequestEnds:
                         self.end(one, now, "NO_SERVICE", "no worker came")
 
     def sharers(self, request: Request) -> list[Request]:
-        """Return all who wait for the answer of a request, itself last: one of the others takes its place when it ends."""
+        """Return the requests that wait for the same answer, this one last: another takes its place when it ends."""
         return [request]
 
     def lapse(self, request: Request, now: float) -> None:
-        """Close a request that waits because its time in the queue is over."""
+        """Remove a request from the queue and close it because its time there is over."""
         request.service.queue.drop(request)
         self.expire(request, now)
 
     def lapse_absent(self, request: Request, now: float) -> None:
-        """Close a request that waits for a service that has had no worker for `queue_ms`, if that ends its time."""
+        """Close a request without a time limit whose service has had no worker for `queue_ms`."""
         if request.expires == inf:
             self.lapse(request, now)
 
     def expire(self, request: Request, now: float) -> None:
-        """Close a request that was taken out of the queue because its time there is over."""
+        """Close a request that was removed from the queue because its time there is over."""
         self.fail(request, *self.why_expired(request, now))
 
     def may_wait(self, request: Request, now: float) -> bool:
-        """Return whether there is time left for a request in the queue."""
+        """Return whether a request has time left in the queue."""
         if request.expires != inf:
             return request.expires > now
         absent_since = request.service.absent_since
@@ -220,7 +220,7 @@ class RequestEnds:
 
     @staticmethod
     def why_expired(request: Request, now: float) -> tuple[str, str]:
-        """Return code and text for a request whose time in the queue is over: what is true for it, whoever waits beside it."""
+        """Return code and text for a request whose time in the queue is over, regardless of requests that share it."""
         if request.terms is not None and request.terms.deadline <= now:
             return "DEADLINE_EXCEEDED", "queued"
         if request.service.workers:

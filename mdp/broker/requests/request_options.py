@@ -1,4 +1,4 @@
-"""What a client has asked for in the options of a request, as the terms of its record. Pure."""
+"""The conversion of request options into the terms of a record. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["key_terms", "terms_of"]
 
 
 def key_terms(options: bytes) -> Terms | None:
-    """Return what a client has asked for in options that are a key only, the usual ones of data pipelines; None for any other."""
+    """Return the terms of options that are a key only, as data pipelines send them; None for other options."""
     if not is_key_alone(options):
         return None
     terms = Terms()
@@ -24,7 +24,7 @@ def key_terms(options: bytes) -> Terms | None:
 
 
 def terms_of(wish: RequestOptions, options: bytes, now: float) -> Terms | None:
-    """Return what a client has asked for in the options of a request, None for nothing special."""
+    """Return the terms of decoded request options, None if they ask for nothing special."""
     if wish is NO_REQUEST_OPTIONS:
         return None
     terms = Terms()

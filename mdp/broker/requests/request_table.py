@@ -1,14 +1,19 @@
-"""The life of every open request, each verb once and on lists: accept, place, give, finish, give back.
+"""The table of open requests: accept, place, give, finish and give back, each once and on lists.
 
-    ──accept──> place ──a worker has credit──> give ──> worker.held[key of its answer] ──finish──> client
-                  └──nobody has──> service.queue ──credit comes back: feed, pump──> give
-                                        ^──────── give_back: its worker was lost ──────┘
+States (`request_states` has all of them), with the function on each edge:
 
-How requests end without a reply is in the base class. Almost all requests of a list are alike and are handled by plain loops over columns.
-What only some have is in their `terms`: those are done one by one, in their turn.
+    accept ──> ACCEPTED ──place: give──────────────────> GIVEN ──finish, forward_error──────────────────────> ANSWERED
+                  └──place──> QUEUED ──feed, pump: give───┘ │ │
+                                 ^──give_back, place_again──┘ └──give_back──────────────────────────────────> LOST, DEAD_LETTERED
 
-Pure; it decides nothing about what peers may say, which is the dispatcher's. Two rules hold between calls: a service with waiting requests
-has no worker with credit, and every request that was accepted is closed exactly once (`counters.accepted`, `counters.closed`).
+    ACCEPTED, QUEUED, GIVEN ──fail, refuse, lapse, expire, expire_deadline, end (base class `RequestEnds`)──> REFUSED, EXPIRED, WITHDRAWN
+
+Requests with an idempotency key have further states, see `SharedBook`. A request that is GIVEN is in `held` of its worker, one that is
+QUEUED is in the queue of its service. Almost all requests of a list are alike and are processed by plain loops over columns; those with
+rare properties (`terms`) are processed one by one, in order.
+
+Pure; the dispatcher checks the commands of peers. Two rules hold between calls: a service with waiting requests has no worker with credit,
+and every accepted request is closed exactly once (`counters.accepted`, `counters.closed`).
 """
 
 from __future__ import annotations
@@ -39,13 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = ["GONE", "LOOK_S", "WATCH_S_MAX", "Output", "RequestBook"]
 
-# So long a worker may be free while another holds requests that it cannot have begun, before these are asked back. Where answers come
-# faster, nothing is asked back at all: it would have been begun before the question arrives.
+# How long a worker is free, while another has requests that it cannot have begun, before these are recalled. If answers arrive faster,
+# nothing is recalled: the requests would be begun before the RECALL arrives.
 LOOK_S = 0.002
-# While requests wait, how quick the workers are is looked at after 2 ms, 4 ms and so on, up to this time.
+# While requests wait, the pace of the workers is checked after 2 ms, 4 ms and so on, up to this interval.
 WATCH_S_MAX = 0.02
 
-# Names of a module are found faster than those of a class: these are stored for every request.
+# Module names are looked up faster than class attributes; one of these is stored for every request.
 _ACCEPTED, _QUEUED, _GIVEN, _ANSWERED = RequestState.ACCEPTED, RequestState.QUEUED, RequestState.GIVEN, RequestState.ANSWERED
 
 
@@ -54,32 +59,32 @@ class RequestBook(RequestEnds):
 
     Args:
         options: limits.
-        counters: where events are counted.
+        counters: counts events.
         directory: services and workers.
-        first_number: where the numbers of requests start.
+        first_number: the first number of a request.
 
     Attributes:
         clients: open requests of each client by key.
         numbers: for tokens and dead letters; each is used once.
         serials: for the keys of requests without id.
-        room: octets of memory that are left for requests.
+        room: octets of memory left for requests.
         deadlines: of the requests that have one.
-        letters: requests that were given up, for people.
+        `letters`: the dead letters.
         out: messages to be sent.
-        record: takes note for those who watch, None when nobody does.
-        hops: what the peers take.
-        reasons: the last text that went with each code, for the log.
-        looks: when a service is to be looked at again (`mdp.broker.workers.maintenance`).
-        watches: when it is to be seen how quick its workers are.
-        rearm: set when something is due earlier than it was.
-        user_of: tells who a peer is, "" for one without a name; None without rules, where requests have no users.
+        record: records latencies and events of requests, None if they are not recorded.
+        hops: the size limits of the peers.
+        reasons: the last text sent with each code, for the log.
+        looks: when to check the workers of a service again (`mdp.broker.workers.maintenance`).
+        watches: when to check the pace of its workers.
+        rearm: set when something is due earlier than before.
+        user_of: returns the user of a peer, "" for a peer without a name; None without rules, where requests have no users.
     """
 
     def __init__(self, options: BrokerOptions, counters: Counters, directory: Directory, first_number: int) -> None:
         super().__init__(options, counters, directory, first_number)
-        self._until = (-inf, 0.0)  # a moment and when those queued then have to leave: one number for a whole batch
+        self._until = (-inf, 0.0)  # a time, and when requests queued then must leave: computed once per batch
 
-    # From the client to the worker.
+    # Client to worker.
 
     def accept(
         self,
@@ -91,16 +96,16 @@ class RequestBook(RequestEnds):
         now: float,
         terms: Terms | None = None,
     ) -> list[Request]:
-        """Make the records of requests, which are then to be placed. One whose key is that of an open request is dropped.
+        """Create the records of requests, for `place`; drop requests whose key is that of an open one.
 
         Args:
             client: routing id.
-            dialect: what the client speaks.
+            dialect: of the client.
             keys: id of each in MDP/0.3, else a number.
-            services: whom each is for.
+            services: the requested service of each.
             tails: encoded `[body…]` of each, in MDP/0.3 `[options][body…]`.
             now: monotonic seconds.
-            terms: what is special about the one that there is then; None for nothing.
+            terms: rare properties, for a list of one request; None without any.
         """
         mine = self.clients.get(client)
         if mine is None:
@@ -147,7 +152,7 @@ class RequestBook(RequestEnds):
             if worker is None:
                 self._queue_last(request, now)
             elif stop < count and len(service.ready) == 1:
-                # There is one worker, which gets as many as it takes before it would move to another line.
+                # A single worker gets as many as it may before it would move to another ready list.
                 most = min(count, at + worker.high - len(worker.held))
                 while stop < most and requests[stop].service is service:
                     stop += 1
@@ -178,7 +183,7 @@ class RequestBook(RequestEnds):
             self.directory.settle(service, now)
 
     def give(self, worker: Worker, requests: Sequence[Request], now: float) -> None:
-        """Give requests to a worker that has credit for them; one that is beyond what the worker takes has failed."""
+        """Give requests to a worker that has credit for them; fail those beyond its size limits."""
         held, dialect, plain, small = worker.held, worker.dialect, worker.plain, worker.small
         numbered = dialect == V03
         head = WORK_HEADS[dialect]
@@ -213,7 +218,7 @@ class RequestBook(RequestEnds):
             del self.out[worker.peer]
 
     def _refused(self, worker: Worker, request: Request, now: float) -> bool:
-        """Fail a request that the worker would not take; returns whether it would not."""
+        """Fail a request that is beyond the worker's size limits; return whether it is."""
         if self.hops.surely(worker.peer, worker.dialect, request.tail):
             return False
         options = b""
@@ -226,23 +231,23 @@ class RequestBook(RequestEnds):
         return error is not None
 
     def user_for(self, request: Request) -> str | None:
-        """Return who asks, "" for a peer without a name, None without rules."""
+        """Return the user of a request, "" for a peer without a name, None without rules."""
         if self.user_of is None or request.client is None:
             return None
         terms = request.terms
         return self.user_of(request.client) if terms is None or terms.user is None else terms.user
 
     def feed(self, worker: Worker, now: float, *, heard: float | None = None) -> None:
-        """Give a worker, which may have credit, what waits for it, and put it into its line.
+        """Give a worker as many waiting requests as it has credit for, and put it into its ready list.
 
         Args:
-            worker: any.
+            worker: any worker, with credit or without.
             now: monotonic seconds.
-            heard: when it lived for sure; just now when left out, `inf` for one that has just come.
+            heard: when it was certainly alive; `now` less the settling time if left out, `inf` for a worker that has just registered.
         """
         held, allowed, queue = worker.held, worker.allowed, worker.service.queue
         if heard is None:
-            heard = now - self._settle_s  # what is read now may have been sent before the loss
+            heard = now - self._settle_s  # messages read now may have been sent before the loss
         while True:
             room = allowed - len(held)
             live: list[Request] = []
@@ -260,17 +265,17 @@ class RequestBook(RequestEnds):
         if worker.line is not None or len(held) < worker.low:
             self.line_up(worker, now)
         elif len(held) > worker.concurrency:
-            worker.service.ahead[worker] = None  # it has come, or come back to all its credit, without standing in a line between
+            worker.service.ahead[worker] = None  # registered, or allowed all its credit again, without being in a ready list in between
 
     def line_up(self, worker: Worker, now: float) -> None:
-        """Put a worker into its line; when it could begin something that waits with others, their service is looked at soon."""
+        """Put a worker into its ready list; schedule a check if it could begin requests waiting at other workers."""
         service = worker.service
         service.line_up(worker)
         if service.ahead and len(worker.held) < worker.concurrency:
             self.look_at(service, now + LOOK_S)
 
     def pump(self, service: Service, now: float) -> None:
-        """Give waiting requests to the workers with credit in turn, after either grew."""
+        """Give waiting requests to workers with credit; call it when there are more of either."""
         while service.queue.count:
             worker = service.choose()
             if worker is None:
@@ -285,7 +290,7 @@ class RequestBook(RequestEnds):
                 self.expire(request, now)
 
     def queue_until(self, request: Request, now: float) -> float:
-        """Return when a request must leave the queue: patience is the client's where its dialect lets it cancel (MDP-33, 34)."""
+        """Return when a request must leave the queue; in dialects with CANCEL the client decides (MDP-33, 34)."""
         if request.dialect != V03:
             if self._until[0] != now:
                 self._until = (now, now + self._queue_s)
@@ -297,10 +302,10 @@ class RequestBook(RequestEnds):
             return now + self._queue_s
         return terms.deadline
 
-    # From the worker to the client.
+    # Worker to client.
 
     def finish(self, worker: Worker, requests: Sequence[Request], bodies: Sequence[bytes], now: float) -> None:
-        """Forward FINALs or REPLYs, encoded `[body …]`, of requests that a worker has answered and does not have any more."""
+        """Forward FINALs or REPLYs, encoded `[body …]`, of requests already removed from `held` of their worker."""
         narrow, out, record = self.hops.narrow, self.out, self.record
         done: list[Request] = []
         sizes: list[int] = []
@@ -333,7 +338,7 @@ class RequestBook(RequestEnds):
             record.answered(worker, done, sizes)
 
     def finish_one(self, request: Request, body: bytes, now: float) -> None:
-        """Forward the FINAL or REPLY of a request with which something is special."""
+        """Forward the FINAL or REPLY of a request with rare properties."""
         client = request.client
         if client is None:
             self.counters.count("replies_unwanted")
@@ -350,7 +355,7 @@ class RequestBook(RequestEnds):
         self.close(request, RequestState.ANSWERED, size=len(body))
 
     def answer(self, client: bytes, dialect: Dialect, key: bytes | int, name: bytes, body: bytes) -> bool:
-        """Send a reply, encoded `[body …]`, if the client takes it; else tell it what is too large, and return False."""
+        """Send a reply, encoded `[body …]`; beyond the client's limits send TOO_LARGE instead and return False."""
         error = self.hops.reply(client, dialect, name, body)
         if error is None:
             self.send(client, reply_head(dialect, key, name) + body)
@@ -359,7 +364,7 @@ class RequestBook(RequestEnds):
         return False
 
     def partial(self, request: Request, body: bytes, now: float) -> None:
-        """Forward a PARTIAL, encoded `[body …]`, or keep it for a client of MDP/0.1, which knows none (MDP-42, MDP-43)."""
+        """Forward a PARTIAL, encoded `[body …]`, or keep it for a client of MDP/0.1 (MDP-42, MDP-43)."""
         client = request.client
         if client is None:
             self.counters.count("partials_unwanted")
@@ -385,7 +390,7 @@ class RequestBook(RequestEnds):
         self.room -= len(part)
 
     def forward_error(self, request: Request, code: str, text: str, now: float) -> None:
-        """Forward a worker's ERROR; the worker does not have the request any more."""
+        """Forward a worker's ERROR for a request already removed from its `held`."""
         if request.client is None:
             self.counters.count("replies_unwanted")
         else:
@@ -403,17 +408,17 @@ class RequestBook(RequestEnds):
         self.close(request, RequestState.ANSWERED, code)
 
     def give_back(self, request: Request, loss: Loss, now: float, *, lost: bool = True) -> None:
-        """Queue a request again, before all others, after its worker was lost; or give it up (fault B6, B7).
+        """Queue a request again, in front, after its worker was lost; or give it up (fault B6, B7).
 
-        It goes to a worker that lived after the loss (`mdp.broker.workers.maintenance`). So each loss that is counted is one of a worker
-        that lived when it got the request, and workers that end together, which are noticed one by one, are one loss to it; while a request
-        that ends every worker it meets is given up after `deliveries_max` of them.
+        It goes to a worker that was alive after the loss (`mdp.broker.workers.maintenance`). So each counted loss is one of a worker that
+        was alive when it got the request, and workers that end together, but are noticed one by one, count as one loss. A request that
+        ends each of its workers is given up after `deliveries_max` of them.
 
         Args:
             request: was with a worker.
-            loss: which worker, why, when.
+            loss: the worker, the reason and the time.
             now: monotonic seconds.
-            lost: False if the worker lives and could not do it.
+            lost: False if the worker is alive and could not process it.
         """
         if request.client is None:
             return
@@ -431,7 +436,7 @@ class RequestBook(RequestEnds):
                     Letter(next(self.numbers), request.service.name, body_octets(request), terms.lost, now, self.user_for(request))
                 )
             else:
-                terms.letter.losses += terms.lost  # it is kept already
+                terms.letter.losses += terms.lost  # already a dead letter
             self.fail(request, "DEAD_LETTER", f"{len(terms.lost)} workers were lost with it")
         else:
             self.room += len(terms.parts)
@@ -442,7 +447,7 @@ class RequestBook(RequestEnds):
                 self.record.redelivered(request, loss[0], loss[1])
 
     def queue_first(self, request: Request, now: float, *, lost: bool = False) -> None:
-        """Put a request that no worker holds any more before all others; one whose worker was lost is for workers that live."""
+        """Queue a request in front; with `lost`, for workers heard from after now."""
         request.state = _QUEUED
         request.worker = None
         request.expires = self.queue_until(request, now)
@@ -453,7 +458,7 @@ class RequestBook(RequestEnds):
             request.service.queue.push_front(request)
 
     def place_again(self, request: Request, now: float) -> None:
-        """Give a request, which its worker has given back without having begun it, to another, or queue it before all others."""
+        """Give a request that its worker returned without beginning it to another worker, or queue it in front."""
         if request.client is None:
             return
         service = request.service
@@ -466,14 +471,14 @@ class RequestBook(RequestEnds):
         service.used(worker)
 
     def look_at(self, service: Service, at: float) -> None:
-        """Have a service looked at, at a moment or before."""
+        """Schedule a check of a service's workers for a time or before."""
         due = self.looks.get(service)
         if due is None or at < due:
             self.looks.set(service, at)
             self.rearm = True
 
     def watch(self, service: Service, now: float) -> None:
-        """Have it seen soon how quick the workers of a service are, if there is more than one, and again and again while requests wait."""
+        """Schedule repeated checks of the workers' pace, for a service with several or one of reduced credit."""
         if (len(service.workers) > 1 or service.paced) and not 0 < service.watched_s <= WATCH_S_MAX:
             due = self.watches.get(service)
             if due is None or now + LOOK_S < due:
