@@ -108,7 +108,7 @@ class PairResponder:
 
     @property
     def greeting(self) -> list[bytes]:
-        """Return the answer of a broker that serves."""
+        """The answer of a broker that serves."""
         return [_OK, ballot_text(self.ballot)]
 
     def answer(self, about: bytes) -> list[bytes]:
