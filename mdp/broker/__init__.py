@@ -1,4 +1,4 @@
-"""The broker: its machine, its shell, and what both keep.
+"""The broker: its machine, its shell and their state.
 
 `from mdp.broker import Broker` works; names are loaded when they are first used.
 """

@@ -1,12 +1,11 @@
-"""The broker's machine with rules: what a peer asks for is looked at once, and the answer kept for the next time.
+"""Dispatcher with authorization: decisions are remembered for each peer and service.
 
-Pure. A broker without rules has a `Dispatcher` and pays nothing; one with rules has this in its place. Every request comes through
-`_request` and every worker through `_register`, where the rules are asked. The only way round them are the routes of a peer: a service
-stands there from the first request that was allowed until the rules change, the peer goes or any service ends. Without rules all peers
-share the routes of the directory.
+Pure. A broker without rules has a `Dispatcher` and no cost; a broker with rules has this class instead. Every request passes `_request` and
+every worker `_register`, which check the rules. Only the routes of a peer bypass them: a service is among these from its first allowed
+request until the rules change, the peer disconnects or any route ends. Without rules all peers share the routes of the directory.
 
-A refusal is told as its dialect tells errors: ERROR `FORBIDDEN` in MDP/0.3, code 403 from MMI, DISCONNECT to a worker. MDP/0.1 and 0.2 have
-no way to tell a client: its request is dropped and counted `silent_forbidden`.
+A refusal is sent as the dialect sends errors: ERROR `FORBIDDEN` in MDP/0.3, code 403 from MMI, DISCONNECT to a worker. MDP/0.1 and 0.2 have
+no errors for clients: the request is dropped and counted `silent_forbidden`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = ["GuardedDispatcher", "Refusal"]
 
 FORBIDDEN = "FORBIDDEN"
 _ALLOWED_MMI, _FORBIDDEN_MMI, _DENIED_MMI = b"200", b"403", b"404"
-# Services remembered as allowed to one peer; the names are its own choice, so their number is limited.
+# Maximum services remembered as allowed to one peer: the peer chooses the names.
 _REMEMBERED_MAX = 1024
 _VERBS: dict[bytes, Verb] = {verb.encode(): verb for verb in VERBS}
 _NOWHERE: dict[bytes, Service] = {}
@@ -48,13 +47,13 @@ _ON_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", mmi.RETRY))
 
 
 class Refusal(NamedTuple):
-    """One thing a peer was not allowed.
+    """An action that a peer was not allowed.
 
     Attributes:
         peer: its routing id.
-        user: what the authenticator calls it, None if nobody has judged it.
-        verb: what it wanted to do.
-        service: to which service.
+        user: its name from the authenticator, None if it was not authenticated.
+        verb: the action.
+        service: the service it concerns.
     """
 
     peer: bytes
@@ -64,18 +63,18 @@ class Refusal(NamedTuple):
 
 
 class GuardedDispatcher(Dispatcher):
-    """A dispatcher that asks rules.
+    """Dispatcher that enforces rules.
 
     Args:
         options: as for `Dispatcher`.
-        rules: who may do what.
-        user_of: tells what the authenticator calls a peer, None if nobody has judged it.
+        rules: the rights of users.
+        user_of: returns a peer's name from the authenticator, None if the peer was not authenticated.
         audit: called with every refusal.
         first_number: as for `Dispatcher`.
         now: monotonic seconds.
 
     Attributes:
-        routes: what each peer was allowed to call, by peer and as in `Directory.routes_encoded`.
+        routes: services each peer was allowed to call, by peer and then as in `Directory.routes_encoded`.
     """
 
     def __init__(
@@ -94,18 +93,18 @@ class GuardedDispatcher(Dispatcher):
         self._audit = audit
         self._rights: dict[bytes, Rights] = {}
         self._users: dict[bytes, str] = {}  # "" for a peer without a name
-        self._by_name: dict[bytes, Rights] = {}  # of users somebody asked about; to look them up takes a look at every table
-        self._disbelieved: set[bytes] = set()  # peers that have named a user they may not speak for
-        self._owners: dict[bytes, bytes] = {}  # what goes before the keys of a peer
-        self._judged: set[bytes] = set()  # workers that were allowed to serve; others are seats of lent ones, and nobody's peers
+        self._by_name: dict[bytes, Rights] = {}  # of users in `mmi.allowed` requests; computing them reads every table of the rules
+        self._disbelieved: set[bytes] = set()  # peers that named a user without the right to
+        self._owners: dict[bytes, bytes] = {}  # prefix of a peer's idempotency keys
+        self._judged: set[bytes] = set()  # workers that were allowed to serve; others are borrowed, and no peers of ours
         self.routes: dict[bytes, dict[bytes, Service]] = {}
         self._closed_routes = 0
         self.book.user_of = self._name_of
 
     def set_rules(self, rules: Rules, now: float) -> Output:
-        """Put other rules into force: workers that may not serve any more are sent away, requests that wait are judged again.
+        """Replace the rules: disconnect workers that may no longer serve, and check waiting requests again.
 
-        Requests that are with a worker are answered: they were allowed when they were given.
+        Requests at a worker are still answered: they were allowed when the worker got them.
         """
         self._rules = rules
         self._rights.clear()
@@ -119,14 +118,14 @@ class GuardedDispatcher(Dispatcher):
             else:
                 self._tell_users(worker)
         for peer, mine in list(self.book.clients.items()):
-            for key in list(mine):  # by key: when one ends, its record may take the place of another
+            for key in list(mine):  # by key: when a request ends, its record may be reused for another
                 request = mine[key]
                 if request.worker is None and not self._may(peer, "call", request.service.name):
                     self.book.end(request, now, FORBIDDEN, "by new rules")
         return self.take_output()
 
     def routes_of(self, peer: bytes) -> dict[bytes, Service]:
-        """Return the services that the peer was allowed to call, as long as none of all routes has ended since."""
+        """Return the services that the peer was allowed to call; forgotten for all peers when any route ends."""
         closed = self.directory.closed_routes
         if closed != self._closed_routes:
             self._closed_routes = closed
@@ -134,7 +133,7 @@ class GuardedDispatcher(Dispatcher):
         return self.routes.get(peer, _NOWHERE)
 
     def peer_lost(self, peer: bytes, now: float) -> Output:
-        """Forget what a peer was allowed: the next with this routing id may be another."""
+        """Forget a peer's rights: another peer may get the same routing id."""
         self._rights.pop(peer, None)
         self._users.pop(peer, None)
         self._disbelieved.discard(peer)
@@ -147,13 +146,13 @@ class GuardedDispatcher(Dispatcher):
         rights = self._rights.get(peer)
         if rights is None:
             name = self._name_of(peer)
-            # A name no options could carry belongs to nobody who may do anything.
+            # A name too long for request options has no rights.
             rights = self._rules.rights_of(name or None) if len(name.encode()) <= USER_BYTES_MAX else Rights()
             self._rights[peer] = rights
         return rights
 
     def _name_of(self, peer: bytes) -> str:
-        """Return who a peer is, "" for one without a name."""
+        """Return the user of a peer, "" for a peer without a name."""
         name = self._users.get(peer)
         if name is None:
             name = self._users[peer] = self._user_of(peer) or ""
@@ -166,7 +165,7 @@ class GuardedDispatcher(Dispatcher):
         return owner
 
     def _remember(self, peer: bytes, name: bytes) -> None:
-        """Have further requests of a peer to a service that it may call accepted without a question, while the service takes requests."""
+        """Accept further requests of a peer to an allowed service without a check, while the service takes requests."""
         service = self.directory.routes.get(name)
         if service is None:
             return
@@ -182,11 +181,11 @@ class GuardedDispatcher(Dispatcher):
         self._audit(Refusal(peer, self._user_of(peer), verb, service))
         return False
 
-    # Where everything comes by that is not known to be allowed.
+    # Entry points of everything that is not known to be allowed.
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
         if key in self.book.clients.get(peer, ()):
-            self.counters.count("dropped_duplicate")  # also where the rules have changed: the first was allowed, and goes on
+            self.counters.count("dropped_duplicate")  # even if the rules have changed: the first request was allowed and continues
         elif name.startswith(mmi.PREFIX) or self._may(peer, "call", name):
             self._remember(peer, name)
             super()._request(peer, dialect, key, name, tail, options, now)
@@ -208,7 +207,7 @@ class GuardedDispatcher(Dispatcher):
         super()._welcome(worker, options, now)
 
     def _tell_users(self, worker: Worker) -> None:
-        """Say whether a worker gets the user of each request; requests are not passed on as they came then."""
+        """Set whether a worker gets the user of each request; requests are then re-encoded, not forwarded unchanged."""
         if worker.peer in self._judged:
             worker.user = self._name_of(worker.peer)
             as_it_came = worker.peer not in self.book.hops.narrow
@@ -222,10 +221,10 @@ class GuardedDispatcher(Dispatcher):
                 owner = _owner(claimed)
             else:
                 self.counters.count("users_not_believed")
-                if peer not in self._disbelieved:  # once: a peer broker that lacks the right names one with each request
+                if peer not in self._disbelieved:  # once: a peer broker without the right names a user in each request
                     self._disbelieved.add(peer)
                     self._audit(Refusal(peer, self._user_of(peer), "pass_users", name))
-                owner += _owner(claimed)  # of several whom the peer speaks for, none gets the answer of another
+                owner += _owner(claimed)  # separates the users of one peer: none gets another's answer
         if terms.key is not None:
             terms.key = owner + terms.key
 
@@ -243,7 +242,7 @@ class GuardedDispatcher(Dispatcher):
             self.book.send(peer, reply_head(dialect, key, name) + encode_frame(_FORBIDDEN_MMI))
 
     def _judge(self, peer: bytes, question: Sequence[bytes]) -> bytes:
-        """Answer a worker that sees users whether one of them may do something."""
+        """Answer a worker that gets users whether a user may do something."""
         verb, user, service = question
         if not self._rights_of(peer).see_users:
             self._audit(Refusal(peer, self._user_of(peer), "see_users", mmi.ALLOWED))
@@ -257,7 +256,7 @@ class GuardedDispatcher(Dispatcher):
         return _ALLOWED_MMI if rights.may(_VERBS[verb], service) else _DENIED_MMI
 
     def _may_ask(self, peer: bytes, name: bytes, about: bytes) -> bool:
-        """Tell whether a peer may ask the broker this; a question that is not known here is a report like any other."""
+        """Return whether a peer may ask MMI this; an unknown name is treated as a report."""
         rights = self._rights_of(peer)
         if name == b"mmi.service":
             return rights.may("serve", about) or rights.may("manage", about) or self._may(peer, "call", about)
@@ -270,6 +269,6 @@ class GuardedDispatcher(Dispatcher):
 
 
 def _owner(name: str) -> bytes:
-    """Return what goes before the keys of a user; none is the beginning of another's."""
+    """Return the prefix of a user's idempotency keys; no prefix begins with another one."""
     octets = name.encode()
     return len(octets).to_bytes(2, "big") + octets

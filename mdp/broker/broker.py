@@ -1,7 +1,7 @@
 """The broker's shell: one ROUTER socket, one timer, and the machine that decides.
 
-It moves batches of messages from the socket into `mdp.broker.dispatcher` and what comes out back into the socket, inside the loop's turn:
-no task, no queue and no await per message. It knows nothing of MDP.
+It passes batches of messages from the socket to `mdp.broker.dispatcher` and the resulting messages to the socket, within one event-loop
+iteration: no task, no queue and no await per message. It does not parse MDP.
 """
 
 from __future__ import annotations
@@ -44,26 +44,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker"]
 
-# How long the last words, DISCONNECT and ERROR, may take to leave when the broker closes.
+# Time for the last messages, DISCONNECT and ERROR, to be sent when the broker closes.
 LINGER_MS = 1000
-# Of the octets that peers together may leave unread: what is read of held-back workers beyond the high-water mark. 8 MiB by default,
-# as of one peer.
+# Share of `unread_total_max_bytes` that is read from paused workers beyond the high-water mark: 8 MiB by default, as for one peer.
 AHEAD_PART = 32
-# Two moments nearer than this are one to the broker, and one object: each worker keeps some, and a number left behind by a burst of
-# requests keeps the whole MiB of memory round it in use.
+# Resolution of the broker's time. Nearer times share one float object: each worker keeps some, and a float left from a burst of requests
+# keeps the MiB of memory around it in use.
 CLOCK_S = 0.001
-# After so many requests an idle broker gives memory back to the system. The C library keeps it otherwise: a burst of 100,000 requests was
-# measured to leave 10 MiB behind. It takes some milliseconds, which is why it waits until nobody does.
+# After this many requests an idle broker returns memory to the system; otherwise the C library keeps it (10 MiB measured after a burst of
+# 100,000 requests). It takes some milliseconds, so it is done only while no request is open.
 BURST_REQUESTS = 10_000
-# How often those are looked at who are behind with reading, while workers are held back for them.
+# Interval of looking at peers that read too slowly, while workers are paused for them.
 LOOK_S = 0.005
-# After a tick that failed, the next one waits for so long: a fault that lasts is logged ten times a second, and the loop stays free.
+# Pause after a failed tick: a lasting fault is logged ten times a second and does not block the loop.
 FAULT_S = 0.1
-# Replies to a client that waits for so many others are collected until there are so many of them, or for so long: each write costs the
-# broker and the client as much as several requests do. A client whose queue is that long waits many times longer for its turn.
+# Replies to a client with HELD_BEHIND_MIN open requests are collected up to HELD_MAX, for up to HELD_S: a write costs broker and client as
+# much as several requests. With that many open requests, a client waits many times longer for an answer anyway.
 HELD_BEHIND_MIN = 128
 HELD_MAX = 64
-# Not so large ones: what is collected is small beside what a client may leave unread.
+# Larger replies are not collected: what is collected must be small compared to `unread_max_bytes`.
 HELD_BYTES_MAX = 8 * 1024
 HELD_S = 0.001
 
@@ -77,10 +76,10 @@ class Broker:
             await broker.serve_forever()
 
     Args:
-        context: where its socket is made; its own, closed with the broker, when left out.
-        security: of its own context: `core.Curve` or `core.Plain`, which say who may connect.
+        context: for its socket; when left out, the broker makes one and closes it.
+        security: of its own context: `core.Curve` or `core.Plain`, which decide which peers may connect.
         socket_options: of the ROUTER, by name: `maxmsgsize`, `curve_secretkey`, `heartbeat_ivl`, …
-        rules: who may call, serve and manage what; everybody everything when left out.
+        rules: which users may call, serve and manage what; without rules everything is allowed.
         limits: any field of `BrokerOptions`, by name: `heartbeat_ms`, `queue_max`, `manage`, …
 
     Attributes:
@@ -103,8 +102,8 @@ class Broker:
         self.machine = self._new_machine()
         self._context = core.context_for(context, security)
         self._owns_context = context is None
-        # No limit on the number of messages: a burst of 100,000 small replies is honest. Octets count.
-        # Beyond the limit the peer is cut: replies lost without a word help nobody.
+        # No limit on the number of messages, as a burst of 100,000 small replies is legitimate; bytes are limited.
+        # Beyond that limit the peer is disconnected, instead of losing replies silently.
         ahead = self._limits.unread_total_max_bytes // AHEAD_PART
         own = {"sndhwm": 0, "sndhwm_bytes": self._limits.unread_max_bytes, "linger": LINGER_MS, "tell_limits": 1, "max_ahead_bytes": ahead}
         options = {**own, **(socket_options or {})}
@@ -115,7 +114,7 @@ class Broker:
         self._socket = self._context.socket(core.ROUTER, **options)
         self._endpoints: list[str] = []
         self._clock = self._supervisor.timer("mdp broker clock", self._on_time)
-        self._rests_until = 0.0  # before when the clock does not tick, whatever is due
+        self._rests_until = 0.0  # earliest time of the next tick, whatever is due
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -123,16 +122,16 @@ class Broker:
         self._moment = 0.0  # the last reading of the clock
         self._calm = 0  # requests accepted when memory was last given back
         self._full = 0  # messages dropped for full peers when last looked at
-        self._held: dict[bytes, list[bytes]] = {}  # replies that wait for more, by client
+        self._held: dict[bytes, list[bytes]] = {}  # replies collected for one write, by client
         self._release_clock = self._supervisor.timer("mdp broker release clock", self._release)
         self._memory_clock = self._supervisor.timer("mdp broker memory clock", _give_memory_back)
-        self._cut: set[bytes] = set()  # peers whose connection is being cut
+        self._cut: set[bytes] = set()  # peers that are being disconnected
         self._recorder: Recorder | None = None
 
-    # What a program calls.
+    # Called by programs.
 
     def bind(self, endpoint: str) -> str:
-        """Listen on an endpoint, one of several; return it with the port the system chose.
+        """Listen on one more endpoint; return it with the actual port.
 
         Raises:
             core.InvalidEndpoint, core.AddressInUse: and other children of `core.ZMQError`.
@@ -143,12 +142,12 @@ class Broker:
 
     @property
     def endpoints(self) -> list[str]:
-        """Where the broker listens."""
+        """Endpoints on which the broker listens."""
         return [*self._endpoints]
 
     @property
     def counters(self) -> dict[str, int]:
-        """Everything that was counted, by the machine and, with `socket_` before the name, by the socket."""
+        """Counters of the machine and, with the prefix `socket_`, of the socket."""
         of_socket = {f"socket_{name}": count for name, count in self._socket.counters.as_dict().items()}
         return {**self.machine.counters.as_dict(), **of_socket}
 
@@ -159,24 +158,24 @@ class Broker:
 
     @property
     def wakes_at(self) -> float | None:
-        """When the clock of its machine ticks, in seconds of the loop; None if it is not set."""
+        """Time of the machine's next tick, in seconds of the loop; None if no tick is scheduled."""
         return self._clock.when
 
     @property
     def rests_until(self) -> float:
-        """Before when that clock does not tick, whatever is due: it was set just now, or a tick has failed."""
+        """Earliest time of that tick, whatever is due: it was just scheduled, or a tick has failed."""
         return inf if self._clock.failing else self._rests_until
 
     async def serve_forever(self) -> None:
-        """Return when `stop` is called; the broker serves as soon as its block is entered, whether this is awaited or not."""
+        """Return when `stop` is called; the broker serves from entering its block, even if this is not awaited."""
         if self._stopped is not None:
             await asyncio.shield(self._stopped)
 
     def watch(self, on_block: Callable[[Block], None] | None = None) -> Recorder:
-        """Have notes taken of latencies and errors from now on.
+        """Record latencies and errors from now on.
 
         Args:
-            on_block: takes blocks for an event log (`mdp.eventlog_files.EventLogWriter.append`), None for no log.
+            on_block: receives blocks for an event log (`mdp.eventlog_files.EventLogWriter.append`), None for no log.
         """
         self.machine.book.record = self._recorder = Recorder(on_block)
         return self._recorder
@@ -185,7 +184,7 @@ class Broker:
         """Refuse new connections and requests, and wait up to `drain_s` seconds until all accepted ones are answered.
 
         Returns:
-            Whether they all were.
+            Whether all were answered.
         """
         if self._loop is None:
             return True
@@ -200,17 +199,17 @@ class Broker:
         return self.machine.idle
 
     def stop(self) -> None:
-        """Tell every worker and every client that waits, and end `serve_forever`; nothing is served from now on."""
+        """Send DISCONNECT to workers and errors to waiting clients, end `serve_forever`, and stop serving."""
         if self._loop is None or self._stopped is None or self._stopped.done():
             return
-        self._stopped.set_result(None)  # from now on no clock is set
+        self._stopped.set_result(None)  # from now on no timer is set
         try:
             self._release()
             self._flush(self.machine.stop(self._now(self._loop)))
         finally:
             self._socket.set_batch_receiver(None)
             self._clock.cancel()
-            self._look_clock.cancel()  # the last words may have set it
+            self._look_clock.cancel()  # sending the last messages may have set it
         self._look_drained()
 
     async def __aenter__(self) -> Self:
@@ -228,10 +227,10 @@ class Broker:
         if self._owns_context:
             await self._context.aclose()
 
-    # What rules need.
+    # Authorization.
 
     def set_rules(self, rules: Rules) -> None:
-        """Put other rules into force, at once and for everybody who is connected.
+        """Replace the rules at once, for connected peers too.
 
         Raises:
             core.LocalProtocolError: the broker was made without rules.
@@ -248,7 +247,7 @@ class Broker:
     def _refused(self, refusal: Refusal) -> None:
         self._audit.refused(refusal, asyncio.get_running_loop().time())
 
-    # What a pair of brokers does otherwise (`mdp.cluster.paired_broker`).
+    # Overridden or used by a pair of brokers (`mdp.cluster.paired_broker`).
 
     def _new_machine(self) -> Dispatcher:
         number = runtime.current().random_bits(63)
@@ -258,16 +257,16 @@ class Broker:
 
     @property
     def _is_open(self) -> bool:
-        """Whether its block was entered, and `stop` not called since."""
+        """Whether the block was entered and `stop` not called since."""
         return self._stopped is not None and not self._stopped.done()
 
     def _listen(self, guard: Guard = lambda call: call) -> None:
-        """Take messages from now on; everything the socket calls goes through `guard`."""
+        """Receive messages from now on; `guard` wraps every callback of the socket."""
         self.machine.book.record = self._recorder
         self.machine.book.hops = Hops(PeerLimits.of(self._socket.options), self._socket.peer_limits)
         self._socket.set_batch_receiver(guard(self._on_batch), on_peer=guard(self._on_peer))
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def _on_batch(self, batch: Batch) -> None:
         if self._loop is None:
@@ -277,7 +276,7 @@ class Broker:
             self._look_drained()
 
     def _hold(self, client: bytes, messages: list[bytes], *, longer: bool) -> list[bytes]:
-        """Put replies behind those that are held for a client; return what is to be sent now, nothing if they can wait `longer`."""
+        """Append replies to those collected for a client; return what to send now, nothing if `longer` allows waiting."""
         held = self._held.get(client)
         if held is not None:
             held += messages
@@ -292,7 +291,7 @@ class Broker:
         return messages
 
     def _release(self) -> None:
-        """Send the replies that are held."""
+        """Send the collected replies."""
         self._release_clock.cancel()
         held, self._held = self._held, {}
         for client, messages in held.items():
@@ -306,7 +305,7 @@ class Broker:
         now = self._now(self._loop)
         if peer in self._cut:
             self._cut.discard(peer)
-            self._memory_clock.after(0)  # when what waited for the peer has gone with its connection
+            self._memory_clock.after(0)  # after its unsent messages were dropped with its connection
         self._held_back.discard(peer)
         self._held.pop(peer, None)
         self._flush(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
@@ -320,7 +319,7 @@ class Broker:
             self._flush(self.machine.tick(self._now(self._loop)))
             pause_s = 0.0
         finally:
-            self._rearm(pause_s)  # whatever happened: without this clock no worker is ever beaten to or expired again
+            self._rearm(pause_s)  # after any error: without this timer there are no heartbeats and no expiry of workers
         self._look_drained()
         self._refusals.look(self.machine.counters.as_dict(), self.machine.book.reasons)
         accepted = self.machine.counters.accepted
@@ -329,18 +328,18 @@ class Broker:
             _give_memory_back()
 
     def _rearm(self, pause_s: float = 0.0) -> None:
-        """Set the timer to what the machine asks for, but not before a pause is over."""
+        """Set the timer to the machine's deadline, but not before the end of a pause."""
         if not self._is_open or self._loop is None:
-            return  # nothing is due any more
+            return  # closed: nothing is due
         self.machine.book.rearm = False
-        # To the moment itself: with a delay, a process that is suspended before the timer is set would be late by that again.
+        # An absolute time: with a relative delay, a process suspended just before this line would be late by the suspension.
         self._rests_until = self._loop.time() + max(TIMER_S_MIN, pause_s)
         self._clock.at(max(self._rests_until, self.machine.deadline()))
 
     def _now(self, loop: asyncio.AbstractEventLoop) -> float:
         recorder = self._recorder
         if recorder is not None:
-            # Its latencies are exact to the microsecond; uvloop's clock, the same one, to the millisecond.
+            # Latencies are recorded in microseconds; uvloop's reading of the same clock is exact to the millisecond only.
             recorder.now = self._moment = self._read_clock()
             return self._moment
         now = loop.time()
@@ -353,7 +352,7 @@ class Broker:
             self._drained.set_result(None)
 
     def _flush(self, out: Output) -> None:
-        """Send what the machine says, with the clock set for what is due now: whatever calls the machine ends here."""
+        """Send the machine's messages and update its timer; called after every call of the machine."""
         loop = self._loop
         if self.machine.book.rearm:
             self._rearm()
@@ -375,18 +374,18 @@ class Broker:
             self._note_full({*out})
 
     def _note_full(self, peers: set[bytes]) -> None:
-        """Cut those whose queue is full: what was dropped for them would be missed for ever."""
+        """Disconnect peers whose queue is full: they would wait forever for the messages dropped for them."""
         self._full = self._socket.counters.peer_full
         pattern = self._socket.pattern
         if isinstance(pattern, Router):
             self._cut_slow(peer for peer in peers if (pipe := pattern.routes.get(peer)) is not None and len(pipe.outbox) >= pipe.limit)
 
     def _look_backlog(self) -> None:
-        """Look at what waits for all peers: cut those for whom it is too much, hold workers back for those who are waited for."""
+        """Check the unread bytes of all peers: disconnect the slowest, pause workers for those that are waited for."""
         loop, pattern = self._loop, self._socket.pattern
         if loop is None or not isinstance(pattern, Router):
             return
-        workers = self.machine.directory.workers  # what waits for them are requests, which have a limit of their own
+        workers = self.machine.directory.workers  # requests wait for them, which have limits of their own
         waiting = {
             peer: octets
             for peer, pipe in pattern.routes.items()
@@ -395,7 +394,7 @@ class Broker:
         self._look_clock.cancel()
         slow = self._backlog.look(waiting, loop.time())
         awaited = self._backlog.awaited
-        if awaited:  # before anything else can fail: workers are held back until they are looked at again
+        if awaited:  # before anything else can fail: only this timer resumes paused workers
             self._look_clock.after(LOOK_S)
         self._cut_slow(slow)
         if not awaited and not self._held_back:
@@ -421,14 +420,14 @@ class Broker:
 
 
 def _backlog(limits: BrokerOptions) -> Backlog:
-    # A worker that is not read from is not heard: it must not be taken for dead meanwhile.
+    # The heartbeats of a paused worker are not read: the pause must be too short for it to expire.
     hold_ms = min(limits.unread_hold_ms, limits.heartbeat_ms * limits.liveness / 2)
-    total_bytes = limits.unread_total_max_bytes - limits.unread_total_max_bytes // AHEAD_PART  # the rest is read of workers held back
+    total_bytes = limits.unread_total_max_bytes - limits.unread_total_max_bytes // AHEAD_PART  # the rest: read from paused workers
     return Backlog(limits.unread_max_bytes, total_bytes, hold_ms / 1000)
 
 
 def _give_memory_back() -> None:
-    """Return free memory of the C library to the system, where it is glibc."""
+    """Return free memory of the C library to the system (glibc only)."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:

@@ -1,6 +1,6 @@
-"""What happened in the broker, counted: nothing is dropped without a name here (BEY-16).
+"""Counters of the broker: every drop is counted under a name (BEY-16).
 
-Pure. All are plain integers that only grow. The hot path adds to the first three once per batch, everything else goes through `count`.
+Pure. All are integers that only grow. The hot path adds to the first three once per batch; everything else uses `count`.
 """
 
 from __future__ import annotations
@@ -9,44 +9,45 @@ __all__ = ["Counters"]
 
 
 class Counters:
-    """Plain integers, one per kind of event, all starting at 0.
+    """One integer per kind of event, starting at 0.
 
     Attributes:
-        accepted: requests taken in; each is closed once, in one of the ways below.
-        closed: requests that are done with.
+        accepted: accepted requests; each is closed once, in one of the ways below.
+        closed: requests that have ended.
         replies: FINALs and REPLYs forwarded to clients.
         partials: PARTIALs forwarded or kept.
         errors_forwarded: ERRORs of workers forwarded.
         mmi: requests answered by the broker itself.
         error_*: requests the broker ended with an ERROR of that code, whether it had accepted them or not.
-        silent_*: the same for a client whose dialect has no way to say so: dropped; `silent_handler_error` an ERROR of a worker.
-        dropped_duplicate: a request with the id of one that is still open; the first goes on.
-        cancel_unknown: CANCEL for a request that is not open: the answer crossed it.
-        client_gone: requests closed because their client went away.
+        silent_*: the same for clients whose dialect has no errors: dropped; `silent_handler_error` for an ERROR of a worker.
+        dropped_duplicate: requests with the id of a request that is still open; the first one continues.
+        cancel_unknown: CANCELs for a request that is not open, as when its answer was already sent.
+        client_gone: requests closed because their client disconnected.
         redelivered: requests taken from a lost worker and queued again.
-        recalled: requests that were asked back from a worker that had more than it works on at once, for one that was free; `returned`:
-            those of them that it had not begun, so that another got them.
+        recalled: requests recalled from a worker with more than it can work on at once, because another worker is free; `returned`: those
+            the worker had not begun, which another worker gets.
         key_conflicts: requests refused because their key was used with another body (IDM-05).
-        key_joined: requests that wait for the answer of another one with the same key.
+        key_joined: requests that wait for the answer to another request with the same key.
         key_begun_again: executions queued again because the worker kept to the deadline of one of several requests with the key.
         key_replayed: requests answered with a kept reply.
-        replies_kept: answers nobody waited for when they came, kept for whoever asks again with the key.
-        replies_unwanted, partials_unwanted: answers nobody waits for any more.
-        parts_dropped: requests closed because their PARTIALs outgrew what is kept for a client without PARTIAL.
+        replies_kept: answers that no client waited for on arrival, kept for a later request with the same key.
+        replies_unwanted, partials_unwanted: answers that no client waits for any longer.
+        parts_dropped: requests closed because their PARTIALs, kept for a client without PARTIAL, exceeded the limit.
         heartbeats_received, heartbeats_sent: of workers; `client_heartbeats` of clients, each answered.
-        workers_registered: READYs taken.
+        workers_registered: accepted READYs.
         ready_refused: READYs answered with DISCONNECT: `mmi.*`, bad name, bad options, a limit.
-        workers_left: by DISCONNECT; `workers_lost`: with their connection; `workers_expired`: by silence;
-            `workers_stuck`: held a request for too long.
-        cut_slow: peers cut because they do not read what they are sent.
-        cut_unexpected: workers sent away for a valid command at the wrong time or for another's request.
+        workers_left: workers removed by their DISCONNECT; `workers_lost`: with their connection; `workers_expired`: by silence;
+            `workers_stuck`: because they kept a request for too long.
+        cut_slow: peers disconnected because they do not read what they are sent.
+        cut_unexpected: workers sent DISCONNECT for a valid command in the wrong state or for another worker's request.
         cut_invalid: workers deleted for an invalid message.
-        forbidden_mmi: questions to MMI answered with 403, by the rules; `forbidden_serve`: READYs answered with DISCONNECT, by the rules.
-        users_not_believed: requests whose client named a user it may not speak for: the name was dropped.
-        told_disconnect: commands of unknown workers, answered with DISCONNECT.
+        forbidden_mmi: MMI requests answered with 403, by the rules; `forbidden_serve`: READYs answered with DISCONNECT, by the rules.
+        users_not_believed: requests whose client named a user without the right to: the name was dropped.
+        told_disconnect: commands of unknown workers answered with DISCONNECT.
         ignored_disconnect: DISCONNECTs of unknown workers.
-        invalid_*: messages that are no command, by reason.
-        services_refused: services not made because there are too many; `services_forgotten`: idle ones forgotten, or no longer asked for.
+        invalid_*: invalid messages, by reason.
+        services_refused: services not created because of a limit; `services_forgotten`: services removed because they were idle or not
+            requested any longer.
     """
 
     NAMES = (

@@ -1,15 +1,15 @@
 """The broker's machine: batches of messages in, messages out, for MDP/0.1, 0.2 and 0.3 on one ROUTER socket.
 
-Pure: `receive`, `peer_joined`, `peer_lost`, `tick` take monotonic `now` and return the encoded messages to be sent, by peer; `deadline`
-says when `tick` is due. Nothing a peer sends raises.
+Pure: `receive`, `peer_joined`, `peer_lost`, `tick` take monotonic `now` and return the encoded messages to send, by peer; `deadline`
+returns when `tick` is due. No message of a peer raises an error.
 
     batch ──cut──> runs of one command ──+── REQUEST, a route is known ──> book.accept ──> book.place
       (mdp.wire.message_runs)            +── FINAL, REPLY, the worker has it ──> book.finish, and the next of the queue to this worker
                                          +── PARTIAL ──> book.partial
                                          +── everything else ──> a typed event ──> rules, options, MMI, the table of workers
 
-An answer is looked up among what its sender has, so no worker can answer for another (MDP-30), and a worker that is lost gives back
-all it had.
+An answer is looked up among the requests of its sender, so no worker can answer for another (MDP-30). All requests of a lost worker are
+queued again or ended.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Dispatcher", "Output"]
 
-# A sweep looks at the oldest request of each client in each queue; once a second is as exact as `queue_ms` needs.
+# Interval of the sweep, which checks the oldest request of each client in each queue: exact enough for `queue_ms`.
 _SWEEP_S = 1.0
 _MORE = bytes((MORE,))
 _HEARTBEAT = encode_message(client_heartbeat())
-_REQUEST, _FINAL = Verb.REQUEST, Verb.FINAL  # names of a module are found faster than those of a class
+_REQUEST, _FINAL = Verb.REQUEST, Verb.FINAL  # a module's names are looked up faster than an enum's
 
 
 class Dispatcher(WorkerLifecycle):
@@ -54,18 +54,18 @@ class Dispatcher(WorkerLifecycle):
 
     Args:
         options: limits and intervals.
-        first_number: where the numbers of requests start; random, so that a worker that survived a restart of the broker cannot by
-            accident answer a new request with an old token.
+        first_number: number of the first request; random, so that a worker that outlived a restart of the broker cannot answer a new
+            request with an old token by accident.
         now: monotonic seconds.
 
     Attributes:
         options: as given.
-        counters: what happened.
+        counters: what has happened.
         directory: services and workers.
         book: open requests.
-        pair: what it says as one of a pair, None when it is not.
-        held_until: until when a request for a service that no worker has offered yet waits, instead of being refused: see `begin`.
-        upkeep: what is done for services from time to time.
+        pair: its answers as one of a pair, None without a pair.
+        held_until: until this time, requests for a service without workers wait instead of being refused; see `begin`.
+        upkeep: maintenance of the services.
     """
 
     def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, now: float = 0.0) -> None:
@@ -75,12 +75,12 @@ class Dispatcher(WorkerLifecycle):
         self._sweep_at = now + _SWEEP_S
 
     def begin(self, now: float) -> None:
-        """Begin to serve: the workers of the broker before, which was killed or has failed over, are on their way for `start_hold_ms`."""
+        """Begin to serve; for `start_hold_ms`, workers of a broker that was killed or failed over may still be reconnecting."""
         hold_s = self.options.start_hold_s
         self.held_until = now + hold_s if hold_s else -inf
 
     def receive(self, batch: Batch, now: float) -> Output:
-        """Take the messages of a peer; return those to be sent."""
+        """Process messages of a peer; return the messages to send."""
         if batch.made:
             batch = batch.encode()
         peer = batch.head[0]
@@ -93,7 +93,7 @@ class Dispatcher(WorkerLifecycle):
                 done = 0
                 if worker is not None and worker.dialect == layout.dialect:
                     done = self._finals(worker, run.keys, run.tails, now)
-                for index in range(done, len(run.keys)):  # from the first that the worker does not have
+                for index in range(done, len(run.keys)):  # from the first request that the worker does not have
                     self._event(peer, batch, run.first + index, now)
             elif layout.verb is _REQUEST:
                 self._requests(peer, layout.dialect, run, batch, now)
@@ -102,14 +102,14 @@ class Dispatcher(WorkerLifecycle):
         return self.take_output()
 
     def take_output(self) -> Output:
-        """Return what is to be sent, and forget it."""
+        """Remove and return the messages to send."""
         book = self.book
         out = book.out
         book.out = {}
         return out
 
     def _requests(self, peer: bytes, dialect: Dialect, run: Run, batch: Batch, now: float) -> None:
-        """Accept and place requests; those that are not plain one by one, in their turn."""
+        """Accept and place requests; runs that are not plain one by one, in order."""
         book = self.book
         names, tails = run.names, run.tails
         count = len(names)
@@ -122,22 +122,22 @@ class Dispatcher(WorkerLifecycle):
                 return
         for index in range(count):
             tail = tails[index]
-            service = self.routes_of(peer).get(names[index])  # again: what came before may have changed them
+            service = self.routes_of(peer).get(names[index])  # again: the requests before may have changed the routes
             if service is not None and len(tail) + REQUEST_OVERHEAD_BYTES <= book.room:
                 key: bytes | int = run.keys[index] if run.keys else next(book.serials)
                 book.place(book.accept(peer, dialect, (key,), (service,), (tail,), now), now)
             elif dialect == V03 and tail[:1] == _MORE and (service := self.routes_of(peer).get(names[index][:-2])) is not None:
-                # It has options: its body need not be decoded.
+                # The request has options; its body need not be decoded.
                 self._request(peer, dialect, run.keys[index], service.name, tail, tail[2 : 2 + tail[1]], now)
             else:
                 self._event(peer, batch, run.first + index, now)
 
     def routes_of(self, peer: bytes) -> dict[bytes, Service]:
-        """Return the services that take requests of a peer at once; see `Directory.routes_encoded`."""
+        """Return the services that take a peer's requests without further checks; see `Directory.routes_encoded`."""
         return self.directory.routes_encoded
 
     def _partials(self, peer: bytes, dialect: Dialect, run: Run, batch: Batch, now: float) -> None:
-        """Forward PARTIALs as long as the worker has these requests; from the first that it has not, events."""
+        """Forward PARTIALs of requests that the worker has; from the first other one on, handle each as an event."""
         worker = self._workers.get(peer)
         done = 0
         if worker is not None and worker.dialect == dialect:
@@ -149,7 +149,7 @@ class Dispatcher(WorkerLifecycle):
             self._event(peer, batch, run.first + index, now)
 
     def _finals(self, worker: Worker, keys: list[bytes], tails: list[bytes], now: float) -> int:
-        """Finish requests that a worker has; return how many of the first ones these are."""
+        """Finish requests up to the first that the worker does not have; return their number."""
         book, pop = self.book, worker.held.pop
         requests = []
         for key in keys:
@@ -168,10 +168,10 @@ class Dispatcher(WorkerLifecycle):
                 book.line_up(worker, now)
         return count
 
-    # Everything that is not hot.
+    # Beyond the hot path.
 
     def _event(self, peer: bytes, batch: Batch, index: int, now: float) -> None:
-        """Take any message, decoded to the last frame, and do what the table says."""
+        """Handle any message, fully decoded, as the table says."""
         worker = self._workers.get(peer)
         event = parse_at_broker(frames_between(batch.octets, batch.starts[index], batch.ends[index]))
         match event:
@@ -192,7 +192,7 @@ class Dispatcher(WorkerLifecycle):
                 self.counters.count("invalid_" + event.reason)
                 if event.id:
                     if self.book.record is not None:
-                        self.book.record.asked = b"", 0  # not what was asked for before
+                        self.book.record.asked = b"", 0  # not the request before
                     self.book.tell(peer, V03, event.id, "BAD_REQUEST", event.reason)
                 if worker is not None:
                     self._remove(worker, "cut_invalid", now)
@@ -200,7 +200,7 @@ class Dispatcher(WorkerLifecycle):
                 self._worker_event(peer, worker, event, now)
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
-        """Take a request with a valid name and a body: answer it (MMI), refuse it, or open it."""
+        """Handle a request with a valid name and a body: answer it (MMI), refuse it, or open it."""
         book = self.book
         if book.record is not None:
             book.record.asked = name, len(tail)
@@ -239,12 +239,12 @@ class Dispatcher(WorkerLifecycle):
             if terms is not None and terms.key is not None:
                 book.open_with_key(peer, dialect, key, service, tail, terms, now)
                 if absent:
-                    self.directory.settle(service, now)  # perhaps nobody waits: an answer was kept
+                    self.directory.settle(service, now)  # a kept answer may have been sent, so that no request waits
             else:
                 book.place(book.accept(peer, dialect, (key,), (service,), (tail,), now, terms), now)
 
     def _own(self, terms: Terms, peer: bytes, name: bytes, claimed: str | None) -> None:
-        """Note whose a request is that is not plain; without rules it is nobody's, whatever user its client names."""
+        """Set the owner of a request with terms; without rules it has none, and no named user is believed."""
         if claimed is not None:
             self.counters.count("users_not_believed")
 
@@ -274,13 +274,13 @@ class Dispatcher(WorkerLifecycle):
     # Connections, time, the end.
 
     def peer_joined(self, peer: bytes, now: float) -> Output:
-        """Take note of a new connection: who had this routing id before is gone, and nothing meant for him may reach the new one."""
+        """Handle a new connection: messages for an earlier peer with its routing id must not reach it."""
         out = self.peer_lost(peer, now)
         self.book.hops.joined(peer)
         return out
 
     def peer_lost(self, peer: bytes, now: float) -> Output:
-        """Take note that a connection is gone."""
+        """Handle a closed connection."""
         worker = self._workers.get(peer)
         if worker is not None:
             self._remove(worker, "workers_lost", now)
@@ -291,8 +291,8 @@ class Dispatcher(WorkerLifecycle):
     def tick(self, now: float) -> Output:
         """Do what is due: heartbeats, expired workers, deadlines, the sweep."""
         if now - self.deadline() >= self._heartbeat_s:
-            self._woke_at = now  # it is we who were silent (fault P2): what workers said meanwhile is still to be read
-        # A fault in one of these must not keep the others from being done, now or ever again.
+            self._woke_at = now  # the broker itself was suspended (fault P2): messages of workers are still unread
+        # An error in one of these must not prevent the others, now or in later ticks.
         try:
             self._visit_due(now)
         finally:
@@ -315,8 +315,8 @@ class Dispatcher(WorkerLifecycle):
             self.counters.services_forgotten += self.directory.forget_idle(now)
 
     def deadline(self) -> float:
-        """Return when `tick` is due; there is always a sweep to come."""
-        # Asked after every batch: with a list of five and `min` it took three times as long.
+        """Return when `tick` is due; the next sweep is the latest time."""
+        # Called after every batch: `min` of a list of five took three times as long.
         at, book = self._sweep_at, self.book
         if -inf < self.held_until < at:
             at = self.held_until
@@ -326,7 +326,7 @@ class Dispatcher(WorkerLifecycle):
         return at
 
     def set_enabled(self, service: Service, enabled: bool, now: float, *, refuse_waiting: bool = False) -> None:
-        """Take a service out or in again; those who wait may be refused at once."""
+        """Take a service out of service or back in; waiting requests may be refused at once."""
         service.enabled = enabled
         if refuse_waiting:
             for request in list(service.queue):
@@ -334,7 +334,7 @@ class Dispatcher(WorkerLifecycle):
         self.directory.settle(service, now)
 
     def drain(self, now: float) -> Output:
-        """Take no new requests; those accepted are still served."""
+        """Refuse new requests; accepted ones are still served."""
         self.directory.close(now)
         return self.take_output()
 
@@ -345,7 +345,7 @@ class Dispatcher(WorkerLifecycle):
 
     @property
     def letters(self) -> DeadLetters:
-        """Requests that were given up because of the workers lost with them."""
+        """Requests that were given up because too many workers were lost with them."""
         return self.book.letters
 
     @property
@@ -354,11 +354,11 @@ class Dispatcher(WorkerLifecycle):
         return self.counters.accepted == self.counters.closed
 
     def stop(self, now: float) -> Output:
-        """End everything: those who wait get BUSY, those whose request runs WORKER_LOST, workers DISCONNECT (MDP-44)."""
+        """End everything: waiting requests with BUSY, running ones with WORKER_LOST, workers with DISCONNECT (MDP-44)."""
         self.directory.close(now)
         for mine in list(self.book.clients.values()):
             for key in list(mine):
-                request = mine[key]  # by key: its record may be another request's by now
+                request = mine[key]  # by key: the record may be reused for another request by now
                 self.book.end(request, now, "WORKER_LOST" if self.book.runs(request) else "BUSY", "the broker stops")
         for worker in list(self._workers.values()):
             self.book.send(worker.peer, DISCONNECTS[worker.dialect])
@@ -366,7 +366,7 @@ class Dispatcher(WorkerLifecycle):
         return self.take_output()
 
     def stats(self) -> dict[str, int]:
-        """Return counters, and gauges of what there is now."""
+        """Return counters and gauges."""
         services = self.directory.services.values()
         return {
             **self.counters.as_dict(),

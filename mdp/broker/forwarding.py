@@ -1,7 +1,7 @@
 """Messages the broker sends, for every pair of dialects: a request to a worker, a reply to a client.
 
-Pure. All are encoded messages. Bodies are passed on as the bytes they came in: what goes before them is made once, for each dialect and
-service, and the number of the request stands between.
+Pure. All messages are encoded. Bodies are forwarded as the received bytes: the head before them is made once for each dialect and
+service, and the number of the request is between the two.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NUMBERED: Final = MORE_HEADERS[NUMBERED_BYTES]
 REPLY_HEAD_03: Final = _NUMBERED + CLIENT_FINAL_03
 _PARTIAL_HEAD_03: Final = _NUMBERED + CLIENT_PARTIAL_03
 _ERROR_HEAD_03: Final = _NUMBERED + CLIENT_ERROR_03
-# What goes before the key of a request to a worker.
+# Head of a request to a worker, before the key.
 WORK_HEADS: Final[dict[Dialect, bytes]] = {
     V01: encode_prefix([EMPTY, MDPW01, b"\x02"]),
     V02: encode_prefix([MDPW02, b"\x02"]),
@@ -61,19 +61,19 @@ WORK_HEADS: Final[dict[Dialect, bytes]] = {
 
 
 def held_key(dialect: Dialect, address: bytes) -> bytes:
-    """Return the key under which a worker of a dialect has the request with an address or token of 8 bytes."""
+    """Return a worker's key of a request, in its dialect, from the address or token of 8 bytes."""
     return address if dialect == V03 else ADDRESS_START + address + ADDRESS_END
 
 
 def work_octets(worker: Worker, request: Request, number: int, now: float, user: str | None = None) -> tuple[bytes, bytes]:
-    """Return the key under which the worker is to have a request, and the message that gives it to the worker.
+    """Return a worker's key of a request and the message that sends the request to it.
 
     Args:
-        worker: who gets it.
+        worker: the worker that gets it.
         request: any request, of any dialect.
-        number: not used before in this broker; the token.
-        now: monotonic seconds, for what is left of the request's deadline.
-        user: who asks, for a worker of MDP/0.3 that is told; None for one that is not.
+        number: the token, not used before in this broker.
+        now: monotonic seconds, to compute the time left until the request's deadline.
+        user: the client's user, for a worker of MDP/0.3 that gets users; else None.
     """
     dialect = worker.dialect
     key = held_key(dialect, number.to_bytes(ID_BYTES, "big"))
@@ -105,10 +105,10 @@ def cancel_octets(request: Request) -> bytes:
 
 
 def reply_head(dialect: Dialect, key: bytes | int, name: bytes) -> bytes:
-    """Return what goes before the body of the FINAL, or REPLY, to a client.
+    """Return the head of the FINAL or REPLY to a client, before its body.
 
     Args:
-        dialect: what it speaks.
+        dialect: of the client.
         key: id of its request (MDP/0.3).
         name: the service that answers (MDP/0.1, 0.2; MDP-40).
     """
@@ -118,7 +118,7 @@ def reply_head(dialect: Dialect, key: bytes | int, name: bytes) -> bytes:
 
 
 def partial_head(key: bytes | int, name: bytes) -> bytes:
-    """Return what goes before a PARTIAL to a client of MDP/0.2 or 0.3; arguments as for `reply_head`."""
+    """Return the head of a PARTIAL to a client of MDP/0.2 or 0.3; arguments as for `reply_head`."""
     return _PARTIAL_HEAD_03 + key if isinstance(key, bytes) else encode_prefix([MDPC02, b"\x02", name])
 
 

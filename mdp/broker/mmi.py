@@ -1,27 +1,27 @@
-"""MMI (RFC 8): what the broker answers to requests for services whose name begins with `mmi.`.
+"""MMI (RFC 8): the broker's answers to requests for services whose names begin with `mmi.`.
 
-Pure. The answer is the body of an ordinary reply: a code as ASCII digits in the first frame, in the extra services data as JSON in a
-second. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
+Pure. The answer is the body of an ordinary reply: a code as ASCII digits in the first frame; services beyond RFC 8 add JSON in a second
+one. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
 
     mmi.service  [name]        200 while a worker is registered, else 404                              RFC 8
     mmi.protocol [dialect]     200 if the broker speaks it (b"0.1", b"0.2", b"0.3"), else 404          ours
     mmi.pair     [ballot]      200 and the ballot of an active broker of a pair; see `mdp.wire.failover`    ours, pairs only
     mmi.allowed  [verb][user][service]  200 if the rules let the user do that, else 404                ours
-    mmi.lending  [name|""]     200 and what the workers could take; see `mdp.wire.lending`              ours
+    mmi.lending  [name|""]     200 and the workers' free capacity; see `mdp.wire.lending`              ours
     mmi.describe [name]        200 and a description of a typed service as JSON; 404 without workers   ours
     mmi.services [""]          200 and a list of services                                              ours
     mmi.workers  [""|name]     200 and a list of workers, of all services or one (404 if unknown)      ours
     mmi.stats    [""]          200 and counters and gauges                                             ours
     mmi.dlq      [""]          200 and a list of dead letters, without their bodies                    ours
     mmi.dlq.show [id]          200, a description and the body frames of a dead letter, or 404         ours, `manage` only
-    mmi.dlq.drop [id]          200 and it is gone, or 404                                              ours, `manage` only
-    mmi.dlq.retry [id]         the reply of the service to the letter's request; 404 if either is gone ours, `manage` only
-                               ERROR BUSY while another try is open; the letter is kept until a try is answered
-    mmi.drain    [name]        take no new requests, serve those that wait                             ours, `manage` only
-    mmi.disable  [name]        the same, and refuse those that wait                                    ours, `manage` only
-    mmi.enable   [name]        as before                                                               ours, `manage` only
+    mmi.dlq.drop [id]          200 when removed, or 404                                                ours, `manage` only
+    mmi.dlq.retry [id]         the reply to the dead letter's request; 404 without it or its service   ours, `manage` only
+                               ERROR BUSY while another retry is open; the dead letter is kept until a retry is answered
+    mmi.drain    [name]        refuse new requests, serve waiting ones                                 ours, `manage` only
+    mmi.disable  [name]        refuse new and waiting requests                                         ours, `manage` only
+    mmi.enable   [name]        accept requests again                                                   ours, `manage` only
 
-`mmi.dlq.retry` needs MDP/0.3, where the reply does not name the service: the dispatcher opens a request in its place.
+`mmi.dlq.retry` needs MDP/0.3, where a reply does not name the service: the dispatcher opens a request to the service instead.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _OK, _MALFORMED, _NOT_FOUND, _NOT_OFFERED = b"200", b"400", b"404", b"501"
 
 
 class Subject(Protocol):
-    """What MMI asks about and acts on: the broker's machine."""
+    """The broker's machine, as MMI reads and changes it."""
 
     @property
     def options(self) -> BrokerOptions:
-        """Limits, and whether it may be managed."""
+        """Limits, and whether the broker can be managed."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Subject(Protocol):
 
     @property
     def pair(self) -> PairResponder | None:
-        """What it says as one of a pair, None when it is not."""
+        """Its answers as one of a pair, None without a pair."""
         ...
 
     def stats(self) -> dict[str, int]:
@@ -82,7 +82,7 @@ class Subject(Protocol):
         ...
 
     def set_enabled(self, service: Service, enabled: bool, now: float, *, refuse_waiting: bool = False) -> None:
-        """Take a service out, or in again."""
+        """Take a service out of service, or back in."""
         ...
 
 
@@ -90,7 +90,7 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
     """Return the body frames of the reply to a request for `name`, which begins with `mmi.`.
 
     Args:
-        name: of the service asked.
+        name: of the requested service.
         body: of the request, decoded.
         subject: the broker's machine.
         now: monotonic seconds.
@@ -98,7 +98,7 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
     if name not in _OFFERED:
         return [_NOT_OFFERED]  # MMI-04
     if name == ALLOWED:
-        return [_OK if is_question(body) else _MALFORMED]  # a broker without rules refuses nothing
+        return [_OK if is_question(body) else _MALFORMED]  # without rules everything is allowed
     if len(body) != 1:
         return [_MALFORMED]  # MMI-06
     about = body[0]
@@ -125,12 +125,12 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
 
 
 def is_question(body: Sequence[bytes]) -> bool:
-    """Return whether this is a question whether somebody may do something: `[verb][user][service]`."""
+    """Return whether a body asks about a user's right: `[verb][user][service]`."""
     return len(body) == 3 and body[0] in _VERBS
 
 
 def letter_number(about: bytes) -> int:
-    """Return the number in the body of a request about a dead letter, -1 when there is none."""
+    """Return the number in a request about a dead letter, -1 if there is none."""
     return int(about) if about.isdigit() and len(about) <= _NUMBER_DIGITS else -1
 
 
@@ -141,7 +141,7 @@ _ON_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
 _MANAGED = _ACTIONS | _ON_LETTERS
 _REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
 _OFFERED = {b"mmi.service", b"mmi.describe", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
-# Numbers of letters are below 2**64.
+# Numbers of dead letters are below 2**64.
 _NUMBER_DIGITS = 20
 
 
@@ -155,7 +155,7 @@ def _act(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:
 
 def _on_letter(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
     letter = subject.letters.get(letter_number(about))
-    if letter is None or name == RETRY:  # a retry that can be done does not come here
+    if letter is None or name == RETRY:  # the dispatcher handles a retry that is possible
         return [_NOT_FOUND]
     if name == b"mmi.dlq.drop":
         subject.letters.take(letter.number)
@@ -183,7 +183,7 @@ def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[byt
 
 
 def _describe(service: Service | None) -> list[bytes]:
-    """Return what the newest worker that announced a description says; of others there is the name only."""
+    """Return the description of the newest worker that announced one; without any, only the service's name."""
     if service is None or not service.workers:
         return [_NOT_FOUND]
     for worker in reversed(service.workers.values()):
@@ -224,7 +224,7 @@ def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
 
 
 def _others(metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return a worker's metadata without the description, for which there is `mmi.describe`."""
+    """Return a worker's metadata without the description, which `mmi.describe` returns."""
     if metadata is None or DESCRIPTION not in metadata:
         return metadata
     return {name: value for name, value in metadata.items() if name != DESCRIPTION} or None
@@ -243,7 +243,7 @@ def _describe_letter(letter: Letter, now: float) -> dict[str, Any]:
 
 
 def _json_list(items: Iterable[dict[str, Any]], limit: int) -> bytes:
-    """Return a JSON array that is cut, with `null` as its last item, where it would grow over the limit (fault B11)."""
+    """Return a JSON array, truncated with `null` as its last item where it would exceed the limit (fault B11)."""
     pieces: list[str] = []
     size = len("[null]")
     for item in items:

@@ -1,7 +1,7 @@
-"""What a broker's requests took, for those who watch: latencies by service, recent errors, and blocks for the event log.
+"""Measurements of a broker's requests: latencies by service, recent errors, and blocks for the event log.
 
-Pure. The book of requests has none unless somebody watches. It gets the answered requests of a run as lists, of which `answered` makes
-columns, in whole-list operations.
+Pure. The request table has a recorder only after `Broker.watch`. The recorder gets the answered requests of a run as lists, from which
+`answered` makes columns with whole-list operations.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["BOUNDS_S", "STEPS", "Latency", "RecentError", "Recorder"]
 
-# Each bound is 2**(1/4) times the one before: a percentile is right within 19 %, from 10 microseconds to 5 hours, with 123 counts.
+# Each bound is 2**(1/4) times the previous one: percentiles are exact to 19 %, from 10 microseconds to 5 hours, with 123 counts.
 STEPS = 4
 BOUNDS_S = tuple(1e-5 * 2 ** (step / STEPS) for step in range(31 * STEPS - 1))
-# What a person looks at; older ones are in the log.
+# Recent errors shown to people; older ones are in the log.
 ERRORS_MAX = 50
-# W3C's has 55.
+# A `traceparent` of W3C Trace Context has 55.
 _TRACEPARENT_CHARS_MAX = 64
 _KIND_OF = {"DEADLINE_EXCEEDED": EXPIRED, "TIMEOUT": EXPIRED, "CANCELLED": CANCELLED, "CLIENT_GONE": CANCELLED}
 
 
 class Latency:
-    """How long requests took: counts by `BOUNDS_S`, of which each holds what is not longer; the last holds the rest.
+    """Histogram of latencies by `BOUNDS_S`: each count has the latencies up to its bound, the last one the rest.
 
     Attributes:
-        counts: requests of each bound.
-        total_s: seconds of all of them together.
+        counts: requests by bound.
+        total_s: sum of their latencies in seconds.
     """
 
     __slots__ = ("counts", "total_s")
@@ -47,13 +47,13 @@ class Latency:
         self.total_s = 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """Count so many requests that took so long."""
+        """Count `times` requests of the same latency."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += times
         self.total_s += seconds * times
 
     def add_since(self, moments: Sequence[float], now: float) -> None:
-        """Count requests that were accepted at so many moments and are answered now."""
-        ordered = sorted(moments)  # those of one client are in order already, which costs next to nothing
+        """Count requests that were accepted at these times and are answered now."""
+        ordered = sorted(moments)  # those of one client are already in order, which is cheap to sort
         at, end = 0, len(ordered)
         self.total_s += max(0.0, end * now - sum(ordered))
         while at < end:
@@ -63,11 +63,11 @@ class Latency:
             at = next_at
 
     def percentile(self, part: float, since: Sequence[int] | None = None) -> float | None:
-        """Return the bound below which this part of all requests stayed, None without requests.
+        """Return the bound that this part of all requests did not exceed, None without requests.
 
         Args:
             part: 0.99 for the 99th percentile.
-            since: an earlier copy of `counts`: only requests after it.
+            since: an earlier copy of `counts`, to take only the requests after it.
         """
         counts = self.counts if since is None else [now - before for now, before in zip(self.counts, since, strict=True)]
         wanted = part * sum(counts)
@@ -90,16 +90,16 @@ class RecentError(NamedTuple):
 
 
 class Recorder:
-    """Takes note of what a broker does.
+    """Recorder of latencies, errors and events of a broker.
 
     Args:
-        on_block: takes blocks for an event log; None when there is no log.
+        on_block: receives blocks for an event log; None without a log.
 
     Attributes:
-        now: monotonic seconds, set by the shell before each turn.
+        now: monotonic seconds, set by the shell before each call of the machine.
         latencies: from acceptance to answer, by service.
-        errors: the latest.
-        asked: service and encoded octets of the request that is being judged.
+        errors: the most recent ones.
+        asked: service and encoded bytes of the request being checked.
     """
 
     def __init__(self, on_block: Callable[[Block], None] | None = None) -> None:
@@ -110,14 +110,14 @@ class Recorder:
         self._on_block = on_block
 
     def answered(self, worker: Worker, requests: list[Request], sizes: list[int]) -> None:
-        """Make events of requests without terms that a worker has answered in one go.
+        """Record requests without terms that a worker has answered in one batch.
 
-        This is called with hundreds of requests and looks at each: nothing is done in it but by whole columns.
+        Called with hundreds of requests, it works on whole columns only.
 
         Args:
-            worker: which.
+            worker: the one that answered.
             requests: one or more.
-            sizes: the encoded octets of their replies.
+            sizes: encoded bytes of their replies.
         """
         service = worker.service.name
         opened = [request.opened for request in requests]
@@ -149,7 +149,7 @@ class Recorder:
         )
 
     def ended(self, request: Request, code: str, size: int = 0) -> None:
-        """Take note of an end that is not on the hot path; before the record is cleared. An empty code is an answer."""
+        """Record an end outside the hot path, before the request's record is cleared; an empty code means an answer."""
         if request.client is None:
             return
         worker, name = request.worker, request.service.name
@@ -164,11 +164,11 @@ class Recorder:
         self._emit(kind, request, b"" if worker is None or not request.given else worker.peer, code, size)
 
     def redelivered(self, request: Request, worker: bytes, why: str) -> None:
-        """Take note of a request that is queued again because its worker, a routing id, was lost."""
+        """Record a request that is queued again because its worker, given by routing id, was lost."""
         self._emit(REDELIVERED, request, worker, why, 0)
 
     def refused(self, client: bytes, key: bytes | int, code: str, text: str) -> None:
-        """Take note of a request that was not accepted."""
+        """Record a request that was not accepted."""
         name, size = self.asked
         self.asked = (b"", 0)
         self._note(REFUSED, name, code, text)
@@ -176,13 +176,13 @@ class Recorder:
             self._on_block(Block(REFUSED, 1, self.now, name, client=client, ids=_ids([key]), request_bytes=size, code=code, text=text))
 
     def worker_ready(self, worker: Worker) -> None:
-        """Take note of a worker that was registered."""
+        """Record a new worker."""
         if self._on_block is not None:
             block = Block(WORKER_READY, 1, self.now, worker.service.name, worker.peer, code=worker.dialect, text=worker.version)
             self._on_block(block)
 
     def worker_lost(self, worker: Worker, why: str) -> None:
-        """Take note of a worker that is not registered any more."""
+        """Record a worker that is no longer registered."""
         if why != "workers_left":
             self._note(WORKER_LOST, worker.service.name, why, worker.peer.hex())
         if self._on_block is not None:
@@ -225,7 +225,7 @@ def _attempts(request: Request) -> int:
 
 
 def _trace(request: Request) -> str:
-    """Return the `traceparent` of the client's trace context, "" without one; its options were decoded without error before."""
+    """Return the `traceparent` of the client's trace context, "" without one; its options are valid, as they were decoded before."""
     if request.terms is None:
         return ""
     parent = (decode_request_options(request.terms.options).trace or {}).get("traceparent")
@@ -233,13 +233,13 @@ def _trace(request: Request) -> str:
 
 
 def _column(values: list[Any]) -> Any:
-    """Return a column as a block has it: one value if it is the same for all."""
+    """Return a column of a block: one value if it is the same for all."""
     first = values[0]
     return first if values == [first] * len(values) else values
 
 
 def _ids(keys: Sequence[bytes | int]) -> bytes:
-    """Return 8 octets for each request: the id of MDP/0.3, or the number the broker gave it."""
-    with suppress(TypeError):  # some are numbers
+    """Return 8 bytes for each request: its id (MDP/0.3), or the number the broker gave it."""
+    with suppress(TypeError):  # some keys are numbers
         return b"".join(keys)  # type: ignore[arg-type]
     return b"".join([key if isinstance(key, bytes) else key.to_bytes(ID_BYTES, "big") for key in keys])

@@ -1,7 +1,7 @@
-"""One line in the log for what the broker refuses or drops: a line a minute of each kind, with how often it happened since the last.
+"""Log of refusals and drops: one line a minute of each kind, with the count since the last line.
 
-The kinds are counters; what is no fault of anybody (`accepted`, `replies`, heartbeats) is in `ORDINARY`, and every counter is in one of the
-two. Nothing is written while a request is handled: the broker's clock looks at the counters.
+The kinds are counters. Counters of normal operation (`accepted`, `replies`, heartbeats) are in `ORDINARY`, all others in `REFUSALS`.
+Nothing is logged while a request is handled: the broker's timer reads the counters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ORDINARY", "REFUSALS", "RefusalLog"]
 
 log = logging.getLogger(__name__)
 
-# Counter -> what happened, for the log. Those of the socket are logged by the socket, which knows the peer.
+# Counter -> text of the log line. The socket logs its own counters, because it knows the peer.
 REFUSALS: Final[Mapping[str, str]] = {
     "error_bad_request": "requests refused with BAD_REQUEST",
     "error_busy": "requests refused with BUSY",
@@ -60,7 +60,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "users_not_believed": "users that clients named and that were not believed",
     "services_refused": "services refused: too many names",
 }
-# Part of an ordinary day, or told in another way: cancelled by the client, answered late, gone.
+# Normal operation, or visible elsewhere: cancelled by the client, answered late, disconnected.
 ORDINARY: Final = frozenset(
     (
         "recalled returned "
@@ -73,10 +73,10 @@ ORDINARY: Final = frozenset(
 
 
 class RefusalLog:
-    """Writes what has been refused since it was last asked.
+    """Writer of the log lines about refusals.
 
     Args:
-        lines: the log, bounded.
+        lines: the rate-limited log.
     """
 
     def __init__(self, lines: RateLimitedLog | None = None) -> None:
@@ -84,11 +84,11 @@ class RefusalLog:
         self._told: dict[str, int] = {}
 
     def look(self, counters: Mapping[str, int], reasons: Mapping[str, str]) -> None:
-        """Write a line for each kind that has happened, unless one was written lately.
+        """Write a line for each kind that has happened since its last line, unless that is too recent.
 
         Args:
             counters: all of the broker.
-            reasons: the last text that went with a code, by code.
+            reasons: the last error text by code.
         """
         told = self._told
         for name, meaning in REFUSALS.items():

@@ -1,11 +1,12 @@
-"""What peers were sent and have not read: how much of it is kept, for whom workers are held back, and who is cut (fault N5).
+"""Policy for peers that do not read: pause workers for them, and disconnect them at a limit (fault N5).
 
-Whoever has half of what one peer may have is behind, and so are those with the most when all together have half of what all may have.
-While somebody who reads is behind, the workers that work for him are not read from: TCP holds them back, nothing is lost and nothing is
-done twice. He is behind until he has come down to a quarter. Who reads nothing meanwhile, or takes too long, is not waited for any more:
-others must not suffer. Who has got to the whole of a limit is cut; that of all peers together is kept to until the next look.
+A peer is behind when its unread bytes exceed half of the limit per peer. When those of all peers exceed half of the common limit, the
+peers with the most are behind too. A peer stays behind until it is down to a quarter. While a peer that reads is behind, the workers of
+its requests are not read from: TCP slows them down, and no request is lost or executed twice. A peer that reads nothing for `STILL_S`, or
+is behind for too long, no longer pauses workers, so that other peers do not suffer. A peer that reaches a whole limit is disconnected; for
+the common limit one step early, so that it holds until the next look.
 
-Pure. Looking at every queue costs time, so it is done after so many octets were sent as would at most fill what is left.
+Pure. Looking at every queue costs time, so the next look comes after as many sent bytes as could at most reach a threshold.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["STILL_S", "Backlog"]
 
-# Near a limit the queues are looked at again after this part of it.
+# Near a limit the queues are checked again after this part of it was sent.
 _STEPS = 16
-# Who is behind and has read nothing for so long is not waited for. A program that reads has a pause now and then.
+# A peer that is behind is not waited for after reading nothing for this time; reading programs pause now and then.
 STILL_S = 0.25
 
 
 class _Behind(NamedTuple):
-    """Since when a peer is behind, the least it had since then, and when it came down to that."""
+    """Since when a peer is behind, its fewest unread bytes since then, and when it reached these."""
 
     since: float
     least: int
@@ -32,16 +33,16 @@ class _Behind(NamedTuple):
 
 
 class Backlog:
-    """Decides when queues are to be looked at, who is waited for, and who is cut.
+    """Decisions about slow peers: when to look at queues, which peers to wait for, and which to disconnect.
 
     Args:
-        peer_bytes: what may wait for one peer.
-        total_bytes: what may wait for all of them.
-        hold_s: how long a peer that reads and is behind is waited for.
+        peer_bytes: maximum unread bytes of one peer.
+        total_bytes: maximum unread bytes of all peers.
+        hold_s: maximum time to wait for a peer that is behind but reads.
 
     Attributes:
-        left: octets that may be sent before the queues are to be looked at; whoever sends counts it down.
-        awaited: who is behind and is waited for.
+        left: bytes that may be sent before the next look at the queues; the sender counts it down.
+        awaited: peers that are behind and are waited for.
     """
 
     __slots__ = ("_behind", "_hold_s", "_peer_bytes", "_step", "_total_bytes", "awaited", "left")
@@ -56,10 +57,10 @@ class Backlog:
         self._behind: dict[bytes, _Behind] = {}
 
     def look(self, waiting: Mapping[bytes, int], now: float) -> list[bytes]:
-        """Return who is to be cut.
+        """Return the peers to disconnect.
 
         Args:
-            waiting: octets that wait, by peer; those for whom nothing does may be left out.
+            waiting: unread bytes by peer; peers without any may be left out.
             now: monotonic seconds.
         """
         total = rest = sum(waiting.values())
@@ -87,6 +88,6 @@ class Backlog:
         return slow
 
     def _is_behind(self, octets: int, rest: int, already: bool) -> bool:
-        """Return whether a peer is behind who has so many octets, where he and all who have less have `rest` together."""
+        """Return whether a peer with so many unread bytes is behind; `rest` is their sum with all smaller peers'."""
         part = 4 if already else 2
         return octets > self._peer_bytes // part or rest > self._total_bytes // part

@@ -77,7 +77,7 @@ async def measure(client: Client, load: Load) -> Figures:
 
 
 async def measure_open(client: Client, load: Load) -> Figures:
-    """Ask at the rate of the load, answered or not; latencies count from the time a request was meant for."""
+    """Send requests at the rate of the load, answered or not; latencies count from the scheduled time of a request."""
     body = bytes(load.size)
     async for _ in client.map(load.service, repeat(body, min(WARM_UP_REQUESTS, load.requests)), window=load.window):
         pass
@@ -99,7 +99,7 @@ async def measure_open(client: Client, load: Load) -> Figures:
     def send(due: float) -> None:
         try:
             client.ask(load.service, [body], done, due)
-        except RequestError as error:  # more wait for the window than the client allows
+        except RequestError as error:  # too many requests wait for the window
             done(due, None, error)
 
     began = await send_at(poisson_times(load.rate, load.requests, runtime.current().chance().random), send)

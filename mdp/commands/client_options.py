@@ -1,4 +1,4 @@
-"""Options and exit codes of all commands that ask a broker."""
+"""Options and exit codes of all commands that send requests to a broker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ output_options = options(json_option(), loop_option, log_options("warning"))
 
 
 def ask(talk: Callable[[Client], Awaitable[T]], brokers: Sequence[str], uvloop: bool | None, **settings: Any) -> T:
-    """Run a conversation with a broker; raises Unreachable without an answer, RequestFailed if broker or worker refused."""
+    """Run a conversation with a broker; raises Unreachable without an answer, RequestFailed for an error of broker or worker."""
 
     async def converse() -> T:
         async with Client(brokers, **settings) as client:

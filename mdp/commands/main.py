@@ -49,7 +49,7 @@ __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 
-# Fields of `WorkerOptions` that the daemon's own options set, and those only a program can give.
+# Fields of `WorkerOptions` that the daemon's own options set, and those that only a program can set.
 NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", "version")
 
 
@@ -99,7 +99,7 @@ def broker(
         async with AsyncExitStack() as stack:
             pair = None if new_pair is None else await stack.enter_async_context(new_pair(security=security))
             serving = new_broker(**limits) if pair is None else PairedBroker(pair, **limits)
-            # Entered first and left last: requests the broker ends when it stops are events too.
+            # Entered first and left last: requests that the broker ends when it stops are events too.
             await stack.enter_async_context(observe(serving) if pair is None else observe(serving, pair.status))
             await stack.enter_async_context(serving)
             for endpoint in binds:
@@ -139,7 +139,7 @@ def worker(
     **_: Any,
 ) -> None:
     """Answer requests to a service."""
-    # Options of a decorated handler apply unless they are given here.
+    # Options of a decorated handler apply unless given here.
     chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s, "security": security}
     try:
         program = None if app is None else find_app(app)
@@ -226,7 +226,7 @@ def call(
     named: dict[str, Any] | None,
     **asking: Any,
 ) -> None:
-    """Send a request to SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
+    """Send a request of BODY frames to SERVICE and print the reply, one frame a line; '-' is standard input."""
     options: dict[str, Any] = {"deadline": deadline, "key": key, "once": once, "wait": wait}
     arguments = typed_call_of(positional, named)
     if arguments is not None:

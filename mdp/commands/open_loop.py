@@ -1,7 +1,7 @@
 """Open loop: requests at the times of a Poisson process, answered or not, measured from those times.
 
-A closed loop asks again when it is answered, so it asks less often just when the answers are slow, and does not see what other clients
-would have waited for. Here a request that could not be sent in time has its delay counted, too.
+A closed loop sends the next request after an answer, so it sends fewer requests just when answers are slow, and hides the delays of other
+clients. Here the latency of a request that could not be sent in time includes that delay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def poisson_times(rate: float, count: int, chance: Callable[[], float]) -> Itera
 async def send_at(times: Iterable[float], send: Callable[[float], None]) -> float:
     """Call `send(due)` at each of the times, or as soon after it as the loop allows.
 
-    The times are seconds from the beginning, which is returned; `due` and the result are as of `time.perf_counter`. Cancel-safe.
+    The times are seconds from the start, which is returned; `due` and the result are times of `time.perf_counter`. Cancel-safe.
     """
     began = time.perf_counter()
     sent = 0

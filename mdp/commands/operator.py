@@ -1,4 +1,4 @@
-"""`mdp services`, `workers`, `check`, `dlq`: operators' questions to a broker's MMI (`mdp.broker.mmi`).
+"""`mdp services`, `workers`, `check`, `dlq`: an operator's requests to a broker's MMI (`mdp.broker.mmi`).
 
 A broker is a peer like any other: its answers are validated, and nothing reaches a terminal unescaped.
 """
@@ -88,7 +88,7 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 @click.argument("action", type=click.Choice(["ls", "show", "retry", "drop"]))
 @click.argument("number", metavar="[ID]", type=click.IntRange(min=0), required=False)
 def dlq(action: str, number: int | None, as_json: bool, **asking: Any) -> None:
-    """List dead letters, or show, retry or drop the one with this ID; all but ls need a broker with --manage."""
+    """List dead letters, or show, retry or drop one by ID; all but ls need a broker with --manage."""
     if (number is None) != (action == "ls"):
         raise click.UsageError("ls takes no ID" if action == "ls" else f"which dead letter? mdp dlq {action} ID")
     if number is None:
@@ -96,7 +96,7 @@ def dlq(action: str, number: int | None, as_json: bool, **asking: Any) -> None:
     elif action == "show":
         _write_dead_letter(ask(lambda client: _show(client, number), **asking), as_json)
     elif action == "retry":
-        # A second attempt would be refused while the first is open: one attempt, with the time of all.
+        # A second attempt would be refused while the first is open: one attempt gets the time of all.
         asking["timeout"], asking["attempts"] = asking["timeout"] * asking["attempts"], 1
         write_reply(ask(lambda client: _retry(client, number), **asking), as_json, id=number)
     else:
@@ -183,7 +183,7 @@ def _parsed(name: str, data: Sequence[bytes]) -> Any:
 
 
 def _write_list(what: str, columns: Sequence[str], items: list[Any], as_json: bool) -> None:
-    """Write a broker's list; a null at its end means that it was cut."""
+    """Write a broker's list; a null at its end means that it is truncated."""
     complete = not items or items[-1] is not None
     rows = [item for item in items if isinstance(item, dict)]
     if columns is not _DEAD_LETTER_COLUMNS:  # those are ordered by age; the others arrive in no useful order

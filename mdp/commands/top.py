@@ -58,7 +58,7 @@ async def read_view(client: Client) -> View:
     stats, services, workers = answers
     if not isinstance(stats, dict) or not isinstance(services, list) or not isinstance(workers, list):
         raise RequestFailed("this broker does not answer mmi.stats, mmi.services and mmi.workers as ours do")
-    # A list that was cut ends with null.
+    # A truncated list ends with null.
     kept = ([_checked(row) for row in rows if isinstance(row, dict)] for rows in (services, workers))
     return View(time.monotonic(), {name: value for name, value in stats.items() if isinstance(value, int)}, *kept)
 
@@ -114,7 +114,7 @@ def top(every: float, once: bool, as_json: bool, **asking: Any) -> None:
                 write_json(view.as_dict())
             else:
                 size = shutil.get_terminal_size()
-                # One view may go to a file or a pipe: it is not cut.
+                # A single view may go to a file or a pipe: it is not truncated.
                 text = draw(view, before, *((_WHOLE, _WHOLE) if once else (size.columns, size.lines - 1)))
                 click.echo(text if once else _HOME + text)
             if once:

@@ -1,7 +1,7 @@
 """Spark rows answered by Majordomo workers: the only package of `mdp` that uses PySpark.
 
-`from mdp.spark import dispatch`. PySpark is imported when `dispatch` is first looked up, so the command line can list its commands, and
-a worker can load a handler from here, without it.
+`from mdp.spark import dispatch`. PySpark is imported when `dispatch` is first looked up, so without it the command line can list its
+commands, and a worker can load a handler from here.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@
 `spark.sql` takes `[query]` or `[query][options]`, a msgpack map of `format` (arrow, msgpack), `session` and `args`; a function takes
 `(session, frames)` and returns a DataFrame. The result is sent in parts, each readable by itself: an Arrow stream (IPC) with some of the
 rows, or a msgpack array of maps; a result without rows is one part with the columns. A request runs in a thread under its own tag, and
-Spark interrupts it when its client goes or its time is over; the loop with the heartbeats never waits.
+Spark interrupts it when its client disconnects or its time is over; the loop with the heartbeats never waits.
 
-A `session` name gives access to its temporary views and settings, and to no other's: `mdp.spark.ask_sql` draws names at random, known to
-their client only. Without a name each request has a new session. The broker decides who may ask, and a query may read and write whatever
-the session may.
+A `session` name gives access to the temporary views and settings of that session only: `mdp.spark.ask_sql` draws names at random, known to
+their client only. Without a name each request has a new session. The broker decides which clients may send queries, and a query may read
+and write everything that the session may.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SparkLimits:
 
 @dataclass(frozen=True, slots=True)
 class SparkRequest:
-    """One request: how to make the DataFrame, its session, and the format of its rows."""
+    """One request: the function that makes the DataFrame, its session, and the format of its rows."""
 
     run: Callable[[SparkSession], DataFrame]
     session: str

@@ -1,1 +1,1 @@
-"""Who offers which service, sans-I/O."""
+"""Services and workers of the broker, sans-I/O."""

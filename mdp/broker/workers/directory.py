@@ -1,7 +1,7 @@
-"""Who offers what: the services the broker knows, their workers, and which services requests can be routed to.
+"""Directory of the broker: known services, their workers, and the services to which requests can be routed.
 
-Pure. Names come from peers, so their number is limited, services of no use are forgotten, and a name that no worker has
-ever offered makes an entry only while a request waits under it (MMI-07, fault B3).
+Pure. Names come from peers, so their number is limited, unused services are forgotten, and a name that no worker has ever offered has an
+entry only while a request waits for it (MMI-07, fault B3).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Directory:
     Attributes:
         services: all services by name.
         workers: all registered workers by routing id.
-        routes: services that take requests at once: with workers, enabled, while the broker accepts.
-        routes_encoded: the same by what follows the key of a request: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3).
-        closed_routes: how many routes have ended, for those that remember routes.
+        routes: services that take requests at once: enabled, with workers, while the broker accepts requests.
+        routes_encoded: the same by the bytes after a request's key: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3).
+        closed_routes: number of routes that have ended, for classes that remember routes.
         accepting: False once the broker drains.
-        name: of the broker, by which those that borrow its workers know it; b"" for none.
+        name: of the broker, for brokers that borrow its workers; b"" for none.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
@@ -43,16 +43,16 @@ class Directory:
         self.name = b""
         self._options = options
         self._offered = 0  # services with workers
-        self._idle: OrderedDict[Service, float] = OrderedDict()  # once offered, without workers and requests, longest first
-        self._forgotten = 0  # since `forget_idle` last told
+        self._idle: OrderedDict[Service, float] = OrderedDict()  # once offered, now without workers and requests, longest first
+        self._forgotten = 0  # since the last `forget_idle`
 
     def open(self, name: bytes, now: float, *, absent: bool = False) -> Service | None:
-        """Return the service of a name, made if need be; None when there are too many.
+        """Return the service of a name, created if needed; None if there are too many.
 
         Args:
             name: a valid service name.
             now: monotonic seconds.
-            absent: it is wanted by a request, not offered by a worker.
+            absent: it is requested by a client, not offered by a worker.
         """
         service = self.services.get(name)
         if service is not None:
@@ -60,7 +60,7 @@ class Directory:
         limits = self._options
         full = len(self.services) >= limits.services_max
         if full or (absent and len(self.services) - self._offered >= limits.absent_max):
-            # An idle one makes room; somebody who makes up names loses his own first, they are the oldest.
+            # The service that was idle longest is replaced; a peer that invents names mostly replaces its own.
             if not self._idle:
                 return None
             self._forget(next(iter(self._idle)))
@@ -69,7 +69,7 @@ class Directory:
         return service
 
     def join(self, service: Service, peer: bytes, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> Worker:
-        """Register a worker; it is not yet in a line. One that has told its concurrency knows PING and RECALL."""
+        """Register a worker, not yet as ready for requests. A worker that sent its concurrency knows PING and RECALL."""
         worker = Worker(peer, service, dialect, credit, now, concurrency or credit)
         worker.obliging = concurrency is not None
         self.workers[peer] = worker
@@ -82,7 +82,7 @@ class Directory:
         return worker
 
     def leave(self, worker: Worker, now: float) -> None:
-        """Forget a worker; what it held is the caller's to take first."""
+        """Remove a worker; the caller takes its requests first."""
         service = worker.service
         del self.workers[worker.peer]
         service.leave(worker)
@@ -92,9 +92,9 @@ class Directory:
             self.settle(service, now)
 
     def settle(self, service: Service, now: float) -> None:
-        """Bring routes and the list of idle services up to date, after a service changed.
+        """Update routes and idle services after a service changed.
 
-        One that only clients have asked for is forgotten when the last request has left it.
+        A service that no worker has offered is forgotten when its last request has left the queue.
         """
         if service.workers and service.enabled and self.accepting:
             self.routes[service.name] = service
@@ -111,19 +111,19 @@ class Directory:
             self._remove(service)
 
     def capacities(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the services of our own workers, with the free capacity of these; borrowed workers grant no credit."""
+        """Yield the services of this broker's own workers with their free capacity; borrowed workers grant no credit."""
         for name, service in self.routes.items():
             if any(worker.credit for worker in service.workers.values()):
                 yield name, sum(max(0, worker.credit - len(worker.held)) for worker in service.workers.values())
 
     def close(self, now: float) -> None:
-        """Take no requests any more."""
+        """Refuse all further requests."""
         self.accepting = False
         for service in list(self.services.values()):
             self.settle(service, now)
 
     def forget_idle(self, now: float) -> int:
-        """Forget the services that were idle for long; return how many were forgotten since the last call, for any reason."""
+        """Forget services that were idle for too long; return how many were forgotten since the last call, for any reason."""
         before = now - self._options.service_idle_ms / 1000
         while self._idle:
             service, since = next(iter(self._idle.items()))

@@ -1,4 +1,4 @@
-"""How often the broker and a worker beat to each other, and when the next heartbeat is due.
+"""Intervals of the heartbeats between broker and workers, and the time of the next one.
 
 Pure.
 """
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["beat_to", "next_beat", "pace"]
 
-# Heartbeats go out on a grid of a sixteenth of the interval: thousands of workers cost sixteen wake-ups of the shell, not thousands.
+# Heartbeats are sent at multiples of a sixteenth of the interval: thousands of workers cost sixteen wake-ups of the shell, not thousands.
 BEATS_PER_INTERVAL: Final = 16
-# A worker may wish for heartbeats as often as this, and to be waited for so many times longer than others: it cannot make the broker
-# busy with nothing but beating, nor keep a request for ever by a word.
+# The shortest interval and the longest wait, in broker intervals, that a worker can request: it cannot occupy the broker with heartbeats
+# alone, nor keep a request for ever.
 BEAT_S_MIN: Final = 0.1
 PATIENCE_MAX: Final = 16
 
 
 def pace(options: BrokerOptions, told_ms: int | None) -> tuple[float, float]:
-    """Return how often to beat to a worker and how long it may be silent: the shorter interval of the two, and the longer (BEY-10)."""
+    """Return a worker's heartbeat interval (the shorter of both sides') and allowed silence (from the longer one) (BEY-10)."""
     own_s = options.heartbeat_ms / 1000
     told_s = own_s if told_ms is None else told_ms / 1000
     if told_s < own_s:
@@ -34,7 +34,7 @@ def pace(options: BrokerOptions, told_ms: int | None) -> tuple[float, float]:
 
 
 def next_beat(beat_s: float, now: float) -> float:
-    """Return when the next heartbeat is due that goes out every `beat_s` seconds."""
+    """Return the time of the next heartbeat for an interval of `beat_s` seconds."""
     grid = beat_s / BEATS_PER_INTERVAL
     return floor((now + beat_s) / grid) * grid
 
@@ -43,5 +43,5 @@ def beat_to(worker: Worker) -> list[bytes]:
     """Return the frames of the heartbeat that is due to a worker."""
     if worker.pinged or not worker.obliging:
         return worker_heartbeat(worker.dialect)
-    worker.pinged = True  # it learns that we know PING too, and may tell us more in its heartbeats than brokers of before understand
+    worker.pinged = True  # it learns that this broker knows PING, and may add to its heartbeats what older brokers do not understand
     return worker_ping()

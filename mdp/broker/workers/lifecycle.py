@@ -1,6 +1,6 @@
-"""The life of a worker in the broker: READY, its answers, heartbeats, silence, the end. Base of the dispatcher.
+"""Lifecycle of a worker in the broker: READY, answers, heartbeats, expiry, removal. Base of the dispatcher.
 
-Pure. What each command does in each state of a worker is in `mdp.broker.workers.worker_states`.
+Pure. The table of commands and states of a worker is in `mdp.broker.workers.worker_states`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DISCONNECTS: Final[dict[Dialect, bytes]] = {dialect: encode_message(worker_disco
 
 
 class WorkerLifecycle:
-    """The workers of one broker, and the parts that all of its machine uses; see `Dispatcher`."""
+    """Workers of one broker, and the parts shared by its whole machine; see `Dispatcher`."""
 
     def __init__(self, options: BrokerOptions | None, first_number: int) -> None:
         self.options = options or BrokerOptions()
@@ -44,7 +44,7 @@ class WorkerLifecycle:
         self.upkeep = Upkeep(self.book)
         self._workers = self.directory.workers
         self._beats: Deadlines[Worker] = Deadlines()
-        self._woke_at = -inf  # when the broker last found that it had stood still
+        self._woke_at = -inf  # when the broker last noticed that it had been suspended
         self._heartbeat_s = self.options.heartbeat_ms / 1000
         self._busy_s = self.options.busy_ms / 1000
 
@@ -76,7 +76,7 @@ class WorkerLifecycle:
             self._send_away(worker, now)
 
     def _answer(self, worker: Worker, event: FinalEvent | Partial | Failure | Return, now: float) -> bool:
-        """Forward an answer of a busy worker; False when it is not to a request this worker holds (MDP-30)."""
+        """Forward an answer of a busy worker; return False if it is not for a request of this worker (MDP-30)."""
         key = held_key(worker.dialect, event.id)
         if isinstance(event, Partial):
             request = worker.held.get(key)
@@ -135,12 +135,12 @@ class WorkerLifecycle:
             self.book.watch(worker.service, now)
 
     def _send_away(self, worker: Worker, now: float) -> None:
-        """Send DISCONNECT and nothing after it (MDP-28)."""
+        """Send DISCONNECT as the last message, and remove the worker (MDP-28)."""
         self.book.send(worker.peer, DISCONNECTS[worker.dialect])
         self._remove(worker, "cut_unexpected", now)
 
     def _remove(self, worker: Worker, why: str, now: float) -> None:
-        """Forget a worker, count why, and give what it held to others."""
+        """Remove a worker, count the reason, and give its requests to other workers."""
         self.counters.count(why)
         if self.book.record is not None:
             self.book.record.worker_lost(worker, why)
@@ -153,9 +153,9 @@ class WorkerLifecycle:
         for request in held:
             self.book.give_back(request, (worker.peer, why, now), now)
         if worker.service.paced:
-            self.book.watch(worker.service, now)  # what is kept back from others may have been kept for this one
+            self.book.watch(worker.service, now)  # requests kept from other workers may have been kept for this one
         if held:
-            self.book.rearm = True  # those who wait again have their time from now on
+            self.book.rearm = True  # the waiting time of its requests begins again now
             self.directory.settle(worker.service, now)
 
     def _heartbeat(self, worker: Worker, now: float) -> None:
@@ -163,12 +163,12 @@ class WorkerLifecycle:
         worker.seen = now
         if worker.service.queue.lost:
             self.book.feed(worker, now)
-        # One that comes an interval or more after the request cannot have crossed it on the way: this worker beats while it works.
+        # A heartbeat an interval or more after the request was not sent before it arrived: this worker sends heartbeats while it works.
         if worker.held and not worker.beats_busy and now - worker.since >= self._heartbeat_s:
             worker.beats_busy = True
 
     def _watch(self, worker: Worker) -> None:
-        """Set when the worker is looked at next: for a heartbeat, or because its time is over."""
+        """Set the time of the worker's next check: for a heartbeat, or for its expiry."""
         if worker.held and not worker.beats_busy:
             end = worker.since + self._busy_s
         else:
@@ -177,9 +177,9 @@ class WorkerLifecycle:
         self.book.rearm = True
 
     def _visit(self, worker: Worker, now: float) -> None:
-        """Expire a silent or stuck worker (MDP-36 to 39), send a heartbeat to any other (MDP-35)."""
+        """Expire a silent or stuck worker (MDP-36 to 39), or send a heartbeat that is due (MDP-35)."""
         if not worker.held:
-            worker.since = worker.seen  # has no meaning now, and would keep the memory of a burst it stems from in use
+            worker.since = worker.seen  # meaningless now; the old float would keep the memory of a past burst in use
         if worker.held and not worker.beats_busy:
             if now >= worker.since + self._busy_s:
                 self._remove(worker, "workers_stuck", now)

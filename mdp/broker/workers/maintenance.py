@@ -1,16 +1,16 @@
-"""What the broker's machine does for a service from time to time, beside what messages make it do.
+"""Maintenance of services: work of the broker's machine that is started by time, not by a message.
 
-**After a loss.** The requests of a worker that was lost alone go on as soon as that is known, to a worker that was heard from lately. When
-others were lost in the same liveness window, they go to workers that are heard from after the loss. Idle workers say nothing between two
-heartbeats, so some are asked for a sign of life:
+**After a loss.** If one worker alone was lost, its requests go to a worker that was heard from recently, as soon as that is known. If
+others were lost in the same liveness window, the requests go to workers that are heard from after the loss. Idle workers send nothing
+between two heartbeats, so some get a PING:
 
     loss ──settle──┬── alone ──► a worker heard from in the last half of a liveness window
                    └── with others ── PING to some workers with credit ──HEARTBEAT──► the first that answers
-           └────────────────────── one liveness window ─────────────────────────────► who is silent is no longer registered: to any worker
+           └────────────────────── one liveness window ─────────────────────────────► silent workers have expired: to any worker
 
-**When one worker is free and another has more than it can work on.** What the other has not begun is asked back:
+**When one worker is free and another has more than it can work on.** Requests that the other has not begun are recalled:
 
-    a worker is free ──2 ms──► still so? ──RECALL──► RETURN of what was not begun ──► to the worker that holds least
+    a worker is free ──2 ms──► still so? ──RECALL──► RETURN of requests not begun ──► to the worker with the fewest
 
 Pure: `now` in monotonic seconds.
 """
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Upkeep"]
 
-# Workers that are asked for a sign of life at a time. In a service with many more, one of them says something every few milliseconds.
+# Workers that get a PING at a time. In a service with many more, some worker sends a message every few milliseconds anyway.
 PINGS_MAX: Final = 64
-# Workers from which requests are asked back at a time, so that a look does not take longer with more of them.
+# Workers from which requests are recalled at a time, to bound the duration of a check.
 RECALLED_MAX: Final = 16
-# As many free places as a look counts.
+# Free places that a check counts at most.
 FREE_MAX: Final = 1024
-# What was given since a shorter time than this is not asked back: quick workers have answered it by then.
+# Requests given more recently than this are not recalled: quick workers have answered them by then.
 YOUNG_S: Final = 0.005
-# A worker whose loop turns has answered a RECALL after this time, on most networks.
+# On most networks, a worker whose event loop is not blocked has answered a RECALL after this time.
 AGAIN_S: Final = 0.01
-# How quick the workers are is looked at later by so much for each of them: a look takes a hundredth of that.
+# Additional interval between two measurements for each worker: measuring takes a hundredth of it.
 WATCH_S_EACH: Final = 0.0002
-# While nothing waits, but of some worker that is at work nothing is known yet, the time between two looks grows up to this, by so much each
-# time: it is a small part of what is to be measured.
+# While no request waits but some busy worker is not measured yet, the interval grows by this factor up to this maximum: it stays small
+# compared to the time being measured.
 WATCH_S_IDLE: Final = 1.0
 GROWTH: Final = 1.125
-# By then what is known of a worker that has had no work since is forgotten; a look at the very moment would be too early.
+# After this time the measurement of an idle worker is forgotten; exactly at TRUST_US would be too early.
 FORGOTTEN_S: Final = TRUST_US / 1e6 + 0.001
 _PING: Final = encode_message(worker_ping())
 
 
 class Upkeep:
-    """Looks after the services of one broker.
+    """Maintenance of the services of one broker.
 
     Args:
-        book: its requests.
+        book: the broker's request table.
     """
 
     def __init__(self, book: RequestBook) -> None:
@@ -68,7 +68,7 @@ class Upkeep:
         self._window_s = book.options.expiry_s
 
     def look_due(self, now: float) -> None:
-        """Look at the services for which it is time; a fault with one is not the end of it for the others."""
+        """Check the services that are due; an error with one does not stop the others for ever."""
         try:
             self._do_due(self._book.looks, self.look, now, self._settle_s)
         finally:
@@ -76,7 +76,7 @@ class Upkeep:
 
     @staticmethod
     def _do_due(moments: Deadlines[Service], act: Callable[[Service, float], None], now: float, again_s: float) -> None:
-        """Call a function for each service whose moment has come; after a fault, the rest is due again a little later."""
+        """Call a function for each service that is due; after an error, the rest is due again a little later."""
         due = moments.due(now)
         due.reverse()
         try:
@@ -88,7 +88,7 @@ class Upkeep:
                 moments.set(service, now + again_s)
 
     def look(self, service: Service, now: float) -> None:
-        """Do for a service what is due."""
+        """Do what is due for a service."""
         if service.queue.lost:
             self._look_after_lost(service, now)
         if service.ahead and not service.queue.count:
@@ -109,17 +109,17 @@ class Upkeep:
             return
         book.look_at(service, queue.lost[0][0] + self._window_s)
         if before + self._window_s < last:
-            # One worker alone. Those that live were heard from within an interval; those on its machine are silent for as long as it is.
+            # One worker alone. Live workers were heard from within an interval; others on its machine are silent as long as it is.
             for worker in list(islice(service.standing(), PINGS_MAX)):
                 book.feed(worker, now, heard=worker.seen + self._window_s / 2)
         if queue.lost:
             for worker in islice((worker for worker in service.standing() if worker.obliging), PINGS_MAX):
                 book.send(worker.peer, _PING)
 
-    # Workers of which one is quicker than another.
+    # Workers of different speed.
 
     def _watch(self, service: Service, now: float) -> None:
-        """Measure how long each worker takes, set how many requests it may hold, and recall what a slow one holds beyond that."""
+        """Measure each worker, set how many requests it may have, and recall what a slow one has beyond that."""
         book, queue, now_us = self._book, service.queue, round(now * 1e6)
         workers = [worker for worker in service.workers.values() if worker.credit]
         unknown = False
@@ -136,11 +136,11 @@ class Upkeep:
                 continue
             service.paced = True
             surplus = self._surplus(worker, allowed)
-            if surplus > 0:  # one that does not know RECALL works on all it holds
+            if surplus > 0:  # a worker that does not know RECALL works on all its requests
                 self._recall(worker, surplus, now)
         book.pump(service, now)
         each_s, before_s = WATCH_S_EACH * len(workers), service.watched_s
-        # `ahead` has those, too, that hold what they can work on and no more.
+        # `ahead` also has workers with exactly as many requests as they can work on.
         beyond = any(len(worker.held) > worker.concurrency for worker in service.ahead)
         if len(workers) > 1 and (queue.count or beyond or before_s < WATCH_S_MAX):
             service.watched_s = min(max(2 * before_s, LOOK_S), WATCH_S_MAX)
@@ -155,10 +155,10 @@ class Upkeep:
     # Requests that one worker has not begun while another is free.
 
     def _level(self, service: Service, now: float) -> None:
-        """Ask back what workers have not begun, while others are free: half of it, or as much as these can begin."""
+        """Recall requests not begun while other workers are free: half of them, or as many as these can begin."""
         wanted = self._free(service)
         if not wanted:
-            return  # the next that becomes free has the service looked at
+            return  # the next worker that becomes free schedules a check of the service
         self._book.watch(service, now)
         ahead = service.ahead
         for worker in list(islice(ahead, RECALLED_MAX)):
@@ -167,37 +167,37 @@ class Upkeep:
             surplus = self._surplus(worker, worker.concurrency)
             asked, young = self._recall(worker, max(wanted, (surplus + 1) // 2), now)
             if asked:
-                # Half of the rest, if others are still free then: its handlers keep its loop from hearing us, so that what it gives back
-                # may be long in coming.
+                # Later, half of the rest if others are still free: its handlers may block its loop, so that it receives RECALL, and returns
+                # requests, late.
                 self._book.look_at(service, now + AGAIN_S)
             elif young:
                 self._book.look_at(service, now + LOOK_S)
 
     @staticmethod
     def _free(service: Service) -> int:
-        """Return how many requests could be begun at once, as far as that matters."""
+        """Return how many requests could be begun at once, counted up to about `FREE_MAX`."""
         room = 0
         for worker in service.standing():
             spare = min(worker.concurrency, worker.allowed) - len(worker.held)
             if spare <= 0 or room >= FREE_MAX:
-                break  # those behind hold more
+                break  # the following workers have more requests
             room += spare
         return room
 
     @staticmethod
     def _surplus(worker: Worker, allowed: int) -> int:
-        """Return how many of its requests a worker is still to be asked for, so that it holds those it may or works on."""
+        """Return how many more requests to recall from a worker; it keeps those it may have or works on."""
         held, recalled = worker.held, worker.recalled
-        recalled.intersection_update(held)  # in place: what it has answered instead is not kept for ever
+        recalled.intersection_update(held)  # in place: drops requests it has answered instead of returning
         waiting = max(0, len(held) - worker.concurrency)
-        # One it was asked for and has begun since is not coming back: it counts as one it works on.
+        # A recalled request that it has begun meanwhile is not returned: it counts as one that it works on.
         asked = sum(key in recalled for key in islice(reversed(held), waiting)) if recalled else 0
         return len(held) - max(allowed, worker.concurrency) - asked
 
     def _recall(self, worker: Worker, count: int, now: float) -> tuple[int, bool]:
-        """Ask a worker, which is ahead, for the requests it was given last; return for how many, and whether to ask for others later."""
+        """Recall the newest requests of a worker that has too many; return their number, and whether to recall others later."""
         asked, young = 0, False
-        # A worker begins them in order, so the first of them are what it works on.
+        # A worker begins requests in order, so it works on the first ones.
         for key, request in islice(reversed(worker.held.items()), len(worker.held) - worker.concurrency):
             terms = request.terms
             if request.client is None or key in worker.recalled or (terms is not None and terms.streamed):
@@ -214,7 +214,7 @@ class Upkeep:
         return asked, young
 
     def returned(self, worker: Worker, key: bytes, now: float) -> bool:
-        """Take a request back that a worker has not begun; False if it was not asked for."""
+        """Take back a request that a worker has not begun; return False if it was not recalled."""
         if key not in worker.recalled or key not in worker.held:
             return False
         worker.recalled.discard(key)

@@ -1,16 +1,16 @@
-"""How much each worker of a service is given, by how long it takes for one request.
+"""Shares of a service's requests: how many each worker gets, by its time for one request.
 
-While requests wait, the broker looks at the workers every few milliseconds (`mdp.broker.workers.maintenance`); nothing is measured with a
-message. By Little's law the time for one request is the time that places of a worker were taken, divided by the requests it answered
-meanwhile. A place is one request at work: a worker has as many as its concurrency.
+While requests wait, the broker measures the workers every few milliseconds (`mdp.broker.workers.maintenance`), without any messages. By
+Little's law the time for one request is the time that places of a worker were taken, divided by the requests it answered meanwhile. A place
+is one request at work: a worker has as many places as its concurrency.
 
-    taken   ████████████████  2 places × 0.5 s           a round: as many answers as it has places, four at least
+    taken   ████████████████  2 places × 0.5 s           a round: as many answers as it has places, at least four
     answers     a   a   a  a  4               → 250 ms   the last two rounds: from `least_us` to `most_us`
 
-A worker that takes at least twice as long as others is *slow* beside them. It is given little beyond what it works on; and when the others
-will have answered all that waits before it could answer one more, it is given nothing, because all would wait for its answer in the end.
-Of a quicker worker the longer round counts, and what it works on now; of a slow one the shorter round. So workers that are equally quick,
-with requests of all lengths, are not told apart.
+A worker that takes at least twice as long as others is *slow* compared to them. It gets little beyond what it works on. It gets nothing
+when the others will have answered all waiting requests before it could answer one more, because that answer would come last. For a quicker
+worker, the longer round and its current requests count; for a slow one, the shorter round. So equally quick workers, with requests of all
+lengths, are treated as equal.
 
 Pure, in whole microseconds.
 """
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 __all__ = ["TRUST_US", "Pace", "allotments"]
 
-# What is known of a worker that has no work is forgotten after this time, so that one that was slow once is given work again.
+# The measurement of a worker without work is forgotten after this time, so that a worker that was slow once gets work again.
 TRUST_US: Final = 10_000_000
-# The fewest answers of a round.
+# Minimum answers of a round.
 _ROUND_MIN: Final = 4
-# A worker is slow that takes so many times as long as others.
+# A worker is slow if it takes this many times as long as others.
 _SLOW: Final = 2
-# A slow worker is given as much beyond what it works on as it does in this time, which is many round trips to the broker.
+# Beyond what it works on, a slow worker gets as much as it does in this time, which is many round trips to the broker.
 _AHEAD_US: Final = 5_000
-# Rates are requests in this time.
+# Unit of rates: requests per this time.
 _PER_US: Final = 1_000_000_000
 
 
 class Pace:
-    """How long one worker takes for a request.
+    """Measured time of one worker for a request.
 
     Attributes:
-        failures: requests it has answered with ERROR; no answers here, or one that fails everything at once would be the quickest.
-        known: whether a round is over.
-        least_us: the shorter of the last two rounds; before the first is over, the time for what it has answered and works on.
-        most_us: the longest of the last two rounds and the time for what it works on.
+        failures: requests it has answered with ERROR; not counted as answers, or a worker that fails at once would be the quickest.
+        known: whether a round is complete.
+        least_us: the shorter of the last two rounds; during the first round, the time so far for its answers and current requests.
+        most_us: the longest of the last two rounds and the time for its current requests.
     """
 
     __slots__ = ("_answered", "_at", "_busy", "_done", "_last", "_rounds", "_running", "failures", "known", "least_us", "most_us")
@@ -61,21 +61,21 @@ class Pace:
         self._answered = self._at = self._busy = self._done = self._running = 0
 
     def note(self, now_us: int, done: int, running: int, places: int, *, anew: bool = False) -> None:
-        """Take note of what the worker has answered and works on now.
+        """Record what the worker has answered and works on now.
 
         Args:
             now_us: monotonic.
-            done: requests it has answered since it came, with FINAL or ERROR.
+            done: requests it has answered since it registered, with FINAL or ERROR.
             running: requests it works on.
-            places: how many it works on at once.
-            anew: whether it was not looked at for some time; what it did meanwhile does not count.
+            places: requests that it works on at once.
+            anew: whether it was not measured for some time; what it did meanwhile does not count.
         """
         done -= self.failures
         if now_us - self._last > TRUST_US:
             self.known = False
             self._busy = self._answered = 0
-        if not anew and self._at:  # not at the first look: it may have come only now
-            # What began or ended between two looks did so halfway, on average.
+        if not anew and self._at:  # not at the first measurement: it may have registered just now
+            # What began or ended between two measurements did so halfway, on average.
             self._busy += (now_us - self._at) * (self._running + running) // 2
             self._answered += done - self._done
         self._at, self._done, self._running = now_us, done, running
@@ -91,11 +91,11 @@ class Pace:
 
 
 def allotments(workers: Sequence[Worker], waiting: int) -> Iterator[tuple[Worker, int]]:
-    """Yield each worker with the number of requests it may hold now.
+    """Yield each worker with the number of requests it may have now.
 
     Args:
         workers: all of one service.
-        waiting: how many requests no worker has.
+        waiting: number of requests that no worker has.
     """
     quick = sorted(
         (worker.pace.most_us, worker.concurrency, min(len(worker.held), worker.concurrency))

@@ -1,7 +1,7 @@
-"""What each peer of a broker takes, so that nothing is sent that would end its connection: requests to workers, replies to clients.
+"""Size limits of a broker's peers, so that no request or reply is sent that would end a connection.
 
-Pure. A message that came within the broker's own limits fits every peer that takes as much, in the same dialect; the hot paths need
-not ask. It is asked for peers that take less (`narrow`), and where the envelope grows on the way: MDP/0.1 and 0.2 have more frames.
+Pure. A message received within the broker's own limits fits every peer with the same limits and dialect, so the hot paths need no check.
+Checked are peers with lower limits (`narrow`), and messages whose envelope grows on the way: MDP/0.1 and 0.2 have more frames.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["ANY_SIZE", "Hops"]
 
 ANY_SIZE: Final = 2**62
-# What an envelope takes at the most in front of a body, headers included: names and addresses have 255 octets, options 8 KiB.
+# Maximum size of an envelope before a body, headers included: names and addresses have up to 255 bytes, options 8 KiB.
 _ENVELOPE_BYTES: Final = 9 * 1024
 _ENVELOPE_FRAMES: Final = 5
-# A message of so many octets fits any peer with the usual limits in any dialect: 2 octets a frame, and five frames before it.
+# A body of this size fits any peer with the usual limits in any dialect: at least 2 bytes a frame, and five frames before it.
 _SMALL_BYTES: Final = 2 * (USUAL.parts - _ENVELOPE_FRAMES)
 
 
@@ -36,11 +36,11 @@ class Hops:
     """The limits of all peers of one broker.
 
     Args:
-        own: what the broker itself takes.
-        told: returns what a peer has told, None for nothing.
+        own: limits of the broker itself.
+        told: returns the limits a peer has sent, None if it has not sent any.
 
     Attributes:
-        narrow: connected peers that take less than we do.
+        narrow: connected peers with lower limits than the broker.
     """
 
     __slots__ = ("_own", "_told", "_uneven", "narrow")
@@ -48,12 +48,12 @@ class Hops:
     def __init__(self, own: PeerLimits = USUAL, told: Callable[[bytes], PeerLimits | None] = _unknown) -> None:
         self._own = own
         self._told = told
-        # Limits so low that the envelope counts: nothing is taken for granted then.
+        # Limits so low that the envelope matters: then every message is checked.
         self._uneven = min(own.message_bytes, own.frame_bytes) < 2 * _ENVELOPE_BYTES or own.parts < 16
         self.narrow: set[bytes] = set()
 
     def joined(self, peer: bytes) -> None:
-        """Look at what a new peer takes."""
+        """Check the limits of a new peer."""
         if self._uneven or not self._covers(self._told(peer) or USUAL):
             self.narrow.add(peer)
 
@@ -62,19 +62,19 @@ class Hops:
         self.narrow.discard(peer)
 
     def of(self, peer: bytes, dialect: Dialect) -> PeerLimits | None:
-        """Return what a peer takes; one of MDP/0.3 that has told nothing takes the usual, of any other nothing is known."""
+        """Return a peer's limits if known; an MDP/0.3 peer that has sent none has the usual ones."""
         told = self._told(peer)
         return USUAL if told is None and dialect == V03 else told
 
     def small(self, peer: bytes, dialect: Dialect) -> int:
-        """Return how many octets a request for a worker may have, encoded, to need no look at its limits."""
+        """Return the maximum encoded bytes of a request that needs no check against a worker's limits."""
         limits = self.of(peer, dialect)
         if limits is None:
             return ANY_SIZE
         return _SMALL_BYTES if peer not in self.narrow else min(_SMALL_BYTES, limits.small - _ENVELOPE_BYTES)
 
     def surely(self, peer: bytes, dialect: Dialect, tail: bytes) -> bool:
-        """Return whether a worker takes a request for sure, by its encoded frames; else it is to be judged in full, which copies it."""
+        """Return whether an encoded request surely fits a worker; otherwise it needs the full check, which copies it."""
         limits = self.of(peer, dialect)
         if limits is None:
             return True
@@ -87,7 +87,7 @@ class Hops:
         return frames <= most
 
     def work(self, peer: bytes, dialect: Dialect, body: bytes, options_bytes: int) -> TooLarge | None:
-        """Return why a worker would not take a request with an encoded body."""
+        """Return why a request with an encoded body exceeds a worker's limits, None if it fits."""
         if dialect == V03:
             parts, octets = 2, NUMBERED_BYTES + options_bytes
         else:
@@ -95,7 +95,7 @@ class Hops:
         return too_large("request", [Encoded(body)], self.of(peer, dialect), parts, octets)
 
     def reply(self, peer: bytes, dialect: Dialect, name: bytes, body: bytes) -> TooLarge | None:
-        """Return why a client would not take a reply or a part of one, with an encoded body."""
+        """Return why a reply or part with an encoded body exceeds a client's limits, None if it fits."""
         if dialect == V03:
             return too_large("reply", [Encoded(body)], self.of(peer, dialect), 1, NUMBERED_BYTES) if peer in self.narrow else None
         limits = self._told(peer)

@@ -1,13 +1,13 @@
-"""What the broker does with each command of a worker, in each state of the worker (MDP-26): all cells, the refused ones too.
+"""State table of workers (MDP-26): the broker's action for each command in each state, refused ones too.
 
                     READY       REPLY / FINAL   PARTIAL     ERROR       RETURN      HEARTBEAT   DISCONNECT  invalid
     unknown         REGISTER    SEND_AWAY       SEND_AWAY   SEND_AWAY   SEND_AWAY   SEND_AWAY   IGNORE      DROP
     idle            SEND_AWAY   SEND_AWAY       SEND_AWAY   SEND_AWAY   SEND_AWAY   REFRESH     DELETE      DELETE
     busy            SEND_AWAY   FORWARD         FORWARD     FORWARD     FORWARD     REFRESH     DELETE      DELETE
 
-A worker is unknown until it is registered and again once it is deleted; busy while it holds a request. FORWARD turns into SEND_AWAY when
-the answer is not to a request that this very worker holds (MDP-30), and at a RETURN that was not asked for. Whenever a busy worker is
-deleted its requests are queued again.
+A worker is unknown until it is registered and again once it is deleted; busy while it has a request. FORWARD becomes SEND_AWAY when the
+answer is not for a request of this worker (MDP-30), or a RETURN was not requested by RECALL. Whenever a busy worker is deleted, its
+requests are queued again.
 A command of another dialect than the worker registered with is invalid. Pure.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["TABLE", "Action", "State"]
 
 
 class State(Enum):
-    """What the broker knows of a worker."""
+    """State of a worker in the broker."""
 
     UNKNOWN = auto()
     IDLE = auto()
@@ -33,15 +33,15 @@ class State(Enum):
 
 
 class Action(Enum):
-    """What is done."""
+    """Action of the broker."""
 
-    REGISTER = auto()  # become idle
+    REGISTER = auto()  # as idle
     FORWARD = auto()  # to the client, a RETURN to another worker; a FINAL, ERROR or RETURN gives the credit back
-    REFRESH = auto()  # it lives
-    SEND_AWAY = auto()  # DISCONNECT, and delete if registered; silence from then on (MDP-28)
-    DELETE = auto()  # without a word
-    DROP = auto()  # the message
-    IGNORE = auto()  # nothing is wrong
+    REFRESH = auto()  # note that it lives
+    SEND_AWAY = auto()  # send DISCONNECT as the last message, and delete it if registered (MDP-28)
+    DELETE = auto()  # without a message to it
+    DROP = auto()  # drop the message
+    IGNORE = auto()  # not an error
 
 
 _UNKNOWN: dict[type[BrokerEvent], Action] = {
@@ -52,7 +52,7 @@ _UNKNOWN: dict[type[BrokerEvent], Action] = {
     Return: Action.SEND_AWAY,
     Heartbeat: Action.SEND_AWAY,  # MDP-27: it learns that it must register again
     Disconnect: Action.IGNORE,
-    Invalid: Action.DROP,  # MDP-29: and no record is made
+    Invalid: Action.DROP,  # MDP-29: no record is made
 }
 _IDLE: dict[type[BrokerEvent], Action] = {
     Ready: Action.SEND_AWAY,

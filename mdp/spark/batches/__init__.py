@@ -1,1 +1,1 @@
-"""Rows of a dispatch in batches: Arrow tables to services that take them."""
+"""Rows of a dispatch in batches: Arrow tables to services that accept them."""

@@ -1,4 +1,4 @@
-"""Cuts Spark's batches of rows into those that are sent: of so many rows, so many bytes, or so old."""
+"""Division of Spark's batches into those that are sent, limited by rows, bytes and age."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def cut(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of `rows` rows, fewer where they would have more than `bytes_max` bytes, and at the end.
 
-    The same input is cut in the same way when a task runs again, unless rows have waited longer than `wait_s` seconds for more: then
-    what is there is sent. Time is looked at when Spark passes rows.
+    The same input is divided in the same way when a task runs again, unless rows have waited longer than `wait_s` seconds for more: then
+    those present are sent. The time is checked whenever Spark passes rows.
     """
-    left: list[pa.RecordBatch] = []  # fewer rows than a batch
+    left: list[pa.RecordBatch] = []  # fewer rows than one batch
     since = 0.0
     for batch in batches:
         if not batch.num_rows:

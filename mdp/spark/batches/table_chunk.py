@@ -1,4 +1,4 @@
-"""Rows that leave in one message, which is halved when its handler fails."""
+"""Rows sent in one message, which is halved when its handler fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TableChunk(Chunk):
 
     Args:
         table: the columns that are sent.
-        keys: of the partition.
+        keys: request keys of the partition.
     """
 
     __slots__ = ("_spans", "_table")
@@ -34,7 +34,7 @@ class TableChunk(Chunk):
         self._spans = [(0, table.num_rows)]  # of each request: first row, and the one after the last
 
     def split(self, number: int) -> list[int]:
-        """Replace a request by two of half its rows; return their numbers, none for a single row."""
+        """Replace a request by two with half its rows each; return their numbers, none for a single row."""
         start, end = self._spans[number]
         if end - start < 2:
             return []

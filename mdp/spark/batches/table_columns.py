@@ -25,7 +25,7 @@ _REASON_CHARACTERS = 200
 
 @dataclass(slots=True)
 class Segment:
-    """Rows with one answer: arrays of as many values."""
+    """Rows with a common answer, as arrays of that length."""
 
     columns: list[pa.Array]  # of the reply
     status: pa.Array
@@ -33,7 +33,7 @@ class Segment:
 
 
 def segment_of(answer: Answer, rows: int, reply: Sequence[tuple[str, pa.DataType]]) -> Segment:
-    """Return the columns of an answer about so many rows; `reply` has the name and type of each."""
+    """Return the columns of an answer for `rows` rows; `reply` has the name and type of each."""
     if answer.reply is None:
         return _failed(answer.status, answer.error, rows, reply)
     try:
@@ -64,7 +64,7 @@ def _column(table: pa.Table, name: str) -> pa.Array | None:
 
 
 def _cast(values: pa.Array, kind: pa.DataType, name: str, errors: dict[int, tuple[str, str]]) -> pa.Array:
-    """Return values of a type; those that do not fit are null and an error of their row."""
+    """Convert values to a type; a value that does not fit becomes null and an error of its row."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if values.type == kind:
@@ -123,7 +123,7 @@ def _refused(segment: Segment, table: pa.Table, errors: dict[int, tuple[str, str
 
 
 def _texts(table: pa.Table, name: str) -> list[str | None] | None:
-    """Return a column of text, None if there is none with a value."""
+    """Return a column of text, None if it does not exist or has no value."""
     values = _column(table, name)
     if values is None or values.null_count == len(values):
         return None

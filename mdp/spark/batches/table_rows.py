@@ -37,7 +37,7 @@ def service_takes_tables(passage: Passage, service: str) -> bool:
     """Return False if the service has workers and none of them takes tables; that is logged once in a process."""
     try:
         known = takes_tables(passage.request("mmi.workers", service.encode()))
-    except RequestError:  # the rows will tell
+    except RequestError:  # the requests of the rows will show the error
         known = None
     if known is False:
         _say_once(service)
@@ -54,7 +54,7 @@ class TableRows:
 
     Args:
         plan: the job.
-        keys: of the partition.
+        keys: request keys of the partition.
         partition: its number.
     """
 
@@ -62,12 +62,12 @@ class TableRows:
         self._plan = plan
         self._keys = keys
         self._partition = partition
-        self._held: deque[tuple[pa.RecordBatch, TableChunk, int]] = deque()  # rows, what was made of them, number of the first
+        self._held: deque[tuple[pa.RecordBatch, TableChunk, int]] = deque()  # rows, their chunk, number of the first row
         self._rows = 0
 
     @property
     def held(self) -> int:
-        """Number of chunks whose answers were not taken."""
+        """Number of chunks whose answers were not all taken."""
         return len(self._held)
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TableChunk]:

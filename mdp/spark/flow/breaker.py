@@ -1,11 +1,11 @@
-"""Circuit breaker of one service in one process: stops sending when nobody answers. Pure.
+"""Circuit breaker of one service in one process: stops sending when no answers come. Pure.
 
     closed ──no connection for a while, or as many requests in a row without answer as the limit──► open
     open ──connected again, or one timeout later──► half-open: one request, the probe, is sent
-    half-open ──the probe is answered──► closed          half-open ──it is not──► open
+    half-open ──the probe is answered──► closed          half-open ──the probe fails──► open
 
-All partitions that a process works on share it, one after the other too: rows that come while it is open are not sent, so an absent broker
-costs a process its timeouts once, not once for each window of rows.
+All partitions of a process share it, consecutive ones too. Rows that come while it is open are not sent, so an absent broker costs a
+process its timeouts once, not once for each window of rows.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ class BreakerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Why rows are not sent."""
+    """Reason why rows are not sent."""
 
     status: str  # of those rows
     text: str  # names the broker
 
 
 class Breaker:
-    """Decides whether requests are sent.
+    """Circuit breaker that decides whether requests are sent.
 
     Args:
-        destination: the brokers, for texts.
+        destination: the brokers, for error texts.
         timeout_s: of an attempt.
         attempts: of a request.
-        failures_max: requests without answer in a row that open it.
+        failures_max: consecutive requests without answer that open it.
 
     Attributes:
         state: one of `BreakerState`.
-        opened: why it is not closed, None while it is.
+        opened: why it is not closed, None while it is closed.
     """
 
     def __init__(self, destination: str, *, timeout_s: float, attempts: int, failures_max: int) -> None:
@@ -86,7 +86,7 @@ class Breaker:
 
     @property
     def troubled(self) -> bool:
-        """Whether an answer would change anything."""
+        """Whether an answer would change its state."""
         return self._failures > 0 or self.state is not BreakerState.CLOSED
 
     def allows(self) -> bool:
@@ -97,7 +97,7 @@ class Breaker:
         return self.state is BreakerState.CLOSED
 
     def ended(self, error: RequestError | None, now: float) -> None:
-        """Note the end of a request: any answer, an error of the service too, shows that it is there."""
+        """Note the end of a request: any answer, an error of the service too, shows that the service is reachable."""
         if not isinstance(error, Timeout):
             self.state, self.opened, self._failures, self._probing = BreakerState.CLOSED, None, 0, False
             return

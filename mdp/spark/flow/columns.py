@@ -22,16 +22,16 @@ _COMPUTED = "_mdp_request_"
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A frame with everything that requests need."""
+    """DataFrame with all columns that requests need."""
 
     df: DataFrame  # the columns of the job's frame, then those that are computed for requests
     request: tuple[str, ...]  # columns that become the request, in this frame
-    names: tuple[str, ...]  # what they are called in a table
+    names: tuple[str, ...]  # their names in a table
     key: str | None  # column with the key
 
 
 def project(df: DataFrame, request: Sequence[str | Column], key: str | Column | None) -> Projection:
-    """Find columns, and add those that are expressions or fields of structs; raises ValueError for what there is not."""
+    """Find columns, and add those that are expressions or fields of structs; raises ValueError if one does not exist."""
     missing: list[str] = []
     computed: list[Column] = []
 

@@ -1,4 +1,4 @@
-"""Rows that are asked about once, however many actions and stages read them."""
+"""Rows that are dispatched once, however many actions and stages read them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CACHE = "cache"
 
 
 def materialized(answered: DataFrame, where: str | None) -> DataFrame:
-    """Return the rows as they are, kept, or written and read again.
+    """Return the rows unchanged, cached, or written and read again.
 
     Args:
         answered: the rows.
-        where: None for as they are; "cache" for kept by Spark; else a path that does not exist, written as Parquet.
+        where: None for unchanged; "cache" for Spark's cache; else the path of a new Parquet directory.
 
     Raises:
         ValueError: a stream, which has no end.

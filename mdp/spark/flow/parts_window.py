@@ -56,12 +56,12 @@ class PartsWindow:
         return first
 
     def take(self) -> list[Outcome]:
-        """Return the outcomes of the requests that have ended since the last call; raises what is no outcome."""
+        """Return the outcomes of the requests that have ended since the last call; raises any other error."""
         ended, self._ended = self._ended, []
         return [task.result() for task in ended]
 
     async def withdraw(self) -> None:
-        """Cancel what has not ended."""
+        """Cancel the requests that have not ended."""
         given_up = list(self._open)
         for task in given_up:
             task.remove_done_callback(self._end)
@@ -92,6 +92,6 @@ class PartsWindow:
         except RequestError as failed:
             error = failed
         attempts = 1 if error is None else error.attempts
-        # Our workers end a reply in parts with one empty frame.
+        # Workers of this package end a reply in parts with one empty frame.
         complete = [] if parts == [[b""]] else parts
         return PartsOutcome(index, None, error, attempts, clock() - began, complete if error is None else None)

@@ -20,9 +20,9 @@ __all__ = ["BAD_ROW", "CHUNK_ROWS", "Answered", "DispatchFailed", "FailureLimit"
 
 # Rows per chunk. Smaller chunks cost more switches and make small batches, larger ones delay the first replies.
 CHUNK_ROWS = 2_000
-# Rows from which on a part of them is judged.
+# Minimum rows before a maximum part of failures applies.
 _RATE_ROWS_MIN = 100
-# Status of a row of which no request can be made.
+# Status of a row from which no request can be made.
 BAD_ROW = "BAD_ROW"
 
 
@@ -74,14 +74,14 @@ class Plan:
     on_error: str
     counts: Counts | None
     parts: bool = False
-    request_names: tuple[str, ...] = ()  # what the columns of `request` are called in tables; empty: as in `request`
-    width: int | None = None  # columns of the job's frame, None for all; those behind it are for requests only
+    request_names: tuple[str, ...] = ()  # names of the columns of `request` in tables; empty: as in `request`
+    width: int | None = None  # columns of the job's frame, None for all; the following ones are for requests only
     ends_at: float | None = None  # the deadline, seconds of the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Rows with their answers, and what is counted about them."""
+    """Rows with their answers, and their counts."""
 
     batch: pa.RecordBatch
     octets: int  # that were held for them

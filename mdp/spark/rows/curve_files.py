@@ -16,7 +16,7 @@ __all__ = ["CurveFiles"]
 
 @dataclass(frozen=True, slots=True)
 class CurveFiles:
-    """Paths of an executor's keys; one key of 40 Z85 characters a file, the secret one readable for its owner only.
+    """Paths of an executor's keys, each a file with 40 Z85 characters; only its owner may read the secret one.
 
     Attributes:
         secret: file with the client's secret key, as `zmtp keygen --secret-file` writes it; its public key follows from it.

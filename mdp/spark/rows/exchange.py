@@ -1,7 +1,7 @@
 """Requests of one partition: a bounded number and amount in flight, answers by row, retries when the broker is full.
 
 Runs inside the event loop, as one task per partition; per row it makes the answer only. Requests are sent in the order of the rows, and
-their answers are put into the rows' places in whatever order they come: a slow row delays no other.
+answers are put into the rows' places in the order in which they come: a slow row delays no other.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BUSY_WAITS_MAX = 20
 WINDOW_BYTES = 64 * 1024 * 1024
 # Memory of a small row in flight or waiting, beside its bytes: frames, key, request and answer are some Python objects each.
 ROW_BYTES = 512
-# Errors of a request of several rows that may be those of one of them, or of their number.
+# Errors of a request of several rows that may be caused by one of the rows, or by their number.
 _DIVISIBLE = (HandlerError, BadResult, TooLarge)
 # Interval of looking at connection and deadline while rows wait.
 CHECK_S = 0.25
@@ -75,7 +75,7 @@ class Flow:
 
     hungry: bool = True  # the exchange takes another chunk
     tight: bool = False  # half of the memory is used: answers should be taken before their chunk is finished
-    changed: threading.Event = field(default_factory=threading.Event)  # set when one of these was set, or a chunk finished
+    changed: threading.Event = field(default_factory=threading.Event)  # set when one of these has changed, or a chunk has finished
 
 
 # Places of answers that are missing, and of those that were taken.
@@ -149,7 +149,7 @@ class Exchange:
         window_bytes: maximum bytes of requests in flight and of answers that were not taken; one request is always in flight.
         parts: take replies part by part.
         wait: wait for a service that has no worker at the moment.
-        breaker: stops sending when nobody answers; shared by the exchanges of a process.
+        breaker: stops sending when no answers come; shared by the exchanges of a process.
         left_s: seconds until the job's deadline, None for none.
     """
 
@@ -201,7 +201,7 @@ class Exchange:
 
     @property
     def given_up(self) -> bool:
-        """Whether nothing is sent because nobody answers."""
+        """Whether nothing is sent because no answers come."""
         return self._breaker is not None and self._breaker.state is BreakerState.OPEN
 
     def release(self, octets: int) -> None:
@@ -256,7 +256,7 @@ class Exchange:
             self._settle(chunk, number, Answer(None, why.status, why.text, 0, 0.0))
 
     def _failed(self, error: Exception) -> None:
-        """Report an error of this program or its arguments to the partition, which must not wait for ever."""
+        """Report an error of this program or its arguments to the partition, which would otherwise wait for ever."""
         self._fault = error
         for chunk in self._fed:
             chunk.finished.set_exception(error)
@@ -287,7 +287,7 @@ class Exchange:
             self._in_flight.update(enumerate(rows, first))
 
     def _tell(self) -> None:
-        """Tell the partition what is wanted from it: chunks, or that it takes answers."""
+        """Tell the partition what to do: pass chunks, or take answers."""
         flow = self.flow
         tight = self._used > self._window_bytes // 2
         hungry = len(self._unsent) < self._window and self._used < self._window_bytes

@@ -38,7 +38,7 @@ _IDLE_CLIENTS_MAX = 4
 
 # Services of one client whose breakers are kept.
 _BREAKERS_MAX = 1000
-# Requests without answer in a row that open a breaker, if the window is smaller.
+# Consecutive requests without answer that open a breaker, if the window is smaller.
 _FAILURES_MIN = 16
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Destination:
     curve: CurveFiles | None = None  # files with CURVE keys, read where the client is made
 
     def rotated(self, number: int) -> Destination:
-        """Return the same with another broker first, the others behind it for when it is not there."""
+        """Return the same with another broker first, the others behind it in case it is not reachable."""
         brokers = (self.broker,) if isinstance(self.broker, str) else self.broker
         first = number % len(brokers)
         return replace(self, broker=(*brokers[first:], *brokers[:first]))
@@ -107,7 +107,7 @@ class SharedClient:
 
 
 class Passage:
-    """Way of a partition to its exchange, which is on another thread; a call passes a chunk without waiting."""
+    """Interface of a partition to its exchange, which is on another thread; a call passes a chunk without waiting."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
         self._loop = loop

@@ -17,7 +17,7 @@ BATCHES_IN_FLIGHT = 16
 
 
 class DispatchOptions(TypedDict, total=False):
-    """Further keyword arguments of `dispatch`, for type checkers; `Bounds` says what they mean."""
+    """Further keyword arguments of `dispatch`, for type checkers; `Bounds` describes them."""
 
     window: int
     window_bytes: int
@@ -50,14 +50,14 @@ class Bounds:
             take tables is asked row by row, which is logged.
         batch_bytes: maximum bytes of such a request; it then has fewer rows, one at least.
         batch_ms: milliseconds after which rows are sent though they are fewer than `batch`, as a stream without much traffic needs; None:
-            batches are the same when a task runs again, and are answered from what broker or store remember.
+            batches are the same when a task runs again, and are answered from the replies that broker or store keep.
         max_failures: rows of a partition without reply after which the job fails; below 1 the part of its rows, judged from the
             hundredth row on; None for any number.
         deadline: seconds from the call of `dispatch`, after which rows are not sent or waited for any longer: DEADLINE_EXCEEDED.
-        key_scope: "job": the same key in another job is another request; "service": it is the same request in all jobs, as the number of
-            an order is, and a service that was corrected gives the answers it gave before.
-        brokers: of several brokers, "failover": the first that is there; "hash": partitions are spread over them by their numbers, and the
-            next one is asked when one is not there. A task that runs again asks the broker it asked before.
+        key_scope: "job": the same key in another job is another request; "service": it is the same request in all jobs, such as the
+            number of an order; a corrected service then still gives its old answers.
+        brokers: of several brokers, "failover": the first reachable one; "hash": partitions are spread over them by their numbers, and the
+            next one is used if a broker is not reachable. A task that runs again uses the same broker as before.
 
     Raises:
         ValueError: one is out of range.

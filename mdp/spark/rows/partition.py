@@ -83,7 +83,7 @@ class SingleRows:
 
     Args:
         plan: the job.
-        keys: of the partition.
+        keys: request keys of the partition.
         partition: its number.
     """
 
@@ -96,7 +96,7 @@ class SingleRows:
 
     @property
     def held(self) -> int:
-        """Number of chunks whose answers were not taken."""
+        """Number of chunks whose answers were not all taken."""
         return len(self._held)
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
@@ -110,7 +110,7 @@ class SingleRows:
     def next_answers(self, passage: Passage) -> Answered | None:
         """Return rows with their answers, None if there are none yet.
 
-        Rows of a finished chunk, of any when memory is needed.
+        These are rows of a finished chunk, or of any chunk when memory is needed.
         """
         ordered = self._plan.bounds.ordered
         for one in list(self._held)[: 1 if ordered else None]:

@@ -1,4 +1,4 @@
-"""Values of replies as values of columns: what does not fit is refused, never cut. Pure.
+"""Values of replies as values of columns: a value that does not fit is refused, never truncated. Pure.
 
     column                  values that fit, null beside them
     boolean                 true, false
@@ -14,7 +14,7 @@
     map                     a map, or an array of pairs; each key once
     struct                  a map by the names of the fields, or an array in their order
 
-The text forms are those of requests (`row_frames`), so that what a service gets it can give back.
+The text forms are those of requests (`row_frames`), so that a service can return what it gets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fitted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _fit_of(kind: pa.DataType) -> tuple[frozenset[type], Fit]:
-    """Return the Python types that Arrow converts without loss, and what makes such a value of others."""
+    """Return the Python types that Arrow converts without loss, and the function that converts other values."""
     types = pa.types
     if types.is_list(kind):
         return _NULL, _list_fit(kind)
@@ -138,7 +138,7 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bytes | bytearray):
-        return value.decode()  # an error of it is a ValueError too
+        return value.decode()  # a decoding error is a ValueError too
     raise _refuse(value, "text")
 
 
@@ -236,7 +236,7 @@ def _items(value: Any) -> list[Any]:
 
 
 _NULL = frozenset({_NOTHING})
-# Test of a type, Python types that need no change, and what makes one of others.
+# Test of a type, Python types that need no change, and the function that converts others.
 _ATOMIC: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type], Fit], ...] = (
     (pa.types.is_boolean, frozenset({bool, _NOTHING}), _flag),
     (pa.types.is_integer, frozenset({int, _NOTHING}), _whole),
