@@ -117,6 +117,7 @@ PAIR = (
 )
 RUNNERS = (
     "tests/mdp/worker/test_runners.py",
+    "tests/mdp/worker/test_runner_parts.py",
     "tests/mdp/worker/test_runner_accounts.py",
     "tests/mdp/worker/test_runner_ends.py",
     "tests/mdp/worker/test_runner_lives.py",
