@@ -1,18 +1,13 @@
-"""Borrowing: brokers' machines joined back to back, and every way a peer can fail."""
+"""Borrowing: a broker's machine with scripted peers, and every way a peer can fail."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from core.zmtp.decoder import Encoded, decode_frames
 from core.zmtp.limits import PeerLimits
-from mdp.broker.dispatcher import Dispatcher
-from mdp.broker.limits import BrokerOptions
 from mdp.broker.requests.invariants import check_invariants
 from mdp.cluster.lending import LendingMachine, SendToPeer
 from mdp.wire.commands import (
@@ -26,62 +21,10 @@ from mdp.wire.commands import (
     WORKER_HEARTBEAT_03,
     WORKER_READY_03,
 )
-from mdp.wire.lending import LENDING_SERVICE, decode_offer, encode_offer, extend_via, via_of
+from mdp.wire.lending import LENDING_SERVICE, decode_offer, extend_via, via_of
 from mdp.wire.options import OPTIONS_BYTES_MAX, encode_options
-from tests.scenes.mdp_dispatcher import batch, decoded
-
-if TYPE_CHECKING:
-    from mdp.broker.requests.request_ends import Output
-
-B = "tcp://b:5555"
-C = "tcp://c:5555"
-
-
-def offer_of(machine: Dispatcher, limit_bytes: int) -> list[bytes]:
-    return encode_offer(machine.directory.name, machine.directory.capacities(), limit_bytes)
-
-
-def plain(messages: list[list[bytes]]) -> list[list[bytes]]:
-    return [[*message[:-1], *decode_frames(message[-1])] if isinstance(message[-1], Encoded) else message for message in messages]
-
-
-class Scene:
-    """A broker's machine with a lending machine; the test plays the peers."""
-
-    def __init__(self, *, hops_max: int = 1, name: bytes = b"A", **limits: Any) -> None:
-        self.machine = Dispatcher(BrokerOptions(**limits), first_number=1)
-        self.lending = LendingMachine(self.machine, name, hops_max=hops_max)
-        self.now = 0.0
-
-    def say(self, peer: bytes, *frames: bytes) -> list[list[bytes]]:
-        """A client or worker says something; what leaves on the socket."""
-        return self.out(self.machine.receive(batch(peer, frames), self.now))
-
-    def out(self, out: Output) -> list[list[bytes]]:
-        to_peers = self.lending.take_for_peers(out)
-        self.to_peers = [*to_peers, *self.lending.balance(self.now)]
-        more = self.machine.take_output()
-        self.to_peers += self.lending.take_for_peers(more)
-        return [*decoded(out), *decoded(more)]
-
-    def offer(self, link: str, name: bytes = b"B", **services: int) -> list[list[bytes]]:
-        self.lending.on_query_sent(link)
-        body = [b"200", name, msgpack.packb({key.encode(): count for key, count in services.items()})]
-        return self.out(self.lending.on_offer(link, body, self.now))
-
-    def ask(self, number: int, service: bytes = b"echo", options: bytes = b"", client: bytes = b"client") -> list[list[bytes]]:
-        return self.say(client, CLIENT_REQUEST_03 + number.to_bytes(8, "big"), service, options, b"body")
-
-    def answer(self, link: str, lent: SendToPeer, command: bytes, *body: bytes) -> list[list[bytes]]:
-        return self.out(self.lending.on_answers(link, [[command + lent.frames[0][7:], *body]], self.now))
-
-    def lent(self) -> SendToPeer:
-        (one,) = self.to_peers
-        return one
-
-
-def reply(number: int, *body: bytes) -> list[bytes]:
-    return [b"client", CLIENT_FINAL_03 + number.to_bytes(8, "big"), *body]
+from tests.scenes.mdp_dispatcher import decoded
+from tests.scenes.mdp_lending import B, C, Scene, offer_of, plain, reply
 
 
 def test_a_request_without_a_free_worker_here_is_lent() -> None:
@@ -477,80 +420,6 @@ def test_an_offer_is_truncated_where_it_gets_too_large() -> None:
     answer = decode_offer([b"200", *offer_of(scene.machine, 100)])
     assert answer is not None
     assert len(answer[1]) == 5
-
-
-# ------------------------------------------------------------------------------------------------------------- back to back
-
-
-class Pair:
-    """Two brokers that borrow of each other, joined without sockets, and a worker at each when the test says so."""
-
-    def __init__(self) -> None:
-        self.sides = {name: Scene(name=name, deliveries_max=1000) for name in (b"A", b"B")}
-        self.waiting: set[tuple[bytes, int]] = set()
-        self.held: dict[bytes, list[list[bytes]]] = {b"A": [], b"B": []}
-        self.up = {b"A": True, b"B": True}  # whether A's, B's link to the other stands
-        self.number = 0
-
-    def run(self, name: bytes, messages: list[list[bytes]]) -> None:
-        side, other = self.sides[name], b"B" if name == b"A" else b"A"
-        to_peers, side.to_peers = side.to_peers, []
-        for frames in messages:
-            if frames[0] == b"worker":
-                if frames[1][:7] == b"MDPW03\x02":
-                    self.held[name].append(frames)
-            elif frames[0] == b"client":
-                assert frames[1][:7] == CLIENT_FINAL_03, frames
-                self.waiting.remove((name, int.from_bytes(frames[1][7:], "big")))  # KeyError: a second reply
-            elif self.up[other]:  # the link of the other broker, a client of ours
-                self.run(other, self.sides[other].out(self.sides[other].lending.on_answers("peer", [frames[1:]], 0.0)))
-        for one in to_peers:
-            frames = plain([one.frames])[0]
-            self.run(other, self.sides[other].say(b"link", *frames))
-
-    def step(self, verb: str, name: bytes) -> None:
-        side, other = self.sides[name], b"B" if name == b"A" else b"A"
-        match verb:
-            case "ask":
-                self.number += 1
-                self.waiting.add((name, self.number))
-                self.run(name, side.ask(self.number, options=encode_options({"wait": True})))
-            case "worker":
-                self.held[name].clear()
-                self.run(name, side.out(side.machine.peer_lost(b"worker", 0.0)))
-                self.run(name, side.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 2})))
-            case "work" if self.held[name]:
-                frames = self.held[name].pop(0)
-                self.run(name, side.say(b"worker", WORKER_FINAL_03 + frames[1][7:], b"done"))
-            case "offer" if self.up[name]:
-                offer = offer_of(self.sides[other].machine, 1000)
-                side.lending.on_query_sent("peer")
-                self.run(name, side.out(side.lending.on_offer("peer", [b"200", *offer], 0.0)))
-            case "cut":
-                self.up[name] = False
-                self.run(name, side.out(side.lending.on_peer_lost("peer", 0.0)))
-                self.run(other, self.sides[other].out(self.sides[other].machine.peer_lost(b"link", 0.0)))
-            case "join":
-                self.up[name] = True
-
-
-VERBS = st.tuples(st.sampled_from(["ask", "worker", "work", "offer", "cut", "join"]), st.sampled_from([b"A", b"B"]))
-
-
-@given(st.lists(VERBS, max_size=40))
-def test_two_brokers_that_borrow_of_each_other_lose_nothing(steps: list[tuple[str, bytes]]) -> None:
-    """Whatever happens in whatever order, every request is answered once, by a worker somewhere."""
-    pair = Pair()
-    for verb, name in steps:
-        pair.step(verb, name)
-    for name in pair.sides:
-        pair.step("cut", name)
-    for name in pair.sides:
-        pair.step("worker", name)
-        while pair.held[name]:
-            pair.step("work", name)
-    assert not pair.waiting
-    assert all(side.machine.idle for side in pair.sides.values())
 
 
 def test_lending_is_queried_like_any_mmi() -> None:
