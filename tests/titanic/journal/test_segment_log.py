@@ -4,58 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.scenes.titanic_disk import ToldDisk
-from titanic.errors import JournalError, MirrorAway, StoreFull, StoreLocked, Wounded
+from tests.scenes.titanic_segments import (
+    CAPACITY,
+    RESERVE,
+    ROOM,
+    SIZE,
+    STORE,
+    WRITTEN_MANIFEST,
+    drafts,
+    failing,
+    manifest_written,
+    opened,
+    without_details,
+)
+from titanic.errors import JournalError, StoreLocked, Wounded
 from titanic.journal.manifest import Accepted, Manifest
 from titanic.journal.ownership import MARK_NAME
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, RecordKind, record_size
+from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, record_size
 from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.compaction import compact_segment
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
-
-if TYPE_CHECKING:
-    from titanic.journal.record import Draft
-
-STORE = bytes(range(16))
-CAPACITY = 1024
-RESERVE = 512
-BODY = 104  # of a record that takes 152 octets; six fit into a segment with the room behind them to the octet
-SIZE = record_size(BODY)
-ROOM = CAPACITY - HEADER_BYTES - ROOM_BYTES
-
-
-def opened(disk: ToldDisk | None = None, **options: int) -> tuple[SegmentLog, ToldDisk, RequestIndex]:
-    """Open a log, and forget what was done for that."""
-    disk = disk or ToldDisk()
-    index = RequestIndex(Limits())
-    log = SegmentLog.open(disk, LogOptions(**{"segment_bytes": CAPACITY, "reserve_bytes": RESERVE} | options), index, store=STORE)
-    disk.taken()
-    return log, disk, index
-
-
-def drafts(count: int = 1, size: int = BODY) -> list[Draft]:
-    # CLOSEs: they may be moved whatever else there is.
-    return [(RecordKind.CLOSE, bytes(16), bytes(26) + bytes(size - 26)) for _ in range(count)]
-
-
-def manifest_written(log: SegmentLog, disk: ToldDisk) -> bool:
-    """Tell whether the manifest lists the segments that the log knows."""
-    return Manifest.decode(disk.survivors()["manifest"], "manifest").spans == tuple(log.spans.values())
-
-
-WRITTEN_MANIFEST = ["name manifest", "sync directory"]
-
-
-def without_details(done: list[str]) -> list[str]:
-    """Leave out how a whole file is replaced: `test_recovery` and the crash tests look at that."""
-    return [
-        what for what in done if not what.startswith(("create manifest", "write manifest", "sync manifest", "close manifest", "create "))
-    ]
 
 
 def test_a_new_store_has_a_segment_of_its_size_and_a_reserve() -> None:
@@ -215,10 +188,6 @@ def test_a_segment_made_longer_is_full_at_its_own_end() -> None:
     assert log.commit(drafts(1)).segment == 2
 
 
-def failing(disk: ToldDisk, what: str, error: int, times: int = 1) -> None:
-    disk.fails[what] = (error, times)
-
-
 def test_an_error_while_a_segment_is_made_longer_ends_it() -> None:
     """S5: its state is unknown."""
     for what in (f"preallocate 1 {CAPACITY + 8}", "sync 1"):
@@ -364,175 +333,6 @@ def test_a_segment_that_cannot_be_made_leaves_the_old_one_as_it_is() -> None:
     assert log.commit(drafts(1)).segment == 2
     assert log.failures == 0  # nothing of the store was hurt
     assert f"truncate 1 {HEADER_BYTES + 6 * SIZE}" in disk.taken()
-
-
-FULL_ERRORS = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS]
-
-
-@pytest.mark.parametrize("error", FULL_ERRORS, ids=errno.errorcode.get)
-def test_a_full_disk_gives_the_reserve_back_refuses_requests_and_takes_what_ends_them(error: int) -> None:
-    """S6."""
-    log, disk, _ = opened()
-    log.commit(drafts(6))
-    failing(disk, f"preallocate 2 {CAPACITY}", error)
-    disk.taken()
-    with pytest.raises(StoreFull, match="disk"):
-        log.commit(drafts(1))
-    assert without_details(disk.taken())[-2:] == ["unlink reserve", "sync directory"]
-    assert (log.full, log.failures, log.wounded, log.next) == (True, 0, None, 7)
-    with pytest.raises(StoreFull):
-        log.commit(drafts(1))
-    assert disk.taken() == []
-    assert log.commit(drafts(1), essential=True) == (2, [HEADER_BYTES], [SIZE])
-    assert log.size_of(2) == max(RESERVE // 4, HEADER_BYTES + SIZE + ROOM_BYTES)
-    assert log.commit(drafts(1, 26), essential=True).segment == 3
-    assert log.size_of(3) == max(RESERVE // 4, HEADER_BYTES + record_size(26) + ROOM_BYTES)
-
-
-def test_a_segment_on_a_full_disk_is_a_part_of_the_reserve() -> None:
-    log, disk, _ = opened(reserve_bytes=2400)
-    log.commit(drafts(6))
-    failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
-    log.commit(drafts(1), essential=True)
-    assert (log.full, log.size_of(2)) == (True, 600)
-
-
-def test_a_disk_too_full_for_records_that_end_requests_is_reported_as_full() -> None:
-    log, disk, _ = opened()
-    log.commit(drafts(6))
-    failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
-    failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + ROOM_BYTES}", errno.ENOSPC)
-    with pytest.raises(StoreFull, match="disk"):
-        log.commit(drafts(1), essential=True)
-    assert (log.full, log.wounded) == (True, None)
-    assert log.commit(drafts(1), essential=True).segment == 2
-
-
-def test_a_reserve_that_cannot_be_given_back_is_counted() -> None:
-    log, disk, _ = opened()
-    log.commit(drafts(6))
-    failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
-    failing(disk, "unlink reserve", errno.EROFS)
-    with pytest.raises(StoreFull):
-        log.commit(drafts(1))
-    assert (log.failures, log.full) == (1, True)
-
-
-def full(segment_left: int = 0) -> tuple[SegmentLog, ToldDisk]:
-    """Return a log whose disk was full and has space again."""
-    log, disk, _ = opened()
-    log.commit(drafts(6 - segment_left))
-    failing(
-        disk, f"write 1 {HEADER_BYTES + (6 - segment_left) * SIZE}+{SIZE}" if segment_left else f"preallocate 2 {CAPACITY}", errno.ENOSPC
-    )
-    with pytest.raises(StoreFull):
-        log.commit(drafts(1))
-    disk.taken()
-    return log, disk
-
-
-def test_a_full_store_resumes_with_its_reserve_and_a_whole_segment() -> None:
-    log, disk = full()
-    assert log.resume()
-    assert (log.full, log.number, log.size_of(2), len(disk.survivors()["reserve"])) == (False, 2, CAPACITY, RESERVE)
-    assert disk.handles_open == 1
-    disk.taken()
-    assert log.resume()
-    assert disk.taken() == []  # nothing to be done
-    assert log.commit(drafts(1)).segment == 2
-
-
-def test_a_full_store_that_is_closed_while_its_mirror_is_away_stays_full() -> None:
-    """The writer thread tries to resume until it ends; it must not fail there."""
-    log, disk = full()
-
-    def away(call: str) -> None:
-        if call.startswith("sync"):
-            raise MirrorAway("the store was closed while it waited for its mirror")
-
-    told, disk.before = disk.before, away
-    assert not log.resume()
-    assert log.full
-    disk.before = told
-    assert log.resume()
-    assert log.commit(drafts(1)).segment == log.number
-
-
-@pytest.mark.parametrize(("used", "stays"), [(CAPACITY // 2, True), (CAPACITY // 2 + 8, False)])
-def test_a_segment_with_half_its_room_is_gone_on_with(used: int, stays: bool) -> None:
-    log, disk, _ = opened()
-    log.commit(drafts(1, used - HEADER_BYTES - 48))
-    failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
-    with pytest.raises(StoreFull):
-        log.commit(drafts(1, 600))
-    assert log.resume()
-    assert log.number == (1 if stays else 2)
-
-
-def test_a_segment_that_failed_is_not_gone_on_with() -> None:
-    log, _ = full(segment_left=5)
-    assert log.resume()
-    assert (log.number, log.full) == (2, False)
-
-
-@pytest.mark.parametrize("what", [f"preallocate reserve {RESERVE}", f"preallocate 2 {CAPACITY}"])
-def test_a_store_stays_full_as_long_as_either_is_missing(what: str) -> None:
-    log, disk = full()
-    failing(disk, what, errno.ENOSPC)
-    assert not log.resume()
-    assert (log.full, "reserve" in disk.names(), disk.handles_open) == (True, False, 1)
-    assert log.resume()
-    assert len(disk.survivors()["reserve"]) == RESERVE
-
-
-def test_a_wounded_store_does_not_resume() -> None:
-    log, disk = full()
-    failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + ROOM_BYTES}", errno.EIO, 2)
-    with pytest.raises(Wounded):
-        log.commit(drafts(1), essential=True)
-    disk.taken()
-    assert not log.resume()
-    assert disk.taken() == []
-
-
-def test_a_store_comes_up_on_a_full_disk_with_what_the_reserve_gives_back() -> None:
-    for reserve, size in ((RESERVE, RESERVE // 2), (4 * CAPACITY, CAPACITY)):
-        log, disk, _ = opened(reserve_bytes=reserve)
-        log.commit(drafts(1))
-        log.close()
-        again = ToldDisk(disk.survivors())
-        failing(again, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
-        failing(again, f"preallocate reserve {reserve}", errno.ENOSPC)
-        log = SegmentLog.open(again, LogOptions(segment_bytes=CAPACITY, reserve_bytes=reserve), RequestIndex(Limits()), store=STORE)
-        done = again.taken()
-        at = done.index("unlink reserve")
-        assert done[at + 1] == "sync directory"
-        assert (log.full, log.size_of(2), log.records) == (True, size, 1)
-        assert f"preallocate 2 {size}" in done[at:]
-
-
-@pytest.mark.parametrize(("error", "reserve"), [(errno.EIO, RESERVE), (errno.ENOSPC, 0)])
-def test_a_store_that_has_nothing_to_give_back_or_another_trouble_stays_down(error: int, reserve: int) -> None:
-    log, disk, _ = opened(reserve_bytes=reserve)
-    log.close()
-    again = ToldDisk(disk.survivors())
-    failing(again, f"preallocate 2 {CAPACITY}", error)
-    with pytest.raises(OSError, match=os.strerror(error)):
-        opened(again, reserve_bytes=reserve)
-    assert not again.locked
-    assert ("reserve" in again.names()) == bool(reserve)
-
-
-def test_a_reserve_that_does_not_fit_makes_a_store_full_and_another_error_stops_it() -> None:
-    disk = ToldDisk()
-    failing(disk, f"preallocate reserve {RESERVE}", errno.ENOSPC)
-    log, disk, _ = opened(disk)
-    assert (log.full, "reserve" in disk.names(), disk.handles_open) == (True, False, 1)
-    disk = ToldDisk()
-    failing(disk, f"preallocate reserve {RESERVE}", errno.EIO)
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        opened(disk)
-    assert not disk.locked
 
 
 def test_a_checkpoint_is_in_place_when_its_name_is_synced() -> None:
