@@ -16,7 +16,7 @@ import pytest
 from mdp.request import Request
 from mdp.worker.handler import HandlerKind
 from mdp.worker.runners import FRAME_OVERHEAD_BYTES, SLICE_S
-from tests.mdp.worker.test_runner_rules import staged, turns, until
+from tests.scenes.mdp_runner_ledger import staged, turns, until
 from tests.scenes.mdp_runners import Stage
 
 if TYPE_CHECKING:
