@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from core.net.os_sockets import descriptor
 
@@ -100,6 +100,6 @@ def read_rest(transport: asyncio.Transport, ahead: ReadAhead) -> None:
                 room[:count] = data[:count]
                 protocol.buffer_updated(count)
                 data = data[count:]
-            elif isinstance(protocol, asyncio.Protocol):
-                protocol.data_received(data)
+            else:  # a session, which is no subclass of `asyncio.Protocol`
+                cast("asyncio.Protocol", protocol).data_received(data)
                 data = b""
