@@ -153,6 +153,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     ),
     "mdp/client/requester.py": (
         "tests/mdp/client/test_requester.py",
+        "tests/mdp/client/test_requester_time.py",
         "tests/mdp/client/test_requester_last_attempts.py",
         "tests/mdp/client/test_requester_model.py",
         "tests/mdp/client/test_requester_walks.py",

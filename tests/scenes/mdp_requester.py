@@ -8,8 +8,9 @@ from core.zmtp.decoder import Decoder, Encoded, encode_message
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
+from mdp.wire.commands import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_PARTIAL_03
 
-__all__ = ["ECHO", "as_octets", "connected", "requester", "sent"]
+__all__ = ["ECHO", "as_octets", "connected", "error", "final", "partial", "requester", "sent", "submit"]
 
 ECHO = Call("echo", timeout_s=1.0, attempts=3)
 
@@ -43,3 +44,21 @@ def sent(machine: Requester[PendingRequest]) -> list[list[bytes]]:
             frames += item.frames() if isinstance(item, Encoded) else [item]
         messages.append(frames)
     return messages
+
+
+def submit(machine: Requester[PendingRequest], *body: bytes, call: Call = ECHO, now: float = 0.0) -> PendingRequest:
+    pending = PendingRequest(call, body or (b"x",))
+    machine.submit(pending, now)
+    return pending
+
+
+def final(pending: PendingRequest, *body: bytes) -> list[bytes]:
+    return [CLIENT_FINAL_03 + pending.id, *(body or (b"reply",))]
+
+
+def partial(pending: PendingRequest, *body: bytes) -> list[bytes]:
+    return [CLIENT_PARTIAL_03 + pending.id, *body]
+
+
+def error(pending: PendingRequest, code: bytes, text: bytes = b"") -> list[bytes]:
+    return [CLIENT_ERROR_03 + pending.id, code, text]
