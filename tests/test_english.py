@@ -26,7 +26,7 @@ TESTS = ("tests", "tests/core/zmtp", "tests/core/sockets", "tests/mdp/broker", "
 TREES = (*PACKAGES, *TESTS, "benchmarks", "examples", "deploy")
 # Texts with forbidden words, and first lines that are no first lines, which a tree still has: these numbers only go down.
 LEFT = {
-    "mdp": (130, 81),
+    "mdp": (1, 0),
 }
 OCTETS_LEFT = 16  # error texts of `core`, `mdp` and `freelance`
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "specs", "benchmarks", "examples", "deploy")

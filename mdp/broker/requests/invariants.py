@@ -176,13 +176,13 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
         more, octets = _check_lane(service, lane, lane, places)
         stand, size = stand + more, size + octets
         if lane.waiting != len(places) - waited:
-            _broken(f"a lane of {service.name!r} counts {lane.waiting} requests, {len(places) - waited} wait in it")
+            _broken(f"a client's part of the queue of {service.name!r} counts {lane.waiting} requests, {len(places) - waited} wait in it")
     count = len(places) - before
     if queue.count != count or queue.size != size or queue._dead != stand - count:
         counted = f"{queue.count} requests, {queue.size} octets, {queue._dead} that left"
         _broken(f"the queue of {service.name!r} counts {counted}; there are {count}, {size}, {stand - count}")
     if len(queue._turn) != len(queue._lanes) or not queue._lanes.keys() >= set(queue._turn):
-        _broken(f"the clients whose turn it is at {service.name!r} are not those that have a lane")
+        _broken(f"the clients whose turn it is at {service.name!r} are not those that have requests in its queue")
     if count > lost:
         free = sum(worker.line is not None for worker in service.workers.values())
         if free:
@@ -200,7 +200,7 @@ def _check_lane(service: Service, lane: Collection[Request], of: Lane | None, pl
             if request.state is not _QUEUED or request.worker is not None or request.service is not service:
                 _broken(f"stands in the queue of {service.name!r}", request)
             if request.lane is not of:
-                _broken("is counted in another lane than the one it stands in", request)
+                _broken("is counted for another client than that of its place", request)
             places.add(request)
             size += len(request.tail)
     return len(lane), size

@@ -1,7 +1,4 @@
-"""The records of the broker: requests, the queue of a service, workers, services.
-
-Pure, and without decisions about the protocol: the dispatcher makes those, and reads and writes the slots itself.
-"""
+"""Records of the broker: requests, queues, workers, services; the dispatcher decides, and reads and writes their slots."""
 
 from __future__ import annotations
 
