@@ -34,11 +34,12 @@ OF_PATHS = frozenset(
 OF_MODULES = frozenset("shutil tempfile tomllib sqlite3".split())
 AT_THE_START = "once, before the program serves"
 NO_DISK = "asks a terminal or makes a directory of its own"
-OWN_JOB = "runs in a worker that has nothing else to do"
+OWN_JOB = "runs in a worker or a command that has nothing else to do"
 # "file function" -> why it may.
 ALLOWED = {
     "core/daemon/http.py serve_page": AT_THE_START,
     "mdp/commands/broker_options.py _observe": AT_THE_START,
+    "mdp/commands/events.py _follow": OWN_JOB,
     "mdp/commands/top.py top.talk": NO_DISK,
     "mdp/spark/demo/nearest.py nearest": OWN_JOB,
     "peering/simulation.py simulate": NO_DISK,

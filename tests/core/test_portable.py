@@ -13,8 +13,8 @@ import core
 from tests.test_architecture import MODULES
 
 ROOT = Path(__file__).parents[2]
-# Their modules are imported by nothing but their own commands, which need an extra.
-EXTRAS = ("mdp.spark", "titanic.spark")
+# Their modules are imported by nothing but their own commands and services, which need an extra.
+EXTRAS = ("mdp.batch", "mdp.spark", "titanic.spark")
 HIDE = """
 import asyncio, importlib, importlib.abc, os, signal, socket, subprocess, sys
 import aiofiles, click, msgpack, nacl  # what they need themselves is theirs

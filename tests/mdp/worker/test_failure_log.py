@@ -32,7 +32,7 @@ async def breaks(what: str) -> str:
 
 @mdp.service("refuses")
 async def refuses(what: str) -> str:
-    raise mdp.HandlerError(code="SOLD_OUT", text=f"no {what} left")
+    raise mdp.HandlerError(code="NOT_IN_STOCK", text=f"no {what} left")
 
 
 @mdp.service("lies")
@@ -62,10 +62,10 @@ async def test_an_error_of_the_caller_is_logged_as_info(caplog: pytest.LogCaptur
             with pytest.raises(mdp.HandlerError) as refused:
                 await local.client.call("refuses", "tea")
             counters = local.workers[1].runner_counters
-    assert (refused.value.code, refused.value.text) == ("SOLD_OUT", "no tea left")
+    assert (refused.value.code, refused.value.text) == ("NOT_IN_STOCK", "no tea left")
     assert lines(caplog, logging.ERROR) == lines(caplog, logging.WARNING) == []
     assert f"breaks: arguments of a caller do not fit breaks: BAD_ARGUMENTS: {wrong.value.text}" in caplog.text
-    assert "refuses: refuses refused a caller: SOLD_OUT: no tea left" in caplog.text
+    assert "refuses: refuses refused a caller: NOT_IN_STOCK: no tea left" in caplog.text
     assert "Traceback" not in caplog.text
     assert (counters.errors, counters.refusals) == (1, 1)
 
@@ -81,13 +81,13 @@ async def test_an_error_of_the_author_is_logged_as_error(caplog: pytest.LogCaptu
 
 async def test_a_text_may_be_given_as_to_any_exception(caplog: pytest.LogCaptureFixture) -> None:
     async def refuses(request: Request) -> bytes:
-        raise mdp.HandlerError("no tea left", code="SOLD_OUT")
+        raise mdp.HandlerError("no tea left", code="NOT_IN_STOCK")
 
     async with mdp.testing.broker() as local:
         await local.add_worker("tea", refuses)
         with caplog.at_level(logging.INFO, LOG), pytest.raises(mdp.HandlerError) as caught:
             await local.client.request("tea", b"x")
-    assert (caught.value.service, caught.value.code, caught.value.text) == ("tea", "SOLD_OUT", "no tea left")
+    assert (caught.value.service, caught.value.code, caught.value.text) == ("tea", "NOT_IN_STOCK", "no tea left")
     assert lines(caplog, logging.ERROR) == []
 
 
@@ -100,7 +100,7 @@ async def test_an_error_of_another_worker_that_a_handler_did_not_expect_is_its_o
         worker = await local.add_worker("asks", asks)
         with caplog.at_level(logging.INFO, LOG), pytest.raises(mdp.HandlerError) as caught:
             await local.client.request("asks", b"x")
-        assert (caught.value.code, caught.value.text) == ("SOLD_OUT", "no tea left")
+        assert (caught.value.code, caught.value.text) == ("NOT_IN_STOCK", "no tea left")
         assert worker.runner_counters.refusals == 0
     (line,) = lines(caplog, logging.ERROR)
     assert "asks failed with HandlerError: refuses: the handler failed" in line
