@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import inspect as shapes
 
-from core.machine.bounded_msgpack import BadMsgpack, check, unpack
+from core.machine.bounded_msgpack import BadMsgpack, check, uncollected, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,9 @@ __all__ = ["NEEDED_AT_RUN_TIME", "Schema", "SchemaRegistry", "TypeMismatch", "co
 # Arrays and maps in a call or result: they take some hundred times the time and memory of their bytes. So many are free, and each further
 # one needs so many bytes: 64 KiB of empty arrays are refused, 64 KiB of pairs of numbers are not.
 CONTAINERS_FREE: Final = 20_000
+# The same where an annotation contains `Any` or itself, so that a peer chooses what is made: 64 KiB of any kind cost at most some three
+# times what 64 KiB of records cost.
+CONTAINERS_FREE_ANY: Final = 4_000
 BYTES_PER_CONTAINER: Final = 8
 # Bytes before the kind of an extension type: of 4 and 8 bytes, and the length of one of 12.
 _BEFORE_KIND: Final = (0xD6, 0xD7, 12)
@@ -78,9 +81,9 @@ class TypeMismatch(ValueError):
         return (f"${self.place}: " if self.place else "") + self.problem
 
 
-def containers_max(size_bytes: int) -> int:
+def containers_max(size_bytes: int, free: int = CONTAINERS_FREE) -> int:
     """Return how many arrays and maps a message of so many bytes may contain."""
-    return CONTAINERS_FREE + size_bytes // BYTES_PER_CONTAINER
+    return free + size_bytes // BYTES_PER_CONTAINER
 
 
 # ------------------------------------------------------------------------------------------------------------------- packing
@@ -174,11 +177,11 @@ class Schema:
 
     def unpack(self, octets: bytes) -> Any:
         """Return the value of a peer's bytes; raises TypeMismatch if they are not one of this type."""
-        most = containers_max(len(octets))
+        most = containers_max(len(octets), CONTAINERS_FREE_ANY if self._is_deep else CONTAINERS_FREE)
         try:
             if not self._is_deep and not (self._has_times and _may_have_times(octets)):
                 check(octets, most)
-                return self._decoder.decode(octets)
+                return uncollected(self._decoder.decode, octets)
             plain = unpack(octets, strict_map_key=False, containers_max=most)
             if self._is_any:
                 return plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -352,14 +353,64 @@ def nested_pairs(count: int, size: int) -> bytes:
     return head + b"\x91\xc5" + filling.to_bytes(2, "big") + b"\x90" * filling
 
 
-@pytest.mark.parametrize("annotation", [list[list[Any]], Any])
-def test_x2_a_hostile_64_kib_makes_as_many_containers_as_its_bytes_pay_for(annotation: Any) -> None:
+@pytest.mark.parametrize(("annotation", "free"), [(list[list[Any]], 4_000), (Any, 4_000), (list[list[list[int] | bytes]], 20_000)])
+def test_x2_a_hostile_64_kib_makes_as_many_containers_as_its_bytes_pay_for(annotation: Any, free: int) -> None:
     size = 64 * 1024
-    most = containers_max(size)
-    assert most == 20_000 + size // 8
+    most = containers_max(size, free)
+    assert most == free + size // 8
     assert 0 < made(annotation, nested_pairs(most // 2 - 10, size)) <= most
     for count in (most // 2 + 10, 31_000):
         assert made(annotation, nested_pairs(count, size)) == 0
+
+
+def flat(piece: bytes, count: int, size: int) -> bytes:
+    """Return an array of so many pieces, filled up with numbers."""
+    numbers = size - 5 - len(piece) * count
+    return b"\xdd" + (count + numbers).to_bytes(4, "big") + piece * count + b"\x01" * numbers
+
+
+@pytest.mark.parametrize("piece", [b"\x90", b"\x80", b"\x91\x01", b"\x81\xa1k\x01"], ids=["[]", "{}", "[1]", "{k: 1}"])
+def test_x2_where_a_peer_chooses_the_types_as_many_containers_are_read_as_documented(piece: bytes) -> None:
+    size = 64 * 1024
+    most = 4_000 + size // 8
+    for annotation in (Any, list[Any]):
+        schema = Schema(annotation)
+        assert len(schema.unpack(flat(piece, most - 1, size))) == size - 5 - (len(piece) - 1) * (most - 1)
+        with pytest.raises(TypeMismatch, match="too many arrays and maps"):
+            schema.unpack(flat(piece, most, size))
+
+
+@pytest.mark.parametrize("annotation", [Any, list[list[int] | int]])
+def test_x2_no_garbage_is_collected_while_a_message_is_decoded(annotation: Any) -> None:
+    runs: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        runs.append(phase)
+
+    schema = Schema(annotation)
+    octets = flat(b"\x90", 10_000, 64 * 1024)
+    before = gc.get_threshold()
+    gc.set_threshold(700)
+    gc.callbacks.append(note)
+    try:
+        runs.clear()
+        value = schema.unpack(octets)
+        collections = len(runs)
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*before)
+    assert len(value) > 10_000
+    assert collections <= 4, "before and after it some arrays are made, of 10,000 there would be 28"
+    assert gc.isenabled()
+    with pytest.raises(TypeMismatch):
+        schema.unpack(octets[:-1])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        schema.unpack(octets)
+        assert not gc.isenabled(), "a program that has disabled it keeps it so"
+    finally:
+        gc.enable()
 
 
 def test_x2_an_honest_message_of_64_kib_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
