@@ -11,7 +11,7 @@
         peer, body = await router.recv_multipart()
 
 Names, constants and verbs are those of ZeroMQ's Python binding, so a program written for it runs after changing the import:
-`import core as zmq` for one that uses asyncio, `import core.blocking as zmq` for one that does not.
+`import core as zmq` in a program with asyncio, `import core.blocking as zmq` in a program without.
 """
 
 from typing import TYPE_CHECKING

@@ -22,7 +22,7 @@ class TooLarge(FreelanceError, MessageTooLarge):
     """No connected server takes a request so large; it was not sent.
 
     Args:
-        what: the quantity: "frames of the request", "octets of the request" …
+        what: the quantity: "frames of the request", "bytes of the request" …
         size: its value.
         limit: the largest value the servers take.
     """
@@ -34,8 +34,8 @@ class TooLarge(FreelanceError, MessageTooLarge):
     def of(cls, error: MessageTooLarge, parts: int, octets: int) -> TooLarge:
         """Return the error for a body from the error of a message with `parts` frames of `octets` bytes in front."""
         unit = error.what.partition(" ")[0]
-        added = 0 if error.what == "octets of a frame" else parts if unit == "frames" else octets
-        what = "octets of a frame of the request" if error.what == "octets of a frame" else f"{unit} of the request"
+        added = 0 if error.what == "bytes of a frame" else parts if unit == "frames" else octets
+        what = "bytes of a frame of the request" if error.what == "bytes of a frame" else f"{unit} of the request"
         return cls(what, error.size - added, max(0, error.limit - added))
 
 

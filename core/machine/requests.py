@@ -251,7 +251,7 @@ class Requests(Generic[P]):
         self._waiting -= 1
 
     def _settle(self, pending: P, now: float) -> None:
-        """Mark an open request as settled; one that waits no longer counts."""
+        """Mark an open request as settled; a queued request leaves the count of waiting requests."""
         if pending.stage == QUEUED:
             self._waiting -= 1
         settle(pending, now)

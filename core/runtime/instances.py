@@ -24,7 +24,7 @@ class SharedInstance:
     def instance(cls, *arguments: Any, **options: Any) -> Self:
         """Return the context of this process; make it if there is none.
 
-        One that was closed, or that belongs to the parent of a forked process, is replaced.
+        A closed context, or the context of the parent of a forked process, is replaced.
         A program that needs isolation, or several event loops at the same time, makes its own contexts.
 
         Args:

@@ -336,7 +336,7 @@ class Connection:
         metadata = self.mechanism.peer_metadata
         self.peer_type = metadata.get(b"socket-type", b"")
         if b"socket-type" in metadata and self.peer_type not in ACCEPTS[self.socket_type]:  # leaving it out is allowed (ZMTP-40)
-            text = self.peer_type.decode("ascii", "backslashreplace") or "one that calls itself nothing"
+            text = self.peer_type.decode("ascii", "backslashreplace") or "a socket without a type"
             ours = self.socket_type.decode()
             reason = f"a {ours} socket does not talk to {text}"
             if self.generation is greet.Generation.V3 and (self.mechanism.as_server or not self.mechanism.encrypts):  # CURVE-14

@@ -195,7 +195,7 @@ def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:
     except IndexError:
         at = size + 1
     if at > size:
-        raise RemoteProtocolError("octets are not whole frames")
+        raise RemoteProtocolError("bytes are not whole frames")
     return frames, octets[at:]
 
 

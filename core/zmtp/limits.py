@@ -127,9 +127,9 @@ class PeerLimits:
         if parts > self.parts:
             return MessageTooLarge("frames of a message", parts, self.parts)
         if octets > self.message_bytes:
-            return MessageTooLarge("octets of a message", octets, self.message_bytes)
+            return MessageTooLarge("bytes of a message", octets, self.message_bytes)
         if longest > self.frame_bytes:
-            return MessageTooLarge("octets of a frame", longest, self.frame_bytes)
+            return MessageTooLarge("bytes of a frame", longest, self.frame_bytes)
         return None
 
 

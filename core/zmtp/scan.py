@@ -206,7 +206,7 @@ def _walk(octets: bytes, start: int, commands: list[int], begun: Begun, limits: 
         begun.wanted += size
         if flags & COMMAND:
             if size > COMMAND_BYTES_MAX:
-                raise _beyond("command_bytes", "command", "octets", size, COMMAND_BYTES_MAX)
+                raise _beyond("command_bytes", "command", "bytes", size, COMMAND_BYTES_MAX)
             at = body + size
             if at > end:
                 return 0
@@ -226,11 +226,11 @@ def _walk(octets: bytes, start: int, commands: list[int], begun: Begun, limits: 
 def _judge(frame: int, parts: int, size: int, limits: ScanLimits) -> None:
     """Judge a message by the header of its latest frame."""
     if frame > limits.frame_bytes:
-        raise _beyond("frame_bytes", "frame", "octets", frame, limits.frame_bytes)
+        raise _beyond("frame_bytes", "frame", "bytes", frame, limits.frame_bytes)
     if parts > limits.parts:
         raise _beyond("message_parts", "message", "frames or more", parts, limits.parts)
     if size > limits.message_bytes:
-        raise _beyond("message_bytes", "message", "octets or more", size, limits.message_bytes)
+        raise _beyond("message_bytes", "message", "bytes or more", size, limits.message_bytes)
 
 
 def _beyond(kind: str, what: str, unit: str, size: int, limit: int) -> LimitExceeded:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mdp.access.rules import Rules
     from mdp.broker.limits import BrokerOptions
-    from mdp.broker.requests.records import Service, Terms, Worker
+    from mdp.broker.requests.records import RequestExtras, Service, Worker
     from mdp.broker.requests.request_ends import Output
     from mdp.wire.commands import Dialect
     from mdp.wire.events import Ready
@@ -43,7 +43,7 @@ _VERBS: dict[bytes, Verb] = {verb.encode(): verb for verb in VERBS}
 _NOWHERE: dict[bytes, Service] = {}
 _FREE = frozenset((b"mmi.protocol", PAIR_SERVICE))
 _ACTIONS = frozenset((b"mmi.drain", b"mmi.disable", b"mmi.enable"))
-_ON_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", mmi.RETRY))
+_ON_DEAD_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", mmi.RETRY))
 
 
 class Refusal(NamedTuple):
@@ -99,7 +99,7 @@ class GuardedDispatcher(Dispatcher):
         self._judged: set[bytes] = set()  # workers that were allowed to serve; others are borrowed, and no peers of ours
         self.routes: dict[bytes, dict[bytes, Service]] = {}
         self._closed_routes = 0
-        self.book.user_of = self._name_of
+        self.request_table.user_of = self._name_of
 
     def set_rules(self, rules: Rules, now: float) -> Output:
         """Replace the rules: disconnect workers that may no longer serve, and check waiting requests again.
@@ -113,15 +113,15 @@ class GuardedDispatcher(Dispatcher):
         self.routes.clear()
         for worker in list(self._workers.values()):
             if worker.peer in self._judged and not self._may(worker.peer, "serve", worker.service.name):
-                self.book.send(worker.peer, DISCONNECTS[worker.dialect])
+                self.request_table.send(worker.peer, DISCONNECTS[worker.dialect])
                 self._remove(worker, "forbidden_serve", now)
             else:
                 self._tell_users(worker)
-        for peer, mine in list(self.book.clients.items()):
-            for key in list(mine):  # by key: when a request ends, its record may be reused for another
-                request = mine[key]
+        for peer, client_requests in list(self.request_table.clients.items()):
+            for key in list(client_requests):  # by key: when a request ends, its record may be reused for another
+                request = client_requests[key]
                 if request.worker is None and not self._may(peer, "call", request.service.name):
-                    self.book.end(request, now, FORBIDDEN, "by new rules")
+                    self.request_table.end(request, now, FORBIDDEN, "by new rules")
         return self.take_output()
 
     def routes_of(self, peer: bytes) -> dict[bytes, Service]:
@@ -184,20 +184,20 @@ class GuardedDispatcher(Dispatcher):
     # Entry points of everything that is not known to be allowed.
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
-        if key in self.book.clients.get(peer, ()):
+        if key in self.request_table.clients.get(peer, ()):
             self.counters.count("dropped_duplicate")  # even if the rules have changed: the first request was allowed and continues
         elif name.startswith(mmi.PREFIX) or self._may(peer, "call", name):
             self._remember(peer, name)
             super()._request(peer, dialect, key, name, tail, options, now)
         else:
-            if self.book.record is not None:
-                self.book.record.asked = name, len(tail)
-            self.book.tell(peer, dialect, key, FORBIDDEN, "not allowed by the rules of the broker")
+            if self.request_table.recorder is not None:
+                self.request_table.recorder.current_request = name, len(tail)
+            self.request_table.reject(peer, dialect, key, FORBIDDEN, "not allowed by the rules of the broker")
 
     def _register(self, peer: bytes, event: Ready, now: float) -> None:
         if is_service_name(event.service) and not self._may(peer, "serve", event.service):
             self.counters.count("forbidden_serve")
-            self.book.send(peer, DISCONNECTS[event.dialect])
+            self.request_table.send(peer, DISCONNECTS[event.dialect])
         else:
             self._judged.add(peer)
             super()._register(peer, event, now)
@@ -210,14 +210,14 @@ class GuardedDispatcher(Dispatcher):
         """Set whether a worker gets the user of each request; requests are then re-encoded, not forwarded unchanged."""
         if worker.peer in self._judged:
             worker.user = self._name_of(worker.peer)
-            as_it_came = worker.peer not in self.book.hops.narrow
+            as_it_came = worker.peer not in self.request_table.hops.narrow
             worker.plain = as_it_came and not self._rights_of(worker.peer).may("see_users", worker.service.name)
 
-    def _own(self, terms: Terms, peer: bytes, name: bytes, claimed: str | None) -> None:
+    def _set_owner(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> None:
         owner = self._owner_of(peer)
         if claimed is not None:
             if self._rights_of(peer).may("pass_users", name):
-                terms.user = claimed
+                extras.user = claimed
                 owner = _owner(claimed)
             else:
                 self.counters.count("users_not_believed")
@@ -225,8 +225,8 @@ class GuardedDispatcher(Dispatcher):
                     self._disbelieved.add(peer)
                     self._audit(Refusal(peer, self._user_of(peer), "pass_users", name))
                 owner += _owner(claimed)  # separates the users of one peer: none gets another's answer
-        if terms.key is not None:
-            terms.key = owner + terms.key
+        if extras.key is not None:
+            extras.key = owner + extras.key
 
     def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
         body = decode_frames(tail)
@@ -234,12 +234,12 @@ class GuardedDispatcher(Dispatcher):
             del body[0]
         if name == mmi.ALLOWED and mmi.is_question(body):
             self.counters.count("mmi")
-            self.book.send(peer, reply_head(dialect, key, name) + encode_frame(self._judge(peer, body)))
+            self.request_table.send(peer, reply_head(dialect, key, name) + encode_frame(self._judge(peer, body)))
         elif len(body) != 1 or self._may_ask(peer, name, body[0]):
             super()._answer_mmi(peer, dialect, key, name, tail, now)
         else:
             self.counters.count("forbidden_mmi")
-            self.book.send(peer, reply_head(dialect, key, name) + encode_frame(_FORBIDDEN_MMI))
+            self.request_table.send(peer, reply_head(dialect, key, name) + encode_frame(_FORBIDDEN_MMI))
 
     def _judge(self, peer: bytes, question: Sequence[bytes]) -> bytes:
         """Answer a worker that gets users whether a user may do something."""
@@ -262,9 +262,9 @@ class GuardedDispatcher(Dispatcher):
             return rights.may("serve", about) or rights.may("manage", about) or self._may(peer, "call", about)
         if name in _ACTIONS:
             return self._may(peer, "manage", about)
-        if name in _ON_LETTERS:
-            letter = self.letters.get(mmi.letter_number(about))
-            return self._may(peer, "manage", b"" if letter is None else letter.service)
+        if name in _ON_DEAD_LETTERS:
+            dead_letter = self.dead_letters.get(mmi.dead_letter_number(about))
+            return self._may(peer, "manage", b"" if dead_letter is None else dead_letter.service)
         return name in _FREE or bool(rights.manage) or self._may(peer, "call", name)
 
 

@@ -177,7 +177,7 @@ class Broker:
         Args:
             on_block: receives blocks for an event log (`mdp.eventlog_files.EventLogWriter.append`), None for no log.
         """
-        self.machine.book.record = self._recorder = Recorder(on_block)
+        self.machine.request_table.recorder = self._recorder = Recorder(on_block)
         return self._recorder
 
     async def drain(self, drain_s: float) -> bool:
@@ -262,8 +262,8 @@ class Broker:
 
     def _listen(self, guard: Guard = lambda call: call) -> None:
         """Receive messages from now on; `guard` wraps every callback of the socket."""
-        self.machine.book.record = self._recorder
-        self.machine.book.hops = Hops(PeerLimits.of(self._socket.options), self._socket.peer_limits)
+        self.machine.request_table.recorder = self._recorder
+        self.machine.request_table.hops = Hops(PeerLimits.of(self._socket.options), self._socket.peer_limits)
         self._socket.set_batch_receiver(guard(self._on_batch), on_peer=guard(self._on_peer))
 
     # Called by the event loop.
@@ -321,7 +321,7 @@ class Broker:
         finally:
             self._rearm(pause_s)  # after any error: without this timer there are no heartbeats and no expiry of workers
         self._look_drained()
-        self._refusals.look(self.machine.counters.as_dict(), self.machine.book.reasons)
+        self._refusals.look(self.machine.counters.as_dict(), self.machine.request_table.reasons)
         accepted = self.machine.counters.accepted
         if self.machine.idle and accepted - self._calm >= BURST_REQUESTS:
             self._calm = accepted
@@ -331,7 +331,7 @@ class Broker:
         """Set the timer to the machine's deadline, but not before the end of a pause."""
         if not self._is_open or self._loop is None:
             return  # closed: nothing is due
-        self.machine.book.rearm = False
+        self.machine.request_table.timer_changed = False
         # An absolute time: with a relative delay, a process suspended just before this line would be late by the suspension.
         self._rests_until = self._loop.time() + max(TIMER_S_MIN, pause_s)
         self._clock.at(max(self._rests_until, self.machine.deadline()))
@@ -354,17 +354,17 @@ class Broker:
     def _flush(self, out: Output) -> None:
         """Send the machine's messages and update its timer; called after every call of the machine."""
         loop = self._loop
-        if self.machine.book.rearm:
+        if self.machine.request_table.timer_changed:
             self._rearm()
         if not out or loop is None:
             return
-        clients, sent = self.machine.book.clients, 0
+        clients, sent = self.machine.request_table.clients, 0
         for peer, messages in out.items():
             size = sum(map(len, messages))
             sent += size
-            mine = clients.get(peer)
-            if mine is not None and (len(mine) >= HELD_BEHIND_MIN or self._held):
-                messages = self._hold(peer, messages, longer=len(mine) >= HELD_BEHIND_MIN and size < HELD_BYTES_MAX)
+            client_requests = clients.get(peer)
+            if client_requests is not None and (len(client_requests) >= HELD_BEHIND_MIN or self._held):
+                messages = self._hold(peer, messages, longer=len(client_requests) >= HELD_BEHIND_MIN and size < HELD_BYTES_MAX)
             if messages:
                 self._socket.send_octets(peer, messages)
         self._backlog.left -= sent
@@ -403,7 +403,7 @@ class Broker:
             pipe = pattern.routes.get(worker.peer)
             if pipe is None or pipe.throttled != (worker.peer in self._held_back):
                 continue
-            if awaited and any(request.client in awaited for request in worker.held.values()):
+            if awaited and any(request.client in awaited for request in worker.in_flight.values()):
                 if not pipe.throttled:
                     self._held_back.add(worker.peer)
                     pipe.engine.throttle()

@@ -3,9 +3,9 @@
 Pure: `receive`, `peer_joined`, `peer_lost`, `tick` take monotonic `now` and return the encoded messages to send, by peer; `deadline`
 returns when `tick` is due. No message of a peer raises an error.
 
-    batch ──cut──> runs of one command ──+── REQUEST, a route is known ──> book.accept ──> book.place
-      (mdp.wire.message_runs)            +── FINAL, REPLY, the worker has it ──> book.finish, and the next of the queue to this worker
-                                         +── PARTIAL ──> book.partial
+    batch ──cut──> runs of one command ──+── REQUEST, a route is known ──> table.accept ──> table.place
+      (mdp.wire.message_runs)            +── FINAL, REPLY, the worker has it ──> table.finish, and the next of the queue to this worker
+                                         +── PARTIAL ──> table.partial
                                          +── everything else ──> a typed event ──> rules, options, MMI, the table of workers
 
 An answer is looked up among the requests of its sender, so no worker can answer for another (MDP-30). All requests of a lost worker are
@@ -21,9 +21,9 @@ from core.zmtp.frames import MORE, decode_frames, encode_frame, encode_message, 
 from core.zmtp.scan import frames_between
 from mdp.broker import mmi
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
-from mdp.broker.requests.records import Terms
+from mdp.broker.requests.records import RequestExtras
 from mdp.broker.requests.request_ends import Output
-from mdp.broker.requests.request_options import key_terms, terms_of
+from mdp.broker.requests.request_options import extras_of, key_extras
 from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
 from mdp.wire.commands import V03, client_heartbeat
 from mdp.wire.events import Cancel, Heartbeat, Invalid, parse_at_broker
@@ -62,7 +62,7 @@ class Dispatcher(WorkerLifecycle):
         options: as given.
         counters: what has happened.
         directory: services and workers.
-        book: open requests.
+        request_table: open requests.
         pair: its answers as one of a pair, None without a pair.
         held_until: until this time, requests for a service without workers wait instead of being refused; see `begin`.
         upkeep: maintenance of the services.
@@ -103,29 +103,29 @@ class Dispatcher(WorkerLifecycle):
 
     def take_output(self) -> Output:
         """Remove and return the messages to send."""
-        book = self.book
-        out = book.out
-        book.out = {}
+        table = self.request_table
+        out = table.out
+        table.out = {}
         return out
 
     def _requests(self, peer: bytes, dialect: Dialect, run: Run, batch: Batch, now: float) -> None:
         """Accept and place requests; runs that are not plain one by one, in order."""
-        book = self.book
+        table = self.request_table
         names, tails = run.names, run.tails
         count = len(names)
         if count > 1:
             route_of = self.routes_of(peer).get
             services = [service for name in names if (service := route_of(name)) is not None]
-            if len(services) == count and sum(map(len, tails)) + REQUEST_OVERHEAD_BYTES * count <= book.room:
-                keys: Sequence[bytes | int] = run.keys if run.keys else [next(book.serials) for _ in names]
-                book.place(book.accept(peer, dialect, keys, services, tails, now), now)
+            if len(services) == count and sum(map(len, tails)) + REQUEST_OVERHEAD_BYTES * count <= table.memory_left_bytes:
+                keys: Sequence[bytes | int] = run.keys if run.keys else [next(table.serials) for _ in names]
+                table.place(table.accept(peer, dialect, keys, services, tails, now), now)
                 return
         for index in range(count):
             tail = tails[index]
             service = self.routes_of(peer).get(names[index])  # again: the requests before may have changed the routes
-            if service is not None and len(tail) + REQUEST_OVERHEAD_BYTES <= book.room:
-                key: bytes | int = run.keys[index] if run.keys else next(book.serials)
-                book.place(book.accept(peer, dialect, (key,), (service,), (tail,), now), now)
+            if service is not None and len(tail) + REQUEST_OVERHEAD_BYTES <= table.memory_left_bytes:
+                key: bytes | int = run.keys[index] if run.keys else next(table.serials)
+                table.place(table.accept(peer, dialect, (key,), (service,), (tail,), now), now)
             elif dialect == V03 and tail[:1] == _MORE and (service := self.routes_of(peer).get(names[index][:-2])) is not None:
                 # The request has options; its body need not be decoded.
                 self._request(peer, dialect, run.keys[index], service.name, tail, tail[2 : 2 + tail[1]], now)
@@ -141,16 +141,16 @@ class Dispatcher(WorkerLifecycle):
         worker = self._workers.get(peer)
         done = 0
         if worker is not None and worker.dialect == dialect:
-            while done < len(run.keys) and (request := worker.held.get(run.keys[done])) is not None:
+            while done < len(run.keys) and (request := worker.in_flight.get(run.keys[done])) is not None:
                 worker.seen = now
-                self.book.partial(request, run.tails[done], now)
+                self.request_table.partial(request, run.tails[done], now)
                 done += 1
         for index in range(done, len(run.keys)):
             self._event(peer, batch, run.first + index, now)
 
     def _finals(self, worker: Worker, keys: list[bytes], tails: list[bytes], now: float) -> int:
         """Finish requests up to the first that the worker does not have; return their number."""
-        book, pop = self.book, worker.held.pop
+        table, pop = self.request_table, worker.in_flight.pop
         requests = []
         for key in keys:
             request = pop(key, None)
@@ -161,11 +161,11 @@ class Dispatcher(WorkerLifecycle):
         if count:
             worker.seen = now
             worker.done += count
-            book.finish(worker, requests, tails if count == len(tails) else tails[:count], now)
+            table.finish(worker, requests, tails if count == len(tails) else tails[:count], now)
             if worker.service.queue.count:
-                book.feed(worker, now)
-            elif len(worker.held) < worker.low:
-                book.line_up(worker, now)
+                table.feed(worker, now)
+            elif len(worker.in_flight) < worker.low:
+                table.mark_ready(worker, now)
         return count
 
     # Beyond the hot path.
@@ -176,24 +176,24 @@ class Dispatcher(WorkerLifecycle):
         event = parse_at_broker(frames_between(batch.octets, batch.starts[index], batch.ends[index]))
         match event:
             case RequestEvent():
-                key = event.id if event.dialect == V03 else next(self.book.serials)
+                key = event.id if event.dialect == V03 else next(self.request_table.serials)
                 frames = [event.options, *event.body] if event.dialect == V03 else event.body
                 self._request(peer, event.dialect, key, event.service, encode_message(frames), event.options, now)
             case Cancel():
-                request = self.book.clients.get(peer, {}).get(event.id)
+                request = self.request_table.clients.get(peer, {}).get(event.id)
                 if request is None:
                     self.counters.count("cancel_unknown")
                 else:
-                    self.book.end(request, now, "CANCELLED", "by the client")
+                    self.request_table.end(request, now, "CANCELLED", "by the client")
             case Heartbeat(role="client"):
                 self.counters.count("client_heartbeats")
-                self.book.send(peer, _HEARTBEAT)
+                self.request_table.send(peer, _HEARTBEAT)
             case Invalid(role="client"):
                 self.counters.count("invalid_" + event.reason)
                 if event.id:
-                    if self.book.record is not None:
-                        self.book.record.asked = b"", 0  # not the request before
-                    self.book.tell(peer, V03, event.id, "BAD_REQUEST", event.reason)
+                    if self.request_table.recorder is not None:
+                        self.request_table.recorder.current_request = b"", 0  # not the request before
+                    self.request_table.reject(peer, V03, event.id, "BAD_REQUEST", event.reason)
                 if worker is not None:
                     self._remove(worker, "cut_invalid", now)
             case _:
@@ -201,20 +201,20 @@ class Dispatcher(WorkerLifecycle):
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
         """Handle a request with a valid name and a body: answer it (MMI), refuse it, or open it."""
-        book = self.book
-        if book.record is not None:
-            book.record.asked = name, len(tail)
+        table = self.request_table
+        if table.recorder is not None:
+            table.recorder.current_request = name, len(tail)
         if name.startswith(mmi.PREFIX):  # MMI-01, MMI-10
             self._answer_mmi(peer, dialect, key, name, tail, now)
             return
-        if key in book.clients.get(peer, ()):
+        if key in table.clients.get(peer, ()):
             self.counters.count("dropped_duplicate")
             return
-        terms = key_terms(options)
+        extras = key_extras(options)
         try:
-            wish = NO_REQUEST_OPTIONS if terms is not None else decode_request_options(options)
+            wish = NO_REQUEST_OPTIONS if extras is not None else decode_request_options(options)
         except BadOptions as error:
-            book.tell(peer, dialect, key, "BAD_REQUEST", str(error))
+            table.reject(peer, dialect, key, "BAD_REQUEST", str(error))
             return
         if wish.user is not None:
             options = drop_user(options)
@@ -222,29 +222,29 @@ class Dispatcher(WorkerLifecycle):
         service = self.directory.services.get(name)
         absent = service is None or not service.workers
         if not self.directory.accepting or (service is not None and not service.enabled):
-            book.tell(peer, dialect, key, "BUSY", "taken out of service")
+            table.reject(peer, dialect, key, "BUSY", "taken out of service")
         elif wish.deadline_ms == 0:
-            book.tell(peer, dialect, key, "DEADLINE_EXCEEDED", "no time was left")
+            table.reject(peer, dialect, key, "DEADLINE_EXCEEDED", "no time was left")
         elif absent and dialect == V03 and not wish.wait and now >= self.held_until:
-            book.tell(peer, dialect, key, "NO_SERVICE", "no worker")
-        elif len(tail) + REQUEST_OVERHEAD_BYTES > book.room:
-            book.tell(peer, dialect, key, "BUSY", "the broker holds as much as it may")
+            table.reject(peer, dialect, key, "NO_SERVICE", "no worker")
+        elif len(tail) + REQUEST_OVERHEAD_BYTES > table.memory_left_bytes:
+            table.reject(peer, dialect, key, "BUSY", "the broker holds as much as it may")
         elif service is None and (service := self.directory.open(name, now, absent=True)) is None:
             self.counters.count("services_refused")
-            book.tell(peer, dialect, key, "BUSY", "too many services are waited for")
+            table.reject(peer, dialect, key, "BUSY", "too many services are waited for")
         else:
-            terms = terms or terms_of(wish, options, now)
-            if terms is not None:
-                self._own(terms, peer, name, wish.user)
-            if terms is not None and terms.key is not None:
-                book.open_with_key(peer, dialect, key, service, tail, terms, now)
+            extras = extras or extras_of(wish, options, now)
+            if extras is not None:
+                self._set_owner(extras, peer, name, wish.user)
+            if extras is not None and extras.key is not None:
+                table.open_with_key(peer, dialect, key, service, tail, extras, now)
                 if absent:
-                    self.directory.settle(service, now)  # a kept answer may have been sent, so that no request waits
+                    self.directory.update_routes(service, now)  # a kept answer may have been sent, so that no request waits
             else:
-                book.place(book.accept(peer, dialect, (key,), (service,), (tail,), now, terms), now)
+                table.place(table.accept(peer, dialect, (key,), (service,), (tail,), now, extras), now)
 
-    def _own(self, terms: Terms, peer: bytes, name: bytes, claimed: str | None) -> None:
-        """Set the owner of a request with terms; without rules it has none, and no named user is believed."""
+    def _set_owner(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> None:
+        """Set the owner of a request with extras; without rules it has none, and no named user is believed."""
         if claimed is not None:
             self.counters.count("users_not_believed")
 
@@ -254,29 +254,29 @@ class Dispatcher(WorkerLifecycle):
         if dialect == V03:
             del body[0]
         if name == mmi.RETRY and dialect == V03 and len(body) == 1 and self.options.manage:
-            letter = self.letters.get(mmi.letter_number(body[0]))
-            service = None if letter is None else self.directory.routes.get(letter.service)
-            if letter is not None and letter.retried:
-                self.book.tell(peer, dialect, key, "BUSY", "another try of this letter is open")
+            dead_letter = self.dead_letters.get(mmi.dead_letter_number(body[0]))
+            service = None if dead_letter is None else self.directory.routes.get(dead_letter.service)
+            if dead_letter is not None and dead_letter.retried:
+                self.request_table.reject(peer, dialect, key, "BUSY", "another retry of this dead letter is open")
                 return
-            if letter is not None and service is not None and key not in self.book.clients.get(peer, ()):
-                letter.retried = True
-                terms = Terms()
-                terms.letter = letter
-                terms.user = letter.user
-                tail = NO_OPTIONS + letter.body
-                self.book.place(self.book.accept(peer, dialect, (key,), (service,), (tail,), now, terms), now)
+            if dead_letter is not None and service is not None and key not in self.request_table.clients.get(peer, ()):
+                dead_letter.retried = True
+                extras = RequestExtras()
+                extras.dead_letter = dead_letter
+                extras.user = dead_letter.user
+                tail = NO_OPTIONS + dead_letter.body
+                self.request_table.place(self.request_table.accept(peer, dialect, (key,), (service,), (tail,), now, extras), now)
                 return
         if self.pair is not None:
             self.pair.asker = peer
-        self.book.answer(peer, dialect, key, name, encode_message(mmi.answer(name, body, self, now)))
+        self.request_table.answer(peer, dialect, key, name, encode_message(mmi.answer(name, body, self, now)))
 
     # Connections, time, the end.
 
     def peer_joined(self, peer: bytes, now: float) -> Output:
         """Handle a new connection: messages for an earlier peer with its routing id must not reach it."""
         out = self.peer_lost(peer, now)
-        self.book.hops.joined(peer)
+        self.request_table.hops.joined(peer)
         return out
 
     def peer_lost(self, peer: bytes, now: float) -> Output:
@@ -284,8 +284,8 @@ class Dispatcher(WorkerLifecycle):
         worker = self._workers.get(peer)
         if worker is not None:
             self._remove(worker, "workers_lost", now)
-        self.book.forget_client(peer, now)
-        self.book.hops.left(peer)
+        self.request_table.forget_client(peer, now)
+        self.request_table.hops.left(peer)
         return self.take_output()
 
     def tick(self, now: float) -> Output:
@@ -297,10 +297,10 @@ class Dispatcher(WorkerLifecycle):
             self._visit_due(now)
         finally:
             try:
-                self.book.expire_deadlines(now)
+                self.request_table.expire_deadlines(now)
             finally:
                 try:
-                    self.upkeep.look_due(now)
+                    self.upkeep.check_due(now)
                 finally:
                     self._sweep(now)
         return self.take_output()
@@ -308,19 +308,19 @@ class Dispatcher(WorkerLifecycle):
     def _sweep(self, now: float) -> None:
         if -inf < self.held_until <= now:
             self.held_until = -inf
-            self.book.end_hold(now)
+            self.request_table.end_hold(now)
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_S
-            self.book.sweep(now)
+            self.request_table.sweep(now)
             self.counters.services_forgotten += self.directory.forget_idle(now)
 
     def deadline(self) -> float:
         """Return when `tick` is due; the next sweep is the latest time."""
         # Called after every batch: `min` of a list of five took three times as long.
-        at, book = self._sweep_at, self.book
+        at, table = self._sweep_at, self.request_table
         if -inf < self.held_until < at:
             at = self.held_until
-        for due in (self._beats.deadline(), book.deadlines.deadline(), book.looks.deadline(), book.watches.deadline()):
+        for due in (self._beats.deadline(), table.deadlines.deadline(), table.checks.deadline(), table.watches.deadline()):
             if due is not None and due < at:
                 at = due
         return at
@@ -330,8 +330,8 @@ class Dispatcher(WorkerLifecycle):
         service.enabled = enabled
         if refuse_waiting:
             for request in list(service.queue):
-                self.book.refuse(request, "BUSY", "taken out of service")
-        self.directory.settle(service, now)
+                self.request_table.refuse(request, "BUSY", "taken out of service")
+        self.directory.update_routes(service, now)
 
     def drain(self, now: float) -> Output:
         """Refuse new requests; accepted ones are still served."""
@@ -339,14 +339,14 @@ class Dispatcher(WorkerLifecycle):
         return self.take_output()
 
     @property
-    def rearm(self) -> bool:
+    def timer_changed(self) -> bool:
         """Whether `deadline()` may have become earlier."""
-        return self.book.rearm
+        return self.request_table.timer_changed
 
     @property
-    def letters(self) -> DeadLetters:
+    def dead_letters(self) -> DeadLetters:
         """Requests that were given up because too many workers were lost with them."""
-        return self.book.letters
+        return self.request_table.dead_letters
 
     @property
     def idle(self) -> bool:
@@ -356,12 +356,12 @@ class Dispatcher(WorkerLifecycle):
     def stop(self, now: float) -> Output:
         """End everything: waiting requests with BUSY, running ones with WORKER_LOST, workers with DISCONNECT (MDP-44)."""
         self.directory.close(now)
-        for mine in list(self.book.clients.values()):
-            for key in list(mine):
-                request = mine[key]  # by key: the record may be reused for another request by now
-                self.book.end(request, now, "WORKER_LOST" if self.book.runs(request) else "BUSY", "the broker stops")
+        for client_requests in list(self.request_table.clients.values()):
+            for key in list(client_requests):
+                request = client_requests[key]  # by key: the record may be reused for another request by now
+                self.request_table.end(request, now, "WORKER_LOST" if self.request_table.runs(request) else "BUSY", "the broker stops")
         for worker in list(self._workers.values()):
-            self.book.send(worker.peer, DISCONNECTS[worker.dialect])
+            self.request_table.send(worker.peer, DISCONNECTS[worker.dialect])
             self._remove(worker, "workers_left", now)
         return self.take_output()
 
@@ -372,12 +372,12 @@ class Dispatcher(WorkerLifecycle):
             **self.counters.as_dict(),
             "services": len(services),
             "workers": len(self._workers),
-            "clients": len(self.book.clients),
+            "clients": len(self.request_table.clients),
             "queued": sum(service.queue.count for service in services),
             "queued_bytes": sum(service.queue.size for service in services),
-            "running": sum(len(worker.held) for worker in self._workers.values()),
-            "results": len(self.book.results),
-            "results_bytes": self.book.results.size,
-            "letters": len(self.letters),
-            "memory_bytes": self.options.memory_max_bytes - self.book.room,
+            "running": sum(len(worker.in_flight) for worker in self._workers.values()),
+            "results": len(self.request_table.reply_cache),
+            "results_bytes": self.request_table.reply_cache.size,
+            "letters": len(self.dead_letters),
+            "memory_bytes": self.options.memory_max_bytes - self.request_table.memory_left_bytes,
         }

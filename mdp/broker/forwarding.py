@@ -41,7 +41,7 @@ __all__ = [
     "body_octets",
     "cancel_octets",
     "error_octets",
-    "held_key",
+    "in_flight_key",
     "partial_head",
     "reply_head",
     "work_octets",
@@ -60,7 +60,7 @@ WORK_HEADS: Final[dict[Dialect, bytes]] = {
 }
 
 
-def held_key(dialect: Dialect, address: bytes) -> bytes:
+def in_flight_key(dialect: Dialect, address: bytes) -> bytes:
     """Return a worker's key of a request, in its dialect, from the address or token of 8 bytes."""
     return address if dialect == V03 else ADDRESS_START + address + ADDRESS_END
 
@@ -76,24 +76,24 @@ def work_octets(worker: Worker, request: Request, number: int, now: float, user:
         user: the client's user, for a worker of MDP/0.3 that gets users; else None.
     """
     dialect = worker.dialect
-    key = held_key(dialect, number.to_bytes(ID_BYTES, "big"))
+    key = in_flight_key(dialect, number.to_bytes(ID_BYTES, "big"))
     head = WORK_HEADS[dialect] + key
     if dialect != V03:
         return key, head + body_octets(request)
-    terms = request.terms
-    if user is None and (terms is None or (terms.deadline == inf and not terms.lost)):
-        return key, head + request.tail if request.dialect == V03 else head + NO_OPTIONS + request.tail
-    if terms is None:
+    extras = request.extras
+    if user is None and (extras is None or (extras.deadline == inf and not extras.lost)):
+        return key, head + request.payload if request.dialect == V03 else head + NO_OPTIONS + request.payload
+    if extras is None:
         options = amend_options(b"", deadline_ms=None, delivery=1, user=user)
     else:
-        left_ms = None if terms.deadline == inf else max(0, int((terms.deadline - now) * 1000))
-        options = amend_options(terms.options, deadline_ms=left_ms, delivery=len(terms.lost) + 1, user=user)
+        left_ms = None if extras.deadline == inf else max(0, int((extras.deadline - now) * 1000))
+        options = amend_options(extras.options, deadline_ms=left_ms, delivery=len(extras.lost) + 1, user=user)
     return key, b"".join((head, encode_frame(options, more=True), body_octets(request)))
 
 
 def body_octets(request: Request) -> bytes:
     """Return the encoded body of a request, without options."""
-    tail = request.tail
+    tail = request.payload
     if request.dialect != V03:
         return tail
     return tail[2:] if tail[:2] == NO_OPTIONS else split_frames(tail, 1)[1]

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mdp.broker.limits import BrokerOptions
-    from mdp.broker.requests.dead_letters import DeadLetters, Letter
+    from mdp.broker.requests.dead_letters import DeadLetter, DeadLetters
     from mdp.broker.requests.records import Service, Worker
     from mdp.broker.workers.directory import Directory
     from mdp.wire.failover import PairResponder
 
-__all__ = ["ALLOWED", "PREFIX", "RETRY", "Subject", "answer", "is_question", "letter_number"]
+__all__ = ["ALLOWED", "PREFIX", "RETRY", "Subject", "answer", "dead_letter_number", "is_question"]
 
 PREFIX = b"mmi."
 RETRY = b"mmi.dlq.retry"
@@ -68,7 +68,7 @@ class Subject(Protocol):
         ...
 
     @property
-    def letters(self) -> DeadLetters:
+    def dead_letters(self) -> DeadLetters:
         """Requests that were given up."""
         ...
 
@@ -119,7 +119,7 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
         return [_NOT_OFFERED]
     if name in _ACTIONS:
         return [_act(name, about, subject, now)]
-    if name in _ON_LETTERS:
+    if name in _ON_DEAD_LETTERS:
         return _on_letter(name, about, subject, now)
     return _report(name, about, subject, now)
 
@@ -129,7 +129,7 @@ def is_question(body: Sequence[bytes]) -> bool:
     return len(body) == 3 and body[0] in _VERBS
 
 
-def letter_number(about: bytes) -> int:
+def dead_letter_number(about: bytes) -> int:
     """Return the number in a request about a dead letter, -1 if there is none."""
     return int(about) if about.isdigit() and len(about) <= _NUMBER_DIGITS else -1
 
@@ -137,8 +137,8 @@ def letter_number(about: bytes) -> int:
 _VERBS = {verb.encode() for verb in VERBS}
 _DIALECTS = {dialect.encode() for dialect in DIALECTS}
 _ACTIONS = {b"mmi.drain", b"mmi.disable", b"mmi.enable"}
-_ON_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
-_MANAGED = _ACTIONS | _ON_LETTERS
+_ON_DEAD_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
+_MANAGED = _ACTIONS | _ON_DEAD_LETTERS
 _REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
 _OFFERED = {b"mmi.service", b"mmi.describe", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
 # Numbers of dead letters are below 2**64.
@@ -154,14 +154,14 @@ def _act(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:
 
 
 def _on_letter(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
-    letter = subject.letters.get(letter_number(about))
-    if letter is None or name == RETRY:  # the dispatcher handles a retry that is possible
+    dead_letter = subject.dead_letters.get(dead_letter_number(about))
+    if dead_letter is None or name == RETRY:  # the dispatcher handles a retry that is possible
         return [_NOT_FOUND]
     if name == b"mmi.dlq.drop":
-        subject.letters.take(letter.number)
+        subject.dead_letters.take(dead_letter.number)
         return [_OK]
-    description = json.dumps(_describe_letter(letter, now), separators=(",", ":")).encode()
-    return [_OK, description, *decode_frames(letter.body)]
+    description = json.dumps(_describe_dead_letter(dead_letter, now), separators=(",", ":")).encode()
+    return [_OK, description, *decode_frames(dead_letter.body)]
 
 
 def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
@@ -178,7 +178,7 @@ def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[byt
     if name == b"mmi.services":
         return [_OK, _json_list((_describe_service(service) for service in services.values()), limit)]
     if name == b"mmi.dlq":
-        return [_OK, _json_list((_describe_letter(letter, now) for letter in subject.letters), limit)]
+        return [_OK, _json_list((_describe_dead_letter(dead_letter, now) for dead_letter in subject.dead_letters), limit)]
     return [_OK, json.dumps(subject.stats(), separators=(",", ":")).encode()]
 
 
@@ -200,7 +200,7 @@ def _describe_service(service: Service) -> dict[str, Any]:
         "enabled": service.enabled,
         "workers": len(workers),
         "credit": sum(worker.credit for worker in workers),
-        "running": sum(len(worker.held) for worker in workers),
+        "running": sum(len(worker.in_flight) for worker in workers),
         "queued": service.queue.count,
         "queued_bytes": service.queue.size,
         "done": service.done + sum(worker.done for worker in workers),
@@ -213,7 +213,7 @@ def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
         "service": printable(worker.service.name),
         "dialect": worker.dialect,
         "credit": worker.credit,
-        "running": len(worker.held),
+        "running": len(worker.in_flight),
         "done": worker.done,
         "silent_ms": max(0, int((now - worker.seen) * 1000)),
         "stuck": worker.stuck,
@@ -230,15 +230,15 @@ def _others(metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return {name: value for name, value in metadata.items() if name != DESCRIPTION} or None
 
 
-def _describe_letter(letter: Letter, now: float) -> dict[str, Any]:
+def _describe_dead_letter(dead_letter: DeadLetter, now: float) -> dict[str, Any]:
     return {
-        "id": letter.number,
-        "service": printable(letter.service),
-        **({} if letter.user is None else {"user": letter.user}),
-        "bytes": len(letter.body),
-        "age_ms": max(0, int((now - letter.died_at) * 1000)),
-        **({"retried": True} if letter.retried else {}),
-        "lost": [{"worker": peer.hex(), "why": why, "age_ms": max(0, int((now - at) * 1000))} for peer, why, at in letter.losses],
+        "id": dead_letter.number,
+        "service": printable(dead_letter.service),
+        **({} if dead_letter.user is None else {"user": dead_letter.user}),
+        "bytes": len(dead_letter.body),
+        "age_ms": max(0, int((now - dead_letter.died_at) * 1000)),
+        **({"retried": True} if dead_letter.retried else {}),
+        "lost": [{"worker": peer.hex(), "why": why, "age_ms": max(0, int((now - at) * 1000))} for peer, why, at in dead_letter.losses],
     }
 
 

@@ -106,11 +106,11 @@ class Recorder:
         self.now = 0.0
         self.latencies: dict[bytes, Latency] = {}
         self.errors: deque[RecentError] = deque(maxlen=ERRORS_MAX)
-        self.asked: tuple[bytes, int] = (b"", 0)
+        self.current_request: tuple[bytes, int] = (b"", 0)
         self._on_block = on_block
 
     def answered(self, worker: Worker, requests: list[Request], sizes: list[int]) -> None:
-        """Record requests without terms that a worker has answered in one batch.
+        """Record requests without extras that a worker has answered in one batch.
 
         Called with hundreds of requests, it works on whole columns only.
 
@@ -143,7 +143,7 @@ class Recorder:
                 1,
                 accepted,
                 _column([request.given for request in requests]),
-                _column([len(request.tail) for request in requests]),
+                _column([len(request.payload) for request in requests]),
                 _column(sizes),
             )
         )
@@ -169,8 +169,8 @@ class Recorder:
 
     def refused(self, client: bytes, key: bytes | int, code: str, text: str) -> None:
         """Record a request that was not accepted."""
-        name, size = self.asked
-        self.asked = (b"", 0)
+        name, size = self.current_request
+        self.current_request = (b"", 0)
         self._note(REFUSED, name, code, text)
         if self._on_block is not None:
             self._on_block(Block(REFUSED, 1, self.now, name, client=client, ids=_ids([key]), request_bytes=size, code=code, text=text))
@@ -211,7 +211,7 @@ class Recorder:
                 _attempts(request),
                 request.opened,
                 request.given,
-                len(request.tail),
+                len(request.payload),
                 size,
                 code,
                 _trace(request),
@@ -220,15 +220,15 @@ class Recorder:
 
 
 def _attempts(request: Request) -> int:
-    lost = 0 if request.terms is None else len(request.terms.lost)
+    lost = 0 if request.extras is None else len(request.extras.lost)
     return lost + 1 if request.given else lost
 
 
 def _trace(request: Request) -> str:
     """Return the `traceparent` of the client's trace context, "" without one; its options are valid, as they were decoded before."""
-    if request.terms is None:
+    if request.extras is None:
         return ""
-    parent = (decode_request_options(request.terms.options).trace or {}).get("traceparent")
+    parent = (decode_request_options(request.extras.options).trace or {}).get("traceparent")
     return parent if isinstance(parent, str) and len(parent) <= _TRACEPARENT_CHARS_MAX else ""
 
 

@@ -37,7 +37,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "silent_timeout": "requests dropped that would be TIMEOUT, of clients whose dialect has no errors",
     "silent_too_large": "requests or replies dropped that would be TOO_LARGE, of clients whose dialect has no errors",
     "silent_worker_lost": "requests dropped that would be WORKER_LOST, of clients whose dialect has no errors",
-    "dropped_duplicate": "requests dropped with the id of one that is open",
+    "dropped_duplicate": "requests dropped with the id of an open request",
     "key_conflicts": "requests refused whose key was used with another body",
     "parts_dropped": "requests ended whose parts outgrew what is kept",
     "ready_refused": "workers refused at READY",

@@ -1,7 +1,7 @@
 """Borrowing: requests that wait because all workers of their service are busy go to workers of other brokers.
 
     queue of a service ──balance──► slot of (peer, service) ──► connection ──REQUEST of a client──► peer broker, its queue, its worker
-    client ◄──────────────────────── book.finish ◄── connection ◄──FINAL, PARTIAL, ERROR────────────┘
+    client ◄──────────────────────── table.finish ◄── connection ◄──FINAL, PARTIAL, ERROR────────────┘
 
 A *slot* is a worker record of this broker that stands for all workers of a peer for a service. It grants no credit, so the dispatcher never
 gives it a request. Requests for it are taken from the queue here, and only while the queue is not empty, when no worker of our own is free
@@ -162,7 +162,7 @@ class LendingMachine:
         self.counters["offers"] += 1
         for slot in self._slots_of(endpoint):
             # A peer that drains offers nothing, but still finishes the requests in flight.
-            if slot.worker.service.name not in offer and not slot.worker.held:
+            if slot.worker.service.name not in offer and not slot.worker.in_flight:
                 self._close_slot(slot, now)
         for service in offer:
             lender = self._slots.get((endpoint, service)) or self._open_slot(endpoint, name, service, now)
@@ -221,12 +221,12 @@ class LendingMachine:
     def _close_slot(self, slot: LendingSlot, now: float) -> None:
         worker = slot.worker
         del self._slots[slot.endpoint, worker.service.name], self._slot_of_worker[worker.peer]
-        for key in worker.held:
+        for key in worker.in_flight:
             self._slot_of_request.pop(key, None)
-        self.counters["given_back"] += len(worker.held)
-        book, before = self._machine.book, self._machine.take_output()
+        self.counters["given_back"] += len(worker.in_flight)
+        table, before = self._machine.request_table, self._machine.take_output()
         out = self._machine.peer_lost(worker.peer, now)
-        book.out = _joined(before, out)  # sent with the other messages
+        table.out = _joined(before, out)  # sent with the other messages
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class LendingMachine:
 
     def _balance(self, service: Service, now: float, out: list[SendToPeer]) -> None:
         kept: list[Request] = []
-        queue, book = service.queue, self._machine.book
+        queue, table = service.queue, self._machine.request_table
         while queue.count and len(kept) < EXAMINED_MAX:
             chosen = self.router.choose(service.name, now)
             if chosen is None:
@@ -252,16 +252,16 @@ class LendingMachine:
             if request is None:
                 break
             if request.expires <= now:
-                book.expire(request, now)
+                table.expire(request, now)
                 continue
-            if request.terms is not None and request.terms.options:
-                chosen = self._chosen_for(request.terms.options, service, now)
+            if request.extras is not None and request.extras.options:
+                chosen = self._chosen_for(request.extras.options, service, now)
             slot = None if chosen is None else self._slots.get((self._endpoint_of_peer[chosen], service.name))
             if slot is not None and (error := self._size_error(slot, request, now)) is not None:
                 slot = self._larger_slot(request, now)
                 if slot is None and not self._may_wait(request, now):
                     self.counters["too_large"] += 1
-                    book.fail(request, TOO_LARGE, error.text)
+                    table.fail(request, TOO_LARGE, error.text)
                     continue
             if slot is None:
                 kept.append(request)
@@ -279,17 +279,17 @@ class LendingMachine:
     def _size_error(self, slot: LendingSlot, request: Request, now: float) -> TooLarge | None:
         """Return the error if a request, with the options added here, is beyond the limits of a peer."""
         limits = self._limits_of(slot.endpoint) or USUAL
-        if len(request.tail) <= _SMALL_BYTES and limits.small >= USUAL.small:
+        if len(request.payload) <= _SMALL_BYTES and limits.small >= USUAL.small:
             return None
-        book, service = self._machine.book, request.service.name
-        options, tail = self._for_peer(work_octets(slot.worker, request, 0, now, book.user_for(request))[1])
+        table, service = self._machine.request_table, request.service.name
+        options, tail = self._for_peer(work_octets(slot.worker, request, 0, now, table.user_for(request))[1])
         if len(options) > OPTIONS_BYTES_MAX:
-            return TooLarge("octets of the options of the request", len(options), OPTIONS_BYTES_MAX)
+            return TooLarge("bytes of the options of the request", len(options), OPTIONS_BYTES_MAX)
         return too_large("request", [Encoded(tail)], limits, 3, NUMBERED_BYTES + len(service) + len(options))
 
     def _slots_that_fit(self, request: Request, now: float) -> dict[bytes, LendingSlot]:
         """Return the slots whose peers may get a request and whose limits allow it, by peer."""
-        options = b"" if request.terms is None else request.terms.options
+        options = b"" if request.extras is None else request.extras.options
         via = via_of(options)
         passed = None if via is None else self.router.passed(via)
         if passed is None:
@@ -309,17 +309,17 @@ class LendingMachine:
 
     def _lend(self, slot: LendingSlot, request: Request, now: float) -> SendToPeer:
         service = request.service.name
-        book = self._machine.book
-        book.give(slot.worker, (request,), now)
+        table = self._machine.request_table
+        table.give(slot.worker, (request,), now)
         self.router.lend(slot.peer, service)
         key = request.number.to_bytes(ID_BYTES, "big")
         self._slot_of_request[key] = slot
         slot.lent += 1
         self.counters["lent"] += 1
-        pieces = book.out[slot.worker.peer]
+        pieces = table.out[slot.worker.peer]
         options, tail = self._for_peer(pieces.pop())
         if not pieces:
-            del book.out[slot.worker.peer]
+            del table.out[slot.worker.peer]
         return SendToPeer(slot.endpoint, [CLIENT_REQUEST_03 + key, service, options, Encoded(tail)])
 
     def _for_peer(self, octets: bytes) -> tuple[bytes, bytes]:
@@ -354,13 +354,13 @@ class LendingMachine:
         if len(head) != NUMBERED_BYTES or slot is None or slot.endpoint != endpoint:
             self.counters["answers_unknown"] += 1
             return
-        worker, book = slot.worker, self._machine.book
+        worker, table = slot.worker, self._machine.request_table
         worker.seen = now
         body = list(frames[1:])
         if command == CLIENT_PARTIAL_03 and body:
-            book.partial(worker.held[key], encode_message(body), now)
+            table.partial(worker.in_flight[key], encode_message(body), now)
         elif command == CLIENT_FINAL_03 and body:
-            book.finish(worker, (self._take_back(slot, key),), (encode_message(body),), now)
+            table.finish(worker, (self._take_back(slot, key),), (encode_message(body),), now)
             worker.done += 1
             self.counters["answered"] += 1
         elif command == CLIENT_ERROR_03 and len(body) == 2:
@@ -380,7 +380,7 @@ class LendingMachine:
 
     def _take_back(self, slot: LendingSlot, key: bytes) -> Request:
         del self._slot_of_request[key]
-        request = slot.worker.held.pop(key)
+        request = slot.worker.in_flight.pop(key)
         self.router.returned(slot.peer, request.service.name)
         return request
 
@@ -390,15 +390,15 @@ class LendingMachine:
             self.router.exhausted(slot.peer, request.service.name)
             self._give_back(slot, request, printable(code), now)
         else:
-            book = self._machine.book
-            book.forward_error(request, printable(code[:64]), printable(text[:_ERROR_TEXT_MAX]), now)
-            book.pump(request.service, now)  # other requests with its key may start it again
+            table = self._machine.request_table
+            table.forward_error(request, printable(code[:64]), printable(text[:_ERROR_TEXT_MAX]), now)
+            table.pump(request.service, now)  # other requests with its key may start it again
 
     def _give_back(self, slot: LendingSlot, request: Request, why: str, now: float) -> None:
         self.counters["given_back"] += 1
-        book = self._machine.book
-        book.give_back(request, (slot.worker.peer, why, now), now, lost=False)
-        book.pump(request.service, now)
+        table = self._machine.request_table
+        table.give_back(request, (slot.worker.peer, why, now), now, lost=False)
+        table.pump(request.service, now)
 
 
 def _joined(first: Output, then: Output) -> Output:

@@ -111,7 +111,7 @@ class BrokerMetrics:
             printable(service.name),
             len(workers),
             service.queue.count,
-            sum(len(worker.held) for worker in workers),
+            sum(len(worker.in_flight) for worker in workers),
             service.done + sum(worker.done for worker in workers),
             *(None if part is None else round(part * 1000, 3) for part in parts),
             "yes" if service.enabled else "no",
@@ -153,7 +153,7 @@ class BrokerMetrics:
         for service in islice(self.broker.machine.directory.services.values(), SERIES_MAX):
             label = (printable(service.name),)
             queued.samples.append((label, service.queue.count))
-            running.samples.append((label, sum(len(worker.held) for worker in service.workers.values())))
+            running.samples.append((label, sum(len(worker.in_flight) for worker in service.workers.values())))
             workers.samples.append((label, len(service.workers)))
             done.samples.append((label, service.done + sum(worker.done for worker in service.workers.values())))
             latency = self.recorder.latencies.get(service.name)
@@ -169,7 +169,7 @@ class BrokerMetrics:
         stuck = Family("mdp_worker_stuck", "gauge", "1 if the worker reports that its requests make no progress.", labels)
         for worker in islice(self.broker.machine.directory.workers.values(), SERIES_MAX):
             label = (printable(worker.service.name), worker.peer.hex())
-            running.samples.append((label, len(worker.held)))
+            running.samples.append((label, len(worker.in_flight)))
             credit.samples.append((label, worker.credit))
             done.samples.append((label, worker.done))
             stuck.samples.append((label, int(bool(worker.stuck))))
@@ -185,7 +185,7 @@ def _worker_row(worker: Worker, now: float) -> list[float | str | None]:
     silent_ms = max(0, round((now - worker.seen) * 1000))
     name = printable(worker.service.name)
     stuck = "yes" if worker.stuck else ""
-    return [worker.peer.hex(), name, worker.dialect, worker.credit, len(worker.held), worker.done, silent_ms, stuck, worker.version]
+    return [worker.peer.hex(), name, worker.dialect, worker.credit, len(worker.in_flight), worker.done, silent_ms, stuck, worker.version]
 
 
 def _histogram(latency: Latency) -> Histogram:

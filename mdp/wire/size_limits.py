@@ -29,7 +29,7 @@ class TooLarge(RequestError):
     A client checks before it sends. A broker or worker sends it as ERROR; when it is about the reply, the handler has run.
 
     Args:
-        what: what is too large: "frames of the request", "octets of the reply" …
+        what: what is too large: "frames of the request", "bytes of the reply" …
         size: actual size.
         limit: greatest size.
         service: name of the service.
@@ -88,7 +88,7 @@ def too_large(
     error = limits.judge(body, parts=parts, octets=octets)
     if error is None:
         return None
-    if error.what == "octets of a frame":
-        return TooLarge(f"octets of a frame of the {whose}", error.size, error.limit, service=service)
+    if error.what == "bytes of a frame":
+        return TooLarge(f"bytes of a frame of the {whose}", error.size, error.limit, service=service)
     added = parts if error.what == "frames of a message" else octets
     return TooLarge(f"{error.what.split()[0]} of the {whose}", error.size - added, max(0, error.limit - added), service=service)

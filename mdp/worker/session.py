@@ -87,7 +87,7 @@ class WorkerSession:
         mute: sends no heartbeats, so that the worker counts as dead at the broker (MDP-24).
 
     Raises:
-        LocalProtocolError: the service name is not 1 to 255 octets of printable text.
+        LocalProtocolError: the service name is not 1 to 255 bytes of printable text.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class WorkerSession:
     ) -> None:
         self.service = service.encode() if isinstance(service, str) else service
         if not is_service_name(self.service):
-            raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 octets of printable text")
+            raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 bytes of printable text")
         self.search = search
         self.options = options
         self.counters = SessionCounters() if counters is None else counters

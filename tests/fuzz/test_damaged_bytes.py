@@ -64,7 +64,7 @@ def test_the_broker_answers_with_whole_messages_in_whatever_reads_the_bytes_come
             if worker is None:
                 octets = encode_message(worker_ready(dialect, b"echo")) + octets * (chance.random() < 0.2)
             elif chance.random() < 0.8:
-                octets = b"".join(encode_message(worker_final(dialect, number(one.number), [b"y"])) for one in worker.held.values())
+                octets = b"".join(encode_message(worker_final(dialect, number(one.number), [b"y"])) for one in worker.in_flight.values())
         said = []
         for broker, known, most in zip(brokers, decoders, (len(octets) + 1, chance.choice((1, 40, 500))), strict=True):
             told: dict[bytes, list[list[bytes]]] = {}

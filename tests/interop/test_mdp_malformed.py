@@ -78,7 +78,7 @@ async def test_a_client_that_returns_under_its_name_gets_no_old_reply(broker: md
     await gone.send(b"", b"MDPC01", b"slow", b"old")
     address, _ = await worker.work()
     gone.close()
-    await eventually(lambda: b"same" not in broker.machine.book.clients)
+    await eventually(lambda: b"same" not in broker.machine.request_table.clients)
     back = foreign("DEALER", routing_id=b"same")
     back.connect(where)
     await back.send(*ASK)

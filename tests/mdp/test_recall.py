@@ -84,7 +84,7 @@ def test_nothing_is_recalled_when_no_worker_is_free() -> None:
     scene.join(b"FREE", 1)
     scene.wait(0.001)
     scene.ask("0.3", b"C1")
-    assert scene.looks(1.0) == [1.0]
+    assert scene.checks(1.0) == [1.0]
     assert places(scene, given) == []
     scene.check()
 
@@ -131,7 +131,7 @@ def test_what_was_given_just_now_is_asked_for_when_it_no_longer_is() -> None:
     scene.ask("0.3", b"C1")
     given = scene.given(b"BUSY")
     scene.join(b"FREE", 1)
-    assert scene.looks(0.0059) == [2.0, 2.0]
+    assert scene.checks(0.0059) == [2.0, 2.0]
     assert places(scene, given) == []
     scene.wait(0.0002)
     assert places(scene, given) == [1]
@@ -179,7 +179,7 @@ def test_when_all_was_asked_for_it_is_not_looked_again_for_that() -> None:
     scene.join(b"FREE", 1)
     scene.wait(0.1)
     assert places(scene, given) == [1]
-    assert scene.looks(0.1)[1:] == [20.4] * 4
+    assert scene.checks(0.1)[1:] == [20.4] * 4
     scene.check()
 
 
@@ -340,16 +340,16 @@ def test_one_that_is_kept_from_work_is_given_it_ten_seconds_after_it_had_any() -
     (last,) = slow
     scene.answer(b"SLOW", last)
     before = scene.now
-    looked_at = before + sum(scene.looks(2.0)) / 1000
+    looked_at = before + sum(scene.checks(2.0)) / 1000
     scene.ask("0.3", b"C1")
     (work,) = scene.given(b"QUICK")
     scene.answer(b"QUICK", work)
-    assert scene.looks(7.0) == []
+    assert scene.checks(7.0) == []
     again_at = scene.now
-    first, *others = scene.looks(5.0)
+    first, *others = scene.checks(5.0)
     assert again_at + first / 1000 - looked_at == pytest.approx(10.001, abs=0.001)
     assert others == [*FIRST_LOOKS[1:], 20.4]
-    assert scene.looks(60.0) == []
+    assert scene.checks(60.0) == []
     for _ in range(2):
         scene.ask("0.3", b"C1")
     assert (len(scene.given(b"QUICK")), len(scene.given(b"SLOW"))) == (1, 1)

@@ -63,12 +63,12 @@ KNOWN: tuple[Known, ...] = (
         ("tests/mdp/worker/test_runners.py::test_a_runner_waits_once",),
     ),
     # A take-over that loses its deadline.
-    Known("mdp/broker/requests/idempotency.py", "            self.end_at(record, terms.deadline)\n", "            pass\n", KEYS),
+    Known("mdp/broker/requests/idempotency.py", "            self.end_at(record, extras.deadline)\n", "            pass\n", KEYS),
     # A take-over that forgets which workers were lost with the request.
     Known(
         "mdp/broker/requests/idempotency.py",
-        "        terms.lost, terms.lost_at, terms.streamed, terms.told = old.lost, old.lost_at, old.streamed, old.told\n",
-        "        terms.streamed, terms.told = old.streamed, old.told\n",
+        "        extras.lost, extras.lost_at = old.lost, old.lost_at\n",
+        "        pass\n",
         KEYS,
     ),
     # A malformed message taken for a sign of life.
@@ -93,15 +93,15 @@ KNOWN: tuple[Known, ...] = (
     # Memory shown as more than there is.
     Known(
         "mdp/broker/dispatcher.py",
-        '"memory_bytes": self.options.memory_max_bytes - self.book.room',
-        '"memory_bytes": self.options.memory_max_bytes + self.book.room',
+        '"memory_bytes": self.options.memory_max_bytes - self.request_table.memory_left_bytes',
+        '"memory_bytes": self.options.memory_max_bytes + self.request_table.memory_left_bytes',
         ("tests/mdp/broker/test_dispatcher.py::test_gauges",),
     ),
     # Changes nothing: the runner that reports it as seen would report everything as seen.
     Known(
         "mdp/broker/dispatcher.py",
-        "self.options.memory_max_bytes - self.book.room",
-        "-self.book.room + self.options.memory_max_bytes",
+        "self.options.memory_max_bytes - self.request_table.memory_left_bytes",
+        "-self.request_table.memory_left_bytes + self.options.memory_max_bytes",
         ("tests/mdp/broker/test_dispatcher.py::test_gauges",),
         lives=True,
     ),

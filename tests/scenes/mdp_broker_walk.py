@@ -130,14 +130,14 @@ class Walk:
         self.machine = self._new_machine()
         self.recorder: Recorder | None = None
         if seed % 3 == 0:
-            self.recorder = self.machine.book.record = Recorder(None if seed % 2 else lambda block: None)
+            self.recorder = self.machine.request_table.recorder = Recorder(None if seed % 2 else lambda block: None)
         self.beating = 0.1 if self.dice() < 0.2 else 0.8  # how likely a worker beats before time passes
         self.steps = self._steps()
         if seed % 5 == 0:
             self.machine.begin(self.now)
         if seed % 4 == 1:  # some peers take less than others
             low = PeerLimits(1024, 2500)
-            self.machine.book.hops = Hops(PeerLimits(), {b"C0": low, b"D1": low, b"W1": low, b"W3": low}.get)
+            self.machine.request_table.hops = Hops(PeerLimits(), {b"C0": low, b"D1": low, b"W1": low, b"W3": low}.get)
             for peer in (*self.asked, *WORKERS):
                 self.take(self.machine.peer_joined(peer, self.now), f"{peer!r} joins")
 
@@ -194,7 +194,7 @@ class Walk:
         """Go so many steps, then let everybody leave and time pass, until nothing may be open."""
         dice, todo = self.dice, self.steps
         count = len(todo)
-        self.machine.book.rearm = True  # a beginning and a tick set the clock
+        self.machine.request_table.timer_changed = True  # a beginning and a tick set the clock
         self.look()
         for _ in range(steps):
             self.touched = False
@@ -207,8 +207,8 @@ class Walk:
         """Look at all records, and at whether the clock is set for what is due first."""
         machine = self.machine
         check_invariants(machine)
-        if machine.book.rearm:
-            machine.book.rearm = False
+        if machine.request_table.timer_changed:
+            machine.request_table.timer_changed = False
             self.wakes_at = machine.deadline()
         check_wakes(machine, self.wakes_at)
 
@@ -321,7 +321,7 @@ class Walk:
         self.read(peer, [worker_ready(dialect, SERVICES[int(self.dice() * 5)], options=options)])
 
     def busy(self) -> Worker | None:
-        workers = [worker for worker in self.machine.directory.workers.values() if worker.held]
+        workers = [worker for worker in self.machine.directory.workers.values() if worker.in_flight]
         return workers[int(self.dice() * len(workers))] if workers else None
 
     def one_answer(self, worker: Worker, number: int, dice: float) -> list[bytes]:
@@ -337,17 +337,17 @@ class Walk:
     def answer(self) -> None:
         worker = self.busy()
         if worker is not None:
-            held = [*worker.held.values()]
+            held = [*worker.in_flight.values()]
             request = held[int(self.dice() * len(held))]
             dice = self.dice()
-            if dice < 0.4 and worker.quick and request.terms is not None and request.terms.deadline != inf:
+            if dice < 0.4 and worker.is_v03 and request.extras is not None and request.extras.deadline != inf:
                 dice = 0.17  # it keeps to the deadline of the request
             self.read(worker.peer, [self.one_answer(worker, request.number, dice)])
 
     def answer_many(self) -> None:
         worker = self.busy()
         if worker is not None:
-            numbers = [request.number for request in worker.held.values() if self.dice() < 0.8]
+            numbers = [request.number for request in worker.in_flight.values() if self.dice() < 0.8]
             if numbers:
                 self.read(worker.peer, [self.one_answer(worker, number, self.dice()) for number in numbers])
 
@@ -405,7 +405,7 @@ class Walk:
             self.recorder.now = self.now
         if self.machine.deadline() <= self.now:
             self.take(self.machine.tick(self.now), "tick")
-            self.machine.book.rearm = True
+            self.machine.request_table.timer_changed = True
 
     def ask_broker(self, name: bytes, about: bytes) -> None:
         self.ids += 1
@@ -414,7 +414,7 @@ class Walk:
         self.read(OPERATOR, [client_request(V03, name, [about], id=id)])
 
     def manage(self) -> None:
-        letters = [*self.machine.letters]
+        letters = [*self.machine.dead_letters]
         if letters and self.dice() < 0.7:
             self.ask_broker(b"mmi.dlq.retry" if self.dice() < 0.8 else b"mmi.dlq.drop", b"%d" % letters[0].number)
         else:

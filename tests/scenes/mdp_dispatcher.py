@@ -185,30 +185,32 @@ class Scene:
         for service in machine.directory.services.values():
             waiting = list(service.queue)
             assert service.queue.count == len(waiting)
-            assert service.queue.size == sum(len(request.tail) for request in waiting)
-            listed = list(service.standing())
+            assert service.queue.size == sum(len(request.payload) for request in waiting)
+            listed = list(service.ready_workers())
             lost = [request for _, request in service.queue.lost if request.client is not None]
             assert not (len(waiting) > len(lost) and listed), "requests wait though a worker has credit"
-            assert not lost or machine.book.looks.get(service), "nothing looks after requests whose worker was lost"
+            assert not lost or machine.request_table.checks.get(service), "nothing looks after requests whose worker was lost"
             assert len(set(map(id, listed))) == len(listed)
             for worker in service.workers.values():
                 assert machine.directory.workers[worker.peer] is worker
                 assert worker.service is service
                 assert worker.live
-                assert (worker.line is not None) == any(worker is other for other in listed) == (len(worker.held) < worker.allowed)
-                assert worker.line is None or worker.low <= len(worker.held) < worker.high
-                held = [request for request in worker.held.values() if request.client is not None]
+                assert (
+                    (worker.ready_list is not None) == any(worker is other for other in listed) == (len(worker.in_flight) < worker.allowed)
+                )
+                assert worker.ready_list is None or worker.low <= len(worker.in_flight) < worker.high
+                held = [request for request in worker.in_flight.values() if request.client is not None]
                 running += len(held)
-                octets += sum(len(r.tail) + 512 + (len(r.terms.parts) if r.terms else 0) for r in held)
+                octets += sum(len(r.payload) + 512 + (len(r.extras.parts) if r.extras else 0) for r in held)
             queued += len(waiting)
-            octets += sum(len(request.tail) + 512 for request in waiting)
+            octets += sum(len(request.payload) + 512 for request in waiting)
             assert (service.name in machine.directory.routes) == (bool(service.workers) and service.enabled and machine.directory.accepting)
-        opened = [request for mine in machine.book.clients.values() for request in mine.values()]
-        following = [r for r in opened if r.terms and r.terms.execution and r.terms.execution.request is not r]
-        assert all(any(r is f for f in r.terms.execution.followers) for r in following if r.terms and r.terms.execution)
+        opened = [request for mine in machine.request_table.clients.values() for request in mine.values()]
+        following = [r for r in opened if r.extras and r.extras.execution and r.extras.execution.request is not r]
+        assert all(any(r is f for f in r.extras.execution.followers) for r in following if r.extras and r.extras.execution)
         octets += 512 * len(following)
         assert len(opened) == queued + running + len(following) == machine.counters.accepted - machine.counters.closed
-        assert machine.options.memory_max_bytes - machine.book.room == octets
+        assert machine.options.memory_max_bytes - machine.request_table.memory_left_bytes == octets
         assert set(machine.directory.workers.values()) == {
             worker for service in machine.directory.services.values() for worker in service.workers.values()
         }

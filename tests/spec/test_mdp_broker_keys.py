@@ -75,11 +75,11 @@ def test_idm_04_the_store_is_bounded(options: dict[str, float]) -> None:
         scene.ask("0.3", b"C1", b"x", options={"key": key})
         scene.answer(b"W1", scene.work(b"W1"), b"z" * 100)
         scene.got(b"C1")
-    assert scene.machine.book.results.size <= 2 * (512 + 100 + 2)
+    assert scene.machine.request_table.reply_cache.size <= 2 * (512 + 100 + 2)
     if "results_ms" in options:
         scene.now += 1.1
     else:
-        assert len(scene.machine.book.results) == 1
+        assert len(scene.machine.request_table.reply_cache) == 1
         scene.ask("0.3", b"C1", b"x", options={"key": b"2"})
         assert scene.reply(b"C1") == [b"z" * 100]
     scene.ask("0.3", b"C1", b"x", options={"key": b"1"})
@@ -290,7 +290,7 @@ def test_a_stream_too_large_to_keep_is_not_shared() -> None:
     assert scene.failure(b"C2") == "BUSY"
     scene.answer(b"W1", work, b"end")
     assert [type(event) for event in scene.at_client(b"C1")] == [Partial, Partial, Final]
-    assert len(scene.machine.book.results) == scene.machine.book.results.size == 0
+    assert len(scene.machine.request_table.reply_cache) == scene.machine.request_table.reply_cache.size == 0
     scene.check()
 
 

@@ -112,7 +112,7 @@ def test_bodies_are_for_operators(name: bytes) -> None:
 @pytest.mark.parametrize(("options", "kept"), [({"letters_max": 3}, 3), ({"letters_max_bytes": 25}, 2)])
 def test_the_oldest_are_dropped(options: dict[str, float], kept: int) -> None:
     scene = poisoned(5, **options)
-    letters = scene.machine.letters
+    letters = scene.machine.dead_letters
     assert len(letters) == kept
     assert letters.pushed_out == 5 - kept
     assert letters.size == sum(len(letter.body) for letter in letters)
@@ -125,5 +125,5 @@ def test_dead_letters_of_clients_without_errors_are_kept_too() -> None:
     scene.ready("0.1", b"W1")
     scene.ask("0.1", b"C1", b"poison")
     scene.lose(b"W1")
-    (letter,) = scene.machine.letters
+    (letter,) = scene.machine.dead_letters
     assert (letter.service, letter.body) == (ECHO, b"\x00\x06poison")

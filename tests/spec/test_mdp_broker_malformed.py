@@ -114,7 +114,7 @@ def test_fault_b1_malformed_from_a_client(frames: list[bytes], counter: str) -> 
     scene = busy_scene()
     assert scene.send(b"X", frames) == []
     assert scene.counters[counter] == 1
-    assert b"X" not in scene.machine.book.clients
+    assert b"X" not in scene.machine.request_table.clients
     assert list(scene.machine.directory.services) == [ECHO]
     check_others(scene)
 
@@ -305,5 +305,5 @@ def test_mdp_45_random_frames(seed: int) -> None:
     scene.wait(10)
     scene.check()
     assert scene.machine.idle
-    assert scene.machine.book.clients == {}
+    assert scene.machine.request_table.clients == {}
     assert scene.machine.directory.workers == {}

@@ -185,7 +185,7 @@ def test_all_requests_together_are_bounded_in_memory() -> None:
     assert scene.failure(b"C2") == "BUSY"
     scene.ask("0.1", b"C3", b"x" * 50)
     assert scene.counters["silent_busy"] == 1
-    work, *_ = scene.machine.directory.workers[b"W1"].held.values()
+    work, *_ = scene.machine.directory.workers[b"W1"].in_flight.values()
     token = work.number.to_bytes(8, "big")
     scene.answer(b"W1", Work("0.3", token, []))
     scene.ask("0.3", b"C2", b"x" * 50)

@@ -141,4 +141,4 @@ def test_the_dead_letter_stays_when_the_broker_ends(ends: str) -> None:
         assert scene.failure(b"OP") == "WORKER_LOST"
     else:
         scene.both("peer_lost", b"OP")
-    assert [letter.retried for letter in scene.machine.letters] == [False]
+    assert [letter.retried for letter in scene.machine.dead_letters] == [False]

@@ -101,11 +101,11 @@ def test_mdp_26_cell(dialect: Dialect, state: str, name: str) -> None:
         case "busy", "final":
             assert known
             assert scene.reply(b"C1") == [b"y"]
-            assert not scene.machine.directory.workers[WORKER].held
+            assert not scene.machine.directory.workers[WORKER].in_flight
         case "busy", "partial":
             assert known
             assert len(scene.at_client(b"C1")) == 1
-            assert scene.machine.directory.workers[WORKER].held
+            assert scene.machine.directory.workers[WORKER].in_flight
         case "busy", "error":
             assert known
             assert scene.failure(b"C1") == "HANDLER_ERROR"

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from mdp.broker.limits import BrokerOptions
 
-__all__ = ["DeadLetters", "Letter", "Loss"]
+__all__ = ["DeadLetter", "DeadLetters", "Loss"]
 
 # One lost worker: its routing id, the reason (name of a counter), the time (monotonic seconds).
 Loss = tuple[bytes, str, float]
 
 
-class Letter:
+class DeadLetter:
     """A dead letter.
 
     Attributes:
@@ -59,29 +59,29 @@ class DeadLetters:
         self.size = 0
         self.pushed_out = 0
         self._options = options
-        self._letters: OrderedDict[int, Letter] = OrderedDict()
+        self._dead_letters: OrderedDict[int, DeadLetter] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._letters)
+        return len(self._dead_letters)
 
-    def __iter__(self) -> Iterator[Letter]:
-        return iter(self._letters.values())
+    def __iter__(self) -> Iterator[DeadLetter]:
+        return iter(self._dead_letters.values())
 
-    def add(self, letter: Letter) -> None:
+    def add(self, dead_letter: DeadLetter) -> None:
         """Add a dead letter; drop the oldest ones beyond the limits."""
-        self._letters[letter.number] = letter
-        self.size += len(letter.body)
-        while len(self._letters) > self._options.letters_max or self.size > self._options.letters_max_bytes:
-            self.size -= len(self._letters.popitem(last=False)[1].body)
+        self._dead_letters[dead_letter.number] = dead_letter
+        self.size += len(dead_letter.body)
+        while len(self._dead_letters) > self._options.letters_max or self.size > self._options.letters_max_bytes:
+            self.size -= len(self._dead_letters.popitem(last=False)[1].body)
             self.pushed_out += 1
 
-    def get(self, number: int) -> Letter | None:
+    def get(self, number: int) -> DeadLetter | None:
         """Return a dead letter, None for an unknown number."""
-        return self._letters.get(number)
+        return self._dead_letters.get(number)
 
-    def take(self, number: int) -> Letter | None:
+    def take(self, number: int) -> DeadLetter | None:
         """Remove and return a dead letter, None for an unknown number."""
-        letter = self._letters.pop(number, None)
-        if letter is not None:
-            self.size -= len(letter.body)
-        return letter
+        dead_letter = self._dead_letters.pop(number, None)
+        if dead_letter is not None:
+            self.size -= len(dead_letter.body)
+        return dead_letter

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from core.zmtp.frames import MORE, encode_prefix, split_frames
 from mdp.broker.forwarding import body_octets, partial_head
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
-from mdp.broker.requests.reply_cache import Execution, Results, digest_of
+from mdp.broker.requests.reply_cache import ReplyCache, SharedExecution, digest_of
 from mdp.broker.requests.request_ends import GONE
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
-from mdp.broker.requests.request_table import RequestBook
+from mdp.broker.requests.request_table import RequestTable
 from mdp.wire.size_limits import TOO_LARGE
 
 if TYPE_CHECKING:
@@ -28,78 +28,78 @@ if TYPE_CHECKING:
     from mdp.broker.counters import Counters
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.requests.dead_letters import Loss
-    from mdp.broker.requests.records import Request, Service, Terms
+    from mdp.broker.requests.records import Request, RequestExtras, Service
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
 
-__all__ = ["SharedBook"]
+__all__ = ["SharedRequestTable"]
 
 
-class SharedBook(RequestBook):
-    """The request table with idempotency keys; see `RequestBook`.
+class SharedRequestTable(RequestTable):
+    """The request table with idempotency keys; see `RequestTable`.
 
     Attributes:
-        results: executions by key, and kept answers.
+        reply_cache: executions by key, and kept answers.
     """
 
     def __init__(self, options: BrokerOptions, counters: Counters, directory: Directory, first_number: int) -> None:
         super().__init__(options, counters, directory, first_number)
-        self.results = Results(options)
+        self.reply_cache = ReplyCache(options)
 
     def open_with_key(
-        self, client: bytes, dialect: Dialect, key: bytes | int, service: Service, tail: bytes, terms: Terms, now: float
+        self, client: bytes, dialect: Dialect, key: bytes | int, service: Service, tail: bytes, extras: RequestExtras, now: float
     ) -> None:
-        """Execute, follow or answer a request of MDP/0.3 whose terms have a key; arguments as for `accept`."""
-        assert terms.key is not None
+        """Execute, follow or answer a request of MDP/0.3 whose extras have a key; arguments as for `accept`."""
+        assert extras.key is not None
         digest = digest_of(tail[2 + tail[1] :] if tail[0] == MORE else split_frames(tail, 1)[1])
-        execution = self.results.find(service.name, terms.key, now)
+        execution = self.reply_cache.find(service.name, extras.key, now)
         if execution is None:
-            execution = terms.execution = self.results.begin(service.name, terms.key, digest)
-            accepted = self.accept(client, dialect, (key,), (service,), (tail,), now, terms)
+            execution = extras.execution = self.reply_cache.begin(service.name, extras.key, digest)
+            accepted = self.accept(client, dialect, (key,), (service,), (tail,), now, extras)
             (execution.request,) = accepted
             self.place(accepted, now)
         elif execution.digest != digest:
             self.counters.count("key_conflicts")
-            self.tell(client, dialect, key, "BAD_REQUEST", "the key was used with another body")
+            self.reject(client, dialect, key, "BAD_REQUEST", "the key was used with another body")
         elif execution.reply is not None:
             self.counters.count("key_replayed")
             self._replay(execution, client, dialect, key, now)
         elif not execution.shared:
-            self.tell(client, dialect, key, "BUSY", "a request with this key runs, and its answer is too large to share")
+            self.reject(client, dialect, key, "BUSY", "a request with this key runs, and its answer is too large to share")
         else:
             self.counters.count("key_joined")
-            terms.execution = execution
-            (follower,) = self.accept(client, dialect, (key,), (service,), (tail,), now, terms)
+            extras.execution = execution
+            (follower,) = self.accept(client, dialect, (key,), (service,), (tail,), now, extras)
             self._join(execution, follower, now)
             self._replay(execution, client, dialect, key, now)
 
     # Executed requests and followers.
 
     @staticmethod
-    def _led(request: Request) -> Execution | None:
+    def _led(request: Request) -> SharedExecution | None:
         """Return the execution of an executed request, None for other requests."""
-        execution = None if request.terms is None else request.terms.execution
+        execution = None if request.extras is None else request.extras.execution
         return None if execution is None or execution.request is not request else execution
 
     @staticmethod
-    def _followed(request: Request) -> Execution | None:
+    def _followed(request: Request) -> SharedExecution | None:
         """Return the execution that a follower waits for, None for other requests."""
-        execution = None if request.terms is None else request.terms.execution
+        execution = None if request.extras is None else request.extras.execution
         return None if execution is None or execution.request is request else execution
 
-    def _join(self, execution: Execution, request: Request, now: float) -> None:
+    def _join(self, execution: SharedExecution, request: Request, now: float) -> None:
         """Add a follower to an execution; if no request waits for it, let this one take it over."""
         leader = execution.request
         assert leader is not None
         if leader.client is None:
             # The record stays, because the worker's answer refers to it; from now on it is this request.
-            leader.tail = request.tail
+            leader.payload = request.payload
             leader.state = RequestState.GIVEN
             request.expires = inf
-            self._take_over(leader, request)
+            self._replace_leader(leader, request)
             return
-        self.room += len(request.tail)
-        request.tail = b""
+        self.memory_left_bytes += len(request.payload)
+        request.payload = b""
         request.state = RequestState.FOLLOWING
         execution.followers[request] = None
         self._set_time(request, now)
@@ -112,58 +112,64 @@ class SharedBook(RequestBook):
         else:
             self.end_at(follower, follower.expires)
 
-    def _take_over(self, record: Request, request: Request) -> None:
+    def _replace_leader(self, record: Request, request: Request) -> None:
         """Make an executed record without a client that of another request, whose own record is no longer used.
 
         The properties of the execution stay: its place, the lost workers, the deadline its worker got, whether a part was sent. All others,
         the deadline included, are those of the request.
         """
-        terms, old = request.terms, record.terms
-        assert terms is not None
+        extras, old = request.extras, record.extras
+        assert extras is not None
         assert old is not None
-        terms.lost, terms.lost_at, terms.streamed, terms.told = old.lost, old.lost_at, old.streamed, old.told
+        extras.lost, extras.lost_at = old.lost, old.lost_at
+        extras.streamed, extras.sent_deadline = old.streamed, old.sent_deadline
         self.deadlines.discard(request)
-        record.client, record.mine, record.key, record.dialect = request.client, request.mine, request.key, request.dialect
-        record.reply = request.reply
-        record.terms, record.opened, record.expires = terms, request.opened, request.expires
-        record.mine[record.key] = record
-        if terms.deadline != inf:
-            self.end_at(record, terms.deadline)
-        if terms.options != old.options:
+        record.client, record.client_requests, record.key, record.dialect = (
+            request.client,
+            request.client_requests,
+            request.key,
+            request.dialect,
+        )
+        record.reply_head = request.reply_head
+        record.extras, record.opened, record.expires = extras, request.opened, request.expires
+        record.client_requests[record.key] = record
+        if extras.deadline != inf:
+            self.end_at(record, extras.deadline)
+        if extras.options != old.options:
             # A worker that gets it later must not see the options of another client.
-            tail = encode_prefix([terms.options]) + body_octets(record)
-            added = len(tail) - len(record.tail)
-            record.tail = tail
-            self.room -= added
+            tail = encode_prefix([extras.options]) + body_octets(record)
+            added = len(tail) - len(record.payload)
+            record.payload = tail
+            self.memory_left_bytes -= added
             if record.state is RequestState.QUEUED:
                 record.service.queue.size += added
         request.state = RequestState.MERGED
         request.client = None  # it may be in a list that a caller iterates over
-        request.tail = b""
+        request.payload = b""
 
-    def _hand_over(self, request: Request, execution: Execution, code: str) -> None:
+    def _promote_follower(self, request: Request, execution: SharedExecution, code: str) -> None:
         """Close an executed request after the ERROR to its client; its first follower takes over the execution."""
-        if self.record is not None:
-            self.record.ended(request, code)
+        if self.recorder is not None:
+            self.recorder.ended(request, code)
         self.deadlines.discard(request)
-        del request.mine[request.key]
-        self.room += REQUEST_OVERHEAD_BYTES
+        del request.client_requests[request.key]
+        self.memory_left_bytes += REQUEST_OVERHEAD_BYTES
         self.counters.closed += 1
-        heir, _ = execution.followers.popitem(last=False)
-        self._take_over(request, heir)
+        follower, _ = execution.followers.popitem(last=False)
+        self._replace_leader(request, follower)
 
-    def _leave(self, execution: Execution, follower: Request, code: str, text: str) -> None:
+    def _leave(self, execution: SharedExecution, follower: Request, code: str, text: str) -> None:
         """Close a follower with an ERROR; the execution continues."""
         del execution.followers[follower]
         super().fail(follower, code, text)
 
     def runs(self, request: Request) -> bool:
-        """See `RequestBook`; for a follower, return whether its executed request runs."""
+        """See `RequestTable`; for a follower, return whether its executed request runs."""
         execution = self._followed(request)
         executed = request if execution is None or execution.request is None else execution.request
         return executed.worker is not None
 
-    def _replay(self, execution: Execution, client: bytes, dialect: Dialect, key: bytes | int, now: float) -> None:
+    def _replay(self, execution: SharedExecution, client: bytes, dialect: Dialect, key: bytes | int, now: float) -> None:
         """Send the available parts of an answer; a part beyond the client's limits ends its request."""
         name = execution.name[0]
         for part in execution.parts:
@@ -171,7 +177,7 @@ class SharedBook(RequestBook):
             if error is not None:
                 follower = self.clients.get(client, {}).get(key)
                 if follower is None:
-                    self.tell(client, dialect, key, TOO_LARGE, error.text)
+                    self.reject(client, dialect, key, TOO_LARGE, error.text)
                 else:
                     self.end(follower, now, TOO_LARGE, error.text)
                 return
@@ -180,24 +186,24 @@ class SharedBook(RequestBook):
             self.counters.replies += self.answer(client, dialect, key, name, execution.reply)
 
     @staticmethod
-    def _waiting(request: Request, execution: Execution) -> list[Request]:
+    def _waiting(request: Request, execution: SharedExecution) -> list[Request]:
         return [*execution.followers] if request.client is None else [request, *execution.followers]
 
     def sharers(self, request: Request) -> list[Request]:
-        """See `RequestBook`."""
+        """See `RequestTable`."""
         execution = self._led(request)
         return [request] if execution is None else [*execution.followers, request]
 
     # Overrides for requests with followers.
 
     def finish_one(self, request: Request, body: bytes, now: float) -> None:
-        """See `RequestBook`; keep the answer, then send it to all clients that wait for it."""
+        """See `RequestTable`; keep the answer, then send it to all clients that wait for it."""
         execution = self._led(request)
         if execution is None:
             super().finish_one(request, body, now)
             return
         waiting = self._waiting(request, execution)
-        self.results.complete(execution, body, now)
+        self.reply_cache.complete(execution, body, now)
         if not waiting:
             request.state = RequestState.FORGOTTEN
             self.counters.count("replies_kept")
@@ -208,13 +214,13 @@ class SharedBook(RequestBook):
             self.close(one, RequestState.ANSWERED, "" if sent else TOO_LARGE, size=len(body))
 
     def partial(self, request: Request, body: bytes, now: float) -> None:
-        """See `RequestBook`; keep the part, then send it to all clients that wait for it."""
+        """See `RequestTable`; keep the part, then send it to all clients that wait for it."""
         execution = self._led(request)
-        if execution is None or request.terms is None:
+        if execution is None or request.extras is None:
             super().partial(request, body, now)
             return
-        request.terms.streamed = True
-        self.results.add_part(execution, body)
+        request.extras.streamed = True
+        self.reply_cache.add_part(execution, body)
         beyond: list[tuple[Request, str]] = []
         for one in self._waiting(request, execution):
             assert one.client is not None
@@ -228,14 +234,14 @@ class SharedBook(RequestBook):
             self.end(one, now, TOO_LARGE, text)
 
     def fail(self, request: Request, code: str, text: str) -> None:
-        """See `RequestBook`; all waiting clients get the ERROR, and the next request with the key is executed."""
+        """See `RequestTable`; all waiting clients get the ERROR, and the next request with the key is executed."""
         followers = self._break_up(request)
         super().fail(request, code, text)
         for follower in followers:
             super().fail(follower, code, text)
 
     def forward_error(self, request: Request, code: str, text: str, now: float) -> None:
-        """See `RequestBook`; an error is not kept as an answer."""
+        """See `RequestTable`; an error is not kept as an answer."""
         execution = self._led(request)
         if execution is None:
             super().forward_error(request, code, text, now)
@@ -249,21 +255,21 @@ class SharedBook(RequestBook):
         for follower in followers:
             self.pass_error_on(follower, code, text)
 
-    def _begin_again(self, request: Request, execution: Execution, text: str, now: float) -> bool:
+    def _begin_again(self, request: Request, execution: SharedExecution, text: str, now: float) -> bool:
         """Queue an execution again, if its worker gave up at its deadline and other requests have more time.
 
         Returns:
             False if no waiting request has more time: then the error is forwarded as any other.
         """
-        waiting = [(one, one.terms) for one in self._waiting(request, execution) if one.terms is not None]
-        told = inf if request.terms is None else request.terms.told
-        if all(terms.deadline <= told for _, terms in waiting):
+        waiting = [(one, one.extras) for one in self._waiting(request, execution) if one.extras is not None]
+        sent = inf if request.extras is None else request.extras.sent_deadline
+        if all(extras.deadline <= sent for _, extras in waiting):
             return False
-        streamed = request.terms is not None and request.terms.streamed
-        for one, terms in reversed(waiting):  # the executed one last: it needs a follower that takes over
-            if terms.deadline <= told:
+        streamed = request.extras is not None and request.extras.streamed
+        for one, extras in reversed(waiting):  # the executed one last: it needs a follower that takes over
+            if extras.deadline <= sent:
                 self._drop_out(one, execution, "DEADLINE_EXCEEDED", text)
-            elif terms.once or streamed:
+            elif extras.once or streamed:
                 self._drop_out(one, execution, "TIMEOUT", "the worker kept to the deadline of another request with the key")
         if request.client is not None:
             self.counters.count("key_begun_again")
@@ -272,18 +278,18 @@ class SharedBook(RequestBook):
             self.pump(request.service, now)  # workers may have credit, because requests whose worker was lost do not use it
         return True
 
-    def _drop_out(self, one: Request, execution: Execution, code: str, text: str) -> None:
+    def _drop_out(self, one: Request, execution: SharedExecution, code: str, text: str) -> None:
         """Close one of the requests that wait for an execution; the execution continues while others wait."""
         if one is not execution.request:
             self._leave(execution, one, code, text)
         elif not execution.followers:
             self.fail(one, code, text)
         elif one.client is not None:
-            self.say(one.client, one.dialect, one.key, code, text)
-            self._hand_over(one, execution, code)
+            self.send_error(one.client, one.dialect, one.key, code, text)
+            self._promote_follower(one, execution, code)
 
     def expire(self, request: Request, now: float) -> None:
-        """See `RequestBook`; a follower with more time takes over and waits in front."""
+        """See `RequestTable`; a follower with more time takes over and waits in front."""
         execution = self._outlived(request, now)
         if execution is None:
             super().expire(request, now)
@@ -292,7 +298,7 @@ class SharedBook(RequestBook):
             self._drop_out(request, execution, *self.why_expired(request, now))
 
     def lapse(self, request: Request, now: float) -> None:
-        """See `RequestBook`; a follower with more time takes over and waits in the same place."""
+        """See `RequestTable`; a follower with more time takes over and waits in the same place."""
         execution = self._outlived(request, now)
         if execution is None:
             super().lapse(request, now)
@@ -300,14 +306,14 @@ class SharedBook(RequestBook):
             self._drop_out(request, execution, *self.why_expired(request, now))
 
     def lapse_absent(self, request: Request, now: float) -> None:
-        """See `RequestBook`; followers whose time is over are closed too."""
+        """See `RequestTable`; followers whose time is over are closed too."""
         execution = self._led(request)
         if execution is not None:
             for follower in [one for one in execution.followers if not self.may_wait(one, now)]:
                 self._leave(execution, follower, *self.why_expired(follower, now))
         super().lapse_absent(request, now)
 
-    def _outlived(self, request: Request, now: float) -> Execution | None:
+    def _outlived(self, request: Request, now: float) -> SharedExecution | None:
         """Close the first followers without time left in the queue; return the execution if one has time left."""
         execution = self._led(request)
         while execution is not None and execution.followers:
@@ -318,59 +324,59 @@ class SharedBook(RequestBook):
         return None
 
     def expire_deadline(self, request: Request, now: float) -> None:
-        """See `RequestBook`; for a follower whose executed request is queued, this also ends its time in the queue."""
+        """See `RequestTable`; for a follower whose executed request is queued, this also ends its time in the queue."""
         execution = self._followed(request)
-        if execution is None or request.client is None or (request.terms is not None and request.terms.deadline <= now):
+        if execution is None or request.client is None or (request.extras is not None and request.extras.deadline <= now):
             super().expire_deadline(request, now)
         elif not self.runs(request):
             self._leave(execution, request, *self.why_expired(request, now))
 
     def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
-        """See `RequestBook`; the execution continues as long as a client may want its answer."""
-        execution = None if request.terms is None else request.terms.execution
+        """See `RequestTable`; the execution continues as long as a client may want its answer."""
+        execution = None if request.extras is None else request.extras.execution
         client = request.client
         if execution is None or client is None:
             super().end(request, now, code, text)
             return
         follows = execution.request is not request
         if code and (follows or execution.followers):
-            self.say(client, request.dialect, request.key, code, text)
+            self.send_error(client, request.dialect, request.key, code, text)
         if follows:
             del execution.followers[request]
             self.close(request, END_OF_CODE[code or GONE], code or GONE)
         elif execution.followers:
-            self._hand_over(request, execution, code or GONE)
+            self._promote_follower(request, execution, code or GONE)
         elif not code and request.worker is not None:
             self.close(request, RequestState.UNCLAIMED, GONE)  # the worker continues: the client may send the request again
         else:
-            self.results.abandon(execution)
+            self.reply_cache.abandon(execution)
             super().end(request, now, code, text)
 
     def give_back(self, request: Request, loss: Loss, now: float, *, lost: bool = True) -> None:
-        """See `RequestBook`; at-most-once requests end; an execution without a waiting request has no body and is abandoned."""
+        """See `RequestTable`; at-most-once requests end; an execution without a waiting request has no body and is abandoned."""
         execution = self._led(request)
         if execution is not None and request.client is None:
-            self.results.abandon(execution)
+            self.reply_cache.abandon(execution)
             request.state = RequestState.FORGOTTEN
-        elif execution is not None and not (request.terms is not None and request.terms.streamed):
+        elif execution is not None and not (request.extras is not None and request.extras.streamed):
             for one in reversed(self._waiting(request, execution)):
-                if one.terms is not None and one.terms.once and (one is not request or execution.followers):
+                if one.extras is not None and one.extras.once and (one is not request or execution.followers):
                     self._drop_out(one, execution, "WORKER_LOST", "the request may be given to one worker only")
         super().give_back(request, loss, now, lost=lost)
         if execution is not None and request.state is RequestState.QUEUED:
             self._set_times(execution, now)
 
     def place_again(self, request: Request, now: float) -> None:
-        """See `RequestBook`; an execution without a waiting request has no body and is abandoned."""
+        """See `RequestTable`; an execution without a waiting request has no body and is abandoned."""
         execution = self._led(request)
         if execution is not None and request.client is None:
-            self.results.abandon(execution)
+            self.reply_cache.abandon(execution)
             request.state = RequestState.FORGOTTEN
         super().place_again(request, now)
         if execution is not None and request.state is RequestState.QUEUED:
             self._set_times(execution, now)
 
-    def _set_times(self, execution: Execution, now: float) -> None:
+    def _set_times(self, execution: SharedExecution, now: float) -> None:
         for follower in execution.followers:
             self._set_time(follower, now)
 
@@ -380,5 +386,5 @@ class SharedBook(RequestBook):
         if execution is None:
             return ()
         followers, execution.followers = execution.followers, OrderedDict()
-        self.results.abandon(execution)
+        self.reply_cache.abandon(execution)
         return followers

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mdp.broker.dispatcher import Dispatcher
-    from mdp.broker.requests.records import Lane, Request, Service, Worker
-    from mdp.broker.requests.reply_cache import Execution
+    from mdp.broker.requests.records import ClientQueue, Request, Service, Worker
+    from mdp.broker.requests.reply_cache import SharedExecution
 
 __all__ = ["InvariantBroken", "check_broker", "check_clock", "check_invariants", "check_stats", "check_wakes"]
 
@@ -94,13 +94,13 @@ def check_invariants(machine: Dispatcher) -> None:
     placed = has = 0  # number of clients' requests with a place; number of workers
     for service in directory.services.values():
         workers, queue = service.workers, service.queue
-        if queue.count or queue.size or queue._dead or queue._front or queue._lanes or queue._turn or queue.lost:
+        if queue.count or queue.size or queue._dead or queue._front or queue._client_queues or queue._rotation or queue.lost:
             placed += _check_queue(machine, service, places)
         if workers:
             has += len(workers)
             placed += _check_workers(machine, service, places)
         elif service._filled:
-            _check_lines(service, 0)
+            _check_ready_lists(service, 0)
         _check_standing(machine, service)
     if has != len(directory.workers):
         _broken(f"{len(directory.workers)} workers are registered, services have {has}")
@@ -109,9 +109,9 @@ def check_invariants(machine: Dispatcher) -> None:
         _broken(f"{len(machine._beats._at)} workers are on the clock, {registered} are registered")
     _check_clients(machine, places, placed, _check_executions(machine, places))
     _check_clock(machine)
-    letters = machine.book.letters
-    if (letters.size or letters._letters) and letters.size != sum(len(letter.body) for letter in letters):
-        _broken("dead letters do not have the octets that are counted for them")
+    kept = machine.request_table.dead_letters
+    if (kept.size or kept._dead_letters) and kept.size != sum(len(each.body) for each in kept):
+        _broken("dead letters do not have the bytes that are counted for them")
 
 
 def check_stats(machine: Dispatcher) -> None:
@@ -120,21 +120,21 @@ def check_stats(machine: Dispatcher) -> None:
     Raises:
         InvariantBroken: the gauges that differ.
     """
-    stats, book, directory = machine.stats(), machine.book, machine.directory
+    stats, table, directory = machine.stats(), machine.request_table, machine.directory
     queues = [service.queue for service in directory.services.values()]
-    requests = [request for mine in book.clients.values() for request in mine.values()]
-    parts = sum(len(request.terms.parts) for request in requests if request.terms is not None)
+    requests = [request for client_requests in table.clients.values() for request in client_requests.values()]
+    parts = sum(len(request.extras.parts) for request in requests if request.extras is not None)
     there_are = {
         "services": len(queues),
         "workers": len(directory.workers),
-        "clients": len(book.clients),
+        "clients": len(table.clients),
         "queued": sum(1 for queue in queues for _ in queue),
-        "queued_bytes": sum(len(request.tail) for queue in queues for request in queue),
-        "running": sum(len(worker.held) for worker in directory.workers.values()),
-        "results": len(book.results),
-        "results_bytes": book.results.size,
-        "letters": len(machine.letters),
-        "memory_bytes": sum(len(request.tail) + REQUEST_OVERHEAD_BYTES for request in requests) + parts,
+        "queued_bytes": sum(len(request.payload) for queue in queues for request in queue),
+        "running": sum(len(worker.in_flight) for worker in directory.workers.values()),
+        "results": len(table.reply_cache),
+        "results_bytes": table.reply_cache.size,
+        "letters": len(machine.dead_letters),
+        "memory_bytes": sum(len(request.payload) + REQUEST_OVERHEAD_BYTES for request in requests) + parts,
     }
     told = {name: stats[name] for name in there_are}
     if told != there_are:
@@ -160,50 +160,50 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
     queue, before = service.queue, len(places)
     stand = size = lost = 0
     if queue.lost:
-        stand, size = _check_lane(service, [request for _, request in queue.lost], None, places)
+        stand, size = _check_requests(service, [request for _, request in queue.lost], None, places)
         lost = len(places) - before
         for at, request in queue.lost:
-            if request.client is not None and (request.terms is None or request.terms.lost_at != at):
+            if request.client is not None and (request.extras is None or request.extras.lost_at != at):
                 _broken(f"waits for a worker that was heard from after {at}, and does not know of it", request)
         # A request whose worker was lost waits for a live worker, even if others have credit, and a check is scheduled for it.
-        if lost and service not in machine.book.looks:
+        if lost and service not in machine.request_table.checks:
             _broken(f"nothing looks after {lost} requests of {service.name!r} whose worker was lost")
     if queue._front:
-        more, octets = _check_lane(service, queue._front, None, places)
+        more, octets = _check_requests(service, queue._front, None, places)
         stand, size = stand + more, size + octets
-    for lane in queue._lanes.values():
+    for client_queue in queue._client_queues.values():
         waited = len(places)
-        more, octets = _check_lane(service, lane, lane, places)
+        more, octets = _check_requests(service, client_queue, client_queue, places)
         stand, size = stand + more, size + octets
-        if lane.waiting != len(places) - waited:
-            _broken(f"a client's part of the queue of {service.name!r} counts {lane.waiting} requests, {len(places) - waited} wait in it")
+        if client_queue.waiting != len(places) - waited:
+            _broken(f"a client's queue at {service.name!r} counts {client_queue.waiting} requests, {len(places) - waited} wait in it")
     count = len(places) - before
     if queue.count != count or queue.size != size or queue._dead != stand - count:
-        counted = f"{queue.count} requests, {queue.size} octets, {queue._dead} that left"
+        counted = f"{queue.count} requests, {queue.size} bytes, {queue._dead} that left"
         _broken(f"the queue of {service.name!r} counts {counted}; there are {count}, {size}, {stand - count}")
-    if len(queue._turn) != len(queue._lanes) or not queue._lanes.keys() >= set(queue._turn):
+    if len(queue._rotation) != len(queue._client_queues) or not queue._client_queues.keys() >= set(queue._rotation):
         _broken(f"the clients whose turn it is at {service.name!r} are not those that have requests in its queue")
     if count > lost:
-        free = sum(worker.line is not None for worker in service.workers.values())
+        free = sum(worker.ready_list is not None for worker in service.workers.values())
         if free:
             _broken(f"{count - lost} requests wait for {service.name!r} though {free} workers have credit")
     return count
 
 
-def _check_lane(service: Service, lane: Collection[Request], of: Lane | None, places: set[Request]) -> tuple[int, int]:
+def _check_requests(service: Service, requests: Collection[Request], of: ClientQueue | None, places: set[Request]) -> tuple[int, int]:
     """Check one list of a queue; return the number of its entries, dropped ones included, and the waiting octets."""
     size = 0
-    for request in lane:
+    for request in requests:
         if request.client is not None:
             if request in places:
                 _broken("stands twice in queues", request)
             if request.state is not _QUEUED or request.worker is not None or request.service is not service:
                 _broken(f"stands in the queue of {service.name!r}", request)
-            if request.lane is not of:
+            if request.client_queue is not of:
                 _broken("is counted for another client than that of its place", request)
             places.add(request)
-            size += len(request.tail)
-    return len(lane), size
+            size += len(request.payload)
+    return len(requests), size
 
 
 def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) -> int:
@@ -213,19 +213,19 @@ def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) 
     for peer, worker in service.workers.items():
         if worker.peer != peer or not worker.live or worker.service is not service or registered.get(peer) is not worker:
             _broken(f"worker {peer.hex()} is not registered as it should be")
-        held, credit, line = worker.held, worker.credit, worker.line
-        holds = len(held)
+        in_flight, credit, ready_list = worker.in_flight, worker.credit, worker.ready_list
+        holds = len(in_flight)
         if holds:
-            placed += _check_held(worker, places)
-        standing += line is not None
+            placed += _check_in_flight(worker, places)
+        standing += ready_list is not None
         if credit:  # a lending slot has no credit: it gets lent requests and sends no heartbeats
-            if not 0 <= worker.allowed <= credit or holds > credit or (line is not None) != (holds < worker.allowed):
-                _broken(f"worker {peer.hex()} holds {holds} of {worker.allowed} of {credit} and is in {'no' if line is None else 'a'} line")
-            if line is not None and not worker.low <= holds < worker.high:
-                _broken(f"worker {peer.hex()} holds {holds} and is in the line of {worker.low} to {worker.high}")
+            if not 0 <= worker.allowed <= credit or holds > credit or (ready_list is not None) != (holds < worker.allowed):
+                _broken(f"worker {peer.hex()} holds {holds} of {worker.allowed} of {credit}, and is{' not' * (ready_list is None)} ready")
+            if ready_list is not None and not worker.low <= holds < worker.high:
+                _broken(f"worker {peer.hex()} holds {holds} and is in the ready list of {worker.low} to {worker.high}")
             if holds > worker.concurrency and worker not in service.ahead:
                 _broken(f"worker {peer.hex()} holds {holds}, works on {worker.concurrency} at once and is not known to be ahead")
-            if worker in service.ahead and holds < worker.concurrency + (line is None):
+            if worker in service.ahead and holds < worker.concurrency + (ready_list is None):
                 _broken(f"worker {peer.hex()} holds {holds}, works on {worker.concurrency} at once and is taken to be ahead")
             if len(worker.recalled) > credit:
                 _broken(f"worker {peer.hex()} is known to be asked for {len(worker.recalled)} requests, more than it may hold")
@@ -233,14 +233,14 @@ def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) 
             if at is None or at > worker.beat_at:
                 _broken(f"worker {peer.hex()} is looked at next at {at}, a heartbeat is due at {worker.beat_at}")
     if standing or service._filled:
-        _check_lines(service, standing)
+        _check_ready_lists(service, standing)
     return placed
 
 
-def _check_held(worker: Worker, places: set[Request]) -> int:
+def _check_in_flight(worker: Worker, places: set[Request]) -> int:
     """Check the requests in flight at a worker; return the number of clients' requests among them."""
     placed = 0
-    for key, request in worker.held.items():
+    for key, request in worker.in_flight.items():
         state = request.state
         if state is _GIVEN or state is _UNCLAIMED:
             if request in places:
@@ -254,32 +254,32 @@ def _check_held(worker: Worker, places: set[Request]) -> int:
     return placed
 
 
-def _check_lines(service: Service, lined: int) -> None:
-    """Check the ready lists of a service, in which `lined` of its workers are."""
+def _check_ready_lists(service: Service, listed: int) -> None:
+    """Check the ready lists of a service, in which `listed` of its workers are."""
     name = service.name
-    for index, line in service._lines.items():
-        if line:
+    for index, ready_list in service._ready_lists.items():
+        if ready_list:
             bit = 1 << index
-            for worker in line:
-                if worker.line is line:
-                    lined -= 1
+            for worker in ready_list:
+                if worker.ready_list is ready_list:
+                    listed -= 1
                     if worker.service is not service or not worker.live:
-                        _broken(f"the workers in the lines of {name!r} are not those it has")
+                        _broken(f"the workers in the ready lists of {name!r} are not those it has")
                 if not worker.entries & bit:
-                    _broken(f"line {index} of {name!r} has entries that its workers do not know of")
-            if len(line) > 1 and len(set(line)) != len(line):
-                _broken(f"line {index} of {name!r} has the same worker twice")
-    if lined:
-        _broken(f"{lined} workers of {name!r} have a line and stand nowhere")
+                    _broken(f"ready list {index} of {name!r} has entries that its workers do not know of")
+            if len(ready_list) > 1 and len(set(ready_list)) != len(ready_list):
+                _broken(f"ready list {index} of {name!r} has the same worker twice")
+    if listed:
+        _broken(f"{listed} workers of {name!r} have a ready list and stand nowhere")
 
 
 def _check_executions(machine: Dispatcher, places: set[Request]) -> int:
     """Check executions by key and their kept answers; return the number of followers."""
-    results = machine.book.results
+    results = machine.request_table.reply_cache
     following = size = 0
     for name, execution in results._running.items():
         leader = execution.request
-        if leader is None or leader not in places or leader.terms is None or leader.terms.execution is not execution:
+        if leader is None or leader not in places or leader.extras is None or leader.extras.execution is not execution:
             _broken(f"the execution under {name!r} has no request", leader)
         if execution.followers:
             following += _check_followers(execution, leader)
@@ -289,28 +289,28 @@ def _check_executions(machine: Dispatcher, places: set[Request]) -> int:
             _broken(f"the answer kept under {execution.name!r} is none, or somebody still waits for it")
         size += execution.size
     if size != results.size:
-        _broken(f"kept answers count {results.size} octets, there are {size}")
+        _broken(f"kept answers count {results.size} bytes, there are {size}")
     return following
 
 
-def _check_followers(execution: Execution, leader: Request) -> int:
+def _check_followers(execution: SharedExecution, leader: Request) -> int:
     if leader.client is None:
         _broken(f"{len(execution.followers)} requests follow one of no client", leader)
     for request in execution.followers:
-        if request.state is not _FOLLOWING or request.terms is None or request.terms.execution is not execution:
+        if request.state is not _FOLLOWING or request.extras is None or request.extras.execution is not execution:
             _broken("follows", request)
     return len(execution.followers)
 
 
 def _check_clients(machine: Dispatcher, places: set[Request], placed: int, following: int) -> None:
     """Check the requests of all clients: `placed` are queued or in flight, `following` follow another one."""
-    book = machine.book
-    deadlines = book.deadlines._at
+    table = machine.request_table
+    deadlines = table.deadlines._at
     opened = timed = octets = known = 0
-    for client, mine in book.clients.items():
-        opened += len(mine)
-        for key, request in mine.items():
-            if request.client != client or request.key != key or request.mine is not mine:
+    for client, client_requests in table.clients.items():
+        opened += len(client_requests)
+        for key, request in client_requests.items():
+            if request.client != client or request.key != key or request.client_requests is not client_requests:
                 _broken(f"is kept for client {client.hex()}", request)
             state = request.state
             if state is _FOLLOWING:
@@ -319,17 +319,17 @@ def _check_clients(machine: Dispatcher, places: set[Request], placed: int, follo
                 known += 1
             else:
                 _broken("is open and nowhere", request)
-            octets += len(request.tail)
-            terms = request.terms
-            if terms is not None:
-                octets += len(terms.parts)
+            octets += len(request.payload)
+            extras = request.extras
+            if extras is not None:
+                octets += len(extras.parts)
                 at = deadlines.get(request)
                 if at is not None:
                     timed += 1
-                    if at > terms.deadline:
-                        _broken(f"has its deadline at {terms.deadline}, and is looked at next at {at}", request)
-                elif terms.deadline != inf:
-                    _broken(f"has its deadline at {terms.deadline}, and is not on the clock", request)
+                    if at > extras.deadline:
+                        _broken(f"has its deadline at {extras.deadline}, and is looked at next at {at}", request)
+                elif extras.deadline != inf:
+                    _broken(f"has its deadline at {extras.deadline}, and is not on the clock", request)
     if following or placed != known:
         _broken(f"clients know {known} of {placed} requests in queues and with workers, and {-following} too many that follow")
     counters = machine.counters
@@ -338,13 +338,13 @@ def _check_clients(machine: Dispatcher, places: set[Request], placed: int, follo
     if timed != len(deadlines):
         _broken(f"{len(deadlines)} requests are on the clock, {timed} of them are open")
     octets += opened * REQUEST_OVERHEAD_BYTES
-    if machine.options.memory_max_bytes - book.room != octets:
-        _broken(f"{machine.options.memory_max_bytes - book.room} octets are counted for requests, there are {octets}")
+    if machine.options.memory_max_bytes - table.memory_left_bytes != octets:
+        _broken(f"{machine.options.memory_max_bytes - table.memory_left_bytes} bytes are counted for requests, there are {octets}")
 
 
 def _check_clock(machine: Dispatcher) -> None:
-    book, due = machine.book, machine.deadline()
-    requests, workers, services = book.deadlines._at, machine._beats._at, book.looks._at
+    table, due = machine.request_table, machine.deadline()
+    requests, workers, services = table.deadlines._at, machine._beats._at, table.checks._at
     if requests and due > min(requests.values()):
         _broken(f"the machine wants to be called at {due}, a request is due before")
     if workers and due > min(workers.values()):

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from mdp.broker.requests.dead_letters import Letter, Loss
-    from mdp.broker.requests.reply_cache import Execution
+    from mdp.broker.requests.dead_letters import DeadLetter, Loss
+    from mdp.broker.requests.reply_cache import SharedExecution
     from mdp.broker.requests.request_states import RequestState
     from mdp.wire.commands import Dialect
 
-__all__ = ["Lane", "Request", "RequestQueue", "Service", "Terms", "Worker"]
+__all__ = ["ClientQueue", "Request", "RequestExtras", "RequestQueue", "Service", "Worker"]
 
 # A queue or list may keep this many dead entries, and beyond that as many as it has live ones. So clearing them costs no more than adding
 # did, and a removal from the middle costs nothing.
 _DEAD_MIN = 64
-# Workers with credit are kept in ready lists by load: four lists per multiple of their concurrency, `_LINES` in all. The credit of our
-# workers is four times their concurrency. Fewer lists would approach plain rotation, more lists would cost more moves.
-_LINES_PER_ROUND = 4
-_LINES = 16
+# Workers with credit are kept in ready lists by load: four lists per multiple of their concurrency. The credit of our workers is four
+# times their concurrency. Fewer lists would approach plain rotation, more lists would cost more moves.
+_READY_LISTS_PER_ROUND = 4
+_READY_LISTS = 16
 
 
-class Terms:
+class RequestExtras:
     """Rare properties of a request: options of its client, and the history of its deliveries.
 
     Attributes:
@@ -43,29 +43,30 @@ class Terms:
         wait: whether it waits for a service without workers.
         key: idempotency key or None; with rules, the user's name is part of it.
         options: the options frame as received, b"" for none.
-        told: the deadline that was sent to its worker, `inf` for none; the request may have become another client's since.
+        sent_deadline: the deadline that was sent to its worker, `inf` for none; the request may have become another client's since.
         lost: workers that were lost while they had this request.
         lost_at: time of the last loss, while only workers heard from since then may get the request; -inf while any may.
         execution: shared with the other requests of the same key, None without a key.
-        `letter`: the dead letter that this request retries, else None.
+        dead_letter: the dead letter that this request retries, else None.
         parts: encoded PARTIALs kept for a client whose dialect has none.
         streamed: whether a PARTIAL has arrived.
         user: name of the user if it is not that of the client, "" for a peer without a name; else None.
     """
 
     __slots__ = (
-        "deadline", "execution", "key", "letter", "lost", "lost_at", "once", "options", "parts", "streamed", "told", "user", "wait",
+        "dead_letter", "deadline", "execution", "key", "lost", "lost_at", "once", "options", "parts", "sent_deadline",
+        "streamed", "user", "wait",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.deadline = self.told = inf
+        self.deadline = self.sent_deadline = inf
         self.once = self.wait = self.streamed = False
         self.key: bytes | None = None
         self.options = b""
         self.lost: list[Loss] = []
         self.lost_at = -inf
-        self.execution: Execution | None = None
-        self.letter: Letter | None = None
+        self.execution: SharedExecution | None = None
+        self.dead_letter: DeadLetter | None = None
         self.parts = b""
         self.user: str | None = None
 
@@ -73,49 +74,49 @@ class Terms:
 class Request:
     """A request the broker has accepted and not yet answered.
 
-    There is no `__init__`: `RequestBook.accept` sets the fields of many requests at once; a call per request would cost more than that.
+    There is no `__init__`: `RequestTable.accept` sets the fields of many requests at once; a call per request would cost more than that.
 
     Attributes:
         client: routing id of the client, None when no client waits for the answer.
-        mine: open requests of the client by key; contains this one while `client` is set.
-        key: key in `mine`: the client's id in MDP/0.3, else a number; `dialect` is the client's.
+        client_requests: open requests of the client by key; contains this one while `client` is set.
+        key: key in `client_requests`: the client's id in MDP/0.3, else a number; `dialect` is the client's.
         service: the requested service.
-        tail: encoded frames as received: `[body…]`, in MDP/0.3 `[options][body…]`. b"" when no client waits for the answer.
+        payload: encoded frames as received: `[body…]`, in MDP/0.3 `[options][body…]`. b"" when no client waits for the answer.
         number: of this request in this broker; the token for the worker is made of it.
-        reply: encoded frames before the body of the final reply to this client.
+        reply_head: encoded frames before the body of the final reply to this client.
         state: current state, or how it ended (`mdp.broker.requests.request_states`).
         worker: the worker that has it, None while it is queued or follows another request.
-        `lane`: its place in the queue, None at the front; set when it enters.
+        client_queue: where it waits in the queue, None at the front; set when it enters.
         expires: when it must leave the queue, set when it enters.
         opened: when it was accepted, monotonic seconds.
         given: when it was last given to a worker, 0.0 if never.
-        terms: rare properties, None without any.
+        extras: rare properties, None without any.
     """
 
     __slots__ = (
-        "client", "dialect", "expires", "given", "key", "lane", "mine", "number", "opened", "reply", "service", "state", "tail",
-        "terms", "worker",
+        "client", "client_queue", "client_requests", "dialect", "expires", "extras", "given", "key", "number", "opened", "payload",
+        "reply_head", "service", "state", "worker",
     )  # fmt: skip
 
     client: bytes | None
-    mine: dict[bytes | int, Request]
+    client_requests: dict[bytes | int, Request]
     key: bytes | int
     dialect: Dialect
     service: Service
-    tail: bytes
+    payload: bytes
     number: int
-    reply: bytes
+    reply_head: bytes
     state: RequestState
     worker: Worker | None
-    lane: Lane | None
+    client_queue: ClientQueue | None
     expires: float
     opened: float
     given: float
-    terms: Terms | None
+    extras: RequestExtras | None
 
 
 @mypyc_attr(native_class=False)
-class Lane(deque[Request]):
+class ClientQueue(deque[Request]):
     """The requests of one client in one queue, in order; entries of dropped requests may remain.
 
     Attributes:
@@ -138,74 +139,74 @@ class RequestQueue:
         lost: those whose worker was lost, each with the time of the loss; for workers heard from since then (MDP-37).
     """
 
-    __slots__ = ("_dead", "_front", "_lanes", "_turn", "count", "lost", "size")
+    __slots__ = ("_dead", "_front", "_client_queues", "_rotation", "count", "lost", "size")
 
     def __init__(self) -> None:
         self.count = self.size = 0
         self.lost: deque[tuple[float, Request]] = deque()
         self._front: deque[Request] = deque()
-        self._lanes: dict[bytes, Lane] = {}
-        self._turn: deque[bytes] = deque()
+        self._client_queues: dict[bytes, ClientQueue] = {}
+        self._rotation: deque[bytes] = deque()
         self._dead = 0
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over the live requests: the front, then client by client; for sweeps and tests."""
-        for lane in ([request for _, request in self.lost], self._front, *self._lanes.values()):
-            yield from (request for request in lane if request.client is not None)
+        for requests in ([request for _, request in self.lost], self._front, *self._client_queues.values()):
+            yield from (request for request in requests if request.client is not None)
 
     def waiting(self, client: bytes) -> int:
         """Return the number of waiting requests of a client, without those at the front."""
-        lane = self._lanes.get(client)
-        return 0 if lane is None else lane.waiting
+        client_queue = self._client_queues.get(client)
+        return 0 if client_queue is None else client_queue.waiting
 
     def push(self, client: bytes, request: Request) -> None:
         """Add a request after the others of its client."""
-        lane = self._lanes.get(client)
-        if lane is None:
-            self._lanes[client] = lane = Lane()
-            self._turn.append(client)
-        lane.append(request)
-        lane.waiting += 1
-        request.lane = lane
+        client_queue = self._client_queues.get(client)
+        if client_queue is None:
+            self._client_queues[client] = client_queue = ClientQueue()
+            self._rotation.append(client)
+        client_queue.append(request)
+        client_queue.waiting += 1
+        request.client_queue = client_queue
         self.count += 1
-        self.size += len(request.tail)
+        self.size += len(request.payload)
 
     def push_front(self, request: Request) -> None:
         """Add a request that was given before in front of all others, for any worker."""
-        if request.terms is not None:
-            request.terms.lost_at = -inf
+        if request.extras is not None:
+            request.extras.lost_at = -inf
         self._front.appendleft(request)
         self._count(request)
 
     def push_lost(self, request: Request, now: float) -> None:
         """Add a request whose worker was lost in front, for workers heard from after `now`."""
-        if request.terms is not None:
-            request.terms.lost_at = now
+        if request.extras is not None:
+            request.extras.lost_at = now
         self.lost.append((now, request))
         self._count(request)
 
     def _count(self, request: Request) -> None:
-        request.lane = None
+        request.client_queue = None
         self.count += 1
-        self.size += len(request.tail)
+        self.size += len(request.payload)
 
     def release(self, waited_s: float, now: float) -> None:
         """Open requests whose worker was lost, and that have waited `waited_s`, to any worker."""
         released = []
         while self.lost and self.lost[0][0] + waited_s <= now:
             request = self.lost.popleft()[1]
-            if request.terms is not None:
-                request.terms.lost_at = -inf
+            if request.extras is not None:
+                request.extras.lost_at = -inf
             released.append(request)
         self._front.extendleft(reversed(released))
 
     def put_back(self, request: Request) -> None:
         """Return a request that was taken out too early to the front, for the same workers as before."""
-        terms = request.terms
-        if terms is None or terms.lost_at == -inf:
+        extras = request.extras
+        if extras is None or extras.lost_at == -inf:
             self.push_front(request)
             return
-        self.lost.appendleft((terms.lost_at, request))
+        self.lost.appendleft((extras.lost_at, request))
         self._count(request)
 
     def pop(self, heard: float = -inf) -> Request | None:
@@ -215,39 +216,39 @@ class RequestQueue:
                 request = self.lost.popleft()[1]
             elif self._front:
                 request = self._front.popleft()
-            elif not self._turn:
+            elif not self._rotation:
                 return None
             else:
-                client = self._turn[0]
-                lane = self._lanes[client]
-                request = lane.popleft()
-                if lane:
-                    self._turn.rotate(-1)
+                client = self._rotation[0]
+                client_queue = self._client_queues[client]
+                request = client_queue.popleft()
+                if client_queue:
+                    self._rotation.rotate(-1)
                 else:
-                    self._turn.popleft()
-                    del self._lanes[client]
+                    self._rotation.popleft()
+                    del self._client_queues[client]
             if request.client is None:
                 self._dead -= 1
                 continue
-            if request.lane is not None:
-                request.lane.waiting -= 1
+            if request.client_queue is not None:
+                request.client_queue.waiting -= 1
             self.count -= 1
-            self.size -= len(request.tail)
+            self.size -= len(request.payload)
             return request
         return None
 
     def drop(self, request: Request) -> None:
-        """Remove a waiting request; call it before its `client` and `tail` are cleared."""
+        """Remove a waiting request; call it before its `client` and `payload` are cleared."""
         self.count -= 1
-        self.size -= len(request.tail)
+        self.size -= len(request.payload)
         self._dead += 1
-        if request.lane is not None:
-            request.lane.waiting -= 1
+        if request.client_queue is not None:
+            request.client_queue.waiting -= 1
         if not self.count:
             self.lost.clear()
             self._front.clear()
-            self._lanes.clear()
-            self._turn.clear()
+            self._client_queues.clear()
+            self._rotation.clear()
             self._dead = 0
 
     def tidy(self) -> None:
@@ -256,20 +257,20 @@ class RequestQueue:
             return
         self.lost = deque(entry for entry in self.lost if entry[1].client is not None)
         self._front = deque(request for request in self._front if request.client is not None)
-        for client, lane in list(self._lanes.items()):
-            waiting = [request for request in lane if request.client is not None]
-            lane.clear()
-            lane.extend(waiting)
+        for client, client_queue in list(self._client_queues.items()):
+            waiting = [request for request in client_queue if request.client is not None]
+            client_queue.clear()
+            client_queue.extend(waiting)
             if not waiting:
-                del self._lanes[client]
-        self._turn = deque(client for client in self._turn if client in self._lanes)
+                del self._client_queues[client]
+        self._rotation = deque(client for client in self._rotation if client in self._client_queues)
         self._dead = 0
 
     def expired(self, now: float) -> list[Request]:
         """Return requests whose time in the queue is over; each client is searched up to the first with time left."""
         found: list[Request] = []
-        for lane in ([request for _, request in self.lost], self._front, *self._lanes.values()):
-            for request in lane:
+        for requests in ([request for _, request in self.lost], self._front, *self._client_queues.values()):
+            for request in requests:
                 if request.client is None:
                     continue
                 if request.expires > now:
@@ -289,17 +290,17 @@ class Worker:
         allowed: how much of the credit is used; less while other workers are faster (`mdp.broker.workers.pacing`).
         pace: its time per request.
         concurrency: requests it processes at the same time; the others wait at the worker.
-        held: its requests in flight, by the key of the answer (`mdp.wire.message_runs`).
+        in_flight: its requests in flight, by the key of the answer (`mdp.wire.message_runs`).
         seen: when it was last heard from, monotonic seconds.
         since: when it was last given a request.
         live: whether it is registered; stays False once it is not.
-        quick: live and of MDP/0.3: one check instead of two on the hot path.
+        is_v03: live and of MDP/0.3: one check instead of two on the hot path.
         plain: gets requests unchanged: without names of users, and it accepts messages as large as the broker does.
         small: encoded requests of up to this many octets need no check against its limits.
-        line: the ready list of its service that it is in, None without credit left.
+        ready_list: the ready list of its service that it is in, None without credit left.
         low: with fewer requests it belongs into an earlier ready list, or into one at all, or is no longer ahead.
         high: with this many requests it belongs into a later ready list, or into none.
-        entries: bits of the ready lists it has an entry in; all but that of `line` are out of date, and skipped.
+        entries: bits of the ready lists it has an entry in; all but that of `ready_list` are out of date, and skipped.
         recalled: keys of requests, in flight or answered, that it was asked to return.
         obliging: whether it knows PING and RECALL.
         pinged: whether it was sent a PING, which shows that the broker knows them too.
@@ -315,8 +316,8 @@ class Worker:
 
     __slots__ = (
         "allowed", "beat_at", "beat_s", "beats_busy", "concurrency", "credit", "dialect", "done", "entries", "expiry_s",
-        "held", "high", "line", "live", "low", "metadata", "obliging", "pace", "peer", "pinged", "plain", "quick", "recalled", "seen",
-        "service", "since", "small", "stuck", "user", "version",
+        "high", "in_flight", "is_v03", "live", "low", "metadata", "obliging", "pace", "peer", "pinged", "plain", "ready_list", "recalled",
+        "seen", "service", "since", "small", "stuck", "user", "version",
     )  # fmt: skip
 
     def __init__(self, peer: bytes, service: Service, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> None:
@@ -326,13 +327,13 @@ class Worker:
         self.credit = self.allowed = credit
         self.pace = Pace()
         self.concurrency = min(concurrency or credit, credit)
-        self.held: dict[bytes, Request] = {}
+        self.in_flight: dict[bytes, Request] = {}
         self.seen = self.since = now
         self.live = True
-        self.quick = dialect == V03
+        self.is_v03 = dialect == V03
         self.plain = True
         self.small = ANY_SIZE
-        self.line: deque[Worker] | None = None
+        self.ready_list: deque[Worker] | None = None
         self.low = self.high = credit
         self.entries = 0
         self.recalled: set[bytes] = set()
@@ -361,7 +362,7 @@ class Service:
         final_02: encoded `[MDPC02 03 name]`.
         workers: all of them, by routing id.
         route: `encoded` with the header of an empty options frame, as in a request of MDP/0.3.
-        ready: the first ready list; its first entry is the next worker if the `line` of that worker is this list, else see `choose`.
+        ready: the first ready list; its first entry is the next worker if this is that worker's `ready_list`, else see `next_worker`.
         queue: the waiting requests.
         enabled: False while an operator has disabled the service.
         offered: whether a worker was ever registered for it.
@@ -374,8 +375,8 @@ class Service:
     """
 
     __slots__ = (
-        "_filled", "_first", "_lines", "absent_since", "ahead", "done", "enabled", "encoded", "final_02", "losses", "name", "offered",
-        "paced", "queue", "ready", "reply_01", "route", "watched_s", "workers",
+        "_filled", "_first", "_ready_lists", "absent_since", "ahead", "done", "enabled", "encoded", "final_02", "losses", "name",
+        "offered", "paced", "queue", "ready", "reply_01", "route", "watched_s", "workers",
     )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
@@ -393,16 +394,16 @@ class Service:
         self.watched_s, self.paced = 0.0, False
         self.absent_since: float | None = None
         self.done = 0
-        self._lines: dict[int, deque[Worker]] = {0: self.ready}  # ready lists; all but the first are made when needed
+        self._ready_lists: dict[int, deque[Worker]] = {0: self.ready}  # ready lists; all but the first are made when needed
         self._first = 0  # index of `ready`
         self._filled = 0  # bits of the ready lists that may have an entry
 
-    def line_up(self, worker: Worker) -> None:
+    def mark_ready(self, worker: Worker) -> None:
         """Put a worker at the end of the ready list for its load; into none without credit left."""
-        held, allowed = len(worker.held), worker.allowed
-        if held >= allowed:
-            worker.line = None
-            if held > worker.concurrency:
+        in_flight, allowed = len(worker.in_flight), worker.allowed
+        if in_flight >= allowed:
+            worker.ready_list = None
+            if in_flight > worker.concurrency:
                 worker.low = max(allowed, worker.concurrency + 1)
                 self.ahead[worker] = None
             else:
@@ -413,59 +414,59 @@ class Service:
             index, worker.low, worker.high = 0, 0, 1
         else:
             concurrency = worker.concurrency
-            index = min(held * _LINES_PER_ROUND // concurrency, _LINES - 1)
-            worker.low = -(-index * concurrency // _LINES_PER_ROUND)
-            if index >= _LINES_PER_ROUND:
+            index = min(in_flight * _READY_LISTS_PER_ROUND // concurrency, _READY_LISTS - 1)
+            worker.low = -(-index * concurrency // _READY_LISTS_PER_ROUND)
+            if index >= _READY_LISTS_PER_ROUND:
                 self.ahead[worker] = None
             else:
                 self.ahead.pop(worker, None)
-            worker.high = allowed if index == _LINES - 1 else min(allowed, -(-(index + 1) * concurrency // _LINES_PER_ROUND))
-        line = self._lines.get(index)
-        if line is None:
-            line = self._lines[index] = deque()
-        worker.line = line
+            worker.high = allowed if index == _READY_LISTS - 1 else min(allowed, -(-(index + 1) * concurrency // _READY_LISTS_PER_ROUND))
+        ready_list = self._ready_lists.get(index)
+        if ready_list is None:
+            ready_list = self._ready_lists[index] = deque()
+        worker.ready_list = ready_list
         bit = 1 << index
         if not worker.entries & bit:
             worker.entries |= bit
-            line.append(worker)
-            if len(line) > 2 * len(self.workers) + _DEAD_MIN:
-                self._clear_out(line)
+            ready_list.append(worker)
+            if len(ready_list) > 2 * len(self.workers) + _DEAD_MIN:
+                self._clear_out(ready_list)
         self._filled |= bit
         if index < self._first or not self._filled & (1 << self._first):
-            self._first, self.ready = index, line
+            self._first, self.ready = index, ready_list
 
-    def choose(self) -> Worker | None:
-        """Return the least recently used worker of the first ready list (MDP-32); it stays there until `used`."""
+    def next_worker(self) -> Worker | None:
+        """Return the least recently used worker of the first ready list (MDP-32); it stays there until `mark_used`."""
         while True:
             ready = self.ready
             bit = 1 << self._first
             while ready:
                 worker = ready[0]
-                if worker.line is ready:
+                if worker.ready_list is ready:
                     return worker
                 ready.popleft()
                 worker.entries &= ~bit
             self._filled &= ~bit
             if not self._filled:
-                self._first, self.ready = 0, self._lines[0]
+                self._first, self.ready = 0, self._ready_lists[0]
                 return None
             self._first = (self._filled & -self._filled).bit_length() - 1
-            self.ready = self._lines[self._first]
+            self.ready = self._ready_lists[self._first]
 
-    def used(self, worker: Worker) -> None:
+    def mark_used(self, worker: Worker) -> None:
         """Move the chosen worker, which got a request, to the end of the ready list for its load."""
-        held = len(worker.held)
-        if held < worker.high:
+        in_flight = len(worker.in_flight)
+        if in_flight < worker.high:
             self.ready.rotate(-1)
             return
         self.ready.popleft()
         worker.entries &= ~(1 << self._first)
-        if held < worker.allowed:
-            self.line_up(worker)
+        if in_flight < worker.allowed:
+            self.mark_ready(worker)
         else:
-            worker.line = None
+            worker.ready_list = None
             worker.low = worker.allowed
-            if held > worker.concurrency:
+            if in_flight > worker.concurrency:
                 self.ahead[worker] = None
 
     def leave(self, worker: Worker) -> None:
@@ -473,27 +474,27 @@ class Service:
         # The lists are not searched: for a thousand workers that leave at once, that would be quadratic.
         del self.workers[worker.peer]
         self.done += worker.done
-        worker.live = worker.quick = worker.plain = False
+        worker.live = worker.is_v03 = worker.plain = False
         self.ahead.pop(worker, None)
-        line, worker.line = worker.line, None
-        if line is not None:
-            self._clear_out(line)
+        ready_list, worker.ready_list = worker.ready_list, None
+        if ready_list is not None:
+            self._clear_out(ready_list)
 
-    def standing(self) -> Iterator[Worker]:
+    def ready_workers(self) -> Iterator[Worker]:
         """Iterate over the workers with credit, from the first of the first ready list."""
-        for _, line in sorted(self._lines.items()):
-            yield from (worker for worker in line if worker.line is line)
+        for _, ready_list in sorted(self._ready_lists.items()):
+            yield from (worker for worker in ready_list if worker.ready_list is ready_list)
 
-    def _clear_out(self, line: deque[Worker]) -> None:
+    def _clear_out(self, ready_list: deque[Worker]) -> None:
         """Remove the outdated entries of a ready list if they are the majority."""
-        if len(line) <= 2 * len(self.workers) + _DEAD_MIN:
+        if len(ready_list) <= 2 * len(self.workers) + _DEAD_MIN:
             return
-        bit = next(1 << index for index, other in self._lines.items() if other is line)
+        bit = next(1 << index for index, other in self._ready_lists.items() if other is ready_list)
         standing = []
-        for worker in line:
-            if worker.line is line:
+        for worker in ready_list:
+            if worker.ready_list is ready_list:
                 standing.append(worker)
             else:
                 worker.entries &= ~bit
-        line.clear()
-        line.extend(standing)
+        ready_list.clear()
+        ready_list.extend(standing)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.requests.records import Request
 
-__all__ = ["Execution", "Results", "digest_of"]
+__all__ = ["ReplyCache", "SharedExecution", "digest_of"]
 
 # Memory of an execution in addition to the octets of its answer: record, two dictionary entries, key.
 EXECUTION_OVERHEAD_BYTES = 512
@@ -28,7 +28,7 @@ def digest_of(body: bytes) -> bytes:
     return blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
-class Execution:
+class SharedExecution:
     """One execution under a key.
 
     Attributes:
@@ -57,7 +57,7 @@ class Execution:
         self.shared = True
 
 
-class Results:
+class ReplyCache:
     """Executions by service and key; answered ones are bounded in number, octets and age (IDM-04).
 
     Args:
@@ -70,14 +70,14 @@ class Results:
     def __init__(self, options: BrokerOptions) -> None:
         self.size = 0
         self._options = options
-        self._running: dict[tuple[bytes, bytes], Execution] = {}
-        self._done: OrderedDict[tuple[bytes, bytes], Execution] = OrderedDict()  # oldest answer first
+        self._running: dict[tuple[bytes, bytes], SharedExecution] = {}
+        self._done: OrderedDict[tuple[bytes, bytes], SharedExecution] = OrderedDict()  # oldest answer first
         self._looked_at = -inf  # time of the last search for answers that are too old
 
     def __len__(self) -> int:
         return len(self._done)
 
-    def find(self, service: bytes, key: bytes, now: float) -> Execution | None:
+    def find(self, service: bytes, key: bytes, now: float) -> SharedExecution | None:
         """Return the execution of a key, running or answered and not too old, None without one."""
         name = (service, key)
         execution = self._running.get(name)
@@ -88,13 +88,13 @@ class Results:
             execution = self._done.get(name)
         return execution
 
-    def begin(self, service: bytes, key: bytes, digest: bytes) -> Execution:
+    def begin(self, service: bytes, key: bytes, digest: bytes) -> SharedExecution:
         """Create the execution of a key that has none."""
-        execution = Execution((service, key), digest)
+        execution = SharedExecution((service, key), digest)
         self._running[execution.name] = execution
         return execution
 
-    def add_part(self, execution: Execution, body: bytes) -> None:
+    def add_part(self, execution: SharedExecution, body: bytes) -> None:
         """Keep a PARTIAL for later requests with the key, within the limits."""
         limits = self._options
         if not execution.shared:
@@ -108,7 +108,7 @@ class Results:
         execution.size += len(body)
         self.size += len(body)
 
-    def complete(self, execution: Execution, reply: bytes, now: float) -> None:
+    def complete(self, execution: SharedExecution, reply: bytes, now: float) -> None:
         """Keep the answer (IDM-02: before it is sent); drop the oldest ones beyond the limits."""
         self._running.pop(execution.name, None)
         execution.request = None
@@ -126,7 +126,7 @@ class Results:
         if len(self._done) > self._options.results_max:
             self._drop_oldest()
 
-    def abandon(self, execution: Execution) -> None:
+    def abandon(self, execution: SharedExecution) -> None:
         """Remove an execution that failed: the next request with its key is executed."""
         execution.request = None
         self._forget_parts(execution)
@@ -142,7 +142,7 @@ class Results:
         while self._done and self.size + octets > self._options.results_max_bytes:
             self._drop_oldest()
 
-    def _forget_parts(self, execution: Execution) -> None:
+    def _forget_parts(self, execution: SharedExecution) -> None:
         execution.parts.clear()
         self.size -= execution.size
         execution.size = 0

@@ -1,6 +1,6 @@
 """The ends of requests without a reply: refused, failed, cancelled, expired, client lost. Base of the request table.
 
-Pure. Every request ends in `close`, which counts it, or in `RequestBook.finish`, which closes many at once.
+Pure. Every request ends in `close`, which counts it, or in `RequestTable.finish`, which closes many at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Output = dict[bytes, list[bytes]]  # encoded messages to be sent, in order, by p
 
 
 class RequestEnds:
-    """The open requests, and the ways they end; see `RequestBook`."""
+    """The open requests, and the ways they end; see `RequestTable`."""
 
     def __init__(self, options: BrokerOptions, counters: Counters, directory: Directory, first_number: int) -> None:
         self.options = options
@@ -45,16 +45,16 @@ class RequestEnds:
         self.clients: dict[bytes, dict[bytes | int, Request]] = {}
         self.numbers = count(first_number)
         self.serials = count(first_number)
-        self.room = options.memory_max_bytes
+        self.memory_left_bytes = options.memory_max_bytes
         self.deadlines: Deadlines[Request] = Deadlines()
-        self.letters = DeadLetters(options)
+        self.dead_letters = DeadLetters(options)
         self.out: Output = {}
-        self.record: Recorder | None = None
+        self.recorder: Recorder | None = None
         self.hops = Hops()
         self.reasons: dict[str, str] = {}
-        self.looks: Deadlines[Service] = Deadlines()
+        self.checks: Deadlines[Service] = Deadlines()
         self.watches: Deadlines[Service] = Deadlines()
-        self.rearm = False
+        self.timer_changed = False
         self.user_of: Callable[[bytes], str] | None = None
         self._queue_s = options.queue_ms / 1000
         self._settle_s = options.settle_s
@@ -67,13 +67,13 @@ class RequestEnds:
         else:
             pieces.append(octets)
 
-    def tell(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
+    def reject(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
         """Refuse a request that was not accepted: record it, and send ERROR if the dialect has it."""
-        if self.record is not None and key not in self.clients.get(client, ()):
-            self.record.refused(client, key, code, text)
-        self.say(client, dialect, key, code, text)
+        if self.recorder is not None and key not in self.clients.get(client, ()):
+            self.recorder.refused(client, key, code, text)
+        self.send_error(client, dialect, key, code, text)
 
-    def say(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
+    def send_error(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
         """Send a client the ERROR of its request if the dialect has it; count it in any case."""
         self.reasons[code] = text
         if dialect == V03 and isinstance(key, bytes):
@@ -85,7 +85,7 @@ class RequestEnds:
     def fail(self, request: Request, code: str, text: str) -> None:
         """Close a request that is in no queue and with no worker, with an ERROR to its client."""
         if request.client is not None:
-            self.say(request.client, request.dialect, request.key, code, text)
+            self.send_error(request.client, request.dialect, request.key, code, text)
             self.close(request, END_OF_CODE[code], code)
 
     def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
@@ -94,16 +94,16 @@ class RequestEnds:
         if client is None:
             return
         if code:
-            self.say(client, request.dialect, request.key, code, text)
+            self.send_error(client, request.dialect, request.key, code, text)
         if worker is None:
             service.queue.drop(request)
-        elif worker.quick:
+        elif worker.is_v03:
             self.send(worker.peer, cancel_octets(request))
         self.close(request, END_OF_CODE[code or GONE], code or GONE)
         if worker is None:
             service.queue.tidy()
             if not service.workers:
-                self.directory.settle(service, now)
+                self.directory.update_routes(service, now)
 
     def refuse(self, request: Request, code: str, text: str) -> None:
         """Remove a request from the queue with an ERROR to all clients that wait for its answer."""
@@ -120,33 +120,33 @@ class RequestEnds:
             code: reason, for the recorder; "" for an answer.
             size: octets of the answer.
         """
-        if self.record is not None:
-            self.record.ended(request, code, size)
-        self.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
-        del request.mine[request.key]
+        if self.recorder is not None:
+            self.recorder.ended(request, code, size)
+        self.memory_left_bytes += len(request.payload) + REQUEST_OVERHEAD_BYTES
+        del request.client_requests[request.key]
         request.state = state
         request.client = None
-        request.tail = b""
-        terms = request.terms
-        if terms is not None:
-            self.room += len(terms.parts)
-            terms.parts = b""
+        request.payload = b""
+        extras = request.extras
+        if extras is not None:
+            self.memory_left_bytes += len(extras.parts)
+            extras.parts = b""
             self.deadlines.discard(request)
-            if terms.letter is not None:
-                terms.letter.retried = False
+            if extras.dead_letter is not None:
+                extras.dead_letter.retried = False
         self.counters.closed += 1
 
     def end_at(self, request: Request, at: float) -> None:
         """Set the time at which a request is closed if it is still open; replaces an earlier setting."""
         self.deadlines.set(request, at)
-        self.rearm = True
+        self.timer_changed = True
 
     def forget_client(self, client: bytes, now: float) -> None:
         """Close the requests of a lost client: remove waiting ones, cancel running ones (BEY-07, fault B5)."""
-        mine = self.clients.pop(client, {})
-        for key in list(mine):  # by key: when a request ends, its record may become another one's
+        client_requests = self.clients.pop(client, {})
+        for key in list(client_requests):  # by key: when a request ends, its record may become another one's
             self.counters.count("client_gone")
-            self.end(mine[key], now)
+            self.end(client_requests[key], now)
 
     # Time.
 
@@ -180,9 +180,9 @@ class RequestEnds:
                 for request in list(service.queue):
                     self.lapse_absent(request, now)
             service.queue.tidy()
-            self.directory.settle(service, now)
+            self.directory.update_routes(service, now)
         # The loss of a client is not always reported; one without requests can be removed at no cost.
-        for client in [client for client, mine in self.clients.items() if not mine]:
+        for client in [client for client, client_requests in self.clients.items() if not client_requests]:
             del self.clients[client]
 
     def end_hold(self, now: float) -> None:
@@ -190,7 +190,7 @@ class RequestEnds:
         for service in [service for service in self.directory.services.values() if not service.offered]:
             for request in list(service.queue):
                 for one in self.sharers(request):
-                    if one.dialect == V03 and (one.terms is None or not one.terms.wait):
+                    if one.dialect == V03 and (one.extras is None or not one.extras.wait):
                         self.end(one, now, "NO_SERVICE", "no worker came")
 
     def sharers(self, request: Request) -> list[Request]:
@@ -221,7 +221,7 @@ class RequestEnds:
     @staticmethod
     def why_expired(request: Request, now: float) -> tuple[str, str]:
         """Return code and text for a request whose time in the queue is over, regardless of requests that share it."""
-        if request.terms is not None and request.terms.deadline <= now:
+        if request.extras is not None and request.extras.deadline <= now:
             return "DEADLINE_EXCEEDED", "queued"
         if request.service.workers:
             return "TIMEOUT", "queued"

@@ -1,37 +1,37 @@
-"""The conversion of request options into the terms of a record. Pure."""
+"""The conversion of request options into the extras of a record. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mdp.broker.requests.records import Terms
+from mdp.broker.requests.records import RequestExtras
 from mdp.wire.options import KEY_ALONE, NO_REQUEST_OPTIONS, is_key_alone
 
 if TYPE_CHECKING:
     from mdp.wire.options import RequestOptions
 
-__all__ = ["key_terms", "terms_of"]
+__all__ = ["extras_of", "key_extras"]
 
 
-def key_terms(options: bytes) -> Terms | None:
-    """Return the terms of options that are a key only, as data pipelines send them; None for other options."""
+def key_extras(options: bytes) -> RequestExtras | None:
+    """Return the extras of options that are a key only, as data pipelines send them; None for other options."""
     if not is_key_alone(options):
         return None
-    terms = Terms()
-    terms.options = options
-    terms.key = options[len(KEY_ALONE) + 1 :]
-    return terms
+    extras = RequestExtras()
+    extras.options = options
+    extras.key = options[len(KEY_ALONE) + 1 :]
+    return extras
 
 
-def terms_of(wish: RequestOptions, options: bytes, now: float) -> Terms | None:
-    """Return the terms of decoded request options, None if they ask for nothing special."""
+def extras_of(wish: RequestOptions, options: bytes, now: float) -> RequestExtras | None:
+    """Return the extras of decoded request options, None if they ask for nothing special."""
     if wish is NO_REQUEST_OPTIONS:
         return None
-    terms = Terms()
-    terms.options = options
-    terms.once = wish.once
-    terms.wait = wish.wait
-    terms.key = wish.key
+    extras = RequestExtras()
+    extras.options = options
+    extras.once = wish.once
+    extras.wait = wish.wait
+    extras.key = wish.key
     if wish.deadline_ms is not None:
-        terms.deadline = now + wish.deadline_ms / 1000
-    return terms
+        extras.deadline = now + wish.deadline_ms / 1000
+    return extras

@@ -8,9 +8,9 @@ States (`request_states` has all of them), with the function on each edge:
 
     ACCEPTED, QUEUED, GIVEN ──fail, refuse, lapse, expire, expire_deadline, end (base class `RequestEnds`)──> REFUSED, EXPIRED, WITHDRAWN
 
-Requests with an idempotency key have further states, see `SharedBook`. A request that is GIVEN is in `held` of its worker, one that is
-QUEUED is in the queue of its service. Almost all requests of a list are alike and are processed by plain loops over columns; those with
-rare properties (`terms`) are processed one by one, in order.
+Requests with an idempotency key have further states, see `SharedRequestTable`. A GIVEN request is in `in_flight` of its worker, a QUEUED
+one is in the queue of its service. Almost all requests of a list are alike and are processed by plain loops over columns; those with rare
+properties (`extras`) are processed one by one, in order.
 
 Pure; the dispatcher checks the commands of peers. Two rules hold between calls: a service with waiting requests has no worker with credit,
 and every accepted request is closed exactly once (`counters.accepted`, `counters.closed`).
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from core.zmtp.frames import split_frames
 from mdp.broker.forwarding import REPLY_HEAD_03, WORK_HEADS, as_prefix, body_octets, error_octets, partial_head, reply_head, work_octets
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
-from mdp.broker.requests.dead_letters import Letter
-from mdp.broker.requests.records import Request, Terms
+from mdp.broker.requests.dead_letters import DeadLetter
+from mdp.broker.requests.records import Request, RequestExtras
 from mdp.broker.requests.request_ends import GONE, Output, RequestEnds
 from mdp.broker.requests.request_states import RequestState
 from mdp.wire.commands import V01, V03
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
 
-__all__ = ["GONE", "LOOK_S", "WATCH_S_MAX", "Output", "RequestBook"]
+__all__ = ["CHECK_S", "GONE", "WATCH_S_MAX", "Output", "RequestTable"]
 
 # How long a worker is free, while another has requests that it cannot have begun, before these are recalled. If answers arrive faster,
 # nothing is recalled: the requests would be begun before the RECALL arrives.
-LOOK_S = 0.002
+CHECK_S = 0.002
 # While requests wait, the pace of the workers is checked after 2 ms, 4 ms and so on, up to this interval.
 WATCH_S_MAX = 0.02
 
@@ -54,7 +54,7 @@ WATCH_S_MAX = 0.02
 _ACCEPTED, _QUEUED, _GIVEN, _ANSWERED = RequestState.ACCEPTED, RequestState.QUEUED, RequestState.GIVEN, RequestState.ANSWERED
 
 
-class RequestBook(RequestEnds):
+class RequestTable(RequestEnds):
     """All requests of one broker that are accepted and not closed.
 
     Args:
@@ -67,16 +67,16 @@ class RequestBook(RequestEnds):
         clients: open requests of each client by key.
         numbers: for tokens and dead letters; each is used once.
         serials: for the keys of requests without id.
-        room: octets of memory left for requests.
+        memory_left_bytes: octets of memory left for requests.
         deadlines: of the requests that have one.
-        `letters`: the dead letters.
+        `dead_letters`: the dead letters.
         out: messages to be sent.
-        record: records latencies and events of requests, None if they are not recorded.
+        recorder: records latencies and events of requests, None if they are not recorded.
         hops: the size limits of the peers.
         reasons: the last text sent with each code, for the log.
-        looks: when to check the workers of a service again (`mdp.broker.workers.maintenance`).
+        checks: when to check the workers of a service again (`mdp.broker.workers.maintenance`).
         watches: when to check the pace of its workers.
-        rearm: set when something is due earlier than before.
+        timer_changed: set when something is due earlier than before.
         user_of: returns the user of a peer, "" for a peer without a name; None without rules, where requests have no users.
     """
 
@@ -94,7 +94,7 @@ class RequestBook(RequestEnds):
         services: Sequence[Service],
         tails: Sequence[bytes],
         now: float,
-        terms: Terms | None = None,
+        extras: RequestExtras | None = None,
     ) -> list[Request]:
         """Create the records of requests, for `place`; drop requests whose key is that of an open one.
 
@@ -105,40 +105,40 @@ class RequestBook(RequestEnds):
             services: the requested service of each.
             tails: encoded `[body…]` of each, in MDP/0.3 `[options][body…]`.
             now: monotonic seconds.
-            terms: rare properties, for a list of one request; None without any.
+            extras: rare properties, for a list of one request; None without any.
         """
-        mine = self.clients.get(client)
-        if mine is None:
-            mine = self.clients[client] = {}
+        client_requests = self.clients.get(client)
+        if client_requests is None:
+            client_requests = self.clients[client] = {}
         accepted: list[Request] = []
         size = 0
         for key, service, tail in zip(keys, services, tails, strict=True):
-            if key in mine:
+            if key in client_requests:
                 self.counters.count("dropped_duplicate")
                 continue
-            request = mine[key] = Request()
+            request = client_requests[key] = Request()
             request.client = client
-            request.mine = mine
+            request.client_requests = client_requests
             request.key = key
             request.dialect = dialect
             request.service = service
-            request.tail = tail
-            request.terms = terms
+            request.payload = tail
+            request.extras = extras
             if isinstance(key, bytes):
-                request.reply = REPLY_HEAD_03 + key
+                request.reply_head = REPLY_HEAD_03 + key
             else:
-                request.reply = service.reply_01 if dialect == V01 else service.final_02
+                request.reply_head = service.reply_01 if dialect == V01 else service.final_02
             request.state = _ACCEPTED
             request.opened = now
             request.given = 0.0
             request.worker = None
             size += len(tail)
             accepted.append(request)
-        self.room -= size + REQUEST_OVERHEAD_BYTES * len(accepted)
+        self.memory_left_bytes -= size + REQUEST_OVERHEAD_BYTES * len(accepted)
         self.counters.accepted += len(accepted)
-        if terms is not None and terms.deadline != inf:
+        if extras is not None and extras.deadline != inf:
             for request in accepted:
-                self.end_at(request, terms.deadline)
+                self.end_at(request, extras.deadline)
         return accepted
 
     def place(self, requests: Sequence[Request], now: float) -> None:
@@ -147,20 +147,20 @@ class RequestBook(RequestEnds):
         while at < count:
             request = requests[at]
             service = request.service
-            worker = service.choose()
+            worker = service.next_worker()
             stop = at + 1
             if worker is None:
                 self._queue_last(request, now)
             elif stop < count and len(service.ready) == 1:
                 # A single worker gets as many as it may before it would move to another ready list.
-                most = min(count, at + worker.high - len(worker.held))
+                most = min(count, at + worker.high - len(worker.in_flight))
                 while stop < most and requests[stop].service is service:
                     stop += 1
                 self.give(worker, requests[at:stop], now)
-                service.used(worker)
+                service.mark_used(worker)
             else:
                 self.give(worker, (request,), now)
-                service.used(worker)
+                service.mark_used(worker)
             at = stop
 
     def _queue_last(self, request: Request, now: float) -> None:
@@ -169,7 +169,7 @@ class RequestBook(RequestEnds):
         assert client is not None
         if (
             queue.count >= limits.queue_max
-            or queue.size + len(request.tail) > limits.queue_max_bytes
+            or queue.size + len(request.payload) > limits.queue_max_bytes
             or queue.waiting(client) >= limits.client_queue_max
         ):
             self.fail(request, "BUSY", "the queue is full")
@@ -180,11 +180,11 @@ class RequestBook(RequestEnds):
             if queue.count == 1:
                 self.watch(service, now)
         if not service.workers:
-            self.directory.settle(service, now)
+            self.directory.update_routes(service, now)
 
     def give(self, worker: Worker, requests: Sequence[Request], now: float) -> None:
         """Give requests to a worker that has credit for them; fail those beyond its size limits."""
-        held, dialect, plain, small = worker.held, worker.dialect, worker.plain, worker.small
+        in_flight, dialect, plain, small = worker.in_flight, worker.dialect, worker.plain, worker.small
         numbered = dialect == V03
         head = WORK_HEADS[dialect]
         numbers = self.numbers
@@ -192,13 +192,13 @@ class RequestBook(RequestEnds):
         if pieces is None:
             pieces = self.out[worker.peer] = []
         for request in requests:
-            tail = request.tail
+            tail = request.payload
             same = (request.dialect == V03) is numbered  # the tail is the same then: with options, or without
-            if request.terms is not None or not plain or not same or (not numbered and len(tail) > small):
+            if request.extras is not None or not plain or not same or (not numbered and len(tail) > small):
                 if len(tail) > small and self._refused(worker, request, now):
                     continue
-                if request.terms is not None:
-                    request.terms.told = request.terms.deadline if numbered else inf
+                if request.extras is not None:
+                    request.extras.sent_deadline = request.extras.deadline if numbered else inf
                 number = next(numbers)
                 key, piece = work_octets(worker, request, number, now, None if plain else self.user_for(request))
             else:
@@ -211,7 +211,7 @@ class RequestBook(RequestEnds):
             request.worker = worker
             request.number = number
             request.given = now
-            held[key] = request
+            in_flight[key] = request
             pieces.append(piece)
             worker.since = now
         if not pieces:
@@ -219,7 +219,7 @@ class RequestBook(RequestEnds):
 
     def _refused(self, worker: Worker, request: Request, now: float) -> bool:
         """Fail a request that is beyond the worker's size limits; return whether it is."""
-        if self.hops.surely(worker.peer, worker.dialect, request.tail):
+        if self.hops.surely(worker.peer, worker.dialect, request.payload):
             return False
         options = b""
         if worker.dialect == V03:
@@ -234,8 +234,8 @@ class RequestBook(RequestEnds):
         """Return the user of a request, "" for a peer without a name, None without rules."""
         if self.user_of is None or request.client is None:
             return None
-        terms = request.terms
-        return self.user_of(request.client) if terms is None or terms.user is None else terms.user
+        extras = request.extras
+        return self.user_of(request.client) if extras is None or extras.user is None else extras.user
 
     def feed(self, worker: Worker, now: float, *, heard: float | None = None) -> None:
         """Give a worker as many waiting requests as it has credit for, and put it into its ready list.
@@ -245,13 +245,13 @@ class RequestBook(RequestEnds):
             now: monotonic seconds.
             heard: when it was certainly alive; `now` less the settling time if left out, `inf` for a worker that has just registered.
         """
-        held, allowed, queue = worker.held, worker.allowed, worker.service.queue
+        in_flight, allowed, queue = worker.in_flight, worker.allowed, worker.service.queue
         if heard is None:
             heard = now - self._settle_s  # messages read now may have been sent before the loss
         while True:
-            room = allowed - len(held)
+            free = allowed - len(in_flight)
             live: list[Request] = []
-            while len(live) < room:
+            while len(live) < free:
                 request = queue.pop(heard)
                 if request is None:
                     break
@@ -262,22 +262,22 @@ class RequestBook(RequestEnds):
             if not live:
                 break
             self.give(worker, live, now)
-        if worker.line is not None or len(held) < worker.low:
-            self.line_up(worker, now)
-        elif len(held) > worker.concurrency:
+        if worker.ready_list is not None or len(in_flight) < worker.low:
+            self.mark_ready(worker, now)
+        elif len(in_flight) > worker.concurrency:
             worker.service.ahead[worker] = None  # registered, or allowed all its credit again, without being in a ready list in between
 
-    def line_up(self, worker: Worker, now: float) -> None:
+    def mark_ready(self, worker: Worker, now: float) -> None:
         """Put a worker into its ready list; schedule a check if it could begin requests waiting at other workers."""
         service = worker.service
-        service.line_up(worker)
-        if service.ahead and len(worker.held) < worker.concurrency:
-            self.look_at(service, now + LOOK_S)
+        service.mark_ready(worker)
+        if service.ahead and len(worker.in_flight) < worker.concurrency:
+            self.check_at(service, now + CHECK_S)
 
     def pump(self, service: Service, now: float) -> None:
         """Give waiting requests to workers with credit; call it when there are more of either."""
         while service.queue.count:
-            worker = service.choose()
+            worker = service.next_worker()
             if worker is None:
                 return
             request = service.queue.pop()
@@ -285,7 +285,7 @@ class RequestBook(RequestEnds):
                 return
             if request.expires > now:
                 self.give(worker, (request,), now)
-                service.used(worker)
+                service.mark_used(worker)
             else:
                 self.expire(request, now)
 
@@ -295,18 +295,18 @@ class RequestBook(RequestEnds):
             if self._until[0] != now:
                 self._until = (now, now + self._queue_s)
             return self._until[1]
-        terms = request.terms
-        if terms is None:
+        extras = request.extras
+        if extras is None:
             return inf
-        if terms.deadline == inf and terms.wait and not request.service.workers:
+        if extras.deadline == inf and extras.wait and not request.service.workers:
             return now + self._queue_s
-        return terms.deadline
+        return extras.deadline
 
     # Worker to client.
 
     def finish(self, worker: Worker, requests: Sequence[Request], bodies: Sequence[bytes], now: float) -> None:
-        """Forward FINALs or REPLYs, encoded `[body …]`, of requests already removed from `held` of their worker."""
-        narrow, out, record = self.hops.narrow, self.out, self.record
+        """Forward FINALs or REPLYs, encoded `[body …]`, of requests already removed from `in_flight` of their worker."""
+        narrow, out, record = self.hops.narrow, self.out, self.recorder
         done: list[Request] = []
         sizes: list[int] = []
         last: bytes | None = None
@@ -314,7 +314,7 @@ class RequestBook(RequestEnds):
         freed = 0
         for request, body in zip(requests, bodies, strict=True):
             client = request.client
-            if request.terms is not None or client is None or client in narrow:
+            if request.extras is not None or client is None or client in narrow:
                 self.finish_one(request, body, now)
                 last = None
                 continue
@@ -323,15 +323,15 @@ class RequestBook(RequestEnds):
                 if found is None:
                     found = out[client] = []
                 last, pieces = client, found
-            pieces.append(request.reply + body)
+            pieces.append(request.reply_head + body)
             request.state = _ANSWERED
-            del request.mine[request.key]
-            freed += len(request.tail)
+            del request.client_requests[request.key]
+            freed += len(request.payload)
             done.append(request)
             if record is not None:
                 sizes.append(len(body))
         count = len(done)
-        self.room += freed + REQUEST_OVERHEAD_BYTES * count
+        self.memory_left_bytes += freed + REQUEST_OVERHEAD_BYTES * count
         self.counters.replies += count
         self.counters.closed += count
         if record is not None and done:
@@ -343,14 +343,14 @@ class RequestBook(RequestEnds):
         if client is None:
             self.counters.count("replies_unwanted")
             return
-        terms = request.terms
-        if terms is not None and terms.parts:
-            body = terms.parts + body
+        extras = request.extras
+        if extras is not None and extras.parts:
+            body = extras.parts + body
         if not self.answer(client, request.dialect, request.key, request.service.name, body):
             self.close(request, RequestState.ANSWERED, TOO_LARGE)
             return
-        if terms is not None and terms.letter is not None:
-            self.letters.take(terms.letter.number)
+        if extras is not None and extras.dead_letter is not None:
+            self.dead_letters.take(extras.dead_letter.number)
         self.counters.replies += 1
         self.close(request, RequestState.ANSWERED, size=len(body))
 
@@ -360,7 +360,7 @@ class RequestBook(RequestEnds):
         if error is None:
             self.send(client, reply_head(dialect, key, name) + body)
             return True
-        self.tell(client, dialect, key, TOO_LARGE, error.text)
+        self.reject(client, dialect, key, TOO_LARGE, error.text)
         return False
 
     def partial(self, request: Request, body: bytes, now: float) -> None:
@@ -370,10 +370,10 @@ class RequestBook(RequestEnds):
             self.counters.count("partials_unwanted")
             return
         self.counters.count("partials")
-        terms = request.terms
-        if terms is None:
-            terms = request.terms = Terms()
-        terms.streamed = True
+        extras = request.extras
+        if extras is None:
+            extras = request.extras = RequestExtras()
+        extras.streamed = True
         if request.dialect != V01:
             error = self.hops.reply(client, request.dialect, request.service.name, body)
             if error is None:
@@ -382,15 +382,15 @@ class RequestBook(RequestEnds):
                 self.end(request, now, TOO_LARGE, error.text)
             return
         part = as_prefix(body)
-        if len(terms.parts) + len(part) > self.options.parts_max_bytes or len(part) > self.room:
+        if len(extras.parts) + len(part) > self.options.parts_max_bytes or len(part) > self.memory_left_bytes:
             self.counters.count("parts_dropped")
             self.end(request, now)
             return
-        terms.parts += part
-        self.room -= len(part)
+        extras.parts += part
+        self.memory_left_bytes -= len(part)
 
     def forward_error(self, request: Request, code: str, text: str, now: float) -> None:
-        """Forward a worker's ERROR for a request already removed from its `held`."""
+        """Forward a worker's ERROR for a request already removed from its `in_flight`."""
         if request.client is None:
             self.counters.count("replies_unwanted")
         else:
@@ -422,29 +422,29 @@ class RequestBook(RequestEnds):
         """
         if request.client is None:
             return
-        terms = request.terms
-        if terms is None:
-            terms = request.terms = Terms()
-        terms.lost.append(loss)
-        if terms.once:
+        extras = request.extras
+        if extras is None:
+            extras = request.extras = RequestExtras()
+        extras.lost.append(loss)
+        if extras.once:
             self.fail(request, "WORKER_LOST", "the request may be given to one worker only")
-        elif terms.streamed and request.dialect != V01:
+        elif extras.streamed and request.dialect != V01:
             self.fail(request, "WORKER_LOST", "a part of the answer was sent already")
-        elif len(terms.lost) >= self.options.deliveries_max:
-            if terms.letter is None:
-                self.letters.add(
-                    Letter(next(self.numbers), request.service.name, body_octets(request), terms.lost, now, self.user_for(request))
+        elif len(extras.lost) >= self.options.deliveries_max:
+            if extras.dead_letter is None:
+                self.dead_letters.add(
+                    DeadLetter(next(self.numbers), request.service.name, body_octets(request), extras.lost, now, self.user_for(request))
                 )
             else:
-                terms.letter.losses += terms.lost  # already a dead letter
-            self.fail(request, "DEAD_LETTER", f"{len(terms.lost)} workers were lost with it")
+                extras.dead_letter.losses += extras.lost  # already a dead letter
+            self.fail(request, "DEAD_LETTER", f"{len(extras.lost)} workers were lost with it")
         else:
-            self.room += len(terms.parts)
-            terms.parts = b""
+            self.memory_left_bytes += len(extras.parts)
+            extras.parts = b""
             self.queue_first(request, now, lost=lost)
             self.counters.count("redelivered")
-            if self.record is not None:
-                self.record.redelivered(request, loss[0], loss[1])
+            if self.recorder is not None:
+                self.recorder.redelivered(request, loss[0], loss[1])
 
     def queue_first(self, request: Request, now: float, *, lost: bool = False) -> None:
         """Queue a request in front; with `lost`, for workers heard from after now."""
@@ -453,7 +453,7 @@ class RequestBook(RequestEnds):
         request.expires = self.queue_until(request, now)
         if lost:
             request.service.queue.push_lost(request, now)
-            self.look_at(request.service, now + self._settle_s)
+            self.check_at(request.service, now + self._settle_s)
         else:
             request.service.queue.push_front(request)
 
@@ -462,25 +462,25 @@ class RequestBook(RequestEnds):
         if request.client is None:
             return
         service = request.service
-        worker = service.choose()
+        worker = service.next_worker()
         if worker is None:
             self.queue_first(request, now)
             return
         request.state = _QUEUED
         self.give(worker, (request,), now)
-        service.used(worker)
+        service.mark_used(worker)
 
-    def look_at(self, service: Service, at: float) -> None:
+    def check_at(self, service: Service, at: float) -> None:
         """Schedule a check of a service's workers for a time or before."""
-        due = self.looks.get(service)
+        due = self.checks.get(service)
         if due is None or at < due:
-            self.looks.set(service, at)
-            self.rearm = True
+            self.checks.set(service, at)
+            self.timer_changed = True
 
     def watch(self, service: Service, now: float) -> None:
         """Schedule repeated checks of the workers' pace, for a service with several or one of reduced credit."""
         if (len(service.workers) > 1 or service.paced) and not 0 < service.watched_s <= WATCH_S_MAX:
             due = self.watches.get(service)
-            if due is None or now + LOOK_S < due:
-                self.watches.set(service, now + LOOK_S)
-                self.rearm = True
+            if due is None or now + CHECK_S < due:
+                self.watches.set(service, now + CHECK_S)
+                self.timer_changed = True

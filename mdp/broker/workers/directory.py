@@ -78,7 +78,7 @@ class Directory:
             service.offered = True
             service.absent_since = None
         service.workers[peer] = worker
-        self.settle(service, now)
+        self.update_routes(service, now)
         return worker
 
     def leave(self, worker: Worker, now: float) -> None:
@@ -89,9 +89,9 @@ class Directory:
         if not service.workers:
             self._offered -= 1
             service.absent_since = now
-            self.settle(service, now)
+            self.update_routes(service, now)
 
-    def settle(self, service: Service, now: float) -> None:
+    def update_routes(self, service: Service, now: float) -> None:
         """Update routes and idle services after a service changed.
 
         A service that no worker has offered is forgotten when its last request has left the queue.
@@ -114,13 +114,13 @@ class Directory:
         """Yield the services of this broker's own workers with their free capacity; borrowed workers grant no credit."""
         for name, service in self.routes.items():
             if any(worker.credit for worker in service.workers.values()):
-                yield name, sum(max(0, worker.credit - len(worker.held)) for worker in service.workers.values())
+                yield name, sum(max(0, worker.credit - len(worker.in_flight)) for worker in service.workers.values())
 
     def close(self, now: float) -> None:
         """Refuse all further requests."""
         self.accepting = False
         for service in list(self.services.values()):
-            self.settle(service, now)
+            self.update_routes(service, now)
 
     def forget_idle(self, now: float) -> int:
         """Forget services that were idle for too long; return how many were forgotten since the last call, for any reason."""

@@ -12,9 +12,9 @@ from core.machine.deadlines import Deadlines
 from core.zmtp.frames import encode_message
 from mdp.broker import mmi
 from mdp.broker.counters import Counters
-from mdp.broker.forwarding import held_key
+from mdp.broker.forwarding import in_flight_key
 from mdp.broker.limits import BrokerOptions
-from mdp.broker.requests.idempotency import SharedBook
+from mdp.broker.requests.idempotency import SharedRequestTable
 from mdp.broker.workers.directory import Directory
 from mdp.broker.workers.heartbeat_intervals import beat_to, next_beat, pace
 from mdp.broker.workers.maintenance import Upkeep
@@ -40,8 +40,8 @@ class WorkerLifecycle:
         self.options = options or BrokerOptions()
         self.counters = Counters()
         self.directory = Directory(self.options)
-        self.book = SharedBook(self.options, self.counters, self.directory, first_number % 2**63)
-        self.upkeep = Upkeep(self.book)
+        self.request_table = SharedRequestTable(self.options, self.counters, self.directory, first_number % 2**63)
+        self.upkeep = Upkeep(self.request_table)
         self._workers = self.directory.workers
         self._beats: Deadlines[Worker] = Deadlines()
         self._woke_at = -inf  # when the broker last noticed that it had been suspended
@@ -55,20 +55,20 @@ class WorkerLifecycle:
         elif worker is not None and worker.dialect != dialect:
             self.counters.count("invalid_dialect")
             event = Invalid("dialect", "worker", dialect)
-        state = State.UNKNOWN if worker is None else State.BUSY if worker.held else State.IDLE
+        state = State.UNKNOWN if worker is None else State.BUSY if worker.in_flight else State.IDLE
         action = TABLE[state][type(event)]
         if worker is None:
             if action is Action.REGISTER and isinstance(event, Ready):
                 self._register(peer, event, now)
             elif action is Action.SEND_AWAY and dialect is not None:
                 self.counters.count("told_disconnect")
-                self.book.send(peer, DISCONNECTS[dialect])
+                self.request_table.send(peer, DISCONNECTS[dialect])
             elif action is Action.IGNORE:
                 self.counters.count("ignored_disconnect")
         elif action is Action.FORWARD and isinstance(event, (FinalEvent, Partial, Failure, Return)) and self._answer(worker, event, now):
             worker.seen = now
         elif action is Action.REFRESH and isinstance(event, Heartbeat):
-            worker.stuck = event.stuck if worker.quick else None
+            worker.stuck = event.stuck if worker.is_v03 else None
             self._heartbeat(worker, now)
         elif action is Action.DELETE:
             self._remove(worker, "workers_left" if isinstance(event, Disconnect) else "cut_invalid", now)
@@ -77,24 +77,24 @@ class WorkerLifecycle:
 
     def _answer(self, worker: Worker, event: FinalEvent | Partial | Failure | Return, now: float) -> bool:
         """Forward an answer of a busy worker; return False if it is not for a request of this worker (MDP-30)."""
-        key = held_key(worker.dialect, event.id)
+        key = in_flight_key(worker.dialect, event.id)
         if isinstance(event, Partial):
-            request = worker.held.get(key)
+            request = worker.in_flight.get(key)
             if request is not None:
-                self.book.partial(request, encode_message(event.body), now)
+                self.request_table.partial(request, encode_message(event.body), now)
             return request is not None
         if isinstance(event, Return):
             return self.upkeep.returned(worker, key, now)
-        request = worker.held.pop(key, None)
+        request = worker.in_flight.pop(key, None)
         if request is None:
             return False
         worker.done += 1
         if isinstance(event, Failure):
             worker.pace.failures += 1
-            self.book.forward_error(request, event.code, event.text, now)
+            self.request_table.forward_error(request, event.code, event.text, now)
         else:
-            self.book.finish(worker, (request,), (encode_message(event.body),), now)
-        self.book.feed(worker, now)
+            self.request_table.finish(worker, (request,), (encode_message(event.body),), now)
+        self.request_table.feed(worker, now)
         return True
 
     def _register(self, peer: bytes, event: Ready, now: float) -> None:
@@ -114,73 +114,73 @@ class WorkerLifecycle:
                 self.counters.count("services_refused")
         if service is None or options is None:
             self.counters.count("ready_refused")
-            self.book.send(peer, DISCONNECTS[event.dialect])
+            self.request_table.send(peer, DISCONNECTS[event.dialect])
             return
         self._welcome(self.directory.join(service, peer, event.dialect, options.credit, now, options.concurrency), options, now)
 
     def _welcome(self, worker: Worker, options: ReadyOptions, now: float) -> None:
         self.counters.count("workers_registered")
-        worker.small = self.book.hops.small(worker.peer, worker.dialect)
-        if worker.peer in self.book.hops.narrow:
+        worker.small = self.request_table.hops.small(worker.peer, worker.dialect)
+        if worker.peer in self.request_table.hops.narrow:
             worker.plain = False
         worker.version = options.version
         worker.metadata = options.metadata
-        if self.book.record is not None:
-            self.book.record.worker_ready(worker)
+        if self.request_table.recorder is not None:
+            self.request_table.recorder.worker_ready(worker)
         worker.beat_s, worker.expiry_s = pace(self.options, options.heartbeat_ms)
         worker.beat_at = next_beat(worker.beat_s, now)
         self._watch(worker)
-        self.book.feed(worker, now, heard=inf)
+        self.request_table.feed(worker, now, heard=inf)
         if worker.service.queue.count:
-            self.book.watch(worker.service, now)
+            self.request_table.watch(worker.service, now)
 
     def _send_away(self, worker: Worker, now: float) -> None:
         """Send DISCONNECT as the last message, and remove the worker (MDP-28)."""
-        self.book.send(worker.peer, DISCONNECTS[worker.dialect])
+        self.request_table.send(worker.peer, DISCONNECTS[worker.dialect])
         self._remove(worker, "cut_unexpected", now)
 
     def _remove(self, worker: Worker, why: str, now: float) -> None:
         """Remove a worker, count the reason, and give its requests to other workers."""
         self.counters.count(why)
-        if self.book.record is not None:
-            self.book.record.worker_lost(worker, why)
+        if self.request_table.recorder is not None:
+            self.request_table.recorder.worker_lost(worker, why)
         self._beats.discard(worker)
-        held = list(worker.held.values())
-        worker.held.clear()
+        in_flight = list(worker.in_flight.values())
+        worker.in_flight.clear()
         self.directory.leave(worker, now)
-        if held or why != "workers_left":
+        if in_flight or why != "workers_left":
             worker.service.losses = (worker.service.losses[1], now)
-        for request in held:
-            self.book.give_back(request, (worker.peer, why, now), now)
+        for request in in_flight:
+            self.request_table.give_back(request, (worker.peer, why, now), now)
         if worker.service.paced:
-            self.book.watch(worker.service, now)  # requests kept from other workers may have been kept for this one
-        if held:
-            self.book.rearm = True  # the waiting time of its requests begins again now
-            self.directory.settle(worker.service, now)
+            self.request_table.watch(worker.service, now)  # requests kept from other workers may have been kept for this one
+        if in_flight:
+            self.request_table.timer_changed = True  # the waiting time of its requests begins again now
+            self.directory.update_routes(worker.service, now)
 
     def _heartbeat(self, worker: Worker, now: float) -> None:
         self.counters.count("heartbeats_received")
         worker.seen = now
         if worker.service.queue.lost:
-            self.book.feed(worker, now)
+            self.request_table.feed(worker, now)
         # A heartbeat an interval or more after the request was not sent before it arrived: this worker sends heartbeats while it works.
-        if worker.held and not worker.beats_busy and now - worker.since >= self._heartbeat_s:
+        if worker.in_flight and not worker.beats_busy and now - worker.since >= self._heartbeat_s:
             worker.beats_busy = True
 
     def _watch(self, worker: Worker) -> None:
         """Set the time of the worker's next check: for a heartbeat, or for its expiry."""
-        if worker.held and not worker.beats_busy:
+        if worker.in_flight and not worker.beats_busy:
             end = worker.since + self._busy_s
         else:
             end = max(worker.seen, self._woke_at) + worker.expiry_s
         self._beats.set(worker, min(worker.beat_at, end))
-        self.book.rearm = True
+        self.request_table.timer_changed = True
 
     def _visit(self, worker: Worker, now: float) -> None:
         """Expire a silent or stuck worker (MDP-36 to 39), or send a heartbeat that is due (MDP-35)."""
-        if not worker.held:
+        if not worker.in_flight:
             worker.since = worker.seen  # meaningless now; the old float would keep the memory of a past burst in use
-        if worker.held and not worker.beats_busy:
+        if worker.in_flight and not worker.beats_busy:
             if now >= worker.since + self._busy_s:
                 self._remove(worker, "workers_stuck", now)
                 return
@@ -190,7 +190,7 @@ class WorkerLifecycle:
         if now >= worker.beat_at:
             worker.beat_at = next_beat(worker.beat_s, now)
             self.counters.heartbeats_sent += 1
-            self.book.send(worker.peer, encode_message(beat_to(worker)))
+            self.request_table.send(worker.peer, encode_message(beat_to(worker)))
         self._watch(worker)
 
     def _visit_due(self, now: float) -> None:

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import encode_message
-from mdp.broker.requests.request_table import LOOK_S, WATCH_S_MAX
+from mdp.broker.requests.request_table import CHECK_S, WATCH_S_MAX
 from mdp.broker.workers.pacing import TRUST_US, allotments
 from mdp.wire.commands import worker_ping, worker_recall
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from core.machine.deadlines import Deadlines
     from mdp.broker.requests.records import Service, Worker
-    from mdp.broker.requests.request_table import RequestBook
+    from mdp.broker.requests.request_table import RequestTable
 
 __all__ = ["Upkeep"]
 
@@ -40,7 +40,7 @@ PINGS_MAX: Final = 64
 RECALLED_MAX: Final = 16
 # Free places that a check counts at most.
 FREE_MAX: Final = 1024
-# Requests given more recently than this are not recalled: quick workers have answered them by then.
+# Requests given more recently than this are not recalled: fast workers have answered them by then.
 YOUNG_S: Final = 0.005
 # On most networks, a worker whose event loop is not blocked has answered a RECALL after this time.
 AGAIN_S: Final = 0.01
@@ -59,20 +59,20 @@ class Upkeep:
     """Maintenance of the services of one broker.
 
     Args:
-        book: the broker's request table.
+        table: the broker's request table.
     """
 
-    def __init__(self, book: RequestBook) -> None:
-        self._book = book
-        self._settle_s = book.options.settle_s
-        self._window_s = book.options.expiry_s
+    def __init__(self, table: RequestTable) -> None:
+        self._table = table
+        self._settle_s = table.options.settle_s
+        self._window_s = table.options.expiry_s
 
-    def look_due(self, now: float) -> None:
+    def check_due(self, now: float) -> None:
         """Check the services that are due; an error with one does not stop the others for ever."""
         try:
-            self._do_due(self._book.looks, self.look, now, self._settle_s)
+            self._do_due(self._table.checks, self.look, now, self._settle_s)
         finally:
-            self._do_due(self._book.watches, self._watch, now, WATCH_S_MAX)
+            self._do_due(self._table.watches, self._watch, now, WATCH_S_MAX)
 
     @staticmethod
     def _do_due(moments: Deadlines[Service], act: Callable[[Service, float], None], now: float, again_s: float) -> None:
@@ -97,60 +97,60 @@ class Upkeep:
     # Requests whose worker was lost.
 
     def _look_after_lost(self, service: Service, now: float) -> None:
-        queue, book = service.queue, self._book
+        queue, table = service.queue, self._table
         queue.release(self._window_s, now)
-        book.pump(service, now)
+        table.pump(service, now)
         if not queue.lost:
             return
         before, last = service.losses
         settled_at = last + self._settle_s
         if settled_at > now:
-            book.look_at(service, settled_at)
+            table.check_at(service, settled_at)
             return
-        book.look_at(service, queue.lost[0][0] + self._window_s)
+        table.check_at(service, queue.lost[0][0] + self._window_s)
         if before + self._window_s < last:
             # One worker alone. Live workers were heard from within an interval; others on its machine are silent as long as it is.
-            for worker in list(islice(service.standing(), PINGS_MAX)):
-                book.feed(worker, now, heard=worker.seen + self._window_s / 2)
+            for worker in list(islice(service.ready_workers(), PINGS_MAX)):
+                table.feed(worker, now, heard=worker.seen + self._window_s / 2)
         if queue.lost:
-            for worker in islice((worker for worker in service.standing() if worker.obliging), PINGS_MAX):
-                book.send(worker.peer, _PING)
+            for worker in islice((worker for worker in service.ready_workers() if worker.obliging), PINGS_MAX):
+                table.send(worker.peer, _PING)
 
     # Workers of different speed.
 
     def _watch(self, service: Service, now: float) -> None:
         """Measure each worker, set how many requests it may have, and recall what a slow one has beyond that."""
-        book, queue, now_us = self._book, service.queue, round(now * 1e6)
+        table, queue, now_us = self._table, service.queue, round(now * 1e6)
         workers = [worker for worker in service.workers.values() if worker.credit]
         unknown = False
         for worker in workers:
-            pace, running = worker.pace, min(len(worker.held), worker.concurrency)
+            pace, running = worker.pace, min(len(worker.in_flight), worker.concurrency)
             pace.note(now_us, worker.done, running, worker.concurrency, anew=not service.watched_s)
             unknown = unknown or (running > 0 and not pace.known)
         service.paced = False
         for worker, allowed in allotments(workers, queue.count):
             if allowed != worker.allowed:
                 worker.allowed = allowed
-                service.line_up(worker)
+                service.mark_ready(worker)
             if allowed == worker.credit:
                 continue
             service.paced = True
             surplus = self._surplus(worker, allowed)
             if surplus > 0:  # a worker that does not know RECALL works on all its requests
                 self._recall(worker, surplus, now)
-        book.pump(service, now)
+        table.pump(service, now)
         each_s, before_s = WATCH_S_EACH * len(workers), service.watched_s
         # `ahead` also has workers with exactly as many requests as they can work on.
-        beyond = any(len(worker.held) > worker.concurrency for worker in service.ahead)
+        beyond = any(len(worker.in_flight) > worker.concurrency for worker in service.ahead)
         if len(workers) > 1 and (queue.count or beyond or before_s < WATCH_S_MAX):
-            service.watched_s = min(max(2 * before_s, LOOK_S), WATCH_S_MAX)
+            service.watched_s = min(max(2 * before_s, CHECK_S), WATCH_S_MAX)
         elif len(workers) > 1 and unknown:
             service.watched_s = min(GROWTH * before_s, WATCH_S_IDLE)
         else:
             service.watched_s, each_s = 0.0, FORGOTTEN_S
             if not service.paced:
                 return
-        book.watches.set(service, now + service.watched_s + each_s)
+        table.watches.set(service, now + service.watched_s + each_s)
 
     # Requests that one worker has not begun while another is free.
 
@@ -159,7 +159,7 @@ class Upkeep:
         wanted = self._free(service)
         if not wanted:
             return  # the next worker that becomes free schedules a check of the service
-        self._book.watch(service, now)
+        self._table.watch(service, now)
         ahead = service.ahead
         for worker in list(islice(ahead, RECALLED_MAX)):
             del ahead[worker]
@@ -169,45 +169,45 @@ class Upkeep:
             if asked:
                 # Later, half of the rest if others are still free: its handlers may block its loop, so that it receives RECALL, and returns
                 # requests, late.
-                self._book.look_at(service, now + AGAIN_S)
+                self._table.check_at(service, now + AGAIN_S)
             elif young:
-                self._book.look_at(service, now + LOOK_S)
+                self._table.check_at(service, now + CHECK_S)
 
     @staticmethod
     def _free(service: Service) -> int:
         """Return how many requests could be begun at once, counted up to about `FREE_MAX`."""
-        room = 0
-        for worker in service.standing():
-            spare = min(worker.concurrency, worker.allowed) - len(worker.held)
-            if spare <= 0 or room >= FREE_MAX:
+        free = 0
+        for worker in service.ready_workers():
+            spare = min(worker.concurrency, worker.allowed) - len(worker.in_flight)
+            if spare <= 0 or free >= FREE_MAX:
                 break  # the following workers have more requests
-            room += spare
-        return room
+            free += spare
+        return free
 
     @staticmethod
     def _surplus(worker: Worker, allowed: int) -> int:
         """Return how many more requests to recall from a worker; it keeps those it may have or works on."""
-        held, recalled = worker.held, worker.recalled
-        recalled.intersection_update(held)  # in place: drops requests it has answered instead of returning
-        waiting = max(0, len(held) - worker.concurrency)
+        in_flight, recalled = worker.in_flight, worker.recalled
+        recalled.intersection_update(in_flight)  # in place: drops requests it has answered instead of returning
+        waiting = max(0, len(in_flight) - worker.concurrency)
         # A recalled request that it has begun meanwhile is not returned: it counts as one that it works on.
-        asked = sum(key in recalled for key in islice(reversed(held), waiting)) if recalled else 0
-        return len(held) - max(allowed, worker.concurrency) - asked
+        asked = sum(key in recalled for key in islice(reversed(in_flight), waiting)) if recalled else 0
+        return len(in_flight) - max(allowed, worker.concurrency) - asked
 
     def _recall(self, worker: Worker, count: int, now: float) -> tuple[int, bool]:
         """Recall the newest requests of a worker that has too many; return their number, and whether to recall others later."""
         asked, young = 0, False
         # A worker begins requests in order, so it works on the first ones.
-        for key, request in islice(reversed(worker.held.items()), len(worker.held) - worker.concurrency):
-            terms = request.terms
-            if request.client is None or key in worker.recalled or (terms is not None and terms.streamed):
+        for key, request in islice(reversed(worker.in_flight.items()), len(worker.in_flight) - worker.concurrency):
+            extras = request.extras
+            if request.client is None or key in worker.recalled or (extras is not None and extras.streamed):
                 continue
             if request.given > now - YOUNG_S:
                 young = True
                 continue
             worker.recalled.add(key)
-            self._book.counters.count("recalled")
-            self._book.send(worker.peer, encode_message(worker_recall(key)))
+            self._table.counters.count("recalled")
+            self._table.send(worker.peer, encode_message(worker_recall(key)))
             asked += 1
             if asked == count:
                 break
@@ -215,10 +215,10 @@ class Upkeep:
 
     def returned(self, worker: Worker, key: bytes, now: float) -> bool:
         """Take back a request that a worker has not begun; return False if it was not recalled."""
-        if key not in worker.recalled or key not in worker.held:
+        if key not in worker.recalled or key not in worker.in_flight:
             return False
         worker.recalled.discard(key)
-        self._book.counters.count("returned")
-        self._book.place_again(worker.held.pop(key), now)
-        self._book.feed(worker, now)
+        self._table.counters.count("returned")
+        self._table.place_again(worker.in_flight.pop(key), now)
+        self._table.feed(worker, now)
         return True

@@ -97,22 +97,22 @@ def allotments(workers: Sequence[Worker], waiting: int) -> Iterator[tuple[Worker
         workers: all of one service.
         waiting: number of requests that no worker has.
     """
-    quick = sorted(
-        (worker.pace.most_us, worker.concurrency, min(len(worker.held), worker.concurrency))
+    is_v03 = sorted(
+        (worker.pace.most_us, worker.concurrency, min(len(worker.in_flight), worker.concurrency))
         for worker in workers
         if worker.pace.known and not worker.stuck
     )
-    slowest = [most for most, _, _ in quick]
-    rates = list(accumulate(places * _PER_US // max(most, 1) for most, places, _ in quick))
-    taken = list(accumulate(running for _, _, running in quick))
-    waiting += sum(max(0, len(worker.held) - worker.concurrency) for worker in workers)
+    slowest = [most for most, _, _ in is_v03]
+    rates = list(accumulate(places * _PER_US // max(most, 1) for most, places, _ in is_v03))
+    taken = list(accumulate(running for _, _, running in is_v03))
+    waiting += sum(max(0, len(worker.in_flight) - worker.concurrency) for worker in workers)
     for worker in workers:
         least, places = worker.pace.least_us, worker.concurrency
         quicker = bisect_right(slowest, least // _SLOW)
         if not least or not quicker:
             yield worker, worker.credit
             continue
-        running = min(len(worker.held), places)
+        running = min(len(worker.in_flight), places)
         rest = waiting + taken[quicker - 1] - least * rates[quicker - 1] // _PER_US
         ahead = places + places * _AHEAD_US // worker.pace.most_us
         yield worker, 0 if rest <= 0 else min(worker.credit, ahead, running + rest)

@@ -414,7 +414,7 @@ def test_req_09_a_relaxed_req_forgets_with_a_new_request_that_the_last_one_was_d
     req = Req(Options(req_relaxed=1), Counters(), 1)
     joined(req, Pipe())
     assert req.send([b"?"])
-    error = MessageTooLarge("octets of a message", 2, 1)
+    error = MessageTooLarge("bytes of a message", 2, 1)
     req.dropped(error)
     assert req.send([b"?"])
     assert req.recv() is None

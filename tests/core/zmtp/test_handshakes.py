@@ -174,10 +174,10 @@ REFUSED: dict[str, tuple[bytes, int, str, Code, int | None, bytes]] = {
     "no name for a type": (
         greeting() + ready(b""),
         3,
-        "one that calls itself nothing",
+        "a socket without a type",
         Code.ZMTP_INVALID_METADATA,
         None,
-        command(b"ERROR", bytes((len(MISMATCH) + 29,)) + MISMATCH + b"one that calls itself nothing"),
+        command(b"ERROR", bytes((len(MISMATCH) + 23,)) + MISMATCH + b"a socket without a type"),
     ),
     "a type of many octets": (
         greeting() + ready(b"Y" * 300),

@@ -45,9 +45,9 @@ async def test_the_largest_message_goes_through_and_one_frame_or_octet_more_is_r
         most = 8 - envelope
         for message, what, size, limit in (
             ([b"x"] * (most + 1), "frames of a message", 9, 8),
-            ([b"x" * 500, b"y" * 500, b"z"], "octets of a message", 1001, 1000),
-            ([b"x" * 501], "octets of a frame", 501, 500),
-            ([b"x" * 100, memoryview(b"y" * 501)], "octets of a frame", 501, 500),
+            ([b"x" * 500, b"y" * 500, b"z"], "bytes of a message", 1001, 1000),
+            ([b"x" * 501], "bytes of a frame", 501, 500),
+            ([b"x" * 100, memoryview(b"y" * 501)], "bytes of a frame", 501, 500),
         ):
             with pytest.raises(core.MessageTooLarge) as caught:
                 await ours.send_multipart([*head, *message])

@@ -257,7 +257,7 @@ def test_what_is_given_to_another_worker_or_tried_again_by_an_operator_keeps_its
     scene.beat(b"v")
     assert user_at(b"v") == "ann"
     scene.lose(b"v")
-    (letter,) = scene.machine.letters
+    (letter,) = scene.machine.dead_letters
     scene.ready("0.3", b"u", b"seen")
     scene.ask("0.3", b"r", b"%d" % letter.number, service=b"mmi.dlq.retry")
     assert user_at(b"u") == "ann"

@@ -212,7 +212,7 @@ async def test_a_tick_that_fails_is_not_the_last_one(context: core.Context, monk
         while broker.stats["workers"] < 4:
             await offered(client)
         visit_faults, expire_faults = iter(range(3)), iter(range(2))
-        visit, expire = broker.machine._visit, broker.machine.book.expire_deadline
+        visit, expire = broker.machine._visit, broker.machine.request_table.expire_deadline
 
         def fail_visit(worker: Worker, now: float) -> None:
             if worker.peer == b"W1" and next(visit_faults, None) is not None:
@@ -229,7 +229,7 @@ async def test_a_tick_that_fails_is_not_the_last_one(context: core.Context, monk
             for _ in range(3):
                 assert isinstance(parse_at_worker(await worker.recv_multipart()), Heartbeat)
         assert supervisor.faults["mdp broker clock"] == 3
-        monkeypatch.setattr(broker.machine.book, "expire_deadline", fail_expire)
+        monkeypatch.setattr(broker.machine.request_table, "expire_deadline", fail_expire)
         for i in range(3):
             options = encode_options({"wait": True, "deadline_ms": 20})
             await client.send_multipart(client_request("0.3", b"none", [b"x"], id=number(i), options=options))

@@ -223,7 +223,7 @@ def test_a_request_without_a_body_is_refused_whatever_it_ends_with(octet: int, l
 def test_limits_of_a_peer_that_is_gone_are_forgotten() -> None:
     """They would be kept for ever, and the next of that name may be another."""
     tale = Tale(narrow=(CLIENT, WORKER))
-    narrow = tale.machine.book.hops.narrow
+    narrow = tale.machine.request_table.hops.narrow
     assert narrow == {CLIENT, WORKER}
     tale.goes(CLIENT)
     assert narrow == {WORKER}
@@ -267,7 +267,7 @@ def test_another_try_of_a_dead_letter_is_the_first_client_s_request_and_not_its_
     tale.asks("0.3", b"ANN", b"deadly")
     tale.goes(b"W1")
     tale.comes("0.3", b"W2")
-    (letter,) = tale.machine.letters
+    (letter,) = tale.machine.dead_letters
     tale.got(b"W2")
     tale.asks("0.3", b"BOB", b"%d" % letter.number, service=b"mmi.dlq.retry")
     work = tale.work(b"W2")

@@ -28,7 +28,7 @@ WAIT: dict[str, object] = {**KEY, "wait": True}
 
 
 def open_requests(scene: Scene, client: bytes) -> list[Request]:
-    return [*scene.machine.book.clients[client].values()]
+    return [*scene.machine.request_table.clients[client].values()]
 
 
 def test_the_time_in_the_queue_is_as_long_as_was_asked_for() -> None:
@@ -99,7 +99,7 @@ def test_a_fault_at_one_deadline_is_not_the_end_of_the_clock_of_the_others(monke
     scene.now += 0.2
     for machine in (scene.machine, scene.twin):
         with monkeypatch.context() as patch:
-            patch.setattr(machine.book, "expire_deadline", {}.__getitem__)
+            patch.setattr(machine.request_table, "expire_deadline", {}.__getitem__)
             with pytest.raises(TypeError):
                 machine.tick(scene.now)
         assert machine.deadline() <= scene.now
@@ -141,7 +141,7 @@ def test_a_record_says_how_its_request_ended() -> None:
 def test_a_part_that_is_too_large_for_some_who_wait_ends_these_and_no_other(narrow: tuple[bytes, ...]) -> None:
     scene = Scene()
     for machine in (scene.machine, scene.twin):
-        machine.book.hops = Hops(told=lambda peer: PeerLimits(message_bytes=1000) if peer in narrow else None)
+        machine.request_table.hops = Hops(told=lambda peer: PeerLimits(message_bytes=1000) if peer in narrow else None)
     scene.ready("0.3", b"W1")
     clients = (b"C1", b"C2", b"C3")
     for client in clients:
@@ -181,10 +181,10 @@ def test_a_fault_with_one_worker_is_not_the_end_of_the_clock_of_the_others() -> 
     scene.wait(2.9)
     scene.now = 1003.0
     for machine in (scene.machine, scene.twin):
-        machine.book.record = Broken()
+        machine.request_table.recorder = Broken()
         with pytest.raises(OSError, match="no room"):
             machine.tick(scene.now)
-        machine.book.record = None
+        machine.request_table.recorder = None
     scene.wait(1.0)
     assert not scene.machine.directory.workers
 
@@ -230,7 +230,7 @@ def test_the_record_of_what_was_answered_says_so(client: Dialect, worker: Dialec
     scene = Scene()
     scene.ready(worker, b"W1")
     scene.ask(client, b"C1")
-    records = [request for machine in (scene.machine, scene.twin) for request in machine.book.clients[b"C1"].values()]
+    records = [request for machine in (scene.machine, scene.twin) for request in machine.request_table.clients[b"C1"].values()]
     scene.answer(b"W1", scene.work(b"W1"))
     assert [request.state for request in records] == [RequestState.ANSWERED] * 2
 

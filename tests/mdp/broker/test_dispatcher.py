@@ -244,7 +244,7 @@ def test_the_machine_names_its_next_tick() -> None:
     scene = Scene(heartbeat_ms=1000)
     assert scene.machine.deadline() == scene.now + 1
     scene.ready("0.1", b"W1")
-    assert scene.machine.rearm
+    assert scene.machine.timer_changed
     assert scene.now < scene.machine.deadline() <= scene.now + 1
     assert scene.machine.tick(scene.now) == {}
 

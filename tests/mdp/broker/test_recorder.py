@@ -29,10 +29,10 @@ class Watched(Scene):
         super().__init__(**options)
         self.events: list[Event] = []
         self.recorder = Recorder(lambda block: self.events.extend(events_of(block, CLOCK)))
-        self.machine.book.record = self.recorder
+        self.machine.request_table.recorder = self.recorder
         # The other way through the machine, message by message, is watched too and must say the same.
         self.twin_events: list[Event] = []
-        self.twin_recorder = self.twin.book.record = Recorder(lambda block: self.twin_events.extend(events_of(block, CLOCK)))
+        self.twin_recorder = self.twin.request_table.recorder = Recorder(lambda block: self.twin_events.extend(events_of(block, CLOCK)))
 
     def send(self, peer: bytes, *messages: Sequence[bytes]) -> list[list[bytes]]:
         self.recorder.now = self.twin_recorder.now = self.now

@@ -300,7 +300,7 @@ def test_a_request_may_grow_too_large_by_what_is_added_on_its_way() -> None:
     scene = limited({B: PeerLimits(message_bytes=limit)})
     scene.offer(B, echo=2)
     head = CLIENT_REQUEST_03 + bytes(7)
-    assert scene.say(b"client", head + b"\x01", b"echo", b"", bytes(501)) == too_large(1, b"octets of the request: 501, at most 500")
+    assert scene.say(b"client", head + b"\x01", b"echo", b"", bytes(501)) == too_large(1, b"bytes of the request: 501, at most 500")
     scene.say(b"client", head + b"\x02", b"echo", b"", bytes(500))
     assert scene.lent()
 
@@ -311,7 +311,7 @@ def test_options_that_would_outgrow_their_limit_are_not_sent() -> None:
     options = encode_options({"key": b"k", "note": b"t" * (OPTIONS_BYTES_MAX - 100)})
     (answer,) = scene.ask(1, options=options)
     grown = len(extend_via(options, (), b"A" * 200))
-    assert answer[2:] == [b"TOO_LARGE", b"octets of the options of the request: %d, at most %d" % (grown, OPTIONS_BYTES_MAX)]
+    assert answer[2:] == [b"TOO_LARGE", b"bytes of the options of the request: %d, at most %d" % (grown, OPTIONS_BYTES_MAX)]
 
 
 def test_a_request_that_is_too_large_for_one_peer_goes_to_another() -> None:

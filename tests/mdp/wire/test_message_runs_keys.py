@@ -142,7 +142,7 @@ def test_requests_that_wait_in_the_queue_can_be_cancelled(scene: Scene) -> None:
 def test_who_watches_hears_of_it_as_of_any_other(scene: Scene) -> None:
     seen: list[list[Block]] = [[], []]
     for machine, blocks in zip((scene.machine, scene.twin), seen, strict=True):
-        machine.book.record = Recorder(blocks.append)
+        machine.request_table.recorder = Recorder(blocks.append)
     ask(scene, b"C1", 1, key=b"k")
     answer(scene, scene.work(b"W1"), b"yes")
     ask(scene, b"C1", 2)

@@ -81,7 +81,7 @@ async def test_octets_count_with_the_envelope(dialect: str, envelope: int) -> No
             await client.request("size", b"x", wait=True)
             with pytest.raises(mdp.TooLarge) as caught:
                 await client.request("size", b"x" * (BYTES - envelope), b"y")
-            assert numbers(caught.value) == ("octets of the request", BYTES - envelope + 1, BYTES - envelope)
+            assert numbers(caught.value) == ("bytes of the request", BYTES - envelope + 1, BYTES - envelope)
             assert await client.request("size", b"x" * (BYTES - envelope - 1), b"y") == [b"%d" % (BYTES - envelope)]
             assert nobody_was_cut(broker)
 
@@ -126,7 +126,7 @@ async def test_a_broker_of_0_3_that_announces_no_limits_has_the_usual_ones() -> 
         assert numbers(caught.value) == ("frames of the request", REQUEST_MAX + 1, REQUEST_MAX)
         with pytest.raises(mdp.TooLarge) as caught:
             await client.request("echo", bytes(2**26 - 18))
-        assert numbers(caught.value) == ("octets of the request", 2**26 - 18, 2**26 - 19)
+        assert numbers(caught.value) == ("bytes of the request", 2**26 - 18, 2**26 - 19)
         asked.cancel()
 
 
@@ -185,7 +185,7 @@ async def test_a_reply_beyond_the_broker_s_limits_fails_its_request_once_and_no_
         assert await client.request("large", b"frames", b"%d" % REPLY_MAX) == [b"x"] * REPLY_MAX
         with pytest.raises(mdp.TooLarge) as caught:
             await client.request("large", b"octets", b"%d" % (2**26 - 14))
-        assert numbers(caught.value) == ("octets of the reply", 2**26 - 14, 2**26 - 15)
+        assert numbers(caught.value) == ("bytes of the reply", 2**26 - 14, 2**26 - 15)
         assert large.runs == 7
         assert (broker.counters["redelivered"], broker.stats["letters"], broker.counters["workers_lost"]) == (0, 0, 0)
         assert nobody_was_cut(broker)
@@ -212,7 +212,7 @@ async def test_a_broker_with_low_limits_is_answered_within_them() -> None:
             await client.request("large", b"frames", b"19", wait=True)
             with pytest.raises(mdp.TooLarge, match="frames of the reply: 20, at most 19"):
                 await client.request("large", b"frames", b"20")
-            with pytest.raises(mdp.TooLarge, match="octets of the reply: 19986, at most 19985"):
+            with pytest.raises(mdp.TooLarge, match="bytes of the reply: 19986, at most 19985"):
                 await client.request("large", b"octets", b"19986")
             assert await client.request("large", b"octets", b"19985") == [b"x" * 19985]
             assert nobody_was_cut(broker)
@@ -248,9 +248,9 @@ async def test_a_worker_with_low_limits_is_given_requests_within_them() -> None:
             answers = await asyncio.gather(*asked, return_exceptions=True)
             assert answers[:2] == [[b"8"]] * 2
             assert [numbers(error) for error in answers[2:]] == [("frames of the request", 9, 8)] * 2  # type: ignore[arg-type]
-            with pytest.raises(mdp.TooLarge, match="octets of the request"):
+            with pytest.raises(mdp.TooLarge, match="bytes of the request"):
                 await client.request("size", b"x" * BYTES)
-            with pytest.raises(mdp.TooLarge, match="octets of the request"):
+            with pytest.raises(mdp.TooLarge, match="bytes of the request"):
                 await client.request("size", b"x" * (BYTES - 16), deadline=60.0)  # the deadline goes to the worker too
             assert await client.request("size", b"x" * (BYTES - 15)) == [b"%d" % (BYTES - 15)]
             assert (broker.counters["workers_lost"], broker.counters["redelivered"]) == (0, 0)

@@ -18,7 +18,7 @@ from core.runtime.supervision import Timer
 from freelance.models.server_list import ServerList
 from mdp.broker.broker import Broker
 from mdp.broker.dispatcher import Dispatcher
-from mdp.broker.requests.request_table import RequestBook
+from mdp.broker.requests.request_table import RequestTable
 from mdp.worker.session import WorkerSession
 from pirate.lru_queue import WorkerQueue
 from tests.sim.cluster.scenario import run
@@ -106,11 +106,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a lease is not released", "broker_pair", LeaseTable, "release", lambda _: lambda table, *arguments: table),
     Mutant("a broker never sets its timer again", "one_broker", Broker, "_rearm", _nothing),
     Mutant("a broker never ticks", "one_broker", Dispatcher, "tick", lambda _: lambda machine, now: []),
-    Mutant("a lost worker's requests are dropped", "one_broker", RequestBook, "give_back", _nothing),
-    Mutant("replies are dropped", "one_broker", RequestBook, "finish", _nothing),
+    Mutant("a lost worker's requests are dropped", "one_broker", RequestTable, "give_back", _nothing),
+    Mutant("replies are dropped", "one_broker", RequestTable, "finish", _nothing),
     Mutant("a lost peer is not noticed", "one_broker", Dispatcher, "peer_lost", lambda _: lambda machine, peer, now: []),
-    Mutant("waiting requests are not given to a free worker", "one_broker", RequestBook, "feed", _nothing),
-    Mutant("a request is placed twice", "one_broker", RequestBook, "place", _twice),
+    Mutant("waiting requests are not given to a free worker", "one_broker", RequestTable, "feed", _nothing),
+    Mutant("a request is placed twice", "one_broker", RequestTable, "place", _twice),
     Mutant("a worker sends no heartbeats", "one_broker", WorkerSession, "_beat", _nothing),
     Mutant("every second answer of a worker is lost", "one_broker", WorkerSession, "answer", _every_other),
     Mutant("a worker does not notice the loss of its broker", "one_broker", WorkerSession, "lost", _nothing),

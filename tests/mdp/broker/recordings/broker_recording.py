@@ -250,7 +250,7 @@ def questions() -> Tale:
         it.goes(b"W%d" % (int(peer[1:]) - 1))
         it.comes("0.3", peer)
     it.asks("0.3", b"C2", b"", service=b"mmi.dlq")
-    (letter,) = it.machine.letters
+    (letter,) = it.machine.dead_letters
     for about in (b"%d" % letter.number, b"99", b"x"):
         it.asks("0.3", b"C2", about, service=b"mmi.dlq.retry")
         it.asks("0.3", b"C3", about, service=b"mmi.dlq.retry")
@@ -522,7 +522,7 @@ def begins() -> Tale:
     it.calls("peer_joined", b"C1")
     it.machine.begin(it.now)
     it.twin.begin(it.now)
-    it.machine.book.rearm = True
+    it.machine.request_table.timer_changed = True
     it.asks("0.3", b"C1")
     it.asks("0.3", b"C1", wait=True, service=b"two")
     it.asks("0.3", b"C2", key=b"k", service=b"two")

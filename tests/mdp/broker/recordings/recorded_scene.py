@@ -71,11 +71,11 @@ class Tale(Scene):
         self._numbers = self.machine.stats()
         self._due = self.machine.deadline()
         if watched:
-            self.machine.book.record = Recorder(self._blocks.append)
-            self.twin.book.record = Recorder(lambda _: None)
+            self.machine.request_table.recorder = Recorder(self._blocks.append)
+            self.twin.request_table.recorder = Recorder(lambda _: None)
         if narrow:
             for machine in (self.machine, self.twin):
-                machine.book.hops = Hops(PeerLimits(), dict.fromkeys(narrow, PeerLimits(64, 30_000)).get)
+                machine.request_table.hops = Hops(PeerLimits(), dict.fromkeys(narrow, PeerLimits(64, 30_000)).get)
             for peer in narrow:
                 self.both("peer_joined", peer)
 
@@ -110,17 +110,17 @@ class Tale(Scene):
         due = self.machine.deadline()
         if due != self._due:
             self.lines.append(f"    due {due - self.now:.3f}")
-            assert due > self._due or self.machine.rearm, "the clock would be late"
+            assert due > self._due or self.machine.timer_changed, "the clock would be late"
         self._due = due
-        self.machine.book.rearm = self.twin.book.rearm = False
+        self.machine.request_table.timer_changed = self.twin.request_table.timer_changed = False
         self.lines += [f"    log {shown(block)}" for block in self._blocks]
         self._blocks.clear()
         return decoded
 
     def note(self, text: str) -> None:
         for machine in (self.machine, self.twin):
-            if machine.book.record is not None:
-                machine.book.record.now = self.now
+            if machine.request_table.recorder is not None:
+                machine.request_table.recorder.now = self.now
         self.lines.append(f"{self.now - 1000:.3f} {text}")
 
     # What happens.

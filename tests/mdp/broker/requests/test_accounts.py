@@ -396,9 +396,9 @@ def test_what_waited_when_the_last_worker_went_has_its_time_from_then_on() -> No
 def test_a_request_that_has_to_be_looked_after_says_that_the_clock_may_be_late(options: dict[str, object], earlier: bool) -> None:
     scene = Scene()
     scene.ready("0.3", b"W1")
-    scene.machine.book.rearm = False
+    scene.machine.request_table.timer_changed = False
     scene.ask("0.3", b"C1", options=options)
-    assert scene.machine.rearm == earlier
+    assert scene.machine.timer_changed == earlier
 
 
 def test_what_is_read_behind_a_message_that_is_none_is_taken() -> None:

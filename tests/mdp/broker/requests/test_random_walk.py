@@ -84,20 +84,25 @@ MUST_HAPPEN = (
 
 @pytest.mark.parametrize(
     "fault",
-    ["self.room += 1", "self.counters.accepted += 1", "request.service.queue.push_front(request)", "self.deadlines.set(request, now + 9)"],
+    [
+        "self.memory_left_bytes += 1",
+        "self.counters.accepted += 1",
+        "request.service.queue.push_front(request)",
+        "self.deadlines.set(request, now + 9)",
+    ],
 )
 def test_a_fault_put_into_the_machine_is_found_and_named_with_its_seed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = iter(range(20))
 
     def new_walk(seed: int, trace: list[str] | None = None) -> Walk:
         made = Walk(seed, trace)
-        give_back = made.machine.book.give_back
+        give_back = made.machine.request_table.give_back
 
         def faulty(request: object, loss: object, now: float) -> None:
             give_back(request, loss, now)  # type: ignore[arg-type]
-            exec(fault, {"self": made.machine.book, "request": request, "now": now})
+            exec(fault, {"self": made.machine.request_table, "request": request, "now": now})
 
-        monkeypatch.setattr(made.machine.book, "give_back", faulty)
+        monkeypatch.setattr(made.machine.request_table, "give_back", faulty)
         return made
 
     monkeypatch.setattr("tests.scenes.mdp_broker_walk.Walk", new_walk)
@@ -110,15 +115,15 @@ def test_a_fault_put_into_the_machine_is_found_and_named_with_its_seed(fault: st
 def test_what_is_due_before_the_clock_ticks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A moment that is noted without a word to the shell."""
     going = Walk(0)
-    accept = going.machine.book.accept
+    accept = going.machine.request_table.accept
 
     def silent(*given: Any) -> list[Request]:
         requests = accept(*given)
         for request in requests:
-            going.machine.book.looks.set(request.service, going.now + 0.001)
+            going.machine.request_table.checks.set(request.service, going.now + 0.001)
         return requests
 
-    monkeypatch.setattr(going.machine.book, "accept", silent)
+    monkeypatch.setattr(going.machine.request_table, "accept", silent)
     with pytest.raises(InvariantBroken, match=r"the clock is set to .*, though something is due at"):
         going.go()
 

@@ -11,15 +11,15 @@ from mdp.broker.requests.records import Request, RequestQueue, Service, Worker
 def make(client: bytes, tail: bytes = b"x", expires: float = 1e9) -> Request:
     request = Request()
     request.client = client
-    request.tail = tail
-    request.expires, request.terms = expires, None
+    request.payload = tail
+    request.expires, request.extras = expires, None
     return request
 
 
 def cancel(queue: RequestQueue, request: Request) -> None:
     queue.drop(request)
     request.client = None
-    request.tail = b""
+    request.payload = b""
     queue.tidy()
 
 
@@ -31,7 +31,7 @@ def test_clients_take_turns_and_keep_their_order() -> None:
     assert (queue.count, queue.size, queue.waiting(b"A"), queue.waiting(b"C")) == (4, 10, 3, 0)
     order = []
     while (request := queue.pop()) is not None:
-        order.append(request.tail)
+        order.append(request.payload)
     assert order == [b"1", b"333", b"22", b"4444"]
     assert (queue.count, queue.size) == (0, 0)
 
@@ -114,13 +114,13 @@ def test_random_walk_against_a_plain_model() -> None:
                 assert taken is lanes[taken.client or b""].popleft()
         live = [*front, *(r for lane in lanes.values() for r in lane)]
         assert queue.count == len(live)
-        assert queue.size == sum(len(r.tail) for r in live)
+        assert queue.size == sum(len(r.payload) for r in live)
     assert {id(r) for r in queue} == {id(r) for r in live}
 
 
 def worker(service: Service, name: bytes, credit: int = 1) -> Worker:
     made = service.workers[name] = Worker(name, service, "0.3", credit, 0.0)
-    service.line_up(made)
+    service.mark_ready(made)
     return made
 
 
@@ -129,14 +129,14 @@ def test_workers_take_turns_and_leave_the_line_without_credit() -> None:
     first, second = worker(service, b"1", 2), worker(service, b"2", 1)
     chosen = []
     for i in range(3):
-        choice = service.choose()
+        choice = service.next_worker()
         assert choice is not None
-        choice.held[b"%d" % i] = make(b"C")
-        service.used(choice)
+        choice.in_flight[b"%d" % i] = make(b"C")
+        service.mark_used(choice)
         chosen.append(choice)
     assert chosen == [first, second, first]
-    assert service.choose() is None
-    assert first.line is None
+    assert service.next_worker() is None
+    assert first.ready_list is None
 
 
 def test_a_thousand_workers_leave_without_a_search() -> None:
@@ -146,7 +146,7 @@ def test_a_thousand_workers_leave_without_a_search() -> None:
     for one in everybody[:999]:
         service.leave(one)
         assert len(service.ready) <= 2 * len(service.workers) + 2 * 64
-    assert service.choose() is everybody[999]
+    assert service.next_worker() is everybody[999]
     assert list(service.workers.values()) == [everybody[999]]
 
 
@@ -157,4 +157,4 @@ def test_what_workers_have_done_outlives_them() -> None:
     service.leave(one)
     assert service.done == 5
     assert not one.live
-    assert not one.quick
+    assert not one.is_v03

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 from mdp.broker.limits import BrokerOptions
-from mdp.broker.requests.dead_letters import DeadLetters, Letter
-from mdp.broker.requests.reply_cache import EXECUTION_OVERHEAD_BYTES, Execution, Results, digest_of
+from mdp.broker.requests.dead_letters import DeadLetter, DeadLetters
+from mdp.broker.requests.reply_cache import EXECUTION_OVERHEAD_BYTES, ReplyCache, SharedExecution, digest_of
 
 
 def test_running_then_answered_then_too_old() -> None:
-    results = Results(BrokerOptions(results_ms=1000))
+    results = ReplyCache(BrokerOptions(results_ms=1000))
     execution = results.begin(b"echo", b"k", digest_of(b"x"))
     assert results.find(b"echo", b"k", 0) is execution
     assert results.find(b"other", b"k", 0) is None
@@ -22,7 +22,7 @@ def test_running_then_answered_then_too_old() -> None:
 
 
 def test_an_abandoned_execution_is_forgotten_with_its_parts() -> None:
-    results = Results(BrokerOptions())
+    results = ReplyCache(BrokerOptions())
     execution = results.begin(b"echo", b"k", b"")
     results.add_part(execution, b"part")
     assert results.size == 4
@@ -40,8 +40,8 @@ def test_random_walk_keeps_all_bounds() -> None:
     """IDM-04: the octets counted are those kept, and never more than allowed."""
     source = random.Random(3)
     limits = BrokerOptions(results_max=20, results_max_bytes=30_000, results_ms=50_000, parts_max_bytes=4000)
-    results = Results(limits)
-    running: list[Execution] = []
+    results = ReplyCache(limits)
+    running: list[SharedExecution] = []
     for step in range(5000):
         dice = source.random()
         if dice < 0.3 and len(running) < 10:
@@ -68,10 +68,10 @@ def test_random_walk_keeps_all_bounds() -> None:
 def test_the_oldest_dead_letters_are_pushed_out() -> None:
     letters = DeadLetters(BrokerOptions(letters_max=2, letters_max_bytes=100))
     for number, size in enumerate((10, 20, 30)):
-        letters.add(Letter(number, b"echo", b"x" * size, [], 0.0))
+        letters.add(DeadLetter(number, b"echo", b"x" * size, [], 0.0))
     assert [letter.number for letter in letters] == [1, 2]
     assert (letters.size, letters.pushed_out) == (50, 1)
-    letters.add(Letter(3, b"echo", b"x" * 90, [], 0.0))
+    letters.add(DeadLetter(3, b"echo", b"x" * 90, [], 0.0))
     assert [letter.number for letter in letters] == [3]
     assert letters.take(3) is not None
     assert letters.take(3) is None

@@ -19,10 +19,10 @@ def test_routes_are_services_with_workers() -> None:
     assert book.routes == {b"echo": service}
     assert book.routes_encoded == {b"\x01\x04echo": service, b"\x01\x04echo\x01\x00": service}
     service.enabled = False
-    book.settle(service, 0)
+    book.update_routes(service, 0)
     assert book.routes == book.routes_encoded == {}
     service.enabled = True
-    book.settle(service, 0)
+    book.update_routes(service, 0)
     book.leave(worker, 1)
     assert book.routes == book.routes_encoded == {}
     assert service.absent_since == 1

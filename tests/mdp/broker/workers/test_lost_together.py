@@ -117,7 +117,7 @@ def test_no_dead_letter_when_the_workers_of_a_host_fall_silent(
     assert scene.codes == []
     assert sorted(scene.answers) == sorted(b"%d" % i for i in range(requests))
     assert scene.counters["redelivered"] > 0
-    assert not scene.machine.letters
+    assert not scene.machine.dead_letters
     scene.check()
 
 
@@ -134,7 +134,7 @@ def test_no_dead_letter_when_the_workers_of_a_process_end(how: str, dead: int, r
     scene.go_on(15.0)
     assert scene.codes == []
     assert sorted(scene.answers) == sorted(b"%d" % i for i in range(requests))
-    assert not scene.machine.letters
+    assert not scene.machine.dead_letters
     scene.check()
 
 
@@ -185,7 +185,7 @@ def test_the_request_of_a_worker_lost_alone_goes_on_when_that_is_known(dialect: 
     scene.ask("0.3", b"C1", b"first")
     scene.send(b"W1", worker_heartbeat(dialect))
     scene.ready(dialect, b"W2")
-    (busy,) = [peer for peer in (b"W1", b"OLD") if scene.machine.directory.workers[peer].held]
+    (busy,) = [peer for peer in (b"W1", b"OLD") if scene.machine.directory.workers[peer].in_flight]
     scene.got(b"W2")
     scene.lose(busy)
     scene.wait(0.15)
@@ -344,7 +344,7 @@ async def test_forty_workers_of_a_process_end_under_load(tmp_path: Path, number:
                 crowd.send_signal(number)
                 assert [await one for one in asked] == [[b"%d" % i] for i in range(3000)]
                 assert broker.counters["redelivered"] > 0
-                assert not broker.machine.letters
+                assert not broker.machine.dead_letters
         finally:
             crowd.kill()
             crowd.wait()

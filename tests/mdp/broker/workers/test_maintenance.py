@@ -31,7 +31,7 @@ class Quiet(Shop):
             self.ticked.append(self.now)
         return super().both(method, *args)
 
-    def looks(self, seconds: float) -> list[float]:
+    def checks(self, seconds: float) -> list[float]:
         """Let time pass; return the milliseconds between checks, without sweeps.
 
         Each counts from the check before it, the first from now.
@@ -154,7 +154,7 @@ def test_a_fault_with_one_service_is_not_the_end_of_it_for_the_others(monkeypatc
     scene.now += 0.1
     for machine in (scene.machine, scene.twin):
         pumped: list[bytes] = []
-        pump = machine.book.pump
+        pump = machine.request_table.pump
 
         def faulty(service: Service, now: float, *, pumped: list[bytes] = pumped, pump: Callable[..., None] = pump) -> None:
             pumped.append(service.name)
@@ -163,7 +163,7 @@ def test_a_fault_with_one_service_is_not_the_end_of_it_for_the_others(monkeypatc
             pump(service, now)
 
         with monkeypatch.context() as patched:
-            patched.setattr(machine.book, "pump", faulty)
+            patched.setattr(machine.request_table, "pump", faulty)
             with pytest.raises(MemoryError):
                 machine.tick(scene.now)
         assert pumped == [b"FIRST", ECHO]
@@ -242,9 +242,9 @@ def test_a_loss_that_is_settled_leaves_nothing_to_look_at() -> None:
     scene.ask("0.3", b"C1")
     (busy,) = [peer for peer in (b"W1", b"W2", b"W3") if scene.at_worker(peer)]
     scene.lose(busy)
-    scene.looks(62.0)
-    assert len(scene.looks(1.0)) == 1
-    assert scene.looks(60.0) == []
+    scene.checks(62.0)
+    assert len(scene.checks(1.0)) == 1
+    assert scene.checks(60.0) == []
     scene.check()
 
 
@@ -268,17 +268,17 @@ FIRST_LOOKS = [2.0, 2.4, 4.4, 8.4, 16.4]
 
 def test_while_requests_wait_it_is_looked_up_to_fifty_times_a_second() -> None:
     scene = crowded()
-    assert scene.looks(0.2) == [*FIRST_LOOKS, *[20.4] * 8]
+    assert scene.checks(0.2) == [*FIRST_LOOKS, *[20.4] * 8]
     scene.check()
 
 
 def test_while_workers_that_are_not_known_work_it_is_looked_more_and_more_seldom() -> None:
     """Up to once a second."""
     scene = crowded()
-    assert scene.looks(0.1) == [*FIRST_LOOKS, *[20.4] * 3]
+    assert scene.checks(0.1) == [*FIRST_LOOKS, *[20.4] * 3]
     scene.lose(b"C2")
     growing = [1000 * min(0.02 * 1.125**step, 1.0) + 0.4 for step in range(1, 60)]
-    looked = scene.looks(20.0)[1:]
+    looked = scene.checks(20.0)[1:]
     assert looked == pytest.approx(growing[: len(looked)], abs=0.11)
     assert looked[-1] == pytest.approx(1000.4, abs=0.11)
     scene.check()
@@ -288,13 +288,13 @@ def test_workers_that_have_nothing_are_looked_at_only_until_it_is_seen_that_they
     """And when something waits again, as soon and as often as before."""
     scene = crowded()
     for _ in range(2):
-        assert scene.looks(0.05) == [*FIRST_LOOKS]
+        assert scene.checks(0.05) == [*FIRST_LOOKS]
         for _ in range(3):
             for peer in (b"W1", b"W2"):
                 for work in scene.given(peer):
                     scene.answer(peer, work)
-        assert len(scene.looks(1.0)) <= 2
-        assert scene.looks(60.0) == []
+        assert len(scene.checks(1.0)) <= 2
+        assert scene.checks(60.0) == []
         for _ in range(9):
             scene.ask("0.3", b"C1")
     scene.check()
@@ -316,7 +316,7 @@ def test_workers_that_hold_no_more_than_they_work_on_are_not_looked_at_when_they
             scene.answer(peer, hand.pop(0))
     assert [len(hand) for hand in hands.values()] == [1, 1]
     scene.wait(0.5)
-    assert scene.looks(60.0) == []
+    assert scene.checks(60.0) == []
     scene.check()
 
 
@@ -324,7 +324,7 @@ def test_while_one_holds_more_than_it_works_on_it_is_looked() -> None:
     """Nothing waits and no worker is free: a slow one is asked for what it has not begun."""
     scene = crowded(1, 2)
     scene.lose(b"C2")
-    assert scene.looks(0.2) == [*FIRST_LOOKS, *[20.4] * 8]
+    assert scene.checks(0.2) == [*FIRST_LOOKS, *[20.4] * 8]
     scene.check()
 
 
@@ -332,7 +332,7 @@ def test_a_worker_alone_is_not_looked_at() -> None:
     """The other is lost while requests wait."""
     scene = crowded()
     scene.lose(b"W2")
-    assert scene.looks(0.5) == [2.0]
+    assert scene.checks(0.5) == [2.0]
     scene.check()
 
 
@@ -348,7 +348,7 @@ def test_a_free_worker_has_one_looked_at_that_holds_more_than_it_works_on() -> N
     scene.wait(0.01)
     for work in scene.given(b"FREE"):
         scene.answer(b"FREE", work)
-    looked = scene.looks(0.03)
+    looked = scene.checks(0.03)
     assert looked == [2.0, 2.0, 2.4, 4.4, 1.2, 7.2]  # the last but one: 10 ms after the first
     assert scene.recalled(b"BUSY") == [busy[1].id]
     scene.send(b"BUSY", worker_return(busy[1].id))

@@ -133,7 +133,7 @@ def worker(each_us: int, *, places: int = 1, credit: int = 100, held: int = 0, k
     made.pace.note(BEGUN, 0, places, places)
     made.pace.note(BEGUN - -each_us * max(answers, places) // places, answers, places, places)
     assert (made.pace.known, made.pace.least_us, made.pace.most_us) == (known, each_us, each_us)
-    made.held.update((b"%d" % number, Request()) for number in range(held))
+    made.in_flight.update((b"%d" % number, Request()) for number in range(held))
     return made
 
 
