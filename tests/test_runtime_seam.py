@@ -87,6 +87,8 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/net/os_sockets.py socket.socket",
         "core/net/os_sockets.py tempfile.mkdtemp",
         "core/net/read_ahead.py os.read",
+        "core/processes/children.py socket.socketpair",
+        "core/processes/parent.py socket.socket",
         "titanic/journal/disk.py fcntl.fcntl",
     ),
     COMMAND: (

@@ -42,6 +42,7 @@ from core.daemon.exit_codes import BadConfig, Interrupted, RequestFailed, Unreac
 from core.daemon.option_fields import options
 from core.daemon.security_flags import security_files
 from core.daemon.service_manager import ServiceManager
+from core.processes.parent import READY, Parent
 from core.runtime import cold_files, supervision
 from core.runtime.event_loop import run, until_one_ends
 from core.runtime.leftovers import end_leftovers
@@ -169,6 +170,7 @@ class Daemon:
         self._untold = 0
         self.supervisor = supervision.Supervisor()
         self._manager = ServiceManager(os.environ)
+        self._parent = Parent.found_in(os.environ)  # None unless this is one of several processes
         self._still_alive = self.supervisor.timer("daemon watchdog", self._ping)
 
     @property
@@ -188,8 +190,14 @@ class Daemon:
         log.info(message, extra=fields)
         settle_memory()
         self._manager.tell("READY=1", f"STATUS={message}")
+        self.tell_parent({READY: message})
         if self._manager.watchdog_s:
             self._ping()
+
+    def tell_parent(self, message: dict[str, Any]) -> None:
+        """Send a message to the process that started this one as one of several; nothing without one."""
+        if self._parent is not None:
+            self._parent.tell(message)
 
     def _ping(self) -> None:
         """Report to the service manager, twice per watchdog period, that the event loop runs."""
@@ -218,6 +226,8 @@ class Daemon:
         with supervision.scope(self.supervisor):
             self._body = asyncio.ensure_future(body(self))
         restore = self._take_signals()
+        if self._parent is not None:
+            self._parent.watch(self._loop, self._on_parent_end)
         try:
             await self._body
         except asyncio.CancelledError:
@@ -225,6 +235,8 @@ class Daemon:
                 raise
         finally:
             self._still_alive.cancel()
+            if self._parent is not None:
+                self._parent.close()
             if self._reloading is not None:
                 self._reloading.cancel()
             for number, handler in restore.items():
@@ -268,6 +280,11 @@ class Daemon:
             os._exit(Interrupted.exit_code)
         self._signalled = True
         self._loop.call_soon_threadsafe(self.stop)
+
+    def _on_parent_end(self) -> None:
+        """Stop as for a signal: the end of the parent is the first one or, after its own, the second."""
+        log.warning("the parent process has ended")
+        self._on_stop_signal(signal.SIGTERM, None)
 
     def _on_reload_signal(self, number: int, frame: FrameType | None) -> None:
         self._loop.call_soon_threadsafe(self._begin_reload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,6 +19,7 @@ from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon, 
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json, write_reply
 from core.errors import LocalProtocolError
+from core.processes.daemon import processes_options, run_processes
 from mdp.access.rules_file import load_rules, reloading
 from mdp.app.app import App
 from mdp.app.find import find_app
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import ModuleType
 
+    from core.daemon.http import NamedAddress
+    from core.processes.daemon import Processes
     from core.security.credentials import Secured
     from mdp.broker.broker import Broker
     from mdp.client.client import Client
@@ -127,6 +131,7 @@ def _gauges(serving: Broker) -> dict[str, int]:
 @field_options(WorkerOptions, skip=NOT_ON_THE_COMMAND_LINE, zero=("blocked_s",), choices={"dialect": ["auto", "0.1", "0.2", "0.3"]})
 @security_options(connects=True)
 @http_option
+@processes_options
 @daemon_options
 def worker(
     brokers: tuple[str, ...],
@@ -134,11 +139,15 @@ def worker(
     handler: str | None,
     app: str | None,
     security: Secured | None,
-    http: tuple[str, int] | None,
+    http: NamedAddress | None,
+    processes: Processes,
     settings: DaemonSettings,
     **_: Any,
 ) -> None:
     """Answer requests to a service."""
+    if processes.are_wanted:
+        run_processes(processes, settings, "worker process", partial(_page_of_process, http))
+        return
     # Options of a decorated handler apply unless given here.
     chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s, "security": security}
     try:
@@ -163,6 +172,11 @@ def worker(
             await asyncio.gather(*(one.drain(settings.drain_s) for one in serving))
 
     run_daemon(body, settings)
+
+
+def _page_of_process(http: NamedAddress | None, number: int) -> list[str]:
+    """Return the option of a process for its own page: the ports follow each other."""
+    return [] if http is None or not http.port else ["--http", str(http._replace(port=http.port + number))]
 
 
 async def _end_all(workers: list[Worker]) -> None:

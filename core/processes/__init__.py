@@ -1,0 +1,1 @@
+"""Several processes of one command: started, watched, restarted, stopped together."""

@@ -1,0 +1,168 @@
+"""Child processes: started again when they end, stopped together, and a failure where starting again is useless."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.processes.children import Child, ChildFailed, Children
+from core.runtime import supervision
+from core.runtime.supervision import Restart, Supervisor
+from tests.scenes.fault_injection import Saboteur
+from tests.scenes.waiting import PATIENCE_S, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes of one command need POSIX")
+
+# A child that reports, and then waits for a signal or for the end of its parent.
+PROGRAM = """
+import asyncio, json, os, signal, sys
+from core.processes.parent import Parent
+
+async def main():
+    parent, stop = Parent.found_in(os.environ), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    parent.watch(loop, stop.set)
+    parent.tell({"ready": "serves", "inherited": sorted(name for name in os.environ if name.startswith(("MAJORDOMO_PARENT", "NOTIFY")))})
+    await stop.wait()
+
+asyncio.run(main())
+"""
+QUICK = Restart(first_s=0.001, most_s=0.01)
+
+
+def program(text: str) -> Callable[[int], list[str]]:
+    return lambda _: [sys.executable, "-c", text]
+
+
+async def until_dead(pid: int) -> None:
+    def dead() -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    await eventually(dead)
+
+
+async def test_children_serve_and_end_with_the_block(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with asyncio.timeout(PATIENCE_S), Children(3, program(PROGRAM), name="child") as children:
+        await children.until_ready()
+        pids = children.pids
+        assert len(set(pids)) == 3
+    for pid in pids:
+        await until_dead(pid)
+    assert [record.message for record in caplog.records].count("process ended") == 3
+    assert {getattr(record, "exit_code", None) for record in caplog.records if record.message == "process ended"} == {0}
+
+
+async def test_a_killed_child_is_started_again_and_the_others_stay(caplog: pytest.LogCaptureFixture) -> None:
+    async with asyncio.timeout(PATIENCE_S), Children(2, program(PROGRAM), name="child", restart=QUICK) as children:
+        await children.until_ready()
+        killed, other = children.pids
+        os.kill(killed, signal.SIGKILL)
+        await eventually(lambda: children.all[0].starts == 2)
+        await children.until_ready()
+        assert children.all[0].pid != killed
+        assert children.all[1].pid == other
+    (line,) = [record for record in caplog.records if record.message == "process ended, it is started again"]
+    assert vars(line)["signal"] == "SIGKILL"
+
+
+async def test_a_child_that_ends_with_0_is_started_again_too() -> None:
+    async with asyncio.timeout(PATIENCE_S), Children(1, program(PROGRAM), name="child", restart=QUICK) as children:
+        await children.until_ready()
+        children.signal(signal.SIGTERM)
+        await eventually(lambda: children.all[0].starts == 2)
+        await children.until_ready()
+
+
+async def test_a_child_that_can_never_start_is_a_failure_with_its_exit_code() -> None:
+    async with asyncio.timeout(PATIENCE_S), Children(1, program("raise SystemExit(78)"), name="child") as children:
+        with pytest.raises(ChildFailed, match="child 0 ended with exit code 78") as failed:
+            await children.until_ready()
+        assert failed.value.exit_code == 78
+        with pytest.raises(ChildFailed):
+            await children.until_failed()
+    assert children.all[0].starts == 1
+
+
+async def test_a_tolerant_parent_waits_for_the_next_start(tmp_path: Path) -> None:
+    source = tmp_path / "child.py"
+    source.write_text("raise SystemExit(1)")
+    ended: list[Child] = []
+    command = [sys.executable, str(source)]
+    async with asyncio.timeout(PATIENCE_S), Children(1, lambda _: command, name="x", is_tolerant=True, on_change=ended.append) as children:
+        await eventually(lambda: ended)
+        source.write_text(PROGRAM)
+        children.restart_all()
+        await children.until_ready()
+
+
+@pytest.mark.faults
+async def test_children_are_kept_after_a_fault_of_ours() -> None:
+    with supervision.scope(Supervisor(Saboteur(["child process"]))) as supervisor:
+        async with asyncio.timeout(PATIENCE_S), Children(2, program(PROGRAM), name="child") as children:
+            await children.until_ready()
+    assert supervisor.faults == {"child process": 1}
+
+
+async def test_messages_arrive_and_the_channel_is_not_inherited_further() -> None:
+    got: list[dict[str, Any]] = []
+    children = Children(1, program(PROGRAM), name="child", on_message=lambda _, message: got.append(message))
+    async with asyncio.timeout(PATIENCE_S), children:
+        await children.until_ready()
+    assert got == [{"ready": "serves", "inherited": []}]
+
+
+async def test_children_end_when_their_parent_is_killed() -> None:
+    parent = f"""
+import asyncio, sys
+from core.processes.children import Children
+
+async def main():
+    async with Children(2, lambda _: [sys.executable, "-c", {PROGRAM!r}], name="child") as children:
+        await children.until_ready()
+        print(*children.pids, flush=True)
+        await children.until_failed()
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", parent, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        pids = [int(word) for word in (await process.stdout.readline()).split()]
+        assert len(pids) == 2
+        process.kill()
+        await process.wait()
+        for pid in pids:
+            await until_dead(pid)
+
+
+async def test_a_child_that_does_not_stop_is_killed_when_the_block_is_cancelled() -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + PROGRAM.replace("stop.set)", "print)")
+    pids: list[int] = []
+
+    async def serve() -> None:
+        async with Children(1, program(deaf), name="child") as children:
+            await children.until_ready()
+            pids.extend(children.pids)
+
+    task = asyncio.ensure_future(serve())
+    async with asyncio.timeout(PATIENCE_S):
+        await eventually(lambda: pids)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until_dead(pids[0])

@@ -1,0 +1,106 @@
+"""`mdp worker --processes N` and `--reload`: real processes, one of them killed, all of them stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.scenes.programs import Programs
+
+pytestmark = [
+    pytest.mark.timeout(240),  # many processes, on a machine that may be busy
+    pytest.mark.skipif(sys.platform == "win32", reason="processes of one command need POSIX"),
+]
+BROKER = "ipc://broker.sock"
+CALL = ("mdp", "call", "--broker", BROKER, "--wait", "--timeout", "60")
+SERVICE = """
+import os
+import mdp
+
+@mdp.service("pid")
+async def pid(request):
+    return b"%d" % os.getpid()
+"""
+
+
+@pytest.fixture(autouse=True)
+def app(tmp_path: Path, programs: Programs) -> None:
+    (tmp_path / "app.py").write_text(SERVICE)
+    programs.start("mdp", "broker", "--bind", BROKER).said("broker serves")
+
+
+def pids(programs: Programs, number: int, without: frozenset[int] = frozenset()) -> set[int]:
+    """Return the pids of processes that answer, as soon as there are so many and none `without`."""
+    while True:
+        found = {int(programs.run(*CALL, "pid").out) for _ in range(2 * number)}
+        if len(found) == number and not found & without:
+            return found
+
+
+def test_a_process_that_is_killed_is_started_again(programs: Programs) -> None:
+    parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--processes", "2")
+    parent.said("processes serve")
+    first = pids(programs, 2)
+    killed = min(first)
+    os.kill(killed, signal.SIGKILL)
+    assert "SIGKILL" in parent.said("started again")
+    parent.said("registered")
+    assert len(pids(programs, 2, frozenset({killed})) & first) == 1
+    ended = parent.stop()
+    assert ended.code == 0, ended.err
+    assert ended.err.count("process ended") == 2
+
+
+def test_a_request_in_flight_is_answered_before_the_processes_end(programs: Programs) -> None:
+    parent = programs.start("mdp", "worker", "--broker", BROKER, "--service", "sleep", "--processes", "2")
+    parent.said("processes serve")
+    asked = programs.start(*CALL, "sleep", "1")
+    workers = ("mdp", "workers", "--broker", BROKER, "--json", "sleep")
+    while '"running": 1' not in programs.run(*workers).out.decode():
+        pass
+    assert parent.stop().code == 0
+    assert asked.end().lines == ["1"]
+
+
+def test_a_wrong_option_ends_all_with_its_exit_code(programs: Programs) -> None:
+    ended = programs.run("mdp", "worker", "--broker", BROKER, "--app", "absent_module", "--processes", "2")
+    assert ended.code == 2
+    assert "absent_module" in ended.err
+    assert "worker process" in ended.err.splitlines()[-1]
+
+
+def test_the_second_signal_ends_the_processes_too(programs: Programs) -> None:
+    parent = programs.start("mdp", "worker", "--broker", BROKER, "--service", "sleep", "--processes", "2")
+    parent.said("processes serve")
+    asked = programs.start(*CALL, "sleep", "3000")
+    workers = ("mdp", "workers", "--broker", BROKER, "--json", "sleep")
+    while '"running": 1' not in programs.run(*workers).out.decode():
+        pass
+    parent.signal(signal.SIGTERM).said("draining")
+    parent.said("draining")  # of a child
+    parent.signal(signal.SIGTERM)
+    assert parent.end().code == 130
+    while programs.run("mdp", "mmi", "--broker", BROKER, "service", "sleep").lines != ["404"]:
+        pass
+    asked.kill()
+
+
+def test_a_changed_source_file_is_served_and_a_broken_one_waited_for(programs: Programs, tmp_path: Path) -> None:
+    parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--reload")
+    parent.said("processes serve")
+    (before,) = pids(programs, 1)
+    (tmp_path / "app.py").write_text("this is no Python")
+    assert "app.py" in parent.said("source files changed")
+    parent.said("a change of the files starts it again")
+    (tmp_path / "app.py").write_text(SERVICE.replace("os.getpid()", "-os.getpid()"))
+    (after,) = pids(programs, 1)
+    assert after < 0
+    assert -after != before
+    assert parent.stop().code == 0
