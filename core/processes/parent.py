@@ -1,7 +1,7 @@
-"""The process that started this one as one of several, as this one sees it: a channel over which it reports and notices the other's end.
+"""Channel to the process that started this one as one of several.
 
-The channel is a socket whose descriptor is in the environment. It carries one JSON object per line, from the child to its parent only. Its
-end counts as a signal to stop: nobody is left to restart this process or to end it.
+It is a socket whose descriptor is in the environment. It carries one JSON object per line, from the child to its parent only. Its end
+counts as a signal to stop: no process is left to restart this one or to end it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ class Parent:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._unsent = b""
 
     @classmethod
     def found_in(cls, environment: MutableMapping[str, str]) -> Self | None:
-        """Return the parent that the environment names, and remove it from there, so that no grandchild takes it for its own.
-
-        None without a parent, or if the descriptor is no open socket.
-        """
+        """Return the channel that the environment names, None without one; removes it from there, because children do not inherit it."""
         fd = environment.pop(PARENT_FD, "")
         if not fd.isdigit():
             return None
@@ -52,21 +50,33 @@ class Parent:
         loop.add_reader(self._channel.fileno(), self._read, on_end)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Send a message; it is left out when the parent does not read or has ended, because nothing here may wait for it."""
-        line = json.dumps(message).encode() + b"\n"
-        try:
-            sent = self._channel.send(line)
-        except OSError:
-            return
-        if sent < len(line):
-            self.close()  # half a line would spoil the next one
+        """Send a message without waiting; it is dropped while an earlier one has not been read."""
+        if not self._unsent and self._loop is not None:
+            self._unsent = json.dumps(message).encode() + b"\n"
+            self._flush()
 
     def close(self) -> None:
         """Close the channel."""
         if self._loop is not None:
             self._loop.remove_reader(self._channel.fileno())
+            self._loop.remove_writer(self._channel.fileno())
             self._loop = None
         self._channel.close()
+
+    def _flush(self) -> None:
+        if self._loop is None:
+            return
+        try:
+            sent = self._channel.send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:  # the parent has ended; reading notices that
+            sent = len(self._unsent)
+        self._unsent = self._unsent[sent:]
+        if self._unsent:
+            self._loop.add_writer(self._channel.fileno(), self._flush)
+        else:
+            self._loop.remove_writer(self._channel.fileno())
 
     def _read(self, on_end: Callable[[], None]) -> None:
         try:
