@@ -22,7 +22,7 @@ _NOT_ENTERED: Final = frozenset({"__pycache__", "node_modules", "site-packages"}
 
 
 def source_times(folders: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return the time of the last change, in ns, and the size in bytes of each Python file below some folders.
+    """Return time of change in ns and size in bytes of each Python file below some folders.
 
     Hidden folders are left out, and those of installed packages. Blocks.
     """
