@@ -1,4 +1,4 @@
-"""Which source files have changed."""
+"""Changed source files are found and reported."""
 
 from __future__ import annotations
 
