@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.scenes.programs import Programs
+    from tests.scenes.programs import Program, Programs
 
 pytestmark = [
     pytest.mark.timeout(240),  # many processes, on a machine that may be busy
@@ -21,8 +21,14 @@ pytestmark = [
 BROKER = "ipc://broker.sock"
 CALL = ("mdp", "call", "--broker", BROKER, "--wait", "--timeout", "60")
 SERVICE = """
-import os
+import asyncio, os
 import mdp
+
+@mdp.service("wait")
+async def wait(request):
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.01)
+    return b"done"
 
 @mdp.service("pid")
 async def pid(request):
@@ -58,15 +64,22 @@ def test_a_process_that_is_killed_is_started_again(programs: Programs) -> None:
     assert ended.err.count("process ended") == 2
 
 
-def test_a_request_in_flight_is_answered_before_the_processes_end(programs: Programs) -> None:
-    parent = programs.start("mdp", "worker", "--broker", BROKER, "--service", "sleep", "--processes", "2")
-    parent.said("processes serve")
-    asked = programs.start(*CALL, "sleep", "1")
-    workers = ("mdp", "workers", "--broker", BROKER, "--json", "sleep")
-    while '"running": 1' not in programs.run(*workers).out.decode():
+def begin_a_request(programs: Programs) -> Program:
+    """Send a request whose handler waits for the file `go`, and return when it runs."""
+    asked = programs.start(*CALL, "wait")
+    while '"running": 1' not in programs.run("mdp", "workers", "--broker", BROKER, "--json", "wait").out.decode():
         pass
-    assert parent.stop().code == 0
-    assert asked.end().lines == ["1"]
+    return asked
+
+
+def test_a_request_in_flight_is_answered_before_the_processes_end(programs: Programs, tmp_path: Path) -> None:
+    parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--processes", "2", "--drain-s", "200")
+    parent.said("processes serve")
+    asked = begin_a_request(programs)
+    parent.signal(signal.SIGTERM).said("draining")
+    (tmp_path / "go").touch()
+    assert parent.end().code == 0
+    assert asked.end().lines == ["done"]
 
 
 def test_a_wrong_option_ends_all_with_its_exit_code(programs: Programs) -> None:
@@ -77,17 +90,14 @@ def test_a_wrong_option_ends_all_with_its_exit_code(programs: Programs) -> None:
 
 
 def test_the_second_signal_ends_the_processes_too(programs: Programs) -> None:
-    parent = programs.start("mdp", "worker", "--broker", BROKER, "--service", "sleep", "--processes", "2")
+    parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--processes", "2", "--drain-s", "200")
     parent.said("processes serve")
-    asked = programs.start(*CALL, "sleep", "3000")
-    workers = ("mdp", "workers", "--broker", BROKER, "--json", "sleep")
-    while '"running": 1' not in programs.run(*workers).out.decode():
-        pass
+    asked = begin_a_request(programs)
     parent.signal(signal.SIGTERM).said("draining")
     parent.said("draining")  # of a child
     parent.signal(signal.SIGTERM)
     assert parent.end().code == 130
-    while programs.run("mdp", "mmi", "--broker", BROKER, "service", "sleep").lines != ["404"]:
+    while programs.run("mdp", "mmi", "--broker", BROKER, "service", "wait").lines != ["404"]:
         pass
     asked.kill()
 
