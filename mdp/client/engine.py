@@ -147,8 +147,9 @@ class MdpEngine(ClientEngine[Machine]):
 
     def _on_joined(self) -> None:
         self.search.joined(self.clock())
-        if self.search.ballot.counter and isinstance(self.machine, Requester):
-            self.machine.answers_heartbeats = True  # brokers of a pair do, so silence counts from the start
+        if isinstance(self.machine, Requester) and (self.search.ballot.counter or self.limits is not None):
+            # Brokers of a pair answer heartbeats, and so do those that announce their limits: silence counts from the start.
+            self.machine.answers_heartbeats = True
         self._arm()
 
     def _on_updates(self, updates: list[Any]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ALL", "CLOCK", "DISK", "NETWORK", "PROCESS", "Fault", "Faults", "draw"]
 
 PROCESS = ("crash", "suspend")
-NETWORK = ("isolate", "cut", "one way", "flap", "slow link", "reset", "half open", "mute")
+NETWORK = ("isolate", "cut", "one way", "flap", "slow link", "reset", "half open", "mute", "black hole")
 CLOCK = ("skew", "jump", "sleep")
 DISK = ("power", "io error", "disk full", "slow disk")
 ALL = (*PROCESS, *NETWORK, *CLOCK, *DISK)
@@ -237,6 +237,16 @@ def _half_open(world: World, fault: Fault) -> Callable[[], None]:
     return _nothing
 
 
+def _black_hole(world: World, fault: Fault) -> Callable[[], None]:
+    """Lose everything that is sent over the present connections, for good.
+
+    As behind a firewall that has forgotten them; new ones work.
+    """
+    for transport in _between(world, fault):
+        transport.out.swallows = transport.inwards.swallows = True
+    return _nothing
+
+
 def _skew(world: World, fault: Fault) -> Callable[[], None]:
     """Let clocks run faster or slower from now on; what they show does not jump."""
     host = world.hosts[fault.who]
@@ -345,6 +355,7 @@ _KINDS: dict[str, Callable[[World, Fault], Callable[[], None]]] = {
     "slow link": _slow_link,
     "reset": _reset,
     "half open": _half_open,
+    "black hole": _black_hole,
     "skew": _skew,
     "jump": _jump,
     "sleep": _sleep,

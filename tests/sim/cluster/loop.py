@@ -123,8 +123,11 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._dropped = max(0, self._dropped - 1)
                 continue
             owner = _owner(timer)
-            if owner is not None and owner.held is None and self._is_early(owner, timer):
-                continue
+            if owner is not None:
+                if not owner.alive:
+                    continue
+                if owner.held is None and self._is_early(owner, timer):
+                    continue
             timer._scheduled = False  # type: ignore[attr-defined]
             ready.append(timer)
         if not ready and not timers:

@@ -27,6 +27,7 @@ PIECE_BYTES = 64 * 1024
 CONNECT_S = 127.0  # after which Linux gives up
 REPEAT_S = 0.2  # a system sends again what a healed link had lost
 HEAL_S = 1.5  # at most so late
+REPEAT_LATE_S = 2.0  # to a host without power
 EPHEMERAL = 40_000
 
 
@@ -123,6 +124,8 @@ class Wire:
         self._departing = False
         self._arrives_at = 0.0
         self.dead = False  # the system that sends is gone
+        self.swallows = False  # something between the two loses all of it, for good
+        self._refusing = False
 
     def __hash__(self) -> int:
         return id(self)
@@ -149,6 +152,23 @@ class Wire:
             self._departing = True
             self._loop.after(0.0, self._depart)
 
+    def refuse(self) -> None:
+        """Answer what has arrived for a connection that is gone; a host without power answers later."""
+        if not self.dead:
+            self.end("reset")
+        elif self.near.process.host.up:
+            self.dead = False
+            self._unsent.clear()
+            self._end, self._end_sent = "reset", False
+            self._depart_soon()
+        elif not self._refusing:
+            self._refusing = True
+            self._loop.after(REPEAT_LATE_S, self._refuse_again)
+
+    def _refuse_again(self) -> None:
+        self._refusing = False
+        self.refuse()
+
     def go_on(self) -> None:
         """Send again: the link was healed, or the other side has read."""
         if self._unsent or (self._end and not self._end_sent):
@@ -156,7 +176,7 @@ class Wire:
 
     def _depart(self) -> None:
         self._departing = False
-        if self.dead:
+        if self.dead or self.swallows:
             return
         link = self.link
         if link.cut:
@@ -280,7 +300,7 @@ class SimTransport(asyncio.Transport):
         """Take bytes, or the end of the other side's stream, into the system."""
         if self.gone:
             if data:
-                self.out.end("reset")  # the connection does not exist here any longer
+                self.out.refuse()
             return
         self.unread += data
         self._end = end or self._end

@@ -206,7 +206,14 @@ def nothing_is_lost(play: Play) -> None:
     def collected() -> bool:
         return all(one.ended is not None for one in play.history.operations if one.ticket and one.begun < (play.healed_at or 0.0))
 
+    def accepts() -> bool:
+        since = play.healed_at or 0.0
+        late = [one for one in play.history.operations if one.mode == "stored" and one.begun > since]
+        return {one.client for one in late if one.ticket} >= submitters
+
+    submitters = {name for name in play.world.processes if name.startswith("client-")}
     play.serves.append(("the store, with every accepted request,", collected))
+    play.serves.append(("the store, to each client,", accepts))
     play.finals.append(check)
     play.finals.append(lambda: play.history.check_accepted("stored", 0.3))
 
