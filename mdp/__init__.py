@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mdp.app.dependencies import Depends
     from mdp.broker.broker import Broker
     from mdp.broker.limits import BrokerOptions
-    from mdp.client.client import Client, ClientClosed, Outcome, Overrun, Unreachable
+    from mdp.client.client import Client, ClientClosed, NotSupported, Outcome, Overrun, Unreachable
     from mdp.client.sync import SyncClient
     from mdp.cluster.lending_broker import LendingBroker
     from mdp.cluster.paired_broker import PairedBroker
@@ -63,6 +63,7 @@ __all__ = [
     "HandlerError",
     "LendingBroker",
     "NoService",
+    "NotSupported",
     "Outcome",
     "Overrun",
     "PairedBroker",
@@ -95,6 +96,7 @@ _HOMES = {
     "describe": "mdp.typed.descriptions",
     "ClientClosed": "mdp.client",
     "LendingBroker": "mdp.cluster.lending_broker",
+    "NotSupported": "mdp.client",
     "Outcome": "mdp.client",
     "Overrun": "mdp.client",
     "PairedBroker": "mdp.cluster.paired_broker",

@@ -77,6 +77,14 @@ class Request:
         """Trace context of the client, None for none."""
         return self._decoded.trace
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Small texts by name that the client has sent with the request.
+
+        Empty without any, and from clients of MDP/0.1 and 0.2.
+        """
+        return self._decoded.headers or {}
+
     def left_s(self, now: float) -> float | None:
         """Return the seconds until the deadline, at least 0; None without a deadline."""
         return None if self.expires_at is None else max(0.0, self.expires_at - now)

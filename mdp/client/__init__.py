@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from mdp.client.client import Client, ClientClosed, Outcome, Overrun, Unreachable
+    from mdp.client.client import Client, ClientClosed, NotSupported, Outcome, Overrun, Unreachable
 
-__all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
+__all__ = ["Client", "ClientClosed", "NotSupported", "Outcome", "Overrun", "Unreachable"]
 
 __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "mdp.client.client"))

@@ -1,31 +1,114 @@
-"""One request of a client, and what requests to one service have in common.
+"""One request of a client, the options of requests, and what requests to one service have in common.
 
 Pure.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping  # noqa: TC003 - compiled: fields name it
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from core.errors import LocalProtocolError
 from core.machine import requests
 from core.machine.requests import FRESH
 from core.zmtp.decoder import MORE_HEADERS, encode_prefix
 from mdp.wire.commands import EMPTY, MDPC01, is_service_name
-from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, encode_options
+from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, checked_headers, encode_options
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from mdp.errors import RequestError
 
-__all__ = ["Call", "PendingRequest", "body_frames"]
+__all__ = ["Call", "CallDefaults", "CallOptions", "MapOptions", "PendingRequest", "body_frames"]
 
 TIMEOUT_S_MIN: Final = 0.001
 _DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
 # By length of a key that is the only option of a short frame: the bytes before it, which are frame header, map and length.
 _KEY_HEADS: Final = [MORE_HEADERS[len(KEY_ALONE) + 1 + size] + KEY_ALONE + bytes((size,)) for size in range(255 - len(KEY_ALONE))]
+
+
+class MapOptions(TypedDict, total=False):
+    """Options of many requests, as keyword arguments: see `mdp.Client.map`. None and what is left out are the client's."""
+
+    timeout: float | None
+    attempts: int | None
+    deadline: float | None
+    once: bool | None
+    wait: bool | None
+    trace: Mapping[str, Any] | None
+    headers: Mapping[str, str] | None
+
+
+class CallOptions(MapOptions, total=False):
+    """Options of one request, as keyword arguments or as a dictionary: see `mdp.Client.request`."""
+
+    key: str | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallDefaults:
+    """Options of requests that do not set them: those of a client, or of `mdp.Client.with_options`.
+
+    Attributes:
+        timeout: seconds one attempt may take.
+        attempts: how many there are.
+        key: idempotency key.
+        deadline: seconds all attempts together may take.
+        once: execute at most once.
+        wait: wait for a service without workers.
+        trace: trace context.
+        headers: of each request, which may add some and replace some.
+    """
+
+    timeout: float
+    attempts: int
+    key: str | bytes | None = None
+    deadline: float | None = None
+    once: bool = False
+    wait: bool = False
+    trace: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] | None = None
+
+    def merged(self, options: CallOptions) -> CallDefaults:
+        """Return these defaults with the options that are set."""
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if self.headers and "headers" in given:
+            given["headers"] = {**self.headers, **given["headers"]}
+        return replace(self, **given)
+
+    @property
+    def key_of(self) -> Callable[[int], bytes] | None:
+        """Key of one of many requests, by its index.
+
+        It is the common key, "-" and the index; None without a common key.
+        """
+        if self.key is None:
+            return None
+        prefix = _key(self.key) + b"-"
+        return lambda index: prefix + b"%d" % index
+
+    def call(self, service: str | bytes, *, streaming: bool = False, user: str | None = None) -> Call:
+        """Return a call with these options.
+
+        Raises:
+            LocalProtocolError, TypeError, ValueError: as `Call`.
+        """
+        return Call(
+            service,
+            timeout_s=self.timeout,
+            attempts=self.attempts,
+            deadline_s=self.deadline,
+            once=self.once,
+            key=self.key,
+            wait=self.wait,
+            trace=self.trace,
+            headers=self.headers,
+            streaming=streaming,
+            user=user,
+        )
 
 
 class Call:
@@ -41,12 +124,14 @@ class Call:
         wait: let the broker queue the request when the service has no worker, instead of NO_SERVICE (MDP/0.3; always so in
             MDP/0.1).
         trace: trace context, passed through to the worker (MDP/0.3).
+        headers: texts by name, for the handler (MDP/0.3; a broker of an older dialect is not sent the request).
         streaming: parts of the reply are taken one by one instead of joined.
         user: on whose behalf, None for the client's own (MDP/0.3; the broker accepts it from clients that may pass users on).
 
     Raises:
         LocalProtocolError: the service name is not 1 to 255 bytes of printable text.
-        ValueError: a number is out of range.
+        TypeError: the headers are not a map of text to text.
+        ValueError: a number is out of range, or options or headers are beyond their limits.
     """
 
     __slots__ = (
@@ -54,6 +139,7 @@ class Call:
         "attempts",
         "deadline_s",
         "fields",
+        "headers",
         "name",
         "once",
         "prefix",
@@ -75,6 +161,7 @@ class Call:
         key: str | bytes | None = None,
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
         streaming: bool = False,
         user: str | None = None,
     ) -> None:
@@ -91,15 +178,18 @@ class Call:
         self.deadline_s: float | None = deadline_s
         self.once: bool = once
         self.streaming: bool = streaming
+        self.headers: bool = bool(headers)
         # Entries of the options frame, without the deadline, which changes with each sending.
         self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace, "user": user}
+        if headers:
+            self.fields["headers"] = checked_headers(headers)
         options = encode_options(self.fields)
         if len(options) > OPTIONS_BYTES_MAX - _DEADLINE_BYTES:
             raise ValueError(f"options of {len(options)} bytes, a broker takes {OPTIONS_BYTES_MAX}")
         # The two frames between command and body, encoded.
         self.prefix: bytes = encode_prefix([self.service, options])
         # The frame with the name, where a key is the only option or would be.
-        self._plain: bytes = b"" if once or wait or trace is not None or user is not None else encode_prefix([self.service])
+        self._plain: bytes = b"" if once or wait or headers or trace is not None or user is not None else encode_prefix([self.service])
         self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # first frames of a request and of a reply in MDP/0.1
         self.prefix_01: bytes = encode_prefix(self.reply_01)
 
@@ -112,7 +202,7 @@ class Call:
         # Data pipelines give each request its own key; this takes a tenth of the time of `copy` and msgpack.
         twin = Call.__new__(Call)
         twin.service, twin.name, twin.timeout_s, twin.attempts = self.service, self.name, self.timeout_s, self.attempts
-        twin.deadline_s, twin.once, twin.streaming = self.deadline_s, self.once, self.streaming
+        twin.deadline_s, twin.once, twin.streaming, twin.headers = self.deadline_s, self.once, self.streaming, self.headers
         twin.reply_01, twin.prefix_01 = self.reply_01, self.prefix_01
         twin._plain = plain = self._plain
         octets = _key(key)

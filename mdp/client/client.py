@@ -5,21 +5,23 @@ This is the API: futures, iterators, options. `mdp.client.engine` carries the re
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from core.address import parse_connect
 from core.runtime import runtime
-from mdp.client.calls import Call, body_frames
+from mdp.client.calls import CallDefaults, CallOptions, body_frames
 from mdp.client.engine import MdpEngine
 from mdp.client.iterators import Outcome, RequestWindow, map_outcomes, stream_parts
-from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
+from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterLimits, Unreachable
 from mdp.client.replies import PendingCallback, PendingFuture
+from mdp.client.typed_calls import TypedCalls
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-    from types import ModuleType, TracebackType
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
 
     import pyarrow
 
@@ -27,22 +29,39 @@ if TYPE_CHECKING:
     from core.rpc.client_engine import Reply
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
+    from mdp.client.calls import Call
     from mdp.client.iterators import Body
     from mdp.errors import RequestError
-    from mdp.request import Request
-    from mdp.typed.schemas import Schema, SchemaRegistry
     from mdp.wire.commands import Dialect
 
-__all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
+__all__ = ["Client", "ClientClosed", "ClientSettings", "NotSupported", "Outcome", "Overrun", "Unreachable"]
 
 # Services whose prepared calls are kept.
 _CALLS_MAX = 1024
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client:
+class ClientSettings(TypedDict, total=False):
+    """Keyword arguments of `Client`."""
+
+    timeout: float
+    attempts: int
+    dialect: Dialect | str
+    window: int
+    waiting_max: int
+    connections_max: int
+    heartbeat_ms: float
+    liveness: int
+    reconnect_ms: float
+    reconnect_max_ms: float
+    context: core.Context | None
+    security: Secured | None
+    socket_options: Mapping[str, Any] | None
+    seed: int | None
+
+
+class Client(TypedCalls):
     """A client of a Majordomo broker.
 
     It works on the running event loop. Use it as `async with mdp.Client(…) as client`, or call `close` at the end.
@@ -67,6 +86,7 @@ class Client:
 
     Attributes:
         counters: see `RequesterCounters`.
+        defaults: options of requests that do not set them.
 
     Raises:
         core.ZMQError: an endpoint is not valid.
@@ -96,9 +116,9 @@ class Client:
         for endpoint in brokers:
             parse_connect(endpoint)
         chance = runtime.current().chance(seed)
-        self._default = Call("any", timeout_s=timeout, attempts=attempts)  # which also checks the numbers
+        self.defaults = CallDefaults(timeout, attempts)
+        self.defaults.call("any")  # which checks the numbers
         self._calls: dict[str | bytes | tuple[str | bytes, str], Call] = {}
-        self._schemas: SchemaRegistry | None = None  # of results of `call`
         limits = RequesterLimits(
             window=window,
             waiting_max=waiting_max,
@@ -113,6 +133,32 @@ class Client:
 
     # --------------------------------------------------------------------------------------------------------------- requests
 
+    def with_options(
+        self,
+        *,
+        timeout: float | None = None,
+        attempts: int | None = None,
+        key: str | bytes | None = None,
+        deadline: float | None = None,
+        once: bool | None = None,
+        wait: bool | None = None,
+        trace: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return this client with other options: its requests, calls, streams and maps have them unless they set their own.
+
+        It uses the connection, limits and counters of this client; closing one closes both. Options are those of `request`, None leaves
+        the client's; headers are added to the client's.
+
+        Raises:
+            TypeError, ValueError: as for `request`.
+        """
+        view = copy(self)
+        view.defaults = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers)
+        view.defaults.call("any")  # which checks them
+        view._calls = {}
+        return view
+
     def request(
         self,
         service: str | bytes,
@@ -121,9 +167,10 @@ class Client:
         attempts: int | None = None,
         key: str | bytes | None = None,
         deadline: float | None = None,
-        once: bool = False,
-        wait: bool = False,
+        once: bool | None = None,
+        wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """Send a request and return a future of the reply's body frames `[body…]`.
 
@@ -137,24 +184,26 @@ class Client:
             once: execute at most once: never send again, never give to a second worker.
             wait: wait for a service without workers, instead of failing with NoService.
             trace: trace context, passed to the worker.
+            headers: small texts by name, for the handler (`request.headers`): up to 32, up to 4096 bytes.
 
         Raises:
             Busy: more than `waiting_max` requests are waiting.
             TooLarge: it is beyond the broker's limits (the future fails with it when those are not known yet).
+            NotSupported: it has headers, and the broker has no MDP/0.3 (likewise). Nothing was sent.
             core.LocalProtocolError: the service name is not valid.
             TypeError: a frame is not bytes.
             ClientClosed: the client was closed.
 
         The future fails with `NoService`, `Busy`, `Timeout`, `Unreachable`, `DeadlineExceeded`, `WorkerLost`, `DeadLetter`,
-        `HandlerError`, `BadRequest` or `TooLarge`. A broker without MDP/0.3 gets none of the options; the client itself then keeps
-        `timeout`, `attempts`, `deadline` and `once`.
+        `HandlerError`, `BadRequest`, `TooLarge` or `NotSupported`. A broker without MDP/0.3 gets none of the options; the client itself
+        then keeps `timeout`, `attempts`, `deadline` and `once`.
         """
-        if timeout is None and attempts is None and deadline is None and not (once or wait or trace):
+        if timeout is None and attempts is None and deadline is None and once is None and wait is None and not (trace or headers):
             call = self._calls.get(service) or self._prepare(service)
             if key is not None:
                 call = call.with_key(key)
         else:
-            call = self._call(service, timeout, attempts, deadline, once=once, key=key, wait=wait, trace=trace)
+            call = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers).call(service)
         for frame in frames:
             if type(frame) is not bytes:
                 frames = body_frames(frames)
@@ -171,7 +220,7 @@ class Client:
         about: T,
         user: str | None = None,
     ) -> None:
-        """Send a request without options and call a function at its end; cheaper than a future per request.
+        """Send a request with the client's options and call a function at its end; cheaper than a future per request.
 
         Args:
             service: name of the service.
@@ -182,7 +231,7 @@ class Client:
             user: on whose behalf; the broker accepts it from clients whose rules have `pass_users`, and drops it from others.
 
         Raises:
-            Busy, TooLarge, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
+            Busy, TooLarge, NotSupported, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
         """
         pending = PendingCallback(self._calls.get(service if user is None else (service, user)) or self._prepare(service, user), frames)
         pending.caller, pending.context = done, about
@@ -198,9 +247,10 @@ class Client:
         attempts: int | None = None,
         key: Callable[[int], str | bytes] | None = None,
         deadline: float | None = None,
-        once: bool = False,
-        wait: bool = False,
+        once: bool | None = None,
+        wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[Outcome, None]:
         """Send one request per body of an iterable; yield an `Outcome` for each, in the order of the iterable.
 
@@ -212,21 +262,20 @@ class Client:
             service: name of the service.
             requests: bodies: `bytes` for one frame, a sequence of `bytes` for several.
             window: requests sent and not yielded.
-            key: returns the idempotency key of the request with this index.
+            key: returns the idempotency key of the request with this index. A client with a key (`with_options`) appends "-" and the index.
             timeout: this and the following as for `request`.
             attempts: see there.
             deadline: see there.
             once: see there.
             wait: see there.
             trace: see there.
+            headers: see there.
         """
-        return map_outcomes(
-            self._engine,
-            lambda: self._call(service, timeout, attempts, deadline, once=once, wait=wait, trace=trace),
-            requests,
-            window,
-            key,
-        )
+
+        def prepare() -> Call:
+            return replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers), key=None).call(service)
+
+        return map_outcomes(self._engine, prepare, requests, window, key or self.defaults.key_of)
 
     def open_window(
         self,
@@ -236,13 +285,15 @@ class Client:
         timeout: float | None = None,
         attempts: int | None = None,
         deadline: float | None = None,
-        once: bool = False,
-        wait: bool = False,
+        once: bool | None = None,
+        wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> RequestWindow:
         """Return a `RequestWindow`: requests whose outcomes are taken as they end, not in their order.
 
-        For callers that bound what is in flight themselves: it sends what it is given, as far as the client's `window` allows.
+        For callers that bound what is in flight themselves: it sends what it is given, as far as the client's `window` allows. Its requests
+        have the keys that they are sent with, and not that of a client with a key (`with_options`).
 
         Args:
             service: name of the service.
@@ -253,9 +304,10 @@ class Client:
             once: see there.
             wait: see there.
             trace: see there.
+            headers: see there.
         """
-        call = self._call(service, timeout, attempts, deadline, once=once, wait=wait, trace=trace)
-        return RequestWindow(self._engine, call, on_end)
+        options = replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers), key=None)
+        return RequestWindow(self._engine, options.call(service), on_end)
 
     def stream(
         self,
@@ -265,9 +317,10 @@ class Client:
         attempts: int | None = None,
         key: str | bytes | None = None,
         deadline: float | None = None,
-        once: bool = False,
-        wait: bool = False,
+        once: bool | None = None,
+        wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
         """Send a request and yield its reply part by part, `[body…]` each; a reply in one piece is one part.
 
@@ -277,73 +330,13 @@ class Client:
         Raises:
             RequestError: as the future of `request`; `Overrun` when too many parts are not taken.
         """
-        return stream_parts(
-            self._engine,
-            lambda: self._call(service, timeout, attempts, deadline, once=once, key=key, wait=wait, trace=trace, streaming=True),
-            frames,
-        )
 
-    @overload
-    async def call(
-        self, service: str | bytes, /, *arguments: Any, result: type[T], options: Mapping[str, Any] | None = None, **named: Any
-    ) -> T: ...
+        def prepare() -> Call:
+            return self._merged(timeout, attempts, key, deadline, once, wait, trace, headers).call(service, streaming=True)
 
-    @overload
-    async def call(
-        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: Mapping[str, Any] | None = None, **named: Any
-    ) -> Any: ...
+        return stream_parts(self._engine, prepare, frames)
 
-    async def call(
-        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
-    ) -> Any:
-        """Call a typed function, a service with annotations, and return its result; see `mdp.typed.calls`.
-
-        Args:
-            service: name of the service.
-            arguments: positional arguments of the function.
-            result: type to convert the result to: `float`, `list[str]`, a dataclass, …; without conversion when left out.
-            options: of `request`, by name: `{"deadline": 5.0}`.
-            named: keyword arguments of the function.
-
-        Raises:
-            BadArguments: they are not those of the function; it was not called.
-            HandlerError: the function failed.
-            BadResult: the result is not of its annotated type, or not of the type `result`.
-            TypeError: an argument, or the type `result`, cannot be sent.
-            RequestError: as the future of `request`.
-        """
-        from mdp.typed import calls  # late: not every client needs it
-
-        schema = self._schema_of(result)
-        body = await self.request(service, calls.pack_call(arguments, named), **options or {})
-        return calls.unpack_result(body, schema, service)
-
-    @overload
-    def call_stream(
-        self, service: str | bytes, /, *arguments: Any, result: type[T], options: Mapping[str, Any] | None = None, **named: Any
-    ) -> AsyncGenerator[T, None]: ...
-
-    @overload
-    def call_stream(
-        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: Mapping[str, Any] | None = None, **named: Any
-    ) -> AsyncGenerator[Any, None]: ...
-
-    async def call_stream(
-        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
-    ) -> AsyncGenerator[Any, None]:
-        """Call a typed generator and yield its values; arguments and errors as for `call`.
-
-        Leaving the loop early ends the generator; call `aclose` on the iterator where that must have happened.
-        """
-        from mdp.typed import calls
-
-        schema = self._schema_of(result)
-        async with aclosing(self.stream(service, calls.pack_call(arguments, named), **options or {})) as parts:
-            async for part in parts:
-                if part != [b""]:  # the end of a generator without values; no value packs to it
-                    yield calls.unpack_result(part, schema, service)
-
-    async def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Any) -> pyarrow.Table:
+    async def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Unpack[CallOptions]) -> pyarrow.Table:
         """Ask a batch service about the rows of a table, with one request.
 
         Args:
@@ -364,53 +357,6 @@ class Client:
         from mdp.batch.requests import request_batch  # late: it needs pyarrow
 
         return await request_batch(self.request, service if isinstance(service, str) else service.decode(), table, options)
-
-    def _schema_of(self, result: Any) -> Schema:
-        from mdp.typed import schemas
-
-        if self._schemas is None:
-            self._schemas = schemas.SchemaRegistry()
-        return self._schemas.of(result)
-
-    @overload
-    def stub(  # type: ignore[overload-overlap]  # the last overload is for plain functions
-        self, functions: Callable[Concatenate[Request, P], AsyncIterator[T]], *, options: Mapping[str, Any] | None = None
-    ) -> Callable[P, AsyncGenerator[T, None]]: ...
-
-    @overload
-    def stub(
-        self, functions: Callable[Concatenate[Request, P], Coroutine[Any, Any, T]], *, options: Mapping[str, Any] | None = None
-    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
-
-    @overload
-    def stub(  # type: ignore[overload-overlap]  # as above
-        self, functions: Callable[P, AsyncIterator[T]], *, options: Mapping[str, Any] | None = None
-    ) -> Callable[P, AsyncGenerator[T, None]]: ...
-
-    @overload
-    def stub(
-        self, functions: Callable[P, Coroutine[Any, Any, T]], *, options: Mapping[str, Any] | None = None
-    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
-
-    @overload
-    def stub(self, functions: ModuleType, *, options: Mapping[str, Any] | None = None) -> Any: ...
-
-    @overload
-    def stub(self, functions: Callable[P, T], *, options: Mapping[str, Any] | None = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
-
-    def stub(self, functions: Any, *, options: Mapping[str, Any] | None = None) -> Any:
-        """Return a function that calls a typed service, with parameters and result as its own function has them.
-
-        Args:
-            functions: decorated with `mdp.service`; or a module: then an object with the stubs of all its functions, by their names.
-            options: of each request, by name: `{"deadline": 5.0}`.
-
-        Raises:
-            TypeError: it is not decorated, or takes whole requests.
-        """
-        from mdp.typed import stubs
-
-        return stubs.stub_of(self, functions, options or {})
 
     async def mmi(self, name: str, *body: str | bytes) -> str:
         """Query the broker (RFC 8): `mmi("service", "echo")` is "200" or "404".
@@ -474,21 +420,21 @@ class Client:
     def _prepare(self, service: str | bytes, user: str | None = None) -> Call:
         if len(self._calls) >= _CALLS_MAX:
             self._calls.clear()
-        call = self._calls[service if user is None else (service, user)] = self._call(service, user=user)
+        call = self._calls[service if user is None else (service, user)] = self.defaults.call(service, user=user)
         return call
 
-    def _call(
+    def _merged(
         self,
-        service: str | bytes,
-        timeout: float | None = None,
-        attempts: int | None = None,
-        deadline: float | None = None,
-        **options: Any,
-    ) -> Call:
-        return Call(
-            service,
-            timeout_s=self._default.timeout_s if timeout is None else timeout,
-            attempts=self._default.attempts if attempts is None else attempts,
-            deadline_s=deadline,
-            **options,
+        timeout: float | None,
+        attempts: int | None,
+        key: str | bytes | None,
+        deadline: float | None,
+        once: bool | None,
+        wait: bool | None,
+        trace: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None,
+    ) -> CallDefaults:
+        """Return the options of a request, in place of those of the client that it does not set."""
+        return self.defaults.merged(
+            CallOptions(timeout=timeout, attempts=attempts, key=key, deadline=deadline, once=once, wait=wait, trace=trace, headers=headers)
         )

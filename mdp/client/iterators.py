@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from core.machine.requests import SETTLED
 from mdp.client.calls import PendingRequest, body_frames
+from mdp.client.pending import NotSupported
 from mdp.errors import Busy
 from mdp.wire.size_limits import TooLarge
 
@@ -191,7 +192,7 @@ def _submit_all(engine: MdpEngine, batch: list[S]) -> list[S]:
     for slot in batch[machine.submit_many(batch, now) :]:
         try:
             machine.submit(slot, now)
-        except (Busy, TooLarge) as error:
+        except (Busy, NotSupported, TooLarge) as error:
             slot.error, slot.stage, slot.started_at, slot.settled_at = error, SETTLED, now, now
             refused.append(slot)
     engine.flush_all()

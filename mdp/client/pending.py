@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClientClosed",
+    "NotSupported",
     "Overrun",
     "RequesterCounters",
     "RequesterLimits",
@@ -44,6 +45,13 @@ class ClientClosed(RequestError):
 
     default_code = "CLOSED"
     clause = "the client was closed"
+
+
+class NotSupported(RequestError):
+    """The broker speaks a dialect of MDP that cannot carry the request; nothing was sent."""
+
+    default_code = "NOT_SUPPORTED"
+    clause = "the broker's dialect cannot carry this request"
 
 
 class Overrun(RequestError):
@@ -98,6 +106,7 @@ class RequesterCounters:
         malformed: messages of the broker that break the protocol; dropped.
         refused: requests refused here because too many were open.
         too_large: requests refused here because they are beyond the limits the broker has announced.
+        unsupported: requests refused here because the broker's dialect cannot carry them.
     """
 
     sent: int = 0
@@ -110,6 +119,7 @@ class RequesterCounters:
     malformed: int = 0
     refused: int = 0
     too_large: int = 0
+    unsupported: int = 0
 
 
 P = TypeVar("P", bound=PendingRequest)
@@ -169,12 +179,15 @@ class RequesterBase(Requests[P]):
         self.counters.failed += 1
         return False
 
-    def _refuse(self, pending: P, error: TooLarge, now: float) -> None:
-        """Settle a request that is too large for the broker."""
+    def _refuse(self, pending: P, error: TooLarge | NotSupported, now: float) -> None:
+        """Settle a request that is too large for the broker, or needs another dialect."""
         settle(pending, now)
         error.attempts, error.after_s = pending.sent, now - pending.started_at
         pending.error = error
-        self.counters.too_large += 1
+        if isinstance(error, NotSupported):
+            self.counters.unsupported += 1
+        else:
+            self.counters.too_large += 1
 
     def _complete(self, pending: P, body: list[bytes], now: float) -> None:
         """Settle a request with its FINAL; join the parts before it, unless they are streamed."""

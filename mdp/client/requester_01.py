@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from core.machine.requests import QUEUED, SENT
 from core.zmtp.decoder import LAST_HEADERS
 from mdp.client.calls import PendingRequest
-from mdp.client.pending import RequesterBase, give_up
+from mdp.client.pending import NotSupported, RequesterBase, give_up
 from mdp.wire.commands import V01, client_request
 from mdp.wire.events import Final, Partial, parse_at_client
-from mdp.wire.size_limits import TooLarge, too_large
+from mdp.wire.size_limits import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
     from mdp.client.pending import RequesterCounters, RequesterLimits
     from mdp.wire.commands import Dialect
+    from mdp.wire.size_limits import TooLarge
 
 __all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
 
@@ -102,10 +103,11 @@ class LockstepRequester(RequesterBase[P]):
         Raises:
             Busy: too many requests are waiting; this one was refused.
             TooLarge: it is beyond the broker's limits; nothing was sent.
+            NotSupported: the dialect cannot carry it; nothing was sent.
         """
         if self._idle and not self._backlog:
             self.timeouts.start(pending, now, pending.call.timeout_s, pending.call.deadline_s)
-            error = self._size_error(pending)
+            error = self._refusal(pending)
             if error is not None:
                 self._refuse(pending, error, now)
                 raise error
@@ -230,7 +232,9 @@ class LockstepRequester(RequesterBase[P]):
         """Return when `tick` is due, inf for never."""
         return -inf if self.refused else self.timeouts.wake_at
 
-    def _size_error(self, pending: P) -> TooLarge | None:
+    def _refusal(self, pending: P) -> TooLarge | NotSupported | None:
+        if pending.call.headers:
+            return NotSupported(pending.call.name, text=f"MDP/{self.dialect} has no headers, which the request needs")
         if self._peer is None:
             return None
         octets = 6 + (0 if self.dialect == V01 else 1) + len(pending.call.service)
@@ -262,7 +266,7 @@ class LockstepRequester(RequesterBase[P]):
         while (pending := self._first_waiting()) is not None:
             if self._idle:
                 self._take_first()
-                error = self._size_error(pending)
+                error = self._refusal(pending)
                 if error is None:
                     self._send(pending, self._idle.pop())
                 else:

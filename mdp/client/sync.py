@@ -11,24 +11,30 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
+from copy import copy
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from core.rpc.sync_facade import SyncFacade
 from mdp.client.client import Client
 from mdp.client.pending import ClientClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
+    from types import ModuleType
 
     import pyarrow
 
+    from mdp.client.calls import CallOptions, MapOptions
+    from mdp.client.client import ClientSettings
     from mdp.client.iterators import Body, Outcome
     from mdp.client.pending import RequesterCounters
     from mdp.client.replies import Reply
+    from mdp.request import Request
 
 __all__ = ["SyncClient"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # `map` passes requests to the loop's thread, and outcomes back, in groups: a change of threads costs as much as dozens of requests.
@@ -47,12 +53,18 @@ class SyncClient(SyncFacade[Client]):
         ValueError: a number is out of range.
     """
 
-    def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
+    def __init__(self, broker: str | Sequence[str], **options: Unpack[ClientSettings]) -> None:
         super().__init__(Client(broker, **options), "mdp-client", ClientClosed)
 
     # -------------------------------------------------------------------------------------------------------------- calls
 
-    def request(self, service: str | bytes, *frames: bytes, **options: Any) -> list[bytes]:
+    def with_options(self, **options: Unpack[CallOptions]) -> Self:
+        """Return this client with other options; see `mdp.Client.with_options`."""
+        view = copy(self)
+        view._client = self._client.with_options(**options)
+        return view
+
+    def request(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> list[bytes]:
         """Send a request and return the reply `[body…]`; arguments and errors as for `mdp.Client.request`."""
         reply = self.submit(service, *frames, **options)
         try:
@@ -61,7 +73,7 @@ class SyncClient(SyncFacade[Client]):
             reply.cancel()  # Ctrl-C while waiting cancels the request
             raise
 
-    def submit(self, service: str | bytes, *frames: bytes, **options: Any) -> Future[list[bytes]]:
+    def submit(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> Future[list[bytes]]:
         """Send a request and return a future that any thread can wait for; cancelling it cancels the request."""
         done: Future[list[bytes]] = Future()
 
@@ -89,7 +101,7 @@ class SyncClient(SyncFacade[Client]):
         *,
         window: int = 256,
         key: Callable[[int], str | bytes] | None = None,
-        **options: Any,
+        **options: Unpack[MapOptions],
     ) -> Generator[Outcome, None, None]:
         """Send one request per body of an iterable and yield the outcomes in order; see `mdp.Client.map`.
 
@@ -97,6 +109,7 @@ class SyncClient(SyncFacade[Client]):
         """
         if window < 1:
             raise ValueError(f"window of {window}: it must be positive")
+        key = key or self._client.defaults.key_of
         source = iter(requests)
         size = max(1, min(_GROUP_MAX, window // 4))
         groups: deque[Future[list[Outcome]]] = deque()
@@ -114,45 +127,71 @@ class SyncClient(SyncFacade[Client]):
             for group in groups:
                 group.cancel()
 
-    def stream(self, service: str | bytes, *frames: bytes, **options: Any) -> Generator[list[bytes], None, None]:
+    def stream(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> Generator[list[bytes], None, None]:
         """Send a request and yield its reply part by part; see `mdp.Client.stream`."""
         yield from self._iterate(self._client.stream(service, *frames, **options))
 
-    def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Any) -> pyarrow.Table:
+    def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Unpack[CallOptions]) -> pyarrow.Table:
         """Ask a batch service about the rows of a table; see `mdp.Client.request_batch`."""
         return self._run(self._client.request_batch(service, table, **options))
 
     @overload
-    def call(
-        self, service: str | bytes, /, *arguments: Any, result: type[T], options: Mapping[str, Any] | None = None, **named: Any
-    ) -> T: ...
+    def call(self, service: str | bytes, /, *arguments: Any, result: type[T], options: CallOptions | None = None, **named: Any) -> T: ...
 
     @overload
     def call(
-        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: Mapping[str, Any] | None = None, **named: Any
+        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: CallOptions | None = None, **named: Any
     ) -> Any: ...
 
-    def call(
-        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
-    ) -> Any:
+    def call(self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: CallOptions | None = None, **named: Any) -> Any:
         """Call a typed function; see `mdp.Client.call`."""
         return self._run(self._client.call(service, *arguments, result=result, options=options, **named))
 
     @overload
     def call_stream(
-        self, service: str | bytes, /, *arguments: Any, result: type[T], options: Mapping[str, Any] | None = None, **named: Any
+        self, service: str | bytes, /, *arguments: Any, result: type[T], options: CallOptions | None = None, **named: Any
     ) -> Generator[T, None, None]: ...
 
     @overload
     def call_stream(
-        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: Mapping[str, Any] | None = None, **named: Any
+        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: CallOptions | None = None, **named: Any
     ) -> Generator[Any, None, None]: ...
 
     def call_stream(
-        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
+        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: CallOptions | None = None, **named: Any
     ) -> Generator[Any, None, None]:
         """Call a typed generator and yield its values; see `mdp.Client.call_stream`."""
         yield from self._iterate(self._client.call_stream(service, *arguments, result=result, options=options, **named))
+
+    @overload
+    def stub(
+        self, functions: Callable[Concatenate[Request, P], AsyncIterator[T]], *, options: CallOptions | None = None
+    ) -> Callable[P, Generator[T, None, None]]: ...
+
+    @overload
+    def stub(
+        self, functions: Callable[Concatenate[Request, P], Coroutine[Any, Any, T]], *, options: CallOptions | None = None
+    ) -> Callable[P, T]: ...
+
+    @overload
+    def stub(
+        self, functions: Callable[P, AsyncIterator[T]], *, options: CallOptions | None = None
+    ) -> Callable[P, Generator[T, None, None]]: ...
+
+    @overload
+    def stub(self, functions: Callable[P, Coroutine[Any, Any, T]], *, options: CallOptions | None = None) -> Callable[P, T]: ...
+
+    @overload
+    def stub(self, functions: ModuleType, *, options: CallOptions | None = None) -> Any: ...
+
+    @overload
+    def stub(self, functions: Callable[P, T], *, options: CallOptions | None = None) -> Callable[P, T]: ...
+
+    def stub(self, functions: Any, *, options: CallOptions | None = None) -> Any:
+        """Return a plain function, or generator, that calls a typed service; see `mdp.Client.stub`."""
+        from mdp.typed import stubs  # late: not every client needs it
+
+        return stubs.plain_stub_of(self._client.stub(functions, options=options), self._run, self._iterate)
 
     def mmi(self, name: str, *body: str | bytes) -> str:
         """Query the broker; see `mdp.Client.mmi`."""
@@ -181,7 +220,7 @@ class SyncClient(SyncFacade[Client]):
         bodies: list[Body],
         first: int,
         key: Callable[[int], str | bytes] | None,
-        options: dict[str, Any],
+        options: MapOptions,
     ) -> list[Outcome]:
         keyed = None if key is None else lambda index: key(first + index)
         outcomes = [outcome async for outcome in self._client.map(service, bodies, window=len(bodies), key=keyed, **options)]

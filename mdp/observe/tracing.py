@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import aclosing, contextmanager
 from functools import wraps
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, Final, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, get_type_hints
 
 from core.daemon.command import needs_extra
 
@@ -24,6 +24,7 @@ with needs_extra("otel", "tracing"):
     from opentelemetry.propagate import extract, inject
     from opentelemetry.trace import SpanKind, Status, StatusCode
 
+from mdp.client.calls import CallOptions, MapOptions
 from mdp.request import Request
 from mdp.typed.calls import typed_handler
 from mdp.worker.handler import is_typed, mark_of, name_of, service
@@ -45,6 +46,7 @@ _NAME = "majordomo-toolkit"
 _CARRIER_ENTRIES_MAX = 8
 _CARRIER_CHARS_MAX = 1024
 _END: Final = object()
+O = TypeVar("O", bound=MapOptions)  # noqa: E741
 
 
 class TracedClient:
@@ -61,40 +63,49 @@ class TracedClient:
         self.client = client
         self._tracer = trace.get_tracer(_NAME, tracer_provider=provider)
 
-    async def request(self, service: str | bytes, *body: bytes, **options: Any) -> list[bytes]:
+    async def request(self, service: str | bytes, *body: bytes, **options: Unpack[CallOptions]) -> list[bytes]:
         """Send a request as `mdp.Client.request` does, within a span whose context is sent to the worker."""
         with self._span("request", service, {"mdp.request_bytes": sum(map(len, body))}) as span:
-            reply = await self.client.request(service, *body, **{"trace": _carrier(span), **options})
+            reply = await self.client.request(service, *body, **_with(span, options))
             span.set_attribute("mdp.reply_bytes", sum(map(len, reply)))
             return reply
 
-    async def call(self, service: str | bytes, /, *arguments: Any, options: Mapping[str, Any] | None = None, **named: Any) -> Any:
+    async def call(self, service: str | bytes, /, *arguments: Any, options: CallOptions | None = None, **named: Any) -> Any:
         """Call a typed function as `mdp.Client.call` does."""
         with self._span("call", service) as span:
-            return await self.client.call(service, *arguments, options={"trace": _carrier(span), **(options or {})}, **named)
+            return await self.client.call(service, *arguments, options=_with(span, options or CallOptions()), **named)
 
-    async def stream(self, service: str | bytes, *body: bytes, **options: Any) -> AsyncGenerator[list[bytes], None]:
+    async def stream(self, service: str | bytes, *body: bytes, **options: Unpack[CallOptions]) -> AsyncGenerator[list[bytes], None]:
         """Send a request and yield its reply part by part as `mdp.Client.stream` does."""
         with self._detached("stream", service) as span:
-            async with aclosing(self.client.stream(service, *body, **{"trace": _carrier(span), **options})) as parts:
+            async with aclosing(self.client.stream(service, *body, **_with(span, options))) as parts:
                 async for part in parts:
                     yield part
 
     async def call_stream(
-        self, service: str | bytes, /, *arguments: Any, options: Mapping[str, Any] | None = None, **named: Any
+        self, service: str | bytes, /, *arguments: Any, options: CallOptions | None = None, **named: Any
     ) -> AsyncGenerator[Any, None]:
         """Call a typed generator and yield its values as `mdp.Client.call_stream` does."""
         with self._detached("call_stream", service) as span:
-            traced_options = {"trace": _carrier(span), **(options or {})}
-            async with aclosing(self.client.call_stream(service, *arguments, options=traced_options, **named)) as values:
+            async with aclosing(
+                self.client.call_stream(service, *arguments, options=_with(span, options or CallOptions()), **named)
+            ) as values:
                 async for value in values:
                     yield value
 
-    async def map(self, service: str | bytes, requests: Iterable[Body], **options: Any) -> AsyncGenerator[Outcome, None]:
+    async def map(
+        self,
+        service: str | bytes,
+        requests: Iterable[Body],
+        *,
+        window: int = 256,
+        key: Callable[[int], str | bytes] | None = None,
+        **options: Unpack[MapOptions],
+    ) -> AsyncGenerator[Outcome, None]:
         """Send one request per body and yield the outcomes as `mdp.Client.map` does; failed ones are counted in the span."""
         failed = 0
         with self._detached("map", service) as span:
-            async with aclosing(self.client.map(service, requests, **{"trace": _carrier(span), **options})) as outcomes:
+            async with aclosing(self.client.map(service, requests, window=window, key=key, **_with(span, options))) as outcomes:
                 async for outcome in outcomes:
                     failed += outcome.error is not None
                     yield outcome
@@ -114,6 +125,13 @@ class TracedClient:
 def _named(what: str, service: str | bytes, more: Mapping[str, Any] | None) -> dict[str, Any]:
     name = service if isinstance(service, str) else service.decode(errors="replace")
     return {"name": f"{name} {what}", "kind": SpanKind.CLIENT, "attributes": {"rpc.system": "mdp", "rpc.service": name, **(more or {})}}
+
+
+def _with(span: trace.Span, options: O) -> O:
+    traced_options = options.copy()
+    if traced_options.get("trace") is None:
+        traced_options["trace"] = _carrier(span)
+    return traced_options
 
 
 def _carrier(span: trace.Span) -> dict[str, str]:

@@ -25,9 +25,10 @@ from mdp.worker.handler import is_typed, mark_of, services_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
+    from mdp.client.calls import CallOptions
     from mdp.typed.descriptions import Asking, Description
 
-__all__ = ["LEFT_OUT", "ask", "ask_stream", "class_sources", "stub_of", "stub_source"]
+__all__ = ["LEFT_OUT", "ask", "ask_stream", "class_sources", "plain_stub_of", "stub_of", "stub_source"]
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ _ALIASES_DEEP_MAX: Final = 8  # descriptions whose classes contain themselves wi
 # ------------------------------------------------------------------------------------------------------------ of functions
 
 
-def stub_of(client: Asking, functions: Any, options: Mapping[str, Any]) -> Any:
+def stub_of(client: Asking, functions: Any, options: CallOptions) -> Any:
     """Return the stub of a decorated function, or an object with those of all in a module; see `mdp.Client.stub`."""
     if isinstance(functions, ModuleType):
         found = {one.__name__: _stub(client, one, options) for one in services_of(functions) if _is_function(one)}
@@ -59,12 +60,30 @@ def stub_of(client: Asking, functions: Any, options: Mapping[str, Any]) -> Any:
     return _stub(client, functions, options)
 
 
+def plain_stub_of(stubs: Any, run: Callable[..., Any], iterate: Callable[..., Any]) -> Any:
+    """Return stubs without coroutines.
+
+    Args:
+        stubs: made by `stub_of`.
+        run: runs a coroutine and returns its result.
+        iterate: returns a generator with the values of an asynchronous one.
+    """
+    if isinstance(stubs, SimpleNamespace):
+        return SimpleNamespace(**{name: plain_stub_of(stub, run, iterate) for name, stub in vars(stubs).items()})
+    end = iterate if inspect.isasyncgenfunction(stubs) else run
+
+    def call(*positional: Any, **named: Any) -> Any:
+        return end(stubs(*positional, **named))
+
+    return functools.wraps(stubs)(call)
+
+
 def _is_function(function: Callable[..., Any]) -> bool:
     mark = mark_of(function)
     return mark is not None and not mark.batch and is_typed(function)
 
 
-def _stub(client: Asking, function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+def _stub(client: Asking, function: Callable[..., Any], options: CallOptions) -> Callable[..., Any]:
     mark = mark_of(function)
     if mark is None or not _is_function(function):
         raise TypeError(f"{function!r} is no function of arguments that is decorated with mdp.service")

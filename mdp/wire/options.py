@@ -20,6 +20,8 @@ __all__ = [
     "CREDIT_MAX",
     "DEADLINE_MS_MAX",
     "DESCRIPTION",
+    "HEADERS_BYTES_MAX",
+    "HEADERS_MAX",
     "HEARTBEAT_MS_MAX",
     "KEY_ALONE",
     "KEY_BYTES_MAX",
@@ -30,6 +32,7 @@ __all__ = [
     "ReadyOptions",
     "RequestOptions",
     "amend_options",
+    "checked_headers",
     "decode_heartbeat_options",
     "decode_ready_options",
     "decode_request_options",
@@ -57,6 +60,10 @@ USER_BYTES_MAX = 255
 # First bytes of options with a key only; its length, one byte, and the key follow. The usual options of data pipelines.
 KEY_ALONE = msgpack.packb({"key": b""})[:-1]
 _KEY_AT = len(KEY_ALONE) + 1
+# Headers of one request: as many as a request of HTTP usually has; one with a trace, a tenant and a locale has four.
+HEADERS_MAX = 32
+# Bytes of their names and values together: half of the options, which leaves place for a key and a trace context.
+HEADERS_BYTES_MAX = 4096
 # A worker's version as shown by `mmi.workers`.
 _VERSION_CHARS_MAX = 64
 
@@ -83,6 +90,7 @@ class RequestOptions:
         trace: trace context, passed through.
         user: name of the client in the broker's authenticator, "" for a client without a name; set by the broker, for workers that may
             see it. A client's own entry is accepted only if it may pass users on.
+        headers: small texts by name, for the handler, passed through.
     """
 
     deadline_ms: int | None = None
@@ -92,6 +100,7 @@ class RequestOptions:
     delivery: int = 1
     trace: Mapping[str, Any] | None = None
     user: str | None = None
+    headers: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,7 @@ def decode_request_options(octets: bytes) -> RequestOptions:
         delivery=_integer(entries, "delivery", 1, 2**31 - 1) or 1,
         trace=_map(entries, "trace"),
         user=_user(entries),
+        headers=_headers(entries),
     )
 
 
@@ -243,6 +253,38 @@ def _user(entries: Mapping[str, Any]) -> str | None:
     if user is not None and (not isinstance(user, str) or len(user.encode(errors="replace")) > USER_BYTES_MAX):
         raise BadOptions(f"user is not a text of up to {USER_BYTES_MAX} bytes", "user")
     return user
+
+
+def _headers(entries: Mapping[str, Any]) -> Mapping[str, str] | None:
+    value = _map(entries, "headers")
+    try:
+        return None if value is None else checked_headers(value)
+    except (TypeError, ValueError) as error:
+        raise BadOptions(str(error), "headers") from None
+
+
+def checked_headers(headers: Mapping[Any, Any]) -> dict[str, str]:
+    """Return headers that are within the limits, as a new map.
+
+    Raises:
+        TypeError: a name or a value is not text.
+        ValueError: there are more than `HEADERS_MAX`, they have more than `HEADERS_BYTES_MAX` bytes, a name is empty, or
+            a text cannot be encoded.
+    """
+    found = dict[str, str]()
+    size = 0
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError("headers are not a map of text to text")
+        if not name:
+            raise ValueError("headers have an empty name")
+        size += len(name.encode()) + len(value.encode())
+        found[name] = value
+    if len(found) > HEADERS_MAX:
+        raise ValueError(f"headers: {len(found)}, the limit is {HEADERS_MAX}")
+    if size > HEADERS_BYTES_MAX:
+        raise ValueError(f"headers of {size} bytes, the limit is {HEADERS_BYTES_MAX}")
+    return found
 
 
 def _map(entries: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

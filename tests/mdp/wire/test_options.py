@@ -11,6 +11,8 @@ import pytest
 from mdp.wire.options import (
     CREDIT_MAX,
     DEADLINE_MS_MAX,
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
     OPTIONS_BYTES_MAX,
     BadOptions,
     ReadyOptions,
@@ -37,6 +39,14 @@ def test_nothing_special_is_the_empty_frame() -> None:
 def test_request_options_survive_the_wire() -> None:
     wish = {"deadline_ms": 2500, "key": b"order-17", "once": True, "wait": True, "delivery": 3, "trace": {"traceparent": "00-a"}}
     assert decode_request_options(encode_options(wish)) == RequestOptions(2500, b"order-17", True, True, 3, {"traceparent": "00-a"})
+
+
+def test_headers_survive_the_wire_and_the_broker() -> None:
+    """HDR-01."""
+    headers = {"a": "x" * (HEADERS_BYTES_MAX - 1)}
+    octets = encode_options({"headers": headers, "key": b"order-17"})
+    assert decode_request_options(octets).headers == headers
+    assert decode_request_options(amend_options(octets, deadline_ms=5, delivery=2, user="ada")).headers == headers
 
 
 def test_ready_options_survive_the_wire() -> None:
@@ -70,6 +80,11 @@ def test_unknown_entries_are_skipped() -> None:
         ("wait", "yes"),
         ("delivery", 0),
         ("trace", []),
+        ("headers", []),
+        ("headers", {"a": b"b"}),
+        ("headers", {"": "b"}),
+        ("headers", {str(n): "" for n in range(HEADERS_MAX + 1)}),
+        ("headers", {"a": "x" * HEADERS_BYTES_MAX}),
     ],
 )
 def test_wrong_request_options_name_the_entry(field: str, value: Any) -> None:
