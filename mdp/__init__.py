@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mdp.broker.broker import Broker
     from mdp.broker.limits import BrokerOptions
     from mdp.client.client import Client, ClientClosed, NotSupported, Outcome, Overrun, Unreachable
+    from mdp.client.middleware import ClientCall
     from mdp.client.sync import SyncClient
     from mdp.cluster.lending_broker import LendingBroker
     from mdp.cluster.paired_broker import PairedBroker
@@ -54,6 +55,7 @@ __all__ = [
     "Busy",
     "Cancelled",
     "Client",
+    "ClientCall",
     "ClientClosed",
     "DeadLetter",
     "DeadlineExceeded",
@@ -92,6 +94,7 @@ _HOMES = {
     "Broker": "mdp.broker",
     "BrokerOptions": "mdp.broker.limits",
     "Client": "mdp.client",
+    "ClientCall": "mdp.client.middleware",
     "Description": "mdp.typed.descriptions",
     "describe": "mdp.typed.descriptions",
     "ClientClosed": "mdp.client",

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import core
 from mdp.app.dependencies import injected
-from mdp.app.middleware import Middleware, wrapped
-from mdp.worker.handler import mark_of, service
+from mdp.app.middleware import Middleware
+from mdp.worker.handler import service
 from mdp.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -115,12 +115,7 @@ class App:
         """
         if not self._handlers:
             raise ValueError("the app has no services")
-        made = []
-        for handler in self._handlers.values():
-            mark = mark_of(handler)
-            around = partial(wrapped, tuple(self._middleware), inline=mark is not None and mark.inline)
-            made.append(Worker(broker, handler, around=around if self._middleware else None, **options))
-        return made
+        return [Worker(broker, handler, middleware=self._middleware, **options) for handler in self._handlers.values()]
 
     @asynccontextmanager
     async def resources(self) -> AsyncIterator[Any]:

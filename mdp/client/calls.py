@@ -80,15 +80,15 @@ class CallDefaults:
         return replace(self, **given)
 
     @property
-    def key_of(self) -> Callable[[int], bytes] | None:
+    def key_of(self) -> Callable[[int], str | bytes] | None:
         """Key of one of many requests, by its index.
 
         It is the common key, "-" and the index; None without a common key.
         """
-        if self.key is None:
+        key = self.key
+        if key is None:
             return None
-        prefix = _key(self.key) + b"-"
-        return lambda index: prefix + b"%d" % index
+        return lambda index: f"{key}-{index}" if isinstance(key, str) else key + b"-%d" % index
 
     def call(self, service: str | bytes, *, streaming: bool = False, user: str | None = None) -> Call:
         """Return a call with these options.

@@ -13,20 +13,21 @@ from core.address import parse_connect
 from core.runtime import runtime
 from mdp.client.calls import CallDefaults, CallOptions, body_frames
 from mdp.client.engine import MdpEngine
-from mdp.client.iterators import Outcome, RequestWindow, map_outcomes, stream_parts
+from mdp.client.iterators import Outcome, RequestWindow, frames_of, map_outcomes, stream_parts
+from mdp.client.middleware import ClientCall, ClientChain, ClientMiddleware
 from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterLimits, Unreachable
 from mdp.client.replies import PendingCallback, PendingFuture
-from mdp.client.typed_calls import TypedCalls
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
+from mdp.typed.client_calls import TypedCalls
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     import pyarrow
 
     import core
-    from core.rpc.client_engine import Reply
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
     from mdp.client.calls import Call
@@ -39,6 +40,7 @@ __all__ = ["Client", "ClientClosed", "ClientSettings", "NotSupported", "Outcome"
 # Services whose prepared calls are kept.
 _CALLS_MAX = 1024
 
+M = TypeVar("M", bound=ClientMiddleware)
 T = TypeVar("T")
 
 
@@ -130,6 +132,7 @@ class Client(TypedCalls):
         search = BrokerSearch(brokers, chosen_dialect(dialect), times, chance.random)
         self._engine = MdpEngine(search, chance.getrandbits(32), limits, context, socket_options or {}, security)
         self.counters = self._engine.counters
+        self._chain = ClientChain(self._engine)
 
     # --------------------------------------------------------------------------------------------------------------- requests
 
@@ -159,6 +162,15 @@ class Client(TypedCalls):
         view._calls = {}
         return view
 
+    def middleware(self, function: M) -> M:
+        """Add middleware, `async (call, call_next) -> reply`, for all requests of this client; the first one is the outermost.
+
+        `call` is a `ClientCall`. Clients made by `with_options` have the same middleware; `ask` and `open_window` pass by it. With
+        middleware, errors of `request` come from its future, and `map` sends its requests one by one.
+        """
+        self._chain.add(function)
+        return function
+
     def request(
         self,
         service: str | bytes,
@@ -171,7 +183,7 @@ class Client(TypedCalls):
         wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Reply:
+    ) -> asyncio.Future[list[bytes]]:
         """Send a request and return a future of the reply's body frames `[body…]`.
 
         Args:
@@ -198,6 +210,9 @@ class Client(TypedCalls):
         `HandlerError`, `BadRequest`, `TooLarge` or `NotSupported`. A broker without MDP/0.3 gets none of the options; the client itself
         then keeps `timeout`, `attempts`, `deadline` and `once`.
         """
+        if self._chain:
+            merged = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers)
+            return self._chain.request(ClientCall.of(service, frames, merged))
         if timeout is None and attempts is None and deadline is None and once is None and wait is None and not (trace or headers):
             call = self._calls.get(service) or self._prepare(service)
             if key is not None:
@@ -271,11 +286,20 @@ class Client(TypedCalls):
             trace: see there.
             headers: see there.
         """
+        key_of = key or self.defaults.key_of
 
-        def prepare() -> Call:
-            return replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers), key=None).call(service)
+        def merged() -> CallDefaults:
+            return replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers), key=None)
 
-        return map_outcomes(self._engine, prepare, requests, window, key or self.defaults.key_of)
+        if self._chain:
+            return self._chain.map(
+                lambda index, body: ClientCall.of(
+                    service, frames_of(body), replace(merged(), key=None if key_of is None else key_of(index))
+                ),
+                requests,
+                window,
+            )
+        return map_outcomes(self._engine, lambda: merged().call(service), requests, window, key_of)
 
     def open_window(
         self,
@@ -331,10 +355,12 @@ class Client(TypedCalls):
             RequestError: as the future of `request`; `Overrun` when too many parts are not taken.
         """
 
-        def prepare() -> Call:
-            return self._merged(timeout, attempts, key, deadline, once, wait, trace, headers).call(service, streaming=True)
+        def merged() -> CallDefaults:
+            return self._merged(timeout, attempts, key, deadline, once, wait, trace, headers)
 
-        return stream_parts(self._engine, prepare, frames)
+        if self._chain:
+            return self._chain.stream(lambda: ClientCall.of(service, frames, merged(), streaming=True))
+        return stream_parts(self._engine, lambda: merged().call(service, streaming=True), frames)
 
     async def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Unpack[CallOptions]) -> pyarrow.Table:
         """Ask a batch service about the rows of a table, with one request.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mdp.client.engine import MdpEngine
     from mdp.errors import RequestError
 
-__all__ = ["Body", "Outcome", "RequestWindow", "map_outcomes", "stream_parts"]
+__all__ = ["Body", "Outcome", "RequestWindow", "frames_of", "map_outcomes", "stream_parts"]
 
 Body: TypeAlias = "bytes | Sequence[bytes]"
 S = TypeVar("S", bound=PendingRequest)
@@ -88,7 +88,7 @@ async def map_outcomes(
                 wanted = window - len(slots)
                 bodies = list(islice(source, wanted))
                 more = len(bodies) == wanted
-                batch = [PendingIterator(call, _frames(body)) for body in bodies]
+                batch = [PendingIterator(call, frames_of(body)) for body in bodies]
                 if key is not None:
                     for number, slot in enumerate(batch, submitted):
                         slot.call = call.with_key(key(number))
@@ -149,7 +149,7 @@ class RequestWindow:
         first = self._count
         self._count += len(bodies)
         call = self._call
-        batch = [PendingSlot(call, _frames(body)) for body in bodies]
+        batch = [PendingSlot(call, frames_of(body)) for body in bodies]
         for index, slot in enumerate(batch, first):
             slot.index, slot.caller = index, self
             self._open[slot] = None
@@ -180,7 +180,8 @@ class RequestWindow:
             self._on_end()
 
 
-def _frames(body: Body) -> Sequence[bytes]:
+def frames_of(body: Body) -> Sequence[bytes]:
+    """Return the body of a request as frames."""
     return (body,) if type(body) is bytes else body_frames(body) or (b"",)
 
 

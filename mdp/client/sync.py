@@ -20,6 +20,7 @@ from mdp.client.client import Client
 from mdp.client.pending import ClientClosed
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
     from types import ModuleType
 
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
     from mdp.client.calls import CallOptions, MapOptions
     from mdp.client.client import ClientSettings
     from mdp.client.iterators import Body, Outcome
+    from mdp.client.middleware import ClientMiddleware
     from mdp.client.pending import RequesterCounters
-    from mdp.client.replies import Reply
     from mdp.request import Request
 
 __all__ = ["SyncClient"]
 
+M = TypeVar("M", bound="ClientMiddleware")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -63,6 +65,10 @@ class SyncClient(SyncFacade[Client]):
         view = copy(self)
         view._client = self._client.with_options(**options)
         return view
+
+    def middleware(self, function: M) -> M:
+        """Add middleware, a coroutine function that runs in the thread of this client; see `mdp.Client.middleware`."""
+        return self._client.middleware(function)
 
     def request(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> list[bytes]:
         """Send a request and return the reply `[body…]`; arguments and errors as for `mdp.Client.request`."""
@@ -209,7 +215,7 @@ class SyncClient(SyncFacade[Client]):
 
     # ------------------------------------------------------------------------------------------------------------- inside
 
-    def _cancel_with(self, reply: Reply, done: Future[list[bytes]]) -> None:
+    def _cancel_with(self, reply: asyncio.Future[list[bytes]], done: Future[list[bytes]]) -> None:
         if done.cancelled():
             with suppress(ClientClosed, RuntimeError):  # closed, which ends all requests; or a copy in a forked process
                 self._thread.call_soon(reply.cancel)
@@ -229,7 +235,7 @@ class SyncClient(SyncFacade[Client]):
         return outcomes
 
 
-def _settle(reply: Reply, done: Future[list[bytes]]) -> None:
+def _settle(reply: asyncio.Future[list[bytes]], done: Future[list[bytes]]) -> None:
     if not done.set_running_or_notify_cancel():
         return
     if reply.cancelled():

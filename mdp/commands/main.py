@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+import core
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, Group, Lazy
 from core.daemon.exit_codes import RequestFailed
@@ -149,15 +150,16 @@ def worker(
         run_processes(processes, settings, "worker process", partial(_page_of_process, http))
         return
     # Options of a decorated handler apply unless given here.
-    chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s, "security": security}
     try:
         program = None if app is None else find_app(app)
+        context = core.Context(security=security)  # one for all workers of the program
+        chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s, "context": context}
         serving = _workers(brokers, service, handler, program, chosen, app or "")
     except (HandlerNotFound, LocalProtocolError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
 
     async def body(daemon: Daemon) -> None:
-        async with AsyncExitStack() as stack:
+        async with context, AsyncExitStack() as stack:
             if isinstance(program, App):
                 await stack.enter_async_context(program.resources())  # first, so left last
             begun: list[Worker] = []

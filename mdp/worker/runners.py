@@ -76,6 +76,8 @@ class Runners:
         on_give_back: called with a request whose failure cannot be expressed in its dialect, and the error.
         wait_for_capacity: waits until the connection takes more after a part was sent.
         on_idle: called when no request runs or waits.
+        wrap: takes the call of the handler, a function of a request on the event loop, and returns the coroutine function or asynchronous
+            generator to call instead; plain handlers still run in these threads.
 
     Attributes:
         counters: of the handlers.
@@ -95,13 +97,12 @@ class Runners:
         on_give_back: Callable[[Request, BaseException], None],
         on_idle: Callable[[], None],
         wait_for_capacity: Callable[[Request], Awaitable[None]],
+        wrap: Callable[[Callable[[Request], Any]], Callable[[Request], Any]] | None = None,
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}: it must be positive")
         self.counters = RunnerCounters()
         self.running: dict[Request, float] = {}
-        self._handler = handler
-        self._kind = kind
         self._concurrency = concurrency
         self._parts_max_bytes = parts_max_bytes
         self._cancel_s = cancel_s
@@ -119,14 +120,25 @@ class Runners:
         self._idle_runners: list[_Runner] = []  # may contain some whose task was cancelled and has not ended yet
         self._cancellations = Cancellations(handler, self.running, concurrency, cancel_s, self.counters, self.stuck)
         self._supervisor = supervision.current()
+        self._threads = HandlerThreads(self._loop, handler) if kind is HandlerKind.THREAD else None
+        if wrap is not None:
+            handler = wrap(handler if self._threads is None else self._threads.call)
+            kind = HandlerKind.GENERATOR if kind is HandlerKind.GENERATOR else HandlerKind.COROUTINE
+        self._handler = handler
+        self._kind = kind
         self._eager = kind is HandlerKind.COROUTINE and inspect.iscoroutinefunction(handler)
+        self._call: Callable[[Request], Any]
         self._context = contextvars.copy_context()
         self._wake_next = 1
         self._checking = False
         self._closed = False
         self._abandoned = False  # the end of handlers is ignored from now on
-        self._threads = HandlerThreads(self._loop, handler) if kind is HandlerKind.THREAD else None
-        self._call = self._send_parts if kind is HandlerKind.GENERATOR else handler if self._threads is None else self._threads.call
+        if kind is HandlerKind.GENERATOR:
+            self._call = self._send_parts
+        elif kind is HandlerKind.THREAD and self._threads is not None:
+            self._call = self._threads.call
+        else:
+            self._call = handler
         self._runners_started = 0
 
     @property
@@ -205,7 +217,7 @@ class Runners:
         self._closed = True
         self._queue.clear()
         self._cancellations.close()
-        if self._kind is HandlerKind.THREAD:
+        if self._threads is not None:
             for request in self.running:
                 request.cancelled = True
         for task in self._tasks:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.security.credentials import Secured
+    from mdp.app.middleware import Middleware
     from mdp.request import Request
     from mdp.worker.handler import Body
 
@@ -128,7 +129,8 @@ class Worker:
         context: of the sockets; the worker has its own when left out.
         security: of its own context: `core.Curve` with the broker's key, or `core.Plain` with a name and password.
         socket_options: further options of the worker's sockets, e.g. CURVE keys.
-        around: takes the handler, whose arguments and result are bytes, and returns the one to call; see `mdp.App.middleware`.
+        around: takes the handler, whose arguments and result are bytes, and returns the one to call.
+        middleware: `async (request, call_next) -> reply`, the first one outermost; see `mdp.App.middleware`.
         options: fields of `WorkerOptions`, by name; they override those of the decorator.
 
     Attributes:
@@ -154,6 +156,7 @@ class Worker:
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        middleware: Sequence[Middleware] = (),
         **options: Any,
     ) -> None:
         mark = mark_of(handler if isinstance(service, str) else service)
@@ -179,6 +182,7 @@ class Worker:
             handler = around(handler)
         self._kind = kind_of(handler, inline=inline)
         self._handler = handler
+        self._middleware = tuple(middleware)
         self._brokers = [broker] if isinstance(broker, str) else [*broker]
         for endpoint in self._brokers:
             parse_connect(endpoint)
@@ -286,8 +290,9 @@ class Worker:
             on_give_back=self._answer_without_errors,
             on_idle=self._on_idle,
             wait_for_capacity=self._wait_for_capacity,
+            wrap=self._wrap if self._middleware else None,
         )
-        if self.options.blocked_s and self._kind is not HandlerKind.THREAD:
+        if self.options.blocked_s and (self._middleware or self._kind is not HandlerKind.THREAD):
             self._watchdog = Watchdog(self._loop, self.options.blocked_s, self.service)
         self._register(self._session)
         return self
@@ -313,6 +318,11 @@ class Worker:
             if self._owns_context and self._context is not None:
                 await self._context.aclose()
 
+    def _wrap(self, call: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        from mdp.app.middleware import wrapped  # late: few workers have some
+
+        return wrapped(self._middleware, call, parts=self._kind is HandlerKind.GENERATOR)
+
     # -------------------------------------------------------------------------------------------------------------- registrations
 
     def _new_session(self) -> WorkerSession:
@@ -322,7 +332,8 @@ class Worker:
             reconnect_max_s=max(options.reconnect_ms, options.reconnect_max_ms) / 1000,
         )
         search = BrokerSearch(self._brokers, chosen_dialect(options.dialect), times, self._chance.random)
-        return WorkerSession(self.service, search, options.session_options(inline=self._kind is HandlerKind.INLINE), self.session_counters)
+        inline = self._kind is HandlerKind.INLINE and not self._middleware
+        return WorkerSession(self.service, search, options.session_options(inline=inline), self.session_counters)
 
     def _register(self, session: WorkerSession) -> None:
         if self._context is None:

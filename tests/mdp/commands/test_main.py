@@ -34,6 +34,30 @@ async def slow(request):
     return b"done"
 """
 
+TWINS = """
+import core, mdp
+
+contexts = []
+
+class Counted(core.Context):
+    def __init__(self, *arguments, **options):
+        contexts.append(self)
+        super().__init__(*arguments, **options)
+
+core.Context = Counted
+made = mdp.App()
+
+@made.service("first")
+@mdp.service("first")
+async def first(request):
+    return b"%d" % len(contexts)
+
+@made.service("second")
+@mdp.service("second")
+async def second(request):
+    return await first(request)
+"""
+
 
 @pytest.fixture(autouse=True)
 def shop(tmp_path: Path) -> None:
@@ -171,6 +195,14 @@ def test_worker_serves_the_services_it_is_given(programs: Programs, broker: str)
     assert programs.run(*call, "shout", "a").lines == ["A"]
     assert programs.run(*call, "sleepy", "0").lines == ["0"]
     assert programs.run(*call, "slow", "0").lines == ["done"]
+
+
+@pytest.mark.parametrize("app", ["module", "module:app"])
+def test_the_services_of_an_app_share_one_context(programs: Programs, broker: str, tmp_path: Path, app: str) -> None:
+    (tmp_path / "module.py").write_text(TWINS.replace("made", "app") if ":" in app else TWINS)
+    programs.start("mdp", "worker", "--broker", broker, "--app", app).said("worker serves")
+    call = ("mdp", "call", "--wait", "--broker", broker)
+    assert [programs.run(*call, name, "").lines for name in ("first", "second")] == [["1"], ["1"]]
 
 
 @pytest.mark.parametrize(

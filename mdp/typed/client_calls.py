@@ -7,10 +7,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
     from types import ModuleType
 
-    from core.rpc.client_engine import Reply
     from mdp.client.calls import CallOptions
     from mdp.request import Request
     from mdp.typed.schemas import Schema, SchemaRegistry
@@ -27,7 +26,7 @@ class TypedCalls(ABC):
     _schemas: SchemaRegistry | None = None  # of results of `call`
 
     @abstractmethod
-    def request(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> Reply:
+    def request(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> Awaitable[list[bytes]]:
         """Send a request; see `mdp.Client`."""
 
     @abstractmethod
