@@ -1,6 +1,8 @@
 # Every target sets up what it needs: a new machine needs only Python 3.11 or later and make.
 #   make demo           3,376 airports through Spark and Majordomo, a table and a map in out/demo
 #   make demo KILL=1    the same with one worker process killed in the middle
+#   make pipeline       files, streams, Titanic, workers that come and go, Parquet, a report, in out/pipeline (docs/pipeline.md)
+#   make pipeline KILL=1  the same with every part killed once
 #   make test           lint, types, every test: what .ci/run runs
 #   make test-pure | test-compiled  every test on the sources as they are, or on the compiled modules; make test has a part of the second
 #   make wheels         compiled wheels in dist/, one for each Python found here (PYTHONS="python3.11 …")
@@ -28,7 +30,7 @@ LONG := --timeout 0 -o faulthandler_timeout=0
 # Some hundred programs are started, and each test process imports all modules: 14 s instead of 7 without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs test-pure test-compiled wheels lowest help venv java lint types test demo bench soak fuzz models sim differential mutants clean
+.PHONY: docs test-pure test-compiled wheels lowest help venv java lint types test demo pipeline bench soak fuzz models sim differential mutants clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -111,6 +113,9 @@ wheels:
 
 demo: $(STAMP) java
 	$(VENV)/bin/mdp demo $(if $(filter-out 0 no,$(KILL)),--kill)
+
+pipeline: $(STAMP) java
+	$(PY) -m examples.pipeline $(if $(filter-out 0 no,$(KILL)),--kill)
 
 docs: $(STAMP)
 	$(PY) docs/pictures/draw.py

@@ -31,8 +31,9 @@ class House:
         processes: broker and worker.
     """
 
-    def __init__(self, place: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, place: Path, environment: Mapping[str, str], *store_options: str) -> None:
         self.place = place
+        self.store_options = store_options
         self.environment = environment
         self.processes = ServiceProcesses(
             "count", "tests.titanic.spark.services:count", workers=1, concurrency=256, environment=environment, logs=place
@@ -53,7 +54,7 @@ class House:
 
     def start_store(self) -> None:
         """Start the store and wait until it serves."""
-        arguments = ["-m", "titanic", "serve", "--broker", self.broker, "--store", str(self.place / "store")]
+        arguments = ["-m", "titanic", "serve", "--broker", self.broker, "--store", str(self.place / "store"), *self.store_options]
         with (self.place / "titanic.journal.segment_log").open("ab") as log:
             self.store = subprocess.Popen(
                 [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(self.environment)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["BadOption", "Settings"]
 
 # Options that Spark adds.
-_SPARKS_OWN = frozenset({"path", "checkpointlocation"})
+_SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname"})
 # So that the key of a staged chunk, which contains it, fits a store's limit.
 _BATCH_CHARACTERS_MAX = 100
 
