@@ -149,7 +149,10 @@ def finish(spark: SparkSession, lake: str, broker: str, queries: list[StreamingQ
 def run(spark: SparkSession, lake: str, broker: str, events: str) -> Verdict:
     """Stream until there is the file LAKE/last, then finish; raises what ended a query."""
     register(spark)
-    queries = [ingest(spark, lake, broker), collect(spark, lake, broker), keep_events(spark, lake, events)]
+    queries: list[StreamingQuery] = []
+    for start in (lambda: ingest(spark, lake, broker), lambda: collect(spark, lake, broker), lambda: keep_events(spark, lake, events)):
+        queries.append(start())
+        _wait_until_begun(queries[-1])
     while not Path(lake, "last").exists():
         for query in queries:
             if (fault := query.exception()) is not None:
@@ -162,6 +165,16 @@ def run(spark: SparkSession, lake: str, broker: str, events: str) -> Verdict:
     keep_events(spark, lake, events, once=True).awaitTermination()
     report(spark.read.parquet(f"{lake}/events").cache()).write_html(f"{lake}/report.html")
     return verdict
+
+
+def _wait_until_begun(query: StreamingQuery) -> None:
+    """Wait until a query has its Python processes.
+
+    Spark gives up one that takes more than ten seconds to start, and several at once take longer.
+    """
+    give_up_at = time.monotonic() + GIVE_UP_AFTER_S
+    while query.isActive and query.status["message"] == "Initializing sources" and time.monotonic() < give_up_at:
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":
