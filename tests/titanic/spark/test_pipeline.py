@@ -1,4 +1,4 @@
-"""The core of `make pipeline` on the session of the tests: a replayed micro-batch, a killed store and worker, each order priced once."""
+"""The core of `make pipeline`: a replayed micro-batch, a killed store and worker, each order priced once."""
 
 from __future__ import annotations
 
