@@ -47,7 +47,7 @@ def kill(parts: Parts, name: str) -> int:
 
 
 def run(parts: Parts, files: int, rows: int, *, with_kills: bool) -> list[dict[str, Any]]:
-    """Let files arrive, kill parts while requests are open, and wait for the stream to finish; return the marks for the page."""
+    """Let files arrive, kill parts while requests are open, wait for the result; return the marks for the page."""
     marks: list[dict[str, Any]] = []
     kills = {files * (number + 2) // (len(KILLS) + 2): name for number, name in enumerate(KILLS)} if with_kills else {}
     with mdp.SyncClient(parts.broker, timeout=2.0, attempts=1) as client:

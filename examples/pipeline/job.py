@@ -39,7 +39,7 @@ GIVE_UP_AFTER_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is in the lake at the end, compared with what came."""
+    """Comparison of the lake with the files that came."""
 
     arrived: int
     priced: int  # rows of the result

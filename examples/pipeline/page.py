@@ -1,4 +1,4 @@
-"""The page about a run: what arrived, the queue and the workers over time, what was killed when. One file that fetches nothing."""
+"""Page about a run: arrivals, queue, workers and kills over time, in one file that fetches nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of the pipeline: each is a program of its own, can be killed, and is started again by its name."""
+"""Processes of the pipeline: each can be killed, and started again by its name."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ STOP_WITHIN_S = 15.0
 
 
 class Scale:
-    """How many workers there should be. Pure.
+    """Number of workers that a queue needs. Pure.
 
     Args:
         concurrency: requests that one worker handles at once.
@@ -40,7 +40,7 @@ class Scale:
         self._quiet = 0
 
     def wanted(self, workers: int, open_requests: int) -> int:
-        """Return the number of workers for so many requests that wait or run: one more at a time, or one less after some quiet looks."""
+        """Return the number of workers for so many open requests: one more at a time, or one less after some quiet looks."""
         needed = min(max(1, -(-open_requests // (2 * self._concurrency))), self._workers_max)
         self._quiet = self._quiet + 1 if needed < workers else 0
         if needed > workers:

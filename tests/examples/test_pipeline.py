@@ -1,4 +1,4 @@
-"""How the scaler of the pipeline decides, and the rows of its files."""
+"""Decisions of the pipeline's scaler, and the rows of its files."""
 
 from __future__ import annotations
 
