@@ -40,7 +40,7 @@ class Scale:
         self._quiet = 0
 
     def wanted(self, workers: int, open_requests: int) -> int:
-        """Return the number of workers for so many open requests: one more at a time, or one less after some quiet looks."""
+        """Return the number of workers for so many open requests; it changes by one at a time."""
         needed = min(max(1, -(-open_requests // (2 * self._concurrency))), self._workers_max)
         self._quiet = self._quiet + 1 if needed < workers else 0
         if needed > workers:
