@@ -38,7 +38,7 @@ OWN_JOB = "runs in a worker or a command that has nothing else to do"
 # "file function" -> why it may.
 ALLOWED = {
     "core/daemon/http.py serve_page": AT_THE_START,
-    "mdp/commands/broker_options.py _observe": AT_THE_START,
+    "mdp/commands/broker_daemon.py _observed": AT_THE_START,
     "mdp/commands/events.py _follow": OWN_JOB,
     "mdp/commands/top.py top.talk": NO_DISK,
     "mdp/spark/demo/nearest.py nearest": OWN_JOB,

@@ -177,6 +177,10 @@ class Daemon:
     def stopping(self) -> bool:
         return self._stopped.is_set()
 
+    @property
+    def drain_s(self) -> float:
+        return self.settings.drain_s
+
     def on_reload(self, prepare: Callable[[], Callable[[], Sequence[str]]]) -> None:
         """Read a file again on SIGHUP.
 

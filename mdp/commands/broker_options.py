@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from core.daemon.command import CONNECT
-from core.daemon.exit_codes import BadConfig, DiskFailed
-from core.daemon.http import http_option, serve_page
+from core.daemon.exit_codes import BadConfig
+from core.daemon.http import http_option
 from core.daemon.option_fields import build, field_options, options
-from core.runtime import runtime
 from mdp.broker.broker import Broker
-from mdp.eventlog.files import EventLogOptions, EventLogWriter
-from mdp.observe.broker_metrics import BrokerMetrics
+from mdp.eventlog.files import EventLogOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable
 
 __all__ = ["broker_of", "lending_options", "observe_options"]
 
@@ -58,38 +55,11 @@ def broker_of(values: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
 
 
 def observe_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --http, --events and its limits; the function gets `observe`, which takes a broker and observes it within a block."""
+    """Add --http, --events and its limits; the function gets `http`, `events` and `event_log`."""
 
     @wraps(function)
-    def command(*args: Any, http: tuple[str, int] | None, events: str | None, **kwargs: Any) -> Any:
-        return function(*args, observe=partial(_observe, http, events, build(EventLogOptions, kwargs)), **kwargs)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, event_log=build(EventLogOptions, kwargs), **kwargs)
 
     events_option = click.option("--events", metavar="DIR", help="Directory for the event log of all requests (specs/events.md).")
     return options(http_option, events_option, field_options(EventLogOptions))(command)
-
-
-@asynccontextmanager
-async def _observe(
-    http: tuple[str, int] | None,
-    directory: str | None,  # of the event log
-    limits: EventLogOptions,
-    broker: Broker,  # not bound yet
-    more: Callable[[], Mapping[str, float | str | None]] = dict,  # further figures for the page
-) -> AsyncIterator[None]:
-    """Observe a broker; raises DiskFailed if the directory cannot be written, ExitError if the page cannot be served."""
-    if http is None and directory is None:
-        yield
-        return
-    async with AsyncExitStack() as stack:
-        log = None if directory is None else stack.enter_context(_event_log(directory, limits))
-        recorder = broker.watch(None if log is None else log.append)
-        metrics = BrokerMetrics(broker, recorder, runtime.current().monotonic, log, more)
-        await stack.enter_async_context(serve_page(http, metrics.page("mdp broker")))
-        yield
-
-
-def _event_log(directory: str, limits: EventLogOptions) -> EventLogWriter:
-    try:
-        return EventLogWriter(directory, limits)
-    except OSError as error:
-        raise DiskFailed(f"{error.filename or directory}: {error.strerror or error}") from None

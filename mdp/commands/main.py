@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,18 +14,17 @@ from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, Group, Lazy
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.http import http_option, serve_page
-from core.daemon.option_fields import field_options, given
+from core.daemon.option_fields import build, field_options, given
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon, settle_memory
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json, write_reply
 from core.errors import LocalProtocolError
 from core.processes.daemon import processes_options, run_processes
-from mdp.access.rules_file import load_rules, reloading
 from mdp.app.app import App
 from mdp.app.find import find_app
 from mdp.broker.limits import BrokerOptions
-from mdp.cluster.paired_broker import PairedBroker
 from mdp.commands.bench import Load, measure, measure_open, report
+from mdp.commands.broker_daemon import BrokerDaemonOptions, serve_broker
 from mdp.commands.broker_options import broker_of, lending_options, observe_options
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
 from mdp.commands.events import events, trace
@@ -40,19 +38,15 @@ from mdp.worker.handler import services_of
 from mdp.worker.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Sequence
     from types import ModuleType
 
     from core.daemon.http import NamedAddress
     from core.processes.daemon import Processes
     from core.security.credentials import Secured
-    from mdp.broker.broker import Broker
     from mdp.client.client import Client
 
 __all__ = ["main"]
-
-log = logging.getLogger(__name__)
 
 # Fields of `WorkerOptions` that the daemon's own options set, and those that only a program can set.
 NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", "version")
@@ -87,41 +81,14 @@ for verb in (services, workers, check, describe, stub, dlq, top, events, trace):
 @lending_options
 @security_options(listens=True, connects=True, required=False)
 @daemon_options
-def broker(
-    binds: tuple[str, ...],
-    rules: str | None,
-    observe: Callable[..., AbstractAsyncContextManager[None]],
-    security: Secured | None,
-    settings: DaemonSettings,
-    **limits: Any,
-) -> None:
+def broker(binds: tuple[str, ...], rules: str | None, settings: DaemonSettings, **values: Any) -> None:
     """Serve clients and workers of MDP/0.1, 0.2 and 0.3."""
-    new_pair = pair_of(limits)
-    new_broker = broker_of(limits, paired=new_pair is not None)
-    limits |= {"security": security, "rules": None if rules is None else load_rules(rules)}
-
-    async def body(daemon: Daemon) -> None:
-        async with AsyncExitStack() as stack:
-            pair = None if new_pair is None else await stack.enter_async_context(new_pair(security=security))
-            serving = new_broker(**limits) if pair is None else PairedBroker(pair, **limits)
-            # Entered first and left last: requests that the broker ends when it stops are events too.
-            await stack.enter_async_context(observe(serving) if pair is None else observe(serving, pair.status))
-            await stack.enter_async_context(serving)
-            for endpoint in binds:
-                serving.bind(endpoint)
-            if rules is not None:
-                daemon.on_reload(reloading(rules, serving))
-            daemon.ready("broker serves", endpoints=serving.endpoints, **({} if pair is None else {"guard": pair.guard}))
-            await daemon.until_stopped_or(serving.serve_forever() if pair is None else pair.serve_forever())
-            if not await serving.drain(settings.drain_s):
-                log.warning("drain time is over, requests are still open", extra=_gauges(serving))
-
+    new_pair = pair_of(values)
+    new_broker = broker_of(values, paired=new_pair is not None)
+    limits = build(BrokerOptions, values)
+    chosen = BrokerDaemonOptions(binds, limits, rules_file=rules, new_pair=new_pair, new_broker=new_broker, **values)
     with pair_errors():
-        run_daemon(body, settings)
-
-
-def _gauges(serving: Broker) -> dict[str, int]:
-    return {name: value for name, value in serving.stats.items() if name in ("queued", "running")}
+        run_daemon(partial(serve_broker, chosen), settings)
 
 
 @main.command()

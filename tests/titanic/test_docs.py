@@ -9,8 +9,8 @@ import pytest
 
 import titanic
 from tests.scenes.docs_page import Page
+from titanic.commands.daemons import durability
 from titanic.commands.main import main
-from titanic.commands.serve import _durability
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,10 +33,10 @@ def test_every_flag_on_the_page_is_one() -> None:
 
 
 def test_what_a_store_says_at_its_start_is_what_the_page_says() -> None:
-    assert "neither kill -9 nor a power failure loses anything" in _durability("always", False, None, "refuse")
-    assert "last 100 ms" in _durability(100, False, None, "refuse")
-    assert "had not written yet" in _durability("never", False, None, "refuse")
-    assert "loses everything" in _durability("always", True, None, "refuse")
-    assert "on the mirror" in _durability("always", False, "tcp://a:1", "refuse")
-    assert "on this disk only" in _durability("always", False, "tcp://a:1", "go-on")
+    assert "neither kill -9 nor a power failure loses anything" in durability("always", False, None, "refuse")
+    assert "last 100 ms" in durability(100, False, None, "refuse")
+    assert "had not written yet" in durability("never", False, None, "refuse")
+    assert "loses everything" in durability("always", True, None, "refuse")
+    assert "on the mirror" in durability("always", False, "tcp://a:1", "refuse")
+    assert "on this disk only" in durability("always", False, "tcp://a:1", "go-on")
     assert titanic.LogOptions().reserve_bytes > 0

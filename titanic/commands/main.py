@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from core.daemon.command import BIND, SECONDS, Group
-from core.daemon.http import http_option, serve_page
-from core.daemon.metrics import figures_page
+from core.daemon.http import http_option
 from core.daemon.option_fields import options
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_json, write_reply
 from mdp.commands.client_options import BROKER
 from titanic.commands.client_options import ask
+from titanic.commands.daemons import MirrorDaemonOptions, serve_mirror
 from titanic.commands.operator import disk_errors, operator
 from titanic.commands.serve import serve
 from titanic.errors import Pending
-from titanic.journal.disk import RealDisk
-from titanic.mirror.replica_server import Mirror
 
 if TYPE_CHECKING:
     from core.security.credentials import Secured
@@ -50,17 +49,9 @@ def mirror(
     endpoint: str, store: str, take_over: bool, security: Secured | None, http: tuple[str, int] | None, settings: DaemonSettings
 ) -> None:
     """Keep a second copy of the store of a titanic serve with --mirror."""
-
-    async def body(daemon: Daemon) -> None:
-        copy = Mirror(RealDisk(store), take_over=take_over, security=security)
-        page = figures_page("titanic mirror", "titanic_mirror", lambda: copy.figures, not_ready=copy.lacks)
-        async with copy, serve_page(http, page):
-            where = copy.bind(endpoint)
-            daemon.ready("titanic mirrors", endpoint=where, store=store, step=copy.replica.mark.step.value)
-            await daemon.until_stopped_or(copy.until_failed())
-
+    chosen = MirrorDaemonOptions(endpoint, store, take_over, security, http)
     with disk_errors():
-        run_daemon(body, settings)
+        run_daemon(partial(serve_mirror, chosen), settings)
 
 
 # ------------------------------------------------------------------------------------------------------------------- clients

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any
 
 import click
 
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, CONNECT, Command
-from core.daemon.http import http_option, serve_page
+from core.daemon.http import http_option
 from core.daemon.option_fields import build, field_options, options
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
+from core.daemon.run import DaemonSettings, daemon_options, run_daemon
 from core.daemon.security_flags import security_options
-from core.runtime import runtime
 from mdp.commands.client_options import BROKER
 from titanic.access.verbs import OWNERLESS
+from titanic.commands.daemons import StoreDaemonOptions, serve_store
 from titanic.commands.operator import disk_errors
-from titanic.journal.disk import HeldDisk, RealDisk
 from titanic.journal.group_commit import JournalOptions
-from titanic.journal.ownership import check_is_of_no_pair
 from titanic.journal.segment_log import LogOptions
 from titanic.mirror.replica_link import TIMEOUT_S
-from titanic.paired_store import PairedOptions, PairedTitanic, service_of
+from titanic.paired_store import PairedOptions
 from titanic.store.delivery_queue import DispatchOptions
 from titanic.store.index.limits import Limits
 from titanic.store.service import ServiceOptions
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bstar.pair import Pair
-    from titanic.store.store import Store
-
 __all__ = ["serve"]
-
-log = logging.getLogger("titanic")
-PROGRESS_S: Final = 5.0
-TWO_ALONE: Final = (
-    "without --bstar-witness: while the halves cannot reach each other, both may acknowledge requests alone; "
-    "when they are connected again, what the half with the lower ballot acknowledged alone is lost. Use a witness, or --mirror-away refuse"
-)
 
 
 class Fsync(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and older ones do
@@ -146,82 +130,6 @@ def serve(
         service=build(ServiceOptions, values, dispatch=build(DispatchOptions, values)),
     )
 
-    async def body(daemon: Daemon) -> None:
-        log.info(_durability(fsync, memory, mirror, mirror_away))
-        if new_pair is not None and fenced and paired.go_on:
-            log.warning(TWO_ALONE)
-        if new_pair is not None and store is not None:
-            await _serve_paired(daemon, new_pair, HeldDisk(store), paired, http, settings)
-        else:
-            await _serve_alone(daemon, RealDisk(store) if store is not None else None, paired, http, settings)
-
+    chosen = StoreDaemonOptions(store, paired, new_pair, fenced, http)
     with disk_errors(), pair_errors():
-        run_daemon(body, settings)
-
-
-async def _serve_alone(
-    daemon: Daemon, disk: RealDisk | None, options: PairedOptions, http: tuple[str, int] | None, settings: DaemonSettings
-) -> None:
-    if disk is not None:
-        check_is_of_no_pair(disk)
-    service = service_of(options, disk, progress=_Progress())
-    async with service, serve_page(http, service.page()):
-        stored = service.store
-        _say_problems(stored)
-        where = disk.directory if disk is not None else "memory"
-        status = {name: stored.status[name] for name in ("state", "requests", "segments", "problems")}
-        daemon.ready("titanic serves", store=where, fsync=options.journal.fsync, **status)
-        await daemon.until_stopped_or(service.until_failed())
-        await service.drain(settings.drain_s)
-
-
-async def _serve_paired(
-    daemon: Daemon,
-    new_pair: Callable[..., Pair],
-    disk: HeldDisk,
-    options: PairedOptions,
-    http: tuple[str, int] | None,
-    settings: DaemonSettings,
-) -> None:
-    async with AsyncExitStack() as stack:
-        pair = await stack.enter_async_context(new_pair(security=options.security))
-        titanic = PairedTitanic(pair, disk, options, progress=_Progress(), on_serving=_say_problems)
-        await stack.enter_async_context(titanic)
-        await stack.enter_async_context(serve_page(http, titanic.page()))
-        status = titanic.status()
-        daemon.ready("titanic is one of two", store=disk.directory, guard=pair.guard, holds=status["holds"], epoch=status["epoch"])
-        await daemon.until_stopped_or(titanic.serve_forever())
-        await titanic.drain(settings.drain_s)
-
-
-def _say_problems(stored: Store) -> None:
-    for problem in stored.problems:
-        click.echo(f"titanic: {problem}", err=True)
-
-
-def _durability(fsync: str | int, memory: bool, mirror: str | None, mirror_away: str) -> str:
-    """Return the meaning of 200 with these options, and what can be lost after it."""
-    if memory:
-        return "200 means: in memory; the end of this process loses everything"
-    if mirror is not None:
-        alone = "; while the mirror is away, on this disk only" if mirror_away == "go-on" else ""
-        return f"200 means: synced on this disk and on the mirror{alone}; the loss of either machine loses nothing else"
-    if fsync == "always":
-        return "200 means: synced; neither kill -9 nor a power failure loses anything"
-    if fsync == "never":
-        return "200 means: written; kill -9 loses nothing, a power failure what the system had not written yet"
-    return f"200 means: written; kill -9 loses nothing, a power failure what was accepted in the last {fsync} ms"
-
-
-class _Progress:
-    """Logs the progress of reading the store every few seconds; called in another thread."""
-
-    def __init__(self) -> None:
-        self._now = runtime.current().monotonic
-        self._said_s = self._now()
-
-    def __call__(self, done: int, most: int) -> None:
-        now = self._now()
-        if now - self._said_s >= PROGRESS_S:
-            self._said_s = now
-            log.info("reading the store", extra={"segments": done, "of": most})
+        run_daemon(partial(serve_store, chosen), settings)
