@@ -234,6 +234,7 @@ class Client(TypedCalls):
         done: Callable[[T, list[bytes] | None, RequestError | None], None],
         about: T,
         user: str | None = None,
+        key: str | bytes | None = None,
     ) -> None:
         """Send a request with the client's options and call a function at its end; cheaper than a future per request.
 
@@ -244,11 +245,13 @@ class Client(TypedCalls):
                 when the client is closed. It must not raise.
             about: passed to `done`.
             user: on whose behalf; the broker accepts it from clients whose rules have `pass_users`, and drops it from others.
+            key: idempotency key, as for `request`.
 
         Raises:
             Busy, TooLarge, NotSupported, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
         """
-        pending = PendingCallback(self._calls.get(service if user is None else (service, user)) or self._prepare(service, user), frames)
+        call = self._calls.get(service if user is None else (service, user)) or self._prepare(service, user)
+        pending = PendingCallback(call if key is None else call.with_key(key), frames)
         pending.caller, pending.context = done, about
         self._engine.submit(pending)
 

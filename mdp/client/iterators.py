@@ -37,6 +37,7 @@ class Outcome:
         error: why it failed, None when it did not.
         attempts: how many times it was sent.
         latency_s: seconds from its first sending, or from the wait for it, to its end.
+        replayed: the reply was there before it was asked for; only where that is known.
     """
 
     index: int
@@ -44,6 +45,7 @@ class Outcome:
     error: RequestError | None
     attempts: int
     latency_s: float
+    replayed: bool = False
 
 
 class PendingIterator(PendingRequest):

@@ -28,21 +28,24 @@ class House:
 
     Attributes:
         broker: endpoint.
+        gate: file that some tables of `count_table` wait for.
         processes: broker and worker.
     """
 
     def __init__(self, place: Path, environment: Mapping[str, str], *store_options: str) -> None:
         self.place = place
         self.store_options = store_options
-        self.environment = environment
+        self.gate = place / "gate"
+        self.environment = {**environment, "TITANIC_TEST_GATE": str(self.gate)}
         self.processes = ServiceProcesses(
-            "count", "tests.titanic.spark.services:count", workers=1, concurrency=256, environment=environment, logs=place
+            "count", "tests.titanic.spark.services:count", workers=1, concurrency=256, environment=self.environment, logs=place
         )
         self.broker = self.processes.broker
         self.store: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.processes.__enter__()
+        self.processes.offer("count_table", "tests.titanic.spark.services:count_table", "--concurrency", "64")
         self.start_store()
         return self
 

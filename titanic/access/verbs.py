@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from titanic.access.broker_permissions import Question, Verdict
 from titanic.errors import BadRequest
 from titanic.wire import tsp
-from titanic.wire.tsp import BAD, FAILED, OK, parse_request
+from titanic.wire.batch_frames import ASK, KEPT, NEW, parse_count
+from titanic.wire.tsp import BAD, FAILED, OK, PENDING, parse_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -173,6 +174,9 @@ class Access:
     def batch(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         """Serve `titanic.batch`: batches and their names belong to their user."""
         owner = self._owner(user)
+        if frames[0] == ASK:
+            self._ask(frames, owner, done)
+            return
         if not owner or frames[0] != b"stage" or len(frames) != 6:
             self._batch(frames, done, owner)
             return
@@ -182,6 +186,38 @@ class Access:
             self._batch(frames, done, owner)  # answers the reason; an invalid name is no question for the broker
             return
         self._if_callable(owner, service, done, partial(self._batch, frames, done, owner))
+
+    def _ask(self, frames: Sequence[bytes], owner: bytes, done: Done) -> None:
+        """Serve `[ask][ms][options…][service][body…]`: store a request with a key, and answer when it has ended."""
+        # Hot path: once per row or table of a Spark job.
+        try:
+            wait_ms = parse_count(frames[1], tsp.WAIT_MS_MAX) if len(frames) > 1 else 0
+            asked = parse_request(frames[2:], self._known)
+            if not asked.options.key:
+                raise BadRequest("ask needs a key: it is repeated until the request has ended")
+        except BadRequest as error:
+            self._store.counters["refused"] += 1
+            done([BAD, str(error).encode()])
+            return
+        stored = partial(self._wait_for, wait_ms / 1000, done)
+        submit = partial(self._store.submit, frames[2:], stored, lambda _: asked, owner)
+        if owner:
+            self._if_callable(owner, asked.service, done, submit)
+        else:
+            submit()
+
+    def _wait_for(self, timeout_s: float, done: Done, stored: list[bytes]) -> None:
+        """Answer for a stored request: `stored` is the reply of `titanic.request`."""
+        if stored[0] != OK:
+            done(stored)
+            return
+        entry = self._store.find(stored[1:])
+        if entry is None:
+            done([BAD, b"CLOSED: the store has forgotten the reply"])
+            return
+        # A request that was stored just now has no reply yet.
+        state = NEW if entry.reply is None else KEPT
+        self._store.wait(stored[1:], timeout_s, lambda reply: done([reply[0], state, *(stored[1:] if reply[0] == PENDING else reply[1:])]))
 
 
 def refusal(owner: bytes, service: bytes) -> str:

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource
 from titanic.spark.options import BadOption, Settings
 from titanic.spark.readers import HEAD, BatchReader, StreamReader
 from titanic.spark.store_client import ok_frames
+from titanic.spark.stored_window import StoredWindow
 from titanic.spark.writers import BatchWriter, StreamWriter
 from titanic.wire.tsp import BATCH
 
@@ -25,6 +26,9 @@ RAW = "reply array<binary>"
 
 class TitanicSource(DataSource):
     """`format("titanic")`; `titanic.spark.options` has the options."""
+
+    # How `dispatch(…, via="titanic")` sends requests.
+    route = StoredWindow
 
     @classmethod
     def name(cls) -> str:

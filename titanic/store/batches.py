@@ -11,6 +11,7 @@
     [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are closed
     [mark][service][after_ms][limit][wait_ms]      -> [200][end_ms]         time up to which replies can be read; `after` if there are none
     [ends][service][after_ms][end_ms][start][count]-> [200][total][uuids][keys]   requests answered in (after, end] of the store clock
+    [ask][ms][options…][service][body…]            -> see `titanic.access.verbs`  one request, stored and waited for
 
 There is no record kind for it: a staged chunk and a commit are stored as requests to internal services, which clients cannot call. A commit
 that was interrupted by a crash is found at the next start as a waiting request and is executed again; its rows have keys, so none is stored

@@ -399,7 +399,9 @@ class Service:
 
     def _send_frames(self, entry: Entry, body: list[bytes]) -> None:
         try:
-            self._client.ask(entry.service, body, self._asked, entry, user_of(entry))
+            # With a key the broker recognises a request that is sent again after a restart of the store, and it is not executed twice.
+            key = tsp.format_uuid(entry.uuid) if entry.key else None
+            self._client.ask(entry.service, body, self._asked, entry, user_of(entry), key)
         except mdp.RequestError as error:  # too large, now and later; or too many requests are waiting
             self._asked(entry, None, error)
 

@@ -19,6 +19,12 @@ NAME_BYTES_MAX: Final = 200  # a key of 255 bytes also holds the marks around it
 NO_REQUEST: Final = bytes(16)  # in place of a UUID: the row was refused, because its key was used for another request
 
 
+# First frame of a request that is stored and waited for, and the second of its reply: whether the answer was there before.
+ASK: Final = b"ask"
+NEW: Final = b"new"
+KEPT: Final = b"kept"
+
+
 class BadChunk(BadRequest):
     """Malformed or missing chunk."""
 

@@ -102,7 +102,7 @@ class TableRows:
 
     def _answered(self, taken: list[tuple[pa.RecordBatch, TableChunk, int]]) -> Answered:
         plan = self._plan
-        segments, attempts, latencies, pieces = [], [], [], []
+        segments, attempts, latencies, replayed, pieces = [], [], [], [], []
         octets = 0
         for piece, chunk, first_row in taken:
             for start, end, answer in chunk.spans():
@@ -113,6 +113,7 @@ class TableRows:
                 segments.append(segment)
                 attempts.append(pa.repeat(pa.scalar(answer.attempts, pa.int32()), rows))
                 latencies.append(pa.repeat(answer.latency_ms, rows))
+                replayed.append(pa.repeat(answer.replayed, rows))
                 octets += answer_bytes(answer)
                 if plan.counts is not None:
                     statuses = {found["values"]: found["counts"] for found in segment.status.value_counts().to_pylist()}
@@ -122,7 +123,7 @@ class TableRows:
         columns += [pa.concat_arrays([segment.columns[number] for segment in segments]) for number in range(len(plan.reply))]
         status = pa.concat_arrays([segment.status for segment in segments])
         columns += [status, pa.concat_arrays([segment.error for segment in segments])]
-        columns += [pa.concat_arrays(attempts), pa.concat_arrays(latencies)]
+        columns += [pa.concat_arrays(attempts), pa.concat_arrays(latencies), *([pa.concat_arrays(replayed)] if plan.replayed else [])]
         batch = pa.RecordBatch.from_arrays(columns, names=list(plan.output_names))
         rows = batch.num_rows
         answered = pc.sum(pc.equal(status, OK)).as_py() or 0

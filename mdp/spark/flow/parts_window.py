@@ -94,4 +94,4 @@ class PartsWindow:
         attempts = 1 if error is None else error.attempts
         # Workers of this package end a reply in parts with one empty frame.
         complete = [] if parts == [[b""]] else parts
-        return PartsOutcome(index, None, error, attempts, clock() - began, complete if error is None else None)
+        return PartsOutcome(index, None, error, attempts, clock() - began, parts=complete if error is None else None)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
     from mdp.spark.rows.accumulators import Counts
+    from mdp.spark.rows.exchange import OpenRequests
     from mdp.spark.rows.loop_bridge import Destination
     from mdp.spark.rows.options import Bounds
     from mdp.spark.rows.reply_columns import Decode
@@ -77,6 +78,8 @@ class Plan:
     request_names: tuple[str, ...] = ()  # names of the columns of `request` in tables; empty: as in `request`
     width: int | None = None  # columns of the job's frame, None for all; the following ones are for requests only
     ends_at: float | None = None  # the deadline, seconds of the epoch
+    route: OpenRequests | None = None  # way of the requests, None for the broker alone
+    replayed: bool = False  # the output has the column `_replayed`
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from mdp.spark.flow.routes import BROKER
 from mdp.spark.rows.options import Bounds
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["PREFIX", "session_bounds", "session_broker"]
+__all__ = ["PREFIX", "session_bounds", "session_broker", "session_via"]
 
 PREFIX = "spark.mdp."
 
@@ -24,6 +25,11 @@ def session_broker(spark: SparkSession) -> Sequence[str]:
     if not brokers:
         raise ValueError(f"no broker is given, neither as broker= nor as {PREFIX}broker")
     return brokers
+
+
+def session_via(spark: SparkSession) -> str:
+    """Return `spark.mdp.via`, "broker" if it is not set."""
+    return spark.conf.get(f"{PREFIX}via", None) or BROKER
 
 
 def session_bounds(spark: SparkSession, options: Mapping[str, Any]) -> Bounds:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from core.machine.backoff import backoff_s
 from core.runtime import supervision
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from mdp.client.client import Outcome
     from mdp.spark.flow.breaker import Breaker
 
-__all__ = ["NOT_YET", "ROW_BYTES", "TAKEN", "WINDOW_BYTES", "Chunk", "Exchange", "Flow", "RequestClient", "RequestSender", "answer_bytes"]
+__all__ = [
+    *("NOT_YET", "ROW_BYTES", "TAKEN", "WINDOW_BYTES", "Chunk", "Exchange", "Flow", "OpenRequests", "RequestClient", "RequestSender"),
+    "answer_bytes",
+]
 
 # A full broker refuses at once without executing: wait briefly, then twice as long each time. Twenty waits are about 15 s, the time a
 # broker takes to notice dead workers and to give their requests to others.
@@ -67,6 +70,10 @@ class RequestClient(StreamClient, Protocol):
     def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> RequestSender: ...
 
     def request(self, service: str, *frames: bytes, attempts: int) -> Awaitable[list[bytes]]: ...  # the reply's body frames
+
+
+# Opens the requests of a partition: (client, service, on_end).
+OpenRequests: TypeAlias = "Callable[[RequestClient, str, Callable[[], None]], RequestSender]"
 
 
 @dataclass(slots=True)
@@ -151,6 +158,7 @@ class Exchange:
         wait: wait for a service that has no worker at the moment.
         breaker: stops sending when no answers come; shared by the exchanges of a process.
         left_s: seconds until the job's deadline, None for none.
+        route: opens the requests, None for the broker alone.
     """
 
     def __init__(
@@ -164,6 +172,7 @@ class Exchange:
         wait: bool = False,
         breaker: Breaker | None = None,
         left_s: float | None = None,
+        route: OpenRequests | None = None,
     ) -> None:
         self.flow = Flow()
         self.client = client
@@ -171,8 +180,13 @@ class Exchange:
         self._refill_at = window - max(1, window // _REFILL)
         self._window_bytes = window_bytes
         self._more = asyncio.Event()
-        make = PartsWindow(client, service, self._more.set, wait=wait) if parts else client.open_window(service, self._more.set, wait=wait)
-        self._requests: RequestSender = make
+        self._requests: RequestSender
+        if route is not None:
+            self._requests = route(client, service, self._more.set)
+        elif parts:
+            self._requests = PartsWindow(client, service, self._more.set, wait=wait)
+        else:
+            self._requests = client.open_window(service, self._more.set, wait=wait)
         self._fed: list[Chunk] = []  # not finished
         self._unsent: deque[tuple[Chunk, int]] = deque()  # with the number of the row
         self._in_flight: dict[int, tuple[Chunk, int, int]] = {}  # by index: chunk, number of the row, bytes counted for it
@@ -304,7 +318,7 @@ class Exchange:
             self._breaker.ended(error, self._clock())
         if error is None:
             parts = outcome.parts if isinstance(outcome, PartsOutcome) else None
-            answer = Answer(outcome.reply, OK, None, outcome.attempts, outcome.latency_s * 1000, parts)
+            answer = Answer(outcome.reply, OK, None, outcome.attempts, outcome.latency_s * 1000, parts, outcome.replayed)
             self._refusals = 0
         elif isinstance(error, Busy) and self._refusals < _BUSY_WAITS_MAX:
             self._refused.append((chunk, number))
@@ -313,7 +327,7 @@ class Exchange:
             self._unsent.extendleft((chunk, piece) for piece in reversed(smaller))
             return
         else:
-            answer = Answer(None, error.code, str(error), outcome.attempts, outcome.latency_s * 1000)
+            answer = Answer(None, error.code, str(error), outcome.attempts, outcome.latency_s * 1000, None, outcome.replayed)
         size = self._settle(chunk, number, answer)
         if error is None:
             self._reply_bytes = size if self._reply_bytes is None else self._reply_bytes + (size - self._reply_bytes) / _REFILL

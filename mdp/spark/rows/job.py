@@ -11,17 +11,18 @@ from __future__ import annotations
 import time
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from pyspark.sql import Column
-from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
 from mdp.client.client import Client
 from mdp.spark.dispatch_choices import ON_ERROR
 from mdp.spark.flow.columns import project
 from mdp.spark.flow.materialized import materialized
 from mdp.spark.flow.plan import Plan
-from mdp.spark.flow.session_options import session_bounds, session_broker
+from mdp.spark.flow.routes import route_of
+from mdp.spark.flow.session_options import session_bounds, session_broker, session_via
 from mdp.spark.rows.loop_bridge import Destination
 from mdp.spark.rows.partition import UNNAMED, answer_partition
 from mdp.spark.rows.reply_columns import RAW_REPLY, arrow_type, decoder
@@ -32,10 +33,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row
 
+    from mdp.spark.flow.routes import Route
     from mdp.spark.rows.accumulators import Counts
     from mdp.spark.rows.curve_files import CurveFiles
+    from mdp.spark.rows.exchange import OpenRequests
     from mdp.spark.rows.options import Bounds, DispatchOptions
     from mdp.spark.rows.reply_columns import Decode
+
+    # Columns that become body frames, or a function that makes them.
+    Asked: TypeAlias = "str | Column | Sequence[str | Column] | Callable[[Row], Sequence[bytes]] | None"
 
 __all__ = ["CLASH_PREFIX", "OUTCOME", "dispatch"]
 
@@ -50,6 +56,8 @@ OUTCOME = StructType(
 )
 # After those, for replies in parts: the number of the row in its reply, from 0.
 PART = StructField("_part", IntegerType())
+# Last, with `replayed`: the reply was there before this task asked for it.
+REPLAYED = StructField("_replayed", BooleanType())
 # Prefix of a reply's column if the frame has a column of that name.
 CLASH_PREFIX = "reply_"
 
@@ -70,6 +78,8 @@ def dispatch(
     curve: CurveFiles | None = None,
     client_options: Mapping[str, Any] | None = None,
     materialize: str | None = None,
+    via: str | Route | None = None,
+    replayed: bool = False,
     **options: Unpack[DispatchOptions],
 ) -> DataFrame:
     """Send each row to a service and return the rows with the replies.
@@ -90,53 +100,74 @@ def dispatch(
         curve: files with CURVE keys, on the executors.
         client_options: further keyword arguments of `mdp.Client`.
         materialize: ask once, now or at the first action: a path where the rows are written as Parquet and read again, or "cache".
+        via: "titanic" to store each request first; None for `spark.mdp.via` of the session, else "broker", which remembers some replies.
+        replayed: add a column `_replayed`: whether the reply was there before this task asked for it.
         options: see `Bounds`: `window`, `timeout`, `batch`, …; what is not given is read from `spark.mdp.window`, … of the session.
 
     Returns:
         The columns of `df`, those of the reply (with `reply_` before a name `df` has too), `_status` (`OK` or the code of the error),
-        `_error`, `_attempts`, `_latency_ms`; rows in the order they had in their partitions, if `ordered`.
+        `_error`, `_attempts`, `_latency_ms`, `_part` with `parts`, `_replayed`; rows in the order of their partitions, if `ordered`.
 
     Raises:
         ValueError, TypeError, core.InvalidEndpoint: an argument is out of range or unknown, or a column is missing or exists already.
     """
-    bounds = session_bounds(df.sparkSession, options)
-    _check(on_error, bounds, schema, decode, request, parts)
+    bounds = _checked(session_bounds(df.sparkSession, options), on_error, schema, decode, request, parts)
     reply = RAW_REPLY if schema is None else _struct(schema)
-    to = _destination(session_broker(df.sparkSession) if broker is None else broker, service, bounds, client_options, curve)
-    output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
-    projection = project(df, _columns_of(df, request), key)
-    plan = Plan(
-        to=to,
+    output = _output_schema(df, reply, [*OUTCOME.fields, *([PART] if parts else []), *([REPLAYED] if replayed else [])])
+    frame, plan = _plan(
+        df,
+        request,
+        key,
+        bounds,
+        to=_destination(session_broker(df.sparkSession) if broker is None else broker, service, bounds, client_options, curve),
         service=service,
-        request=projection.request if request is None or isinstance(request, Column) or not callable(request) else request,
         reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
         output_names=tuple(output.names),
         decode=decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode,
-        key=projection.key,
         job=job or UNNAMED + uuid.uuid4().hex,
-        bounds=bounds,
-        ends_at=None if bounds.deadline is None else time.time() + bounds.deadline,
         on_error=on_error,
         counts=counts,
         parts=parts,
+        route=_route(session_via(df.sparkSession) if via is None else via, bounds, parts),
+        replayed=replayed,
+    )
+    return materialized(frame.mapInArrow(partial(answer_partition, plan), output), materialize)
+
+
+def _plan(df: DataFrame, request: Asked, key: str | Column | None, bounds: Bounds, **fields: Any) -> tuple[DataFrame, Plan]:
+    """Return the frame with the columns that requests need, and the job."""
+    projection = project(df, _columns_of(df, request), key)
+    plan = Plan(
+        request=projection.request if request is None or isinstance(request, Column) or not callable(request) else request,
+        key=projection.key,
+        bounds=bounds,
+        ends_at=None if bounds.deadline is None else time.time() + bounds.deadline,
         request_names=projection.names,
         width=len(df.columns),
+        **fields,
     )
-    return materialized(projection.df.mapInArrow(partial(answer_partition, plan), output), materialize)
+    return projection.df, plan
 
 
-def _check(on_error: str, bounds: Bounds, schema: object, decode: object, request: object, parts: bool) -> None:
+def _route(via: str | Route, bounds: Bounds, parts: bool) -> OpenRequests | None:
+    """Return the function that opens requests, None for the broker alone."""
+    route = route_of(via)
+    if route is not None and parts:
+        raise ValueError("replies in parts are not stored: leave out parts or via")
+    return None if route is None else partial(route, timeout_s=float(bounds.timeout), attempts=bounds.attempts)
+
+
+def _checked(bounds: Bounds, on_error: str, schema: object, decode: object, request: object, parts: bool) -> Bounds:
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
     if bounds.batch and schema is None:
         raise ValueError("batch needs a schema: the columns of the replies")
     if bounds.batch and (decode is not None or parts or callable(request)):
         raise ValueError("batch sends columns and takes columns: request names columns, decode and parts are left out")
+    return bounds
 
 
-def _columns_of(
-    df: DataFrame, request: str | Column | Sequence[str | Column] | Callable[[Row], Sequence[bytes]] | None
-) -> Sequence[str | Column]:
+def _columns_of(df: DataFrame, request: Asked) -> Sequence[str | Column]:
     """Return the columns a request names, none for a function."""
     if request is None:
         return df.columns

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mdp.spark.rows.curve_files import CurveFiles
-    from mdp.spark.rows.exchange import Chunk, RequestClient
+    from mdp.spark.rows.exchange import Chunk, OpenRequests, RequestClient
 
 __all__ = ["Bridge", "Destination", "Passage", "process_bridge"]
 
@@ -173,9 +173,11 @@ class Bridge:
         parts: bool = False,
         wait: bool = False,
         left_s: float | None = None,
+        route: OpenRequests | None = None,
     ) -> Iterator[Passage]:
         """Open an exchange for one partition; leaving the block gives up rows without an answer. Other arguments as for `Exchange`."""
-        exchange = self._run(self._open(to, service, window, window_bytes=window_bytes, parts=parts, wait=wait, left_s=left_s))
+        opening = self._open(to, service, window, window_bytes=window_bytes, parts=parts, wait=wait, left_s=left_s, route=route)
+        exchange = self._run(opening)
         try:
             yield Passage(self._loop, exchange)
         finally:

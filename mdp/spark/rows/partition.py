@@ -56,7 +56,14 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     failures = FailureLimit(plan, partition)
     to = plan.to.rotated(partition) if bounds.brokers == "hash" else plan.to
     with process_bridge().exchange(
-        to, plan.service, bounds.requests, window_bytes=bounds.window_bytes, parts=plan.parts, wait=bounds.wait, left_s=left_s
+        to,
+        plan.service,
+        bounds.requests,
+        window_bytes=bounds.window_bytes,
+        parts=plan.parts,
+        wait=bounds.wait,
+        left_s=left_s,
+        route=plan.route,
     ) as passage:
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)
@@ -203,7 +210,9 @@ def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], p
     piece = held.piece
     if rows != list(range(piece.num_rows)):
         piece = piece.take(pa.array(rows, pa.int64()))
-    more = () if numbers is None else (pa.array(numbers, pa.int32()),)
+    more = [] if numbers is None else [pa.array(numbers, pa.int32())]
+    if plan.replayed:
+        more.append(pa.array([answer.replayed for answer in answers], pa.bool_()))
     batch = pa.RecordBatch.from_arrays([*piece.columns[: plan.width], *columns, *_outcome(answers), *more], names=list(plan.output_names))
     if failed and plan.on_error == "drop":
         batch = batch.filter(pa.array([answer.status == OK for answer in answers]))

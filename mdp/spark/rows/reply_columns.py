@@ -60,6 +60,7 @@ class Answer:
     attempts: int  # number of times the request was sent
     latency_ms: float  # from the first attempt to the end
     parts: list[list[bytes]] | None = None  # the frames `[body…]` of each part, if replies come in parts; `reply` is None then
+    replayed: bool = False  # the reply was there before this task asked for it
 
 
 def arrow_type(kind: types.DataType) -> pa.DataType:

@@ -335,3 +335,40 @@ async def test_a_broker_that_tells_no_users_is_nothing_to_warn_of(caplog: pytest
     async with titanic.Service(NO_LISTENER, titanic.Store(None, None)) as service:
         await eventually(lambda: service._permissions.failed)
         assert "what users may do" not in caplog.text
+
+
+def asked(body: bytes, key: str = "", service: bytes = b"echo", ms: bytes = b"20000") -> tuple[bytes, ...]:
+    return (b"ask", ms, *tsp.encode_options(tsp.Options(key.encode())), service, body)
+
+
+async def test_what_is_asked_for_is_stored_once_and_answered_when_it_has_ended(scene: Scene) -> None:
+    assert await scene.ask("ann", tsp.BATCH, *asked(b"one", "k")) == [b"200", b"new", b"one"]
+    assert await scene.ask("ann", tsp.BATCH, *asked(b"one", "k")) == [b"200", b"kept", b"one"]
+    status, state, uuid = await scene.ask("ann", tsp.BATCH, *asked(b"two", "k2", b"own-absent", b"1"))
+    assert (status, state) == (b"300", b"new")
+    assert await scene.ask("ann", tsp.REPLY, uuid) == [b"300"]
+    assert scene.executed == [b"echo"]
+    # A key is its user's own, and what was closed is not executed again.
+    assert await scene.ask("bob", tsp.BATCH, *asked(b"one", "k")) == [b"200", b"new", b"one"]
+    for row in await scene.rows("root"):
+        await scene.ask("root", tsp.CLOSE, row["uuid"].encode())
+    assert (await scene.ask("ann", tsp.BATCH, *asked(b"one", "k")))[0] == b"400"
+    assert scene.executed == [b"echo"] * 2
+
+
+async def test_what_cannot_be_asked_for_is_refused_with_a_reason_and_not_stored(scene: Scene) -> None:
+    refused = [
+        (asked(b"x", "k", b"secret"), b"FORBIDDEN: ann may not call secret"),
+        (asked(b"x"), b"ask needs a key"),
+        (asked(b"x", "k", ms=b"soon"), b"number"),
+        (asked(b"x", "k", b"titanic.batch"), b"are not stored"),
+        ((b"ask", b"1"), b"a request is a service"),
+        ((b"ask",), b"a request is a service"),
+        ((b"ask", b"1", tsp.OPTIONS_MARK, b"\xc1", b"echo", b"x"), b"msgpack"),
+    ]
+    for frames, reason in refused:
+        reply = await scene.ask("ann", tsp.BATCH, *frames)
+        assert (reply[0], reason in reply[1]) == (b"400", True), reply
+    assert await scene.ask("ann", tsp.BATCH, *asked(b"x", "k")) == [b"200", b"new", b"x"]
+    assert (await scene.ask("ann", tsp.BATCH, *asked(b"y", "k")))[0] == b"400"
+    assert len(await scene.rows("root")) == 1

@@ -1,15 +1,22 @@
-"""The service of these tests."""
+"""The services of these tests."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgpack
+import pyarrow as pa
+
+import mdp
 
 if TYPE_CHECKING:
     from mdp import Request
 
+# Names the file that some tables wait for.
+GATE = "TITANIC_TEST_GATE"
 _executed: Counter[str] = Counter()
 
 
@@ -20,3 +27,23 @@ async def count(request: Request) -> bytes:
         return bytes(msgpack.packb({name: times for name, times in _executed.items() if name.startswith(text[1:])}))
     _executed[text] += 1
     return bytes(msgpack.packb({"text": text, "size": len(text)}))
+
+
+_executed_rows: Counter[str] = Counter()
+
+
+@mdp.service("count_table", batch="arrow")
+async def count_table(table: pa.Table) -> pa.Table:
+    """Answer each text with its size, `?text` with how often it was executed.
+
+    A table with a text that ends in 199 waits for the gate, and says so.
+    """
+    asked = table["x"].to_pylist()
+    if asked[0].startswith("?"):
+        return pa.table({"times": [_executed_rows[text[1:]] for text in asked]})
+    _executed_rows.update(asked)
+    if any(text.endswith("199") for text in asked):
+        open(os.environ[GATE] + ".waiting", "w").close()
+        while not os.path.exists(os.environ[GATE]):
+            await asyncio.sleep(0.02)
+    return pa.table({"size": pa.array([len(text) for text in asked], pa.int32())})

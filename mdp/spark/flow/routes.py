@@ -1,0 +1,45 @@
+"""Ways of a request to its service: through the broker alone, or through a store that another package installs."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Protocol
+
+from mdp.spark.sources import GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mdp.spark.rows.exchange import RequestClient, RequestSender
+
+__all__ = ["BROKER", "Route", "route_of"]
+
+# The usual way, without a store.
+BROKER = "broker"
+
+
+class Route(Protocol):
+    """Function that opens the requests of one partition; it is sent to the executors, so it is one of a module."""
+
+    def __call__(
+        self, client: RequestClient, service: str, on_end: Callable[[], None], *, timeout_s: float, attempts: int
+    ) -> RequestSender: ...
+
+
+def route_of(via: str | Route) -> Route | None:
+    """Return the route of a name, None for the broker alone.
+
+    A store is found by the name of its data source, whose attribute `route` it is.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if not isinstance(via, str):
+        return via
+    if via == BROKER:
+        return None
+    found = [entry.load() for entry in entry_points(group=GROUP, name=via)]
+    route: Route | None = getattr(found[0], "route", None) if found else None
+    if route is None:
+        raise ValueError(f"via is {BROKER!r} or the name of an installed store such as 'titanic', not {via!r}")
+    return route
