@@ -19,7 +19,10 @@ BROKER = "broker"
 
 
 class Route(Protocol):
-    """Function that opens the requests of one partition; it is sent to the executors, so it is one of a module."""
+    """Function that opens the requests of one partition.
+
+    It is sent to the executors, so it is found by its name in a module.
+    """
 
     def __call__(
         self, client: RequestClient, service: str, on_end: Callable[[], None], *, timeout_s: float, attempts: int
