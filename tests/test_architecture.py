@@ -131,6 +131,8 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "core/sockets/waiters.py wait_for call_at",
         "core/sockets/futures.py expire add_done_callback",
         "core/sockets/futures.py expire call_later",
+        "mdp/testing/virtual_time.py run_in_executor add_done_callback",
+        "mdp/testing/virtual_time.py run_in_executor run_in_executor",
         "mdp/worker/runners.py _start_runner add_done_callback",
         "mdp/worker/runners.py _start_runner create_task",
         "mdp/client/middleware.py map add_done_callback",

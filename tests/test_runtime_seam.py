@@ -41,6 +41,7 @@ TICKETS = "a file of a client that survives its restarts; a program opens it, no
 COMMAND = "a command that runs once and prints, or a picture for an operator: outside of every daemon"
 KEYS = "files of keys, settings and pages are read when a daemon starts, and again when an operator says so"
 SYNCHRONOUS = "a thread for synchronous programs, which wait for the system's threads"
+VIRTUAL = "the runtime of tests in virtual time, which takes the system's place"
 SYSTEM = "asks the system about one of its own sockets, descriptors, processes or signals"
 # Folders that run in processes that Spark starts, with Spark's own threads and files.
 SPARK = "/spark/"
@@ -70,6 +71,10 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/security/key_files.py open",
         "core/security/key_files.py os.fstat",
         "core/security/key_files.py os.stat",
+    ),
+    VIRTUAL: (
+        "mdp/testing/virtual_time.py queue.SimpleQueue",
+        "mdp/testing/virtual_time.py random.Random",
     ),
     SYNCHRONOUS: (
         "core/blocking/shared_loop.py threading.RLock",

@@ -457,6 +457,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),
     "child process": "tests/core/processes/test_children.py",
+    "mdp testing delay": "tests/mdp/testing/test_local_broker.py",
     "mdp spark interrupt": "tests/mdp/spark/rows/test_interrupting.py",
     "titanic dispatch retry": "tests/titanic/spark/test_stored_window.py",
     **dict.fromkeys(("titanic commit", "titanic retry", "titanic stage expiry"), "tests/titanic/test_injected_faults.py"),

@@ -102,11 +102,12 @@ class App:
         self._middleware.append(function)
         return function
 
-    def workers(self, broker: str | Sequence[str], **options: Any) -> list[Worker]:
+    def workers(self, broker: str | Sequence[str], *, make: Callable[..., Worker] = Worker, **options: Any) -> list[Worker]:
         """Return a worker for each service, not entered yet. `serve` enters them within the lifespan.
 
         Args:
             broker: endpoint, or several in order of preference.
+            make: a subclass of `mdp.Worker`.
             options: keyword arguments of `mdp.Worker`; they override those of the services.
 
         Raises:
@@ -115,7 +116,7 @@ class App:
         """
         if not self._handlers:
             raise ValueError("the app has no services")
-        return [Worker(broker, handler, middleware=self._middleware, **options) for handler in self._handlers.values()]
+        return [make(broker, handler, middleware=self._middleware, **options) for handler in self._handlers.values()]
 
     @asynccontextmanager
     async def resources(self) -> AsyncIterator[Any]:

@@ -78,6 +78,7 @@ class WorkerRegistration:
         self._ticker = supervision.current().timer("mdp worker clock", self._tick)
         self._timer_at = inf
         self._closed = False
+        self._silent = False
         self._reconnector = Reconnector(
             session.search,
             context,
@@ -103,6 +104,9 @@ class WorkerRegistration:
         session, connection = self.session, self._connection
         if not session.outgoing or connection is None:
             return None
+        if self._silent:
+            session.outgoing.clear()
+            return None
         if os.getpid() != self._pid:
             self._leave_fork()
         return connection.send(session.take_outgoing(self._clock()))
@@ -120,6 +124,14 @@ class WorkerRegistration:
         self.session.close()
         self._reconnector.run_actions()
         self._after()
+
+    def vanish(self, *, silent: bool) -> None:
+        """End without a word to the broker; `silent`: it does not see the connection end either."""
+        self._closed = self._silent = True
+        self._ticker.cancel()
+        if not silent:
+            self.session.close()
+            self._reconnector.run_actions()
 
     async def wait_closed(self) -> None:
         """Wait for the end of the connection."""
@@ -141,7 +153,7 @@ class WorkerRegistration:
 
     def _close_connections(self) -> list[Connection]:
         # A last DISCONNECT is sent before closing; nothing is sent after a DISCONNECT of the broker (MDP-17).
-        has_last_messages = bool(self.session.outgoing)
+        has_last_messages = bool(self.session.outgoing) and not self._silent
         self.flush()
         connection, self._connection = self._connection, None
         if connection is None:
@@ -164,6 +176,8 @@ class WorkerRegistration:
 
     def _received(self, batch: list[Message]) -> None:
         # Hot path: once per batch.
+        if self._silent:
+            return
         new = self.session.receive(batch, self._clock())
         if new:
             self._on_requests(new)
@@ -174,6 +188,8 @@ class WorkerRegistration:
         self.flush()
 
     def _lost(self) -> None:
+        if self._silent:
+            return
         log.warning("%s: connection to %s lost", self.session.service.decode(), self.session.search.endpoint)
         self.session.lost(self._clock())
         self._reconnector.lost()

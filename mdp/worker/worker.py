@@ -272,6 +272,17 @@ class Worker:
             self._drained = True
         return runners.idle
 
+    async def abort(self, *, silent: bool = False) -> None:
+        """End as a process does that is killed: handlers are cancelled, and the broker gets no message. For tests.
+
+        Args:
+            silent: as a machine without power: the broker does not see the connection end either.
+        """
+        for registration in self._registrations:
+            registration.vanish(silent=silent)
+        if self._runners is not None:
+            await self._runners.close()
+
     async def __aenter__(self) -> Self:
         if self._loop is not None:
             raise RuntimeError("a worker serves once; make another one")
