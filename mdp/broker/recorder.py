@@ -27,6 +27,10 @@ STEPS = 4
 BOUNDS_S = tuple(1e-5 * 2 ** (step / STEPS) for step in range(31 * STEPS - 1))
 # Recent errors shown to people; older ones are in the log.
 ERRORS_MAX = 50
+# Codes of errors that are counted each; handlers choose their own codes, and those beyond count as OTHER.
+CODES_MAX = 100
+# Characters of a reason that are kept.
+_REASON_CHARS_MAX = 300
 # A `traceparent` of W3C Trace Context has 55.
 _TRACEPARENT_CHARS_MAX = 64
 _KIND_OF = {"DEADLINE_EXCEEDED": EXPIRED, "TIMEOUT": EXPIRED, "CANCELLED": CANCELLED, "CLIENT_GONE": CANCELLED}
@@ -79,6 +83,11 @@ class Latency:
         return None
 
 
+def _reason(text: str) -> str:
+    """Return a text, which may be a peer's, as one line for people."""
+    return "".join(char if char.isprintable() else " " for char in text[:_REASON_CHARS_MAX])
+
+
 class RecentError(NamedTuple):
     """A request that failed or was refused: when (monotonic seconds), of which service, with which code."""
 
@@ -99,6 +108,7 @@ class Recorder:
         now: monotonic seconds, set by the shell before each call of the machine.
         latencies: from acceptance to answer, by service.
         errors: the most recent ones.
+        failed: how many requests ended without a reply, by code.
         asked: service and encoded bytes of the request being checked.
     """
 
@@ -106,6 +116,7 @@ class Recorder:
         self.now = 0.0
         self.latencies: dict[bytes, Latency] = {}
         self.errors: deque[RecentError] = deque(maxlen=ERRORS_MAX)
+        self.failed: dict[str, int] = {}
         self.current_request: tuple[bytes, int] = (b"", 0)
         self._on_block = on_block
 
@@ -148,7 +159,7 @@ class Recorder:
             )
         )
 
-    def ended(self, request: Request, code: str, size: int = 0) -> None:
+    def ended(self, request: Request, code: str, size: int = 0, text: str = "") -> None:
         """Record an end outside the hot path, before the request's record is cleared; an empty code means an answer."""
         if request.client is None:
             return
@@ -160,7 +171,7 @@ class Recorder:
             latency.add(self.now - request.opened)
         kind = ANSWERED if not code else _KIND_OF.get(code, FAILED)
         if code:
-            self._note(kind, name, code, "")
+            self._note(kind, name, code, text)
         self._emit(kind, request, b"" if worker is None or not request.given else worker.peer, code, size)
 
     def redelivered(self, request: Request, worker: bytes, why: str) -> None:
@@ -194,7 +205,10 @@ class Recorder:
             self.latencies.pop(name, None)
 
     def _note(self, kind: int, service: bytes, code: str, text: str) -> None:
-        self.errors.append(RecentError(self.now, kind, printable(service), code, text))
+        self.errors.append(RecentError(self.now, kind, printable(service), code, _reason(text)))
+        if kind != WORKER_LOST:
+            counted = code if code in self.failed or len(self.failed) < CODES_MAX else "OTHER"
+            self.failed[counted] = self.failed.get(counted, 0) + 1
 
     def _emit(self, kind: int, request: Request, worker: bytes, code: str, size: int) -> None:
         if self._on_block is None:

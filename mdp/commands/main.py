@@ -35,7 +35,7 @@ from mdp.observe.worker_metrics import worker_page
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
 from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler
 from mdp.worker.handler import services_of
-from mdp.worker.worker import Worker, WorkerOptions
+from mdp.worker.worker import LOG_PAYLOADS, Worker, WorkerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,12 @@ def broker(binds: tuple[str, ...], rules: str | None, settings: DaemonSettings, 
 @click.option("--service", help="Name of the service; with --app it is the handler's own.")
 @click.option("--handler", metavar="NAME", help=f"{', '.join(BUILT_IN)}, or package.module:function.")
 @click.option("--app", metavar="MODULE[:APP]", help="Serve an mdp.App, or every handler of a module that is decorated with mdp.service.")
-@field_options(WorkerOptions, skip=NOT_ON_THE_COMMAND_LINE, zero=("blocked_s",), choices={"dialect": ["auto", "0.1", "0.2", "0.3"]})
+@field_options(
+    WorkerOptions,
+    skip=NOT_ON_THE_COMMAND_LINE,
+    zero=("blocked_s",),
+    choices={"dialect": ["auto", "0.1", "0.2", "0.3"], "log_payloads": [*LOG_PAYLOADS]},
+)
 @security_options(connects=True)
 @http_option
 @processes_options

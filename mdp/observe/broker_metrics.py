@@ -137,6 +137,9 @@ class BrokerMetrics:
             for name, value in self.broker.counters.items()
             if name.startswith("socket_")
         ]
+        failed = Family("mdp_requests_failed", "counter", "Requests that ended without a reply, by code of the error.", ("code",))
+        failed.samples += [((code,), count) for code, count in self.recorder.failed.items()]
+        found.append(failed)
         if self.log is not None:
             found.append(single("mdp_events_written", "counter", "Events written to the event log.", self.log.written))
             found.append(single("mdp_events_dropped", "counter", "Events dropped by the event log.", self.log.dropped))

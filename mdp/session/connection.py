@@ -37,6 +37,7 @@ PROBE_S = 1.0
 SILENCES_MAX = 8
 
 SILENT = "it accepted the connection and does not answer"
+NO_GREETING = "it accepted the connection and has not begun to speak ZMTP"
 PASSIVE = "it is the passive broker of its pair"
 
 _TROUBLES = (
@@ -68,6 +69,7 @@ class Connection:
         # No high-water marks: messages in flight are limited by the client's window and the worker's credit.
         self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **options})
         self._socket.on_event(self._note_trouble, _TROUBLES)
+        self._socket.on_event(self._note_connected, core.EVENT_CONNECTED)
         self._socket.set_receiver(on_batch, on_peer=self._peer_changed)
         self._socket.connect(endpoint)
 
@@ -101,6 +103,9 @@ class Connection:
             self._on_joined()
         else:
             self._on_lost()
+
+    def _note_connected(self, event: core.MonitorEvent) -> None:
+        self.trouble = self.trouble or NO_GREETING
 
     def _note_trouble(self, event: core.MonitorEvent) -> None:
         if event.reason:

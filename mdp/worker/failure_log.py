@@ -2,8 +2,8 @@
 
 An unexpected exception is a fault of the handler: it is logged as ERROR with message and traceback, at most `LINES_MAX` times in
 `INTERVAL_S` seconds; the client gets its type and an id that leads to the log entry. A `HandlerError` is raised on purpose, because of the
-caller's request: it is logged as INFO with code and text, which the client gets too. Payloads are never logged, except where the author
-puts them into an error's message.
+caller's request: it is logged as INFO with code and text, which the client gets too. Payloads are logged only if the worker is told so
+(`log_payloads`), or where the author puts them into an error's message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mdp.wire.size_limits import TOO_LARGE
 from mdp.worker.handler import BadReply, ReplyTooLarge, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mdp.request import Request
 
@@ -33,6 +33,8 @@ INTERVAL_S: Final = 10.0
 LINES_MAX: Final = 20
 # Characters of a deliberate text that are sent to the client, and of any text in the log.
 _TEXT_CHARS_MAX: Final = 1000
+# Bytes of a request's body in the log, if payloads are logged.
+PAYLOAD_BYTES_MAX: Final = 1000
 
 
 class Failure(NamedTuple):
@@ -49,10 +51,12 @@ class FailureLog:
     Args:
         handler: named in the log.
         clock: reads monotonic seconds; by default the runtime's.
+        payloads: log the beginning of the body of each request that is logged here.
     """
 
-    def __init__(self, handler: Callable[..., Any], clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, handler: Callable[..., Any], clock: Callable[[], float] | None = None, *, payloads: bool = False) -> None:
         self._name = name_of(handler)
+        self._payloads = payloads
         self._clock = clock if clock is not None else runtime.current().monotonic
         self._rate = LogRate(INTERVAL_S, LINES_MAX, LINES_MAX)
 
@@ -66,7 +70,7 @@ class FailureLog:
             own = not error.service or not (error.text or error.after_s)
             text = str(error.text or (error.service if own else ""))[:_TEXT_CHARS_MAX]
             if code != BAD_RESULT and own:
-                return self._refused(request.service, code, text or type(error).__name__)
+                return self._refused(request, code, text or type(error).__name__)
         if isinstance(error, ReplyTooLarge):
             code, text = TOO_LARGE, str(error)
         id = runtime.current().random_bytes(4).hex()
@@ -80,16 +84,30 @@ class FailureLog:
             except Exception as odd:  # as at the end of a traceback
                 says, trace = f"a message that cannot be read: {type(odd).__name__}", None
             template = "%s: handler %s failed with %s: %s, id %s"
-            log.error(template, request.service, self._name, name, says, id, exc_info=trace, extra=_fields(left_out))
+            log.error(template, request.service, self._name, name, says, id, exc_info=trace, extra=self._fields(request, left_out))
         return Failure(code, text or f"{name}, id {id}", deliberate=False)
 
-    def _refused(self, service: str, code: str, text: str) -> Failure:
+    def _refused(self, request: Request, code: str, text: str) -> Failure:
         """Log a `HandlerError`, which is no fault of the worker."""
         if log.isEnabledFor(logging.INFO) and (left_out := self._rate.admit(None, self._clock())) is not None:
             template = "%s: arguments of a caller do not fit %s: %s: %s" if code == BAD_ARGUMENTS else "%s: %s refused a caller: %s: %s"
-            log.info(template, service, self._name, code, text, extra=_fields(left_out))
+            log.info(template, request.service, self._name, code, text, extra=self._fields(request, left_out))
         return Failure(code, text, deliberate=True)
 
+    def _fields(self, request: Request, left_out: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {"left_out": left_out} if left_out else {}
+        if self._payloads:
+            fields["payload"] = _beginning(request.body)
+        return fields
 
-def _fields(left_out: int) -> dict[str, int]:
-    return {"left_out": left_out} if left_out else {}
+
+def _beginning(body: Sequence[bytes]) -> str:
+    """Return the first bytes of some frames, for people."""
+    shown, left = [], PAYLOAD_BYTES_MAX
+    for frame in body:
+        shown.append(repr(frame[:left])[1:])  # without the b: control characters are escaped
+        left -= len(frame)
+        if left < 0:
+            break
+    size = sum(map(len, body))
+    return " ".join(shown) + (f" … {size} bytes" if size > PAYLOAD_BYTES_MAX else "")

@@ -75,6 +75,7 @@ class Runners:
         on_answer: called when there is something to send, up to once per answer.
         on_give_back: called with a request whose failure cannot be expressed in its dialect, and the error.
         wait_for_capacity: waits until the connection takes more after a part was sent.
+        log_payloads: log the bodies of requests that failed too.
         on_idle: called when no request runs or waits.
         wrap: takes the call of the handler, a function of a request on the event loop, and returns the coroutine function or asynchronous
             generator to call instead; plain handlers still run in these threads.
@@ -98,6 +99,7 @@ class Runners:
         on_idle: Callable[[], None],
         wait_for_capacity: Callable[[Request], Awaitable[None]],
         wrap: Callable[[Callable[[Request], Any]], Callable[[Request], Any]] | None = None,
+        log_payloads: bool = False,
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}: it must be positive")
@@ -107,7 +109,7 @@ class Runners:
         self._parts_max_bytes = parts_max_bytes
         self._cancel_s = cancel_s
         self._progress = Progress(cancel_s)
-        self._failures = FailureLog(handler)
+        self._failures = FailureLog(handler, payloads=log_payloads)
         self._clock = clock
         self._now = runtime.current().monotonic  # exact, where the loop's clock is rounded
         self._on_answer = on_answer

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
 from core.address import parse_connect
@@ -54,6 +54,10 @@ _CREDIT_PER_RUNNER = 4
 _CREDIT_MAX = 65535
 
 
+# When the bodies of requests are logged.
+LOG_PAYLOADS: Final = ("never", "errors")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """Options of a worker; each field is a keyword argument of `Worker` and of `mdp.service`.
@@ -74,6 +78,7 @@ class WorkerOptions:
         stuck_s: heartbeats stop while a handler runs longer than this, so that the broker gives the request to another worker
             (MDP-24); None for never.
         parts_max_bytes: limit, per request, of what a generator yields for a broker of MDP/0.1, where it is kept for one reply.
+        log_payloads: "errors" logs the first 1,000 bytes of a request whose handler failed or that was refused; "never" logs none.
         error_reply: makes a reply from the error of a handler, for brokers without errors in their dialect.
         version: of the worker's program, shown by `mmi.workers`.
         metadata: any msgpack value, shown there too.
@@ -93,6 +98,7 @@ class WorkerOptions:
     blocked_s: float = 1.0
     stuck_s: float | None = None
     parts_max_bytes: int = 16 * 2**20
+    log_payloads: str = "never"
     error_reply: Callable[[BaseException], Body] | None = None
     version: str = ""
     metadata: Mapping[str, Any] | None = None
@@ -102,6 +108,8 @@ class WorkerOptions:
         for name in ("concurrency", "connections", "heartbeat_ms", "liveness", "reconnect_ms", "reconnect_max_ms", "parts_max_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
+        if self.log_payloads not in LOG_PAYLOADS:
+            raise ValueError(f"log_payloads is {self.log_payloads!r}; it must be one of {', '.join(LOG_PAYLOADS)}")
         if min(self.drain_s, self.blocked_s, self.cancel_s) < 0 or (self.stuck_s is not None and not self.stuck_s > 0):
             raise ValueError(f"times must not be negative: {self.drain_s=} {self.cancel_s=} {self.blocked_s=} {self.stuck_s=}")
 
@@ -302,6 +310,7 @@ class Worker:
             on_idle=self._on_idle,
             wait_for_capacity=self._wait_for_capacity,
             wrap=self._wrap if self._middleware else None,
+            log_payloads=self.options.log_payloads == "errors",
         )
         if self.options.blocked_s and (self._middleware or self._kind is not HandlerKind.THREAD):
             self._watchdog = Watchdog(self._loop, self.options.blocked_s, self.service)

@@ -147,10 +147,10 @@ class SharedRequestTable(RequestTable):
         request.client = None  # it may be in a list that a caller iterates over
         request.payload = b""
 
-    def _promote_follower(self, request: Request, execution: SharedExecution, code: str) -> None:
+    def _promote_follower(self, request: Request, execution: SharedExecution, code: str, text: str) -> None:
         """Close an executed request after the ERROR to its client; its first follower takes over the execution."""
         if self.recorder is not None:
-            self.recorder.ended(request, code)
+            self.recorder.ended(request, code, text=text)
         self.deadlines.discard(request)
         del request.client_requests[request.key]
         self.memory_left_bytes += REQUEST_OVERHEAD_BYTES
@@ -343,9 +343,9 @@ class SharedRequestTable(RequestTable):
             self.send_error(client, request.dialect, request.key, code, text)
         if follows:
             del execution.followers[request]
-            self.close(request, END_OF_CODE[code or GONE], code or GONE)
+            self.close(request, END_OF_CODE[code or GONE], code or GONE, text)
         elif execution.followers:
-            self._promote_follower(request, execution, code or GONE)
+            self._promote_follower(request, execution, code or GONE, text)
         elif not code and request.worker is not None:
             self.close(request, RequestState.UNCLAIMED, GONE)  # the worker continues: the client may send the request again
         else:

@@ -86,7 +86,7 @@ class RequestEnds:
         """Close a request that is in no queue and with no worker, with an ERROR to its client."""
         if request.client is not None:
             self.send_error(request.client, request.dialect, request.key, code, text)
-            self.close(request, END_OF_CODE[code], code)
+            self.close(request, END_OF_CODE[code], code, text)
 
     def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
         """Close a request that waits or runs, with an ERROR to its client if there is a code."""
@@ -99,7 +99,7 @@ class RequestEnds:
             service.queue.drop(request)
         elif worker.is_v03:
             self.send(worker.peer, cancel_octets(request))
-        self.close(request, END_OF_CODE[code or GONE], code or GONE)
+        self.close(request, END_OF_CODE[code or GONE], code or GONE, text)
         if worker is None:
             service.queue.tidy()
             if not service.workers:
@@ -111,17 +111,18 @@ class RequestEnds:
         self.fail(request, code, text)
         request.service.queue.tidy()
 
-    def close(self, request: Request, state: RequestState, code: str = "", *, size: int = 0) -> None:
+    def close(self, request: Request, state: RequestState, code: str = "", text: str = "", *, size: int = 0) -> None:
         """Close a request and clear its fields; its entry in the queue or at its worker is removed later.
 
         Args:
             request: an open one.
             state: its final state.
             code: reason, for the recorder; "" for an answer.
+            text: the same for people.
             size: octets of the answer.
         """
         if self.recorder is not None:
-            self.recorder.ended(request, code, size)
+            self.recorder.ended(request, code, size, text)
         self.memory_left_bytes += len(request.payload) + REQUEST_OVERHEAD_BYTES
         del request.client_requests[request.key]
         request.state = state

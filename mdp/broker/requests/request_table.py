@@ -405,7 +405,7 @@ class RequestTable(RequestEnds):
             self.send(client, error_octets(key, code, text))
         else:
             self.counters.count("silent_handler_error")
-        self.close(request, RequestState.ANSWERED, code)
+        self.close(request, RequestState.ANSWERED, code, text)
 
     def give_back(self, request: Request, loss: Loss, now: float, *, lost: bool = True) -> None:
         """Queue a request again, in front, after its worker was lost; or give it up (fault B6, B7).

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdp.broker.recorder import Latency, Recorder
+from mdp.broker.recorder import CODES_MAX, Latency, Recorder
 from mdp.eventlog.format import Clock, Event, events_of
 from mdp.wire.commands import client_cancel, worker_error, worker_final, worker_partial
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch, one_by_one
@@ -144,7 +144,22 @@ def test_an_error_of_the_worker_is_a_failure_with_its_code() -> None:
     work = scene.work(b"w")
     scene.send(b"w", worker_error(work.id, "HANDLER_ERROR", "no"))
     assert scene.ends() == [("failed", "HANDLER_ERROR")]
-    assert [error.code for error in scene.recorder.errors] == ["HANDLER_ERROR"]
+    assert [(error.code, error.text) for error in scene.recorder.errors] == [("HANDLER_ERROR", "no")]
+    assert scene.recorder.failed == {"HANDLER_ERROR": 1}
+
+
+def test_reasons_are_one_line_and_the_number_of_codes_is_bounded() -> None:
+    scene = Watched()
+    scene.ready("0.3", b"w")
+    codes = ["C" * (1 + number // 20) + "X" * (number % 20) for number in range(CODES_MAX + 5)]
+    for code in codes:
+        scene.ask("0.3", b"c")
+        scene.send(b"w", worker_error(scene.work(b"w").id, code, "one\n\x1b[31mtwo " + "y" * 500))
+    assert len(scene.recorder.failed) == CODES_MAX + 1
+    assert scene.recorder.failed["OTHER"] == 5
+    assert sum(scene.recorder.failed.values()) == len(codes)
+    assert {error.text[:13] for error in scene.recorder.errors} == {"one  [31mtwo "}
+    assert {len(error.text) for error in scene.recorder.errors} == {300}
 
 
 def test_a_lost_worker_then_another_is_a_redelivery_and_one_answer() -> None:

@@ -39,3 +39,16 @@ async def test_a_worker_logs_that_its_broker_is_unreachable_and_connected_again(
                     assert f"echo: {words}" in caplog.text
                     caplog.clear()
                 await eventually(lambda: not worker.connected)
+
+
+async def test_what_accepts_connections_and_speaks_another_protocol_is_named() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, mdp.Client(f"tcp://127.0.0.1:{port}") as client:
+        with pytest.raises(mdp.Unreachable) as caught:
+            await client.request("echo", b"x", timeout=0.5, attempts=1)
+    assert "it accepted the connection and has not begun to speak ZMTP" in str(caught.value)

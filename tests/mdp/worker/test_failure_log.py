@@ -140,6 +140,31 @@ def test_texts_that_are_too_long_or_cannot_be_read(caplog: pytest.LogCaptureFixt
     assert "z" * 1001 not in caplog.records[-1].getMessage()
 
 
+@pytest.mark.parametrize("error", [ValueError("why"), mdp.HandlerError(text="why")])
+def test_payloads_are_logged_if_the_worker_is_told_so(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+    failures = FailureLog(lines, payloads=True)
+    with caplog.at_level(logging.INFO, LOG):
+        failures.note(Request("any", [b"first\n", b"\xff"], b"", b"", None), error)
+        failures.note(Request("any", [b"x" * 600, b"y" * 600, b"z"], b"", b"", None), error)
+    short, long = (vars(record)["payload"] for record in caplog.records)
+    assert short == r"'first\n' '\xff'"
+    assert long == f"'{'x' * 600}' '{'y' * 400}' … 1201 bytes"
+
+
+def test_an_unknown_choice_of_payloads_is_refused() -> None:
+    with pytest.raises(ValueError, match="log_payloads is 'always'; it must be one of never, errors"):
+        mdp.WorkerOptions(log_payloads="always")
+
+
+@pytest.mark.parametrize("choice", ["never", "errors"])
+def test_the_command_logs_payloads_of_failures_only_if_told(programs: Programs, choice: str) -> None:
+    programs.start("mdp", "broker", "--bind", "ipc://broker.sock").said("broker serves")
+    worker = programs.start("mdp", "worker", "--broker", "ipc://broker.sock", "--service", "fail", "--log-payloads", choice)
+    worker.said("registered")
+    assert programs.run("mdp", "call", "--broker", "ipc://broker.sock", "fail", "why", "card 4711").code == 1
+    assert ("card 4711" in worker.said("failed")) is (choice == "errors")
+
+
 def test_the_log_of_the_command_says_what_failed_by_default(programs: Programs) -> None:
     programs.start("mdp", "broker", "--bind", "ipc://broker.sock").said("broker serves")
     worker = programs.start("mdp", "worker", "--broker", "ipc://broker.sock", "--service", "fail")
