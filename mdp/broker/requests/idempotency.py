@@ -286,7 +286,7 @@ class SharedRequestTable(RequestTable):
             self.fail(one, code, text)
         elif one.client is not None:
             self.send_error(one.client, one.dialect, one.key, code, text)
-            self._promote_follower(one, execution, code)
+            self._promote_follower(one, execution, code, text)
 
     def expire(self, request: Request, now: float) -> None:
         """See `RequestTable`; a follower with more time takes over and waits in front."""
