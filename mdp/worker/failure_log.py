@@ -2,8 +2,8 @@
 
 An unexpected exception is a fault of the handler: it is logged as ERROR with message and traceback, at most `LINES_MAX` times in
 `INTERVAL_S` seconds; the client gets its type and an id that leads to the log entry. A `HandlerError` is raised on purpose, because of the
-caller's request: it is logged as INFO with code and text, which the client gets too. Payloads are logged only if the worker is told so
-(`log_payloads`), or where the author puts them into an error's message.
+caller's request: it is logged as INFO with code and text, which the client gets too. Payloads are logged with the worker's option
+`log_payloads`, or where the author puts them into an error's message.
 """
 
 from __future__ import annotations
