@@ -141,7 +141,7 @@ def test_texts_that_are_too_long_or_cannot_be_read(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("error", [ValueError("why"), mdp.HandlerError(text="why")])
-def test_payloads_are_logged_if_the_worker_is_told_so(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+def test_payloads_are_logged_if_the_option_says_so(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     failures = FailureLog(lines, payloads=True)
     with caplog.at_level(logging.INFO, LOG):
         failures.note(Request("any", [b"first\n", b"\xff"], b"", b"", None), error)
