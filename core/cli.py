@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from core.daemon.option_fields import Decorator
+    from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
     from core.sockets.monitor import MonitorEvent
     from core.sockets.socket import Socket
 
-__all__ = ["main"]
+__all__ = ["ProxyOptions", "main", "serve_proxy"]
+
+log = logging.getLogger(__name__)
 
 TYPES = [kind.name.lower() for kind in constants.SocketType]
 
@@ -206,22 +210,49 @@ KINDS = {"queue": ("router", "dealer"), "forwarder": ("xsub", "xpub"), "streamer
 @daemon_options
 def proxy_command(kind: str, frontend: str, backend: str, capture: str | None, security: Secured | None, settings: DaemonSettings) -> None:
     """Listen on two endpoints and forward between them: router/dealer, xsub/xpub or pull/push."""
-    front, back = KINDS[kind]
+    run_daemon(functools.partial(serve_proxy, ProxyOptions(kind, frontend, backend, capture, security)), settings)
 
-    async def body(daemon: Daemon) -> None:
-        async with AsyncExitStack() as stack:
-            sides = [
-                await stack.enter_async_context(open_socket(SocketFlags(socket_type, (endpoint,), (), {}, security)))
-                for socket_type, endpoint in ((front, frontend), (back, backend), ("pub", capture))
-                if endpoint is not None
-            ]
-            forwarding = asyncio.ensure_future(proxy(*sides))
-            daemon.ready("proxy forwards", kind=kind, endpoints=[side.last_endpoint for side in sides])
-            await daemon.until_stopped()
-            forwarding.cancel()
-            await asyncio.wait([forwarding])
 
-    run_daemon(body, settings)
+@dataclass(frozen=True, slots=True, repr=False)  # security holds keys
+class ProxyOptions:
+    """Options of `zmtp proxy`.
+
+    Attributes:
+        kind: queue, forwarder or streamer.
+        frontend: endpoint of clients, publishers or PUSH.
+        backend: endpoint of services, subscribers or PULL.
+        capture: endpoint of a PUB with a copy of every message, None for none.
+        security: which peers may connect.
+    """
+
+    kind: str
+    frontend: str
+    backend: str
+    capture: str | None = None
+    security: Secured | None = None
+
+
+async def serve_proxy(options: ProxyOptions, lifetime: Lifetime) -> None:
+    """Forward messages until the process is asked to stop.
+
+    Raises:
+        RequestFailed: forwarding has ended with an error; the log has it.
+        Unreachable: an endpoint cannot be listened on.
+    """
+    front, back = KINDS[options.kind]
+    async with AsyncExitStack() as stack:
+        sides = [
+            await stack.enter_async_context(open_socket(SocketFlags(socket_type, (endpoint,), (), {}, options.security)))
+            for socket_type, endpoint in ((front, options.frontend), (back, options.backend), ("pub", options.capture))
+            if endpoint is not None
+        ]
+        lifetime.ready("proxy forwards", kind=options.kind, endpoints=[side.last_endpoint for side in sides])
+        try:
+            await lifetime.until_stopped_or(proxy(*sides))
+        except Exception as error:
+            log.exception("the proxy has failed")
+            first = error.exceptions[0] if isinstance(error, ExceptionGroup) else error  # of its two directions
+            raise RequestFailed(f"the proxy has failed: {type(first).__name__}: {first}") from error
 
 
 @main.command()

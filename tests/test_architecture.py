@@ -107,8 +107,7 @@ FOR_SUPERVISION = "`core.runtime.supervision` calls it, and nothing else does"
 # Why -> "file function starter".
 UNSUPERVISED: dict[str, tuple[str, ...]] = {
     AWAITED: (
-        "core/security/zap_client.py reply_of ensure_future",
-        "core/cli.py body ensure_future",
+        "core/security/zap_client.py verdict_of ensure_future",
         "core/daemon/run.py serve ensure_future",
         "core/runtime/event_loop.py until_one_ends ensure_future",
         "core/runtime/leftovers.py end_leftovers create_task",

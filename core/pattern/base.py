@@ -49,6 +49,7 @@ class Counters:
     refused_connections: int = 0  # not accepted because of a limit
     requester_gone: int = 0  # replies to a requester that left (REP-03)
     stale: int = 0  # received replies discarded by a new request (REQ-06)
+    taken_over: int = 0  # peers that lost their routing id to a connection with CONNECT_ROUTING_ID (RTR-10)
     undelivered: int = 0  # messages still queued when their peer left or the socket closed (SOCK-03, SOCK-15)
     unexpected: int = 0  # received when the pattern expects none (REQ-04, ZMTP-70)
     unroutable: int = 0  # sent to an unknown routing id (RTR-05)

@@ -53,6 +53,8 @@ class Router(Pattern):
         self.pipes[pipe] = None
         if pipe.local_name:
             pipe.routing_id = pipe.local_name
+            if self.routes.get(pipe.local_name, pipe) is not pipe:
+                self.counters.taken_over += 1
             self.routes[pipe.local_name] = pipe
         return True
 

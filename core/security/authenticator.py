@@ -25,7 +25,7 @@ from core.runtime.supervision import ONCE
 from core.security.curve_keys import KEY_BYTES, KEY_CHARACTERS, key_pair, parse_key
 from core.security.curve_keys import public_key as raw_public_key
 from core.security.guess_limit import GUESSES_MAX, WINDOW_S, GuessLimit
-from core.security.zap_client import reply_of
+from core.security.zap_client import verdict_of
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, Judge, ZapReply, ZapRequest
 
@@ -363,5 +363,5 @@ class ZapHandler:
             supervision.current().task("core authenticator", partial(self._answer, request), restart=ONCE, among=self._tasks)
 
     async def _answer(self, request: ZapRequest) -> None:
-        reply = await reply_of(self._judge, request, _log)
+        reply = await verdict_of(self._judge, request)
         self._socket.send_multipart(reply.encode(request))

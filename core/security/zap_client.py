@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Verdict = ZapReply | HandshakeError
 
-__all__ = ["Authentication", "Revoking", "reply_of"]
+__all__ = ["Authentication", "Revoking", "verdict_of"]
 
 RECHECK_S: Final = 0.5  # a revoked peer is disconnected within a second
 # Limit of a verdict; the handshake timer of the socket usually ends the wait earlier (ZAP-12).
@@ -86,7 +86,7 @@ class Authentication:
         async def ask() -> None:
             # Read first, to notice a change during the verdict.
             generation = await judge.generation() if isinstance(judge, Revoking) else 0
-            reply = await self._verdict(judge, request)
+            reply = await verdict_of(judge, request)
             if reply.accepted and isinstance(judge, Revoking):
                 self._accepted[key] = _AcceptedPeer(request, revoke, generation)
                 if self._watch is None:
@@ -105,14 +105,6 @@ class Authentication:
 
         return forget
 
-    async def _verdict(self, judge: Judge | Revoking, request: ZapRequest) -> ZapReply:
-        """Return the authenticator's reply; without one the verdict is 500 (ZAP-05)."""
-        reply = await reply_of(judge, request, _log, VERDICT_S)
-        if reply.status_code not in STATUS_CODES:
-            _log.error("the authenticator gave no status", extra={"status_code": reply.status_code.hex()})
-            return ZapReply(b"500")
-        return reply
-
     async def _watch_over(self, judge: Revoking) -> None:
         """Check accepted peers again whenever the authenticator changes, while there are any."""
         while self._accepted:
@@ -122,7 +114,7 @@ class Authentication:
                 if peer.generation == generation:
                     continue
                 peer.generation = generation
-                reply = await self._verdict(judge, peer.request)
+                reply = await verdict_of(judge, peer.request)
                 if not reply.accepted and key in self._accepted:
                     del self._accepted[key]
                     peer.revoke("authentication was revoked")
@@ -132,21 +124,25 @@ class Authentication:
         await cancel_all(self._tasks)
 
 
-async def reply_of(judge: Judge | Revoking, request: ZapRequest, log: logging.Logger, timeout_s: float | None = None) -> ZapReply:
-    """Return the authenticator's reply, status 500 if it fails or takes too long."""
+async def verdict_of(judge: Judge | Revoking, request: ZapRequest) -> ZapReply:
+    """Return the authenticator's reply; status 500 if it fails, takes longer than `VERDICT_S` or gives no status (ZAP-05)."""
     task = asyncio.ensure_future(judge(request))
     try:
-        done, _ = await asyncio.wait([task], timeout=timeout_s)
+        done, _ = await asyncio.wait([task], timeout=VERDICT_S)
     finally:
         task.cancel()
     if not done:
-        log.error("the authenticator gave no verdict in time", extra={"timeout_s": timeout_s})
+        _log.error("the authenticator gave no verdict in time", extra={"timeout_s": VERDICT_S})
         return ZapReply(b"500")
     error = None if task.cancelled() else task.exception()
     if task.cancelled() or error is not None:
-        log.error("the authenticator failed", exc_info=error)
+        _log.error("the authenticator failed", exc_info=error)
         return ZapReply(b"500")
-    return task.result()
+    reply = task.result()
+    if reply.status_code not in STATUS_CODES:
+        _log.error("the authenticator gave no status", extra={"status_code": reply.status_code.hex()})
+        return ZapReply(b"500")
+    return reply
 
 
 @dataclass(slots=True)

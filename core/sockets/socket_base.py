@@ -246,6 +246,9 @@ class SocketBase(Sending):
         if pipe.connecting and self.options.connect_routing_id:
             pipe.local_name = self.options.connect_routing_id
             self.options.connect_routing_id = b""
+            if pattern.route(pipe.local_name) is not None:
+                text = "a connection with CONNECT_ROUTING_ID takes over the routing id of a peer, which cannot be sent to any longer"
+                self.context.warnings.warning(("taken_over", self.type_name), "%s", text, routing_id=pipe.local_name.hex())
         if pipe.connecting:
             pattern.attach(pipe)
             self._probe(pipe)

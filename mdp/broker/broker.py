@@ -208,8 +208,8 @@ class Broker:
             self._flush(self.machine.stop(self._now(self._loop)))
         finally:
             self._socket.set_batch_receiver(None)
-            self._clock.cancel()
-            self._look_clock.cancel()  # sending the last messages may have set it
+            for clock in (self._clock, self._look_clock, self._release_clock, self._memory_clock):
+                clock.cancel()  # sending the last messages may have set it
         self._look_drained()
 
     async def __aenter__(self) -> Self:

@@ -30,6 +30,7 @@ __all__ = ["check", "dlq", "services", "workers"]
 _OK, _NOT_FOUND, _NOT_OFFERED = "200", "404", "501"
 _SERVICE_COLUMNS: Final = ("name", "workers", "credit", "running", "queued", "queued_bytes", "done", "enabled")
 _WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "stuck", "version", "metadata")
+_GAUGES: Final = {"letters": "dead letters"}  # a gauge's name -> its words
 _DEAD_LETTER_COLUMNS: Final = ("id", "service", "bytes", "age_ms", "lost")
 _NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_bytes", "done", "silent_ms", "bytes", "age_ms"))
 
@@ -78,7 +79,7 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
         raise RequestFailed(f"no worker for {', '.join(found['missing'])}")
     if not as_json:
         served = f"{', '.join(wanted)} served, " if wanted else ""
-        gauges = "".join(f"{_cell(count)} {name}, " for name, count in found["gauges"].items())
+        gauges = "".join(f"{_cell(count)} {_GAUGES.get(name, name)}, " for name, count in found["gauges"].items())
         click.echo(printable(f"ok: {served}{gauges}{found['endpoint']} answers in {found['answer_ms']:.1f} ms"))
 
 

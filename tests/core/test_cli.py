@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import stat
@@ -9,8 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import core.cli
+from core.cli import ProxyOptions, serve_proxy
+from core.daemon.exit_codes import RequestFailed
 from core.security.curve_keys import public_key
 from core.zmtp import z85
+from tests.scenes.lifetime import TestLifetime
 
 if TYPE_CHECKING:
     from tests.scenes.programs import Programs
@@ -79,6 +84,18 @@ def test_proxy_forwards_between_two_endpoints(programs: Programs) -> None:
     assert programs.run("core", "send", "--connect", "ipc://front.sock", "a", "b").code == 0
     assert sink.end().lines == ["a", "b"]
     assert proxy.signal(signal.SIGTERM).end().code == 0
+
+
+async def test_a_proxy_that_fails_ends_its_program(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(*sides: object) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(core.cli, "proxy", broken)
+    options = ProxyOptions("streamer", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
+    async with asyncio.timeout(60):
+        with pytest.raises(RequestFailed, match="the proxy has failed: ZeroDivisionError: by nothing"):
+            await serve_proxy(options, TestLifetime())
+    assert "the proxy has failed" in caplog.text
 
 
 def test_monitor_prints_events_until_it_is_stopped(programs: Programs) -> None:

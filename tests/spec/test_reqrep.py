@@ -432,6 +432,24 @@ async def test_rtr_10_connect_routing_id_names_the_peer_of_the_next_connect(make
     assert router.connect_routing_id == b""
 
 
+async def test_rtr_10_a_peer_that_loses_its_routing_id_is_counted_and_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    router = make(core.ROUTER, router_mandatory=1, bind=TCP)
+    old = make(core.DEALER, identity=b"same", connect=router.last_endpoint)
+    await old.send(b"here")
+    assert await router.recv_multipart() == [b"same", b"here"]
+    new = make(core.DEALER, bind=TCP)
+    router.connect_routing_id = b"same"
+    router.connect(new.last_endpoint)
+    await router.send_multipart([b"same", b"yours"])
+    assert await new.recv() == b"yours"
+    assert router.counters.taken_over == 1
+    (record,) = (record for record in caplog.records if "CONNECT_ROUTING_ID" in record.getMessage())
+    assert getattr(record, "routing_id", "") == b"same".hex()
+    router.connect_routing_id = b"other"
+    router.connect(new.last_endpoint)
+    assert router.counters.taken_over == 1
+
+
 async def test_rtr_11_router_to_router_once_the_handshake_is_through(make: Make) -> None:
     server = make(core.ROUTER, identity=b"server", bind=TCP)
     client = make(core.ROUTER, router_mandatory=1)

@@ -409,8 +409,6 @@ class Store:
             self.counters["late"] += 1
             return
         self._note_end(entry, place, [OK, *frames], "answered")
-        if self.index.limits.retain_ms:
-            self._set_timer()
 
     def attempted(self, entry: Entry) -> None:
         """Count an attempt, also on disk if the request has a limit."""
@@ -445,6 +443,8 @@ class Store:
             self._waiters.answer_all(entry.uuid, reply)
         if self.on_answered is not None:
             self.on_answered(entry)
+        if self.index.limits.retain_ms:
+            self._set_timer()
 
     def _try_again(self, store: Callable[[], None]) -> None:
         """Store an end again after `RETRY_S`, and again if that fails."""

@@ -8,6 +8,7 @@ import pytest
 
 import core
 from core.errors import InvalidOption
+from core.security import zap_client
 from core.security.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public, parse_authorized_keys
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
@@ -240,6 +241,25 @@ async def test_a_handler_serves_several_sockets_at_once_and_drops_what_is_no_req
         answer = await asking[b"slow"].recv_multipart()
         assert ZapReply.decode(answer, ZapRequest(request_id=b"slow")).user_id == b"slow"
         assert handler.malformed == 3
+
+
+@pytest.mark.parametrize("status", [None, b"", b"20", b"2000"])
+async def test_a_handler_answers_500_for_an_authenticator_without_a_verdict(status: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In time, as a socket does that asks the authenticator itself; other libraries may be waiting."""
+    if status is None:
+        monkeypatch.setattr(zap_client, "VERDICT_S", 0.01)
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        if status is None:
+            await asyncio.sleep(3600)
+        return ZapReply(status or b"")
+
+    async with core.Context() as context, ZapHandler(context, judge):
+        asking = context.socket(core.DEALER, linger=0, rcvtimeo=60_000)
+        asking.connect(ZAP_ENDPOINT)
+        request = ZapRequest(request_id=b"1")
+        await asking.send_multipart(request.encode())
+        assert ZapReply.decode(await asking.recv_multipart(), request).status_code == b"500"
 
 
 async def test_a_handler_that_leaves_takes_its_unfinished_verdicts_with_it() -> None:

@@ -74,6 +74,17 @@ async def test_a_broker_that_has_stopped_has_no_clock() -> None:
             assert broker.wakes_at is None
 
 
+async def test_a_broker_that_has_stopped_has_no_other_timer_either() -> None:
+    """A slow peer was disconnected in the same event-loop iteration: memory would be given back after the end."""
+    async with mdp.Broker() as broker:
+        broker._cut.add(b"slow")
+        broker._on_peer(b"slow", False)
+        assert broker._memory_clock.when is not None
+        broker.stop()
+        clocks = (broker._clock, broker._look_clock, broker._release_clock, broker._memory_clock)
+        assert [clock.when for clock in clocks] == [None] * 4
+
+
 async def test_stop_ends_a_drain_that_waits() -> None:
     """Nothing is open then: a waiting drain returns before its time is over."""
     async with core.Context() as context, mdp.Broker(context=context) as broker:

@@ -128,7 +128,7 @@ def test_check_is_one_line_and_0_while_all_is_well(operator: Operator) -> None:
     fine = operator.ask("check")
     (line,) = fine.lines
     assert fine.code == 0
-    assert line.startswith("ok: 1 services, 1 workers, 0 queued, 0 letters, ipc://b.sock answers in ")
+    assert line.startswith("ok: 1 services, 1 workers, 0 queued, 0 dead letters, ipc://b.sock answers in ")
     served = operator.ask("check", "--service", "echo").lines
     assert served[0].startswith("ok: echo served, ")
     found = json.loads(operator.ask("check", "--json", "--service", "echo").out)

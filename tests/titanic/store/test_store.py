@@ -247,6 +247,18 @@ async def test_unclosed_answers_are_closed_after_retain_ms(tmp_path: Path) -> No
         assert await ask(store.fetch, [uuid]) == [b"400"]
 
 
+async def test_dead_letters_are_closed_after_retain_ms(tmp_path: Path) -> None:
+    """TSP-17, when the end of the request is the only one for long."""
+    async with store_on(RealDisk(tmp_path), Limits(retain_ms=20)) as store:
+        uuid = await submitted(store, b"echo", b"x")
+        store.dead_letter(store.index.entries[bytes.fromhex(uuid.decode())], "too many attempts")
+        assert await ask(store.wait, [uuid], 10.0) == [b"500", b"too many attempts"]
+        async with asyncio.timeout(100):
+            while store.index.entries:
+                await asyncio.sleep(0.001)
+        assert await ask(store.fetch, [uuid]) == [b"400"]
+
+
 async def test_attempts_of_a_request_with_a_limit_outlive_a_restart(tmp_path: Path) -> None:
     """B7: a request that kills cannot have its count forgotten."""
     async with store_on(RealDisk(tmp_path)) as store:
