@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.typed.calls import BadArguments, BadResult
     from mdp.typed.descriptions import Description, describe
+    from mdp.wire.policies import Rate, Retry
     from mdp.wire.size_limits import TooLarge
     from mdp.worker.handler import service
     from mdp.worker.worker import Worker, WorkerOptions
@@ -69,8 +70,10 @@ __all__ = [
     "Outcome",
     "Overrun",
     "PairedBroker",
+    "Rate",
     "Request",
     "RequestError",
+    "Retry",
     "RuleError",
     "Rules",
     "SyncClient",
@@ -103,7 +106,9 @@ _HOMES = {
     "Outcome": "mdp.client",
     "Overrun": "mdp.client",
     "PairedBroker": "mdp.cluster.paired_broker",
+    "Rate": "mdp.wire.policies",
     "Request": "mdp.request",
+    "Retry": "mdp.wire.policies",
     "RuleError": "mdp.access.rules",
     "Rules": "mdp.access.rules",
     "SyncClient": "mdp.client.sync",

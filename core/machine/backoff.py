@@ -9,10 +9,10 @@ __all__ = ["backoff_s"]
 DOUBLINGS_MAX: Final = 32  # beyond any sensible ratio of two waits, and far from the largest float
 
 
-def backoff_s(first_s: float, most_s: float, doublings: int, jitter: float = 0.0, chance: float = 0.0) -> float:
-    """Return `first_s` doubled so many times, at most `most_s`, with jitter.
+def backoff_s(first_s: float, most_s: float, doublings: int, jitter: float = 0.0, chance: float = 0.0, factor: float = 2.0) -> float:
+    """Return `first_s` doubled, or multiplied by `factor`, so many times, at most `most_s`, with jitter.
 
     The part `jitter` of the wait is multiplied by `chance`, a number of 0 to 1: that spreads clients that begin to wait together, and only
     shortens a wait, so that `most_s` holds.
     """
-    return min(most_s, first_s * 2.0 ** min(doublings, DOUBLINGS_MAX)) * (1 - jitter + jitter * chance)
+    return min(most_s, first_s * factor ** min(doublings, DOUBLINGS_MAX)) * (1 - jitter + jitter * chance)

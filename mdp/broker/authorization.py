@@ -167,7 +167,7 @@ class GuardedDispatcher(Dispatcher):
     def _remember(self, peer: bytes, name: bytes) -> None:
         """Accept further requests of a peer to an allowed service without a check, while the service takes requests."""
         service = self.directory.routes.get(name)
-        if service is None:
+        if service is None or service.policies is not None:
             return
         self.routes_of(peer)
         routes = self.routes.setdefault(peer, {})

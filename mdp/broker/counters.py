@@ -24,6 +24,7 @@ class Counters:
         cancel_unknown: CANCELs for a request that is not open, as when its answer was already sent.
         client_gone: requests closed because their client disconnected.
         redelivered: requests taken from a lost worker and queued again.
+        retried: requests queued again because their handler failed and the service has a retry policy.
         recalled: requests recalled from a worker with more than it can work on at once, because another worker is free; `returned`: those
             the worker had not begun, which another worker gets.
         key_conflicts: requests refused because their key was used with another body (IDM-05).
@@ -79,6 +80,7 @@ class Counters:
         "cancel_unknown",
         "client_gone",
         "redelivered",
+        "retried",
         "recalled",
         "returned",
         "key_conflicts",

@@ -21,6 +21,7 @@ from core.zmtp.frames import MORE, decode_frames, encode_frame, encode_message, 
 from core.zmtp.scan import frames_between
 from mdp.broker import mmi
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
+from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.records import RequestExtras
 from mdp.broker.requests.request_ends import Output
 from mdp.broker.requests.request_options import extras_of, key_extras
@@ -236,6 +237,8 @@ class Dispatcher(WorkerLifecycle):
             extras = extras or extras_of(wish, options, now)
             if extras is not None:
                 self._set_owner(extras, peer, name, wish.user)
+                if extras.priority:
+                    service.queue = PolicyQueue.of(service.queue)
             if extras is not None and extras.key is not None:
                 table.open_with_key(peer, dialect, key, service, tail, extras, now)
                 if absent:

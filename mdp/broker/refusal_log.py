@@ -63,7 +63,7 @@ REFUSALS: Final[Mapping[str, str]] = {
 # Normal operation, or visible elsewhere: cancelled by the client, answered late, disconnected.
 ORDINARY: Final = frozenset(
     (
-        "recalled returned "
+        "recalled returned retried "
         "accepted closed replies partials errors_forwarded mmi error_cancelled cancel_unknown client_gone redelivered key_joined "
         "key_replayed key_begun_again replies_kept replies_unwanted partials_unwanted heartbeats_received heartbeats_sent "
         "client_heartbeats "

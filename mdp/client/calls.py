@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from core.errors import LocalProtocolError
 from core.machine import requests
@@ -15,6 +15,7 @@ from core.machine.requests import FRESH
 from core.zmtp.decoder import MORE_HEADERS, encode_prefix
 from mdp.wire.commands import EMPTY, MDPC01, is_service_name
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, checked_headers, encode_options
+from mdp.wire.policies import PRIORITIES
 
 if TYPE_CHECKING:
     from collections import deque
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 
     from mdp.errors import RequestError
 
-__all__ = ["Call", "CallDefaults", "CallOptions", "MapOptions", "PendingRequest", "body_frames"]
+__all__ = ["Call", "CallDefaults", "CallOptions", "MapOptions", "PendingRequest", "Priority", "body_frames"]
 
 TIMEOUT_S_MIN: Final = 0.001
 _DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
 # By length of a key that is the only option of a short frame: the bytes before it, which are frame header, map and length.
 _KEY_HEADS: Final = [MORE_HEADERS[len(KEY_ALONE) + 1 + size] + KEY_ALONE + bytes((size,)) for size in range(255 - len(KEY_ALONE))]
+
+
+Priority: TypeAlias = Literal["high", "normal", "low"]
 
 
 class MapOptions(TypedDict, total=False):
@@ -40,6 +44,7 @@ class MapOptions(TypedDict, total=False):
     wait: bool | None
     trace: Mapping[str, Any] | None
     headers: Mapping[str, str] | None
+    priority: Priority | None
 
 
 class CallOptions(MapOptions, total=False):
@@ -61,6 +66,7 @@ class CallDefaults:
         wait: wait for a service without workers.
         trace: trace context.
         headers: of each request, which may add some and replace some.
+        priority: which of the waiting requests are given first.
     """
 
     timeout: float
@@ -71,6 +77,7 @@ class CallDefaults:
     wait: bool = False
     trace: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
+    priority: Priority = "normal"
 
     def merged(self, options: CallOptions) -> CallDefaults:
         """Return these defaults with the options that are set."""
@@ -106,6 +113,7 @@ class CallDefaults:
             wait=self.wait,
             trace=self.trace,
             headers=self.headers,
+            priority=self.priority,
             streaming=streaming,
             user=user,
         )
@@ -125,6 +133,7 @@ class Call:
             MDP/0.1).
         trace: trace context, passed through to the worker (MDP/0.3).
         headers: texts by name, for the handler (MDP/0.3; a broker of an older dialect is not sent the request).
+        priority: "high", "normal" or "low": which of the waiting requests the broker gives first (MDP/0.3).
         streaming: parts of the reply are taken one by one instead of joined.
         user: on whose behalf, None for the client's own (MDP/0.3; the broker accepts it from clients that may pass users on).
 
@@ -162,6 +171,7 @@ class Call:
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: str = "normal",
         streaming: bool = False,
         user: str | None = None,
     ) -> None:
@@ -178,18 +188,26 @@ class Call:
         self.deadline_s: float | None = deadline_s
         self.once: bool = once
         self.streaming: bool = streaming
+        if priority not in PRIORITIES:
+            raise ValueError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
         self.headers: bool = bool(headers)
         # Entries of the options frame, without the deadline, which changes with each sending.
         self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace, "user": user}
         if headers:
             self.fields["headers"] = checked_headers(headers)
+        if priority != "normal":
+            self.fields["priority"] = priority
         options = encode_options(self.fields)
         if len(options) > OPTIONS_BYTES_MAX - _DEADLINE_BYTES:
             raise ValueError(f"options of {len(options)} bytes, a broker takes {OPTIONS_BYTES_MAX}")
         # The two frames between command and body, encoded.
         self.prefix: bytes = encode_prefix([self.service, options])
         # The frame with the name, where a key is the only option or would be.
-        self._plain: bytes = b"" if once or wait or headers or trace is not None or user is not None else encode_prefix([self.service])
+        self._plain: bytes = (
+            b""
+            if once or wait or headers or priority != "normal" or trace is not None or user is not None
+            else encode_prefix([self.service])
+        )
         self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # first frames of a request and of a reply in MDP/0.1
         self.prefix_01: bytes = encode_prefix(self.reply_01)
 

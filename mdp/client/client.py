@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import core
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
-    from mdp.client.calls import Call
+    from mdp.client.calls import Call, Priority
     from mdp.client.iterators import Body
     from mdp.errors import RequestError
     from mdp.wire.commands import Dialect
@@ -147,6 +147,7 @@ class Client(TypedCalls):
         wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
     ) -> Self:
         """Return this client with other options: its requests, calls, streams and maps have them unless they set their own.
 
@@ -157,7 +158,7 @@ class Client(TypedCalls):
             TypeError, ValueError: as for `request`.
         """
         view = copy(self)
-        view.defaults = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers)
+        view.defaults = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers, priority)
         view.defaults.call("any")  # which checks them
         view._calls = {}
         return view
@@ -183,6 +184,7 @@ class Client(TypedCalls):
         wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
     ) -> asyncio.Future[list[bytes]]:
         """Send a request and return a future of the reply's body frames `[body…]`.
 
@@ -197,6 +199,8 @@ class Client(TypedCalls):
             wait: wait for a service without workers, instead of failing with NoService.
             trace: trace context, passed to the worker.
             headers: small texts by name, for the handler (`request.headers`): up to 32, up to 4096 bytes.
+            priority: "high", "normal" or "low": among the requests that wait at the broker, higher ones are given first. Of ten, at least
+                one is of each class that waits.
 
         Raises:
             Busy: more than `waiting_max` requests are waiting.
@@ -211,14 +215,22 @@ class Client(TypedCalls):
         then keeps `timeout`, `attempts`, `deadline` and `once`.
         """
         if self._chain:
-            merged = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers)
+            merged = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers, priority)
             return self._chain.request(ClientCall.of(service, frames, merged))
-        if timeout is None and attempts is None and deadline is None and once is None and wait is None and not (trace or headers):
+        if (
+            timeout is None
+            and attempts is None
+            and deadline is None
+            and once is None
+            and wait is None
+            and not (trace or headers)
+            and priority is None
+        ):
             call = self._calls.get(service) or self._prepare(service)
             if key is not None:
                 call = call.with_key(key)
         else:
-            call = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers).call(service)
+            call = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers, priority).call(service)
         for frame in frames:
             if type(frame) is not bytes:
                 frames = body_frames(frames)
@@ -269,6 +281,7 @@ class Client(TypedCalls):
         wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
     ) -> AsyncGenerator[Outcome, None]:
         """Send one request per body of an iterable; yield an `Outcome` for each, in the order of the iterable.
 
@@ -288,11 +301,12 @@ class Client(TypedCalls):
             wait: see there.
             trace: see there.
             headers: see there.
+            priority: see there.
         """
         key_of = key or self.defaults.key_of
 
         def merged() -> CallDefaults:
-            return replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers), key=None)
+            return replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers, priority), key=None)
 
         if self._chain:
             return self._chain.map(
@@ -316,6 +330,7 @@ class Client(TypedCalls):
         wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
     ) -> RequestWindow:
         """Return a `RequestWindow`: requests whose outcomes are taken as they end, not in their order.
 
@@ -332,8 +347,9 @@ class Client(TypedCalls):
             wait: see there.
             trace: see there.
             headers: see there.
+            priority: see there.
         """
-        options = replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers), key=None)
+        options = replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers, priority), key=None)
         return RequestWindow(self._engine, options.call(service), on_end)
 
     def stream(
@@ -348,6 +364,7 @@ class Client(TypedCalls):
         wait: bool | None = None,
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        priority: Priority | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
         """Send a request and yield its reply part by part, `[body…]` each; a reply in one piece is one part.
 
@@ -359,7 +376,7 @@ class Client(TypedCalls):
         """
 
         def merged() -> CallDefaults:
-            return self._merged(timeout, attempts, key, deadline, once, wait, trace, headers)
+            return self._merged(timeout, attempts, key, deadline, once, wait, trace, headers, priority)
 
         if self._chain:
             return self._chain.stream(lambda: ClientCall.of(service, frames, merged(), streaming=True))
@@ -462,8 +479,19 @@ class Client(TypedCalls):
         wait: bool | None,
         trace: Mapping[str, Any] | None,
         headers: Mapping[str, str] | None,
+        priority: Priority | None,
     ) -> CallDefaults:
         """Return the options of a request, in place of those of the client that it does not set."""
         return self.defaults.merged(
-            CallOptions(timeout=timeout, attempts=attempts, key=key, deadline=deadline, once=once, wait=wait, trace=trace, headers=headers)
+            CallOptions(
+                timeout=timeout,
+                attempts=attempts,
+                key=key,
+                deadline=deadline,
+                once=once,
+                wait=wait,
+                trace=trace,
+                headers=headers,
+                priority=priority,
+            )
         )

@@ -235,7 +235,7 @@ class LendingMachine:
         self.needs_workers = False
         out: list[SendToPeer] = []
         for service in {id(slot.worker.service): slot.worker.service for slot in self._slots.values()}.values():
-            if service.queue.count:
+            if service.queue.count and service.policies is None:  # with policies, this broker alone decides when a request is given
                 self._balance(service, now, out)
         return out
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 # Fields of `WorkerOptions` that the daemon's own options set, and those that only a program can set.
-NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", "version")
+NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "rate", "retry", "seed", "version")
 
 
 @click.group(

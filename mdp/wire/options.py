@@ -15,6 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
 from mdp.wire.commands import printable
+from mdp.wire.policies import PRIORITIES, Rate, Retry
 
 __all__ = [
     "CREDIT_MAX",
@@ -91,6 +92,7 @@ class RequestOptions:
         user: name of the client in the broker's authenticator, "" for a client without a name; set by the broker, for workers that may
             see it. A client's own entry is accepted only if it may pass users on.
         headers: small texts by name, for the handler, passed through.
+        priority: 1 for high, 0 for normal, -1 for low: which of the waiting requests are given first.
     """
 
     deadline_ms: int | None = None
@@ -101,6 +103,7 @@ class RequestOptions:
     trace: Mapping[str, Any] | None = None
     user: str | None = None
     headers: Mapping[str, str] | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class ReadyOptions:
     Attributes:
         credit: requests in flight that the worker accepts.
         concurrency: how many of them it processes at the same time; a worker that sends it knows PING and RECALL. None if left out.
+        rate: how many requests of the service are given to its workers, None if left out.
+        retry: how often requests are executed again, None if left out.
         version: of the worker's program, for people.
         metadata: any map, for people, passed to `mmi.workers`.
         heartbeat_ms: heartbeat interval of the worker, None if left out.
@@ -120,6 +125,8 @@ class ReadyOptions:
     metadata: Mapping[str, Any] | None = None
     heartbeat_ms: int | None = None
     concurrency: int | None = None
+    rate: Rate | None = None
+    retry: Retry | None = None
 
 
 NO_REQUEST_OPTIONS = RequestOptions()
@@ -155,6 +162,7 @@ def decode_request_options(octets: bytes) -> RequestOptions:
         trace=_map(entries, "trace"),
         user=_user(entries),
         headers=_headers(entries),
+        priority=_priority(entries),
     )
 
 
@@ -180,6 +188,8 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
         metadata=_map(entries, "metadata"),
         heartbeat_ms=_integer(entries, "heartbeat_ms", 1, HEARTBEAT_MS_MAX),
         concurrency=_integer(entries, "concurrency", 1, CREDIT_MAX),
+        rate=_rate(entries),
+        retry=_retry(entries),
     )
 
 
@@ -253,6 +263,30 @@ def _user(entries: Mapping[str, Any]) -> str | None:
     if user is not None and (not isinstance(user, str) or len(user.encode(errors="replace")) > USER_BYTES_MAX):
         raise BadOptions(f"user is not a text of up to {USER_BYTES_MAX} bytes", "user")
     return user
+
+
+def _priority(entries: Mapping[str, Any]) -> int:
+    name = entries.get("priority", "normal")
+    found = PRIORITIES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise BadOptions(f"priority is none of {', '.join(PRIORITIES)}", "priority")
+    return found
+
+
+def _rate(entries: Mapping[str, Any]) -> Rate | None:
+    value = _map(entries, "rate")
+    try:
+        return None if value is None else Rate.of(value)
+    except ValueError as error:
+        raise BadOptions(str(error), "rate") from None
+
+
+def _retry(entries: Mapping[str, Any]) -> Retry | None:
+    value = _map(entries, "retry")
+    try:
+        return None if value is None else Retry.of(value)
+    except ValueError as error:
+        raise BadOptions(str(error), "retry") from None
 
 
 def _headers(entries: Mapping[str, Any]) -> Mapping[str, str] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mdp.wire.options import CREDIT_MAX, HEARTBEAT_MS_MAX, decode_ready_options, encode_options
+from mdp.wire.policies import Rate, Retry  # noqa: TC001 - compiled: fields name them
 
 __all__ = ["RunnerCounters", "SessionCounters", "SessionOptions"]
 
@@ -22,6 +23,8 @@ class SessionOptions:
         version: of the worker's program, for people.
         metadata: msgpack map, for people.
         concurrency: how many of them the handlers process at the same time, None to leave it out.
+        rate: of the service, for the broker.
+        retry: likewise.
     """
 
     credit: int = 1
@@ -30,6 +33,8 @@ class SessionOptions:
     version: str = ""
     metadata: Mapping[str, Any] | None = None
     concurrency: int | None = None
+    rate: Rate | None = None
+    retry: Retry | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.credit <= CREDIT_MAX:
@@ -49,7 +54,11 @@ class SessionOptions:
         try:
             interval = {"heartbeat_ms": min(max(1, round(self.heartbeat_s * 1000)), HEARTBEAT_MS_MAX)}
             credit = {"credit": self.credit, "concurrency": self.concurrency}
-            return encode_options({**credit, "version": self.version or None, "metadata": metadata, **interval})
+            policies = {
+                "rate": None if self.rate is None else self.rate.entries(),
+                "retry": None if self.retry is None else self.retry.entries(),
+            }
+            return encode_options({**credit, "version": self.version or None, "metadata": metadata, **interval, **policies})
         except (TypeError, OverflowError) as error:
             raise ValueError(f"metadata cannot be packed by msgpack: {error}") from error
 

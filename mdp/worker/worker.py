@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from mdp.app.middleware import Middleware
     from mdp.request import Request
+    from mdp.wire.policies import Rate, Retry
     from mdp.worker.handler import Body
 
 __all__ = ["Worker", "WorkerOptions"]
@@ -82,6 +83,9 @@ class WorkerOptions:
         error_reply: makes a reply from the error of a handler, for brokers without errors in their dialect.
         version: of the worker's program, shown by `mmi.workers`.
         metadata: any msgpack value, shown there too.
+        rate: limit of the requests a second of the service, which the broker keeps (MDP/0.3); that of the worker that registered last with
+            one counts.
+        retry: how often, and when, the broker has a request executed again whose handler failed; likewise.
         seed: of jitter, for tests; random when left out.
     """
 
@@ -102,6 +106,8 @@ class WorkerOptions:
     error_reply: Callable[[BaseException], Body] | None = None
     version: str = ""
     metadata: Mapping[str, Any] | None = None
+    rate: Rate | None = None
+    retry: Retry | None = None
     seed: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +129,8 @@ class WorkerOptions:
             version=self.version,
             metadata=self.metadata,
             concurrency=1 if inline else min(_CREDIT_MAX, self.concurrency),
+            rate=self.rate,
+            retry=self.retry,
         )
 
 

@@ -90,6 +90,28 @@ READY_OPTIONS = tuple(
     encode_options({"credit": credit, "concurrency": concurrency})
     for credit, concurrency in ((1, None), (2, None), (3, None), (4, None), (2, 1), (4, 1), (4, 2), (3, 3))
 )
+# For walks with policies: priorities of requests, rates and retries of services.
+POLICY_OPTIONS = (
+    *OPTIONS,
+    *(
+        encode_options({"priority": priority, **options})
+        for priority in ("high", "low")
+        for options in ({}, {}, {"wait": True}, {"key": b"k1", "wait": True}, {"deadline_ms": 500}, {"once": True}, {"deadline_ms": 2000})
+    ),
+)
+_RATES = ({"per_s": 4.0, "burst": 1}, {"per_s": 1.0, "burst": 3}, {"per_s": 20.0, "burst": 2}, None, None)
+_RETRIES = (
+    {"attempts": 3, "base_s": 0.25, "jitter": 0.0},
+    {"attempts": 2, "base_s": 0.0, "jitter": 0.0},
+    {"attempts": 4, "base_s": 0.3},
+    None,
+)
+POLICY_READY_OPTIONS = tuple(
+    encode_options({"credit": credit, "concurrency": concurrency, "rate": rate, "retry": retry})
+    for credit, concurrency in ((1, None), (3, None), (4, 2))
+    for rate in _RATES
+    for retry in _RETRIES
+)
 FREE = Rules({"allow": [{"who": ["*"], "anonymous": True, "call": ["*"], "serve": ["*"], "manage": ["*"]}]})
 STRICT = Rules({"allow": [{"who": ["C0", "C1", "D1"], "call": ["echo"]}, {"who": ["W*", "Op"], "serve": ["echo", "o*"], "manage": ["*"]}]})
 CODES = ("HANDLER_ERROR", "DEADLINE_EXCEEDED")
@@ -115,9 +137,12 @@ class Walk:
     Args:
         seed: names it.
         trace: takes a line for each thing that is done; None for none.
+        policies: whether requests have priorities, and services rates and retries.
     """
 
-    def __init__(self, seed: int, trace: list[str] | None = None) -> None:
+    def __init__(self, seed: int, trace: list[str] | None = None, *, policies: bool = False) -> None:
+        self.options = POLICY_OPTIONS if policies else OPTIONS
+        self.ready_options = POLICY_READY_OPTIONS if policies else READY_OPTIONS
         self.chance = random.Random(seed)
         self.dice = self.chance.random
         self.trace = trace
@@ -282,7 +307,7 @@ class Walk:
         self.ids += 1
         id = self.ids.to_bytes(8, "big")
         self.asked[client][id] = None
-        options = OPTIONS[int(self.dice() * len(OPTIONS))] if self.dice() < 0.6 else b""
+        options = self.options[int(self.dice() * len(self.options))] if self.dice() < 0.6 else b""
         return [CLIENT_REQUEST_03 + id, service, options, *body]
 
     def ask(self) -> None:
@@ -317,7 +342,7 @@ class Walk:
             self.read(peer, [worker_heartbeat(self.machine.directory.workers[peer].dialect)])
             return
         dialect = DIALECTS[int(self.dice() * 5)]
-        options = READY_OPTIONS[int(self.dice() * len(READY_OPTIONS))] if dialect == V03 else b""
+        options = self.ready_options[int(self.dice() * len(self.ready_options))] if dialect == V03 else b""
         self.read(peer, [worker_ready(dialect, SERVICES[int(self.dice() * 5)], options=options)])
 
     def busy(self) -> Worker | None:
@@ -426,28 +451,30 @@ class Walk:
             self.take(machine.set_rules(STRICT if self.dice() < 0.4 else FREE, self.now), "rules")
 
 
-def walk(seed: int, steps: int = STEPS) -> None:
+def walk(seed: int, steps: int = STEPS, *, policies: bool = False) -> None:
     """Go one walk.
 
     Raises:
         WalkFailed: it found something wrong.
     """
     try:
-        Walk(seed).go(steps)
+        Walk(seed, policies=policies).go(steps)
     except Exception as error:
         trace: list[str] = []
         try:
-            Walk(seed, trace).go(steps)
+            Walk(seed, trace, policies=policies).go(steps)
         except type(error):
             pass
         last = "\n".join(trace[-LAST_STEPS:])
-        raise WalkFailed(f"walk {seed}: {type(error).__name__}: {error}\n{last}\nagain: python -m tests.mdp.broker_walk {seed}") from error
+        raise WalkFailed(
+            f"walk {seed}: {type(error).__name__}: {error}\n{last}\nagain: python -m tests.scenes.mdp_broker_walk {seed}"
+        ) from error
 
 
 def main() -> Any:
     trace: list[str] = []
     try:
-        Walk(int(sys.argv[1]), trace).go()
+        Walk(int(sys.argv[1]), trace, policies="policies" in sys.argv).go()
     finally:
         print("\n".join(trace))  # noqa: T201
 

@@ -20,6 +20,7 @@ from mdp.broker.requests.reply_cache import ReplyCache, SharedExecution, digest_
 from mdp.broker.requests.request_ends import GONE
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
 from mdp.broker.requests.request_table import RequestTable
+from mdp.broker.requests.retries import retried
 from mdp.wire.size_limits import TOO_LARGE
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class SharedRequestTable(RequestTable):
         assert old is not None
         extras.lost, extras.lost_at = old.lost, old.lost_at
         extras.streamed, extras.sent_deadline = old.streamed, old.sent_deadline
+        extras.failures = old.failures
         self.deadlines.discard(request)
         record.client, record.client_requests, record.key, record.dialect = (
             request.client,
@@ -243,6 +245,10 @@ class SharedRequestTable(RequestTable):
     def forward_error(self, request: Request, code: str, text: str, now: float) -> None:
         """See `RequestTable`; an error is not kept as an answer."""
         execution = self._led(request)
+        if request.service.policies is not None and retried(self, request, code, now):
+            if execution is not None:
+                self._set_times(execution, now)
+            return
         if execution is None:
             super().forward_error(request, code, text, now)
             return

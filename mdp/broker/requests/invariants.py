@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
+from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_states import OPEN, RequestState
 from mdp.wire.commands import ID_BYTES
 
@@ -171,7 +172,16 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
     if queue._front:
         more, octets = _check_requests(service, queue._front, None, places)
         stand, size = stand + more, size + octets
-    for client_queue in queue._client_queues.values():
+    delayed = 0
+    queues, rotations = [queue._client_queues], [queue._rotation]
+    if isinstance(queue, PolicyQueue):
+        waited = len(places)
+        more, octets = _check_requests(service, [request for *_, request in queue.delayed], None, places)
+        stand, size, delayed = stand + more, size + octets, len(places) - waited
+        queues, rotations = queue._queues, queue._rotations
+        if delayed and service not in machine.request_table.checks:
+            _broken(f"nothing looks after {delayed} requests of {service.name!r} that wait for their next attempt")
+    for client_queue in [one for client_queues in queues for one in client_queues.values()]:
         waited = len(places)
         more, octets = _check_requests(service, client_queue, client_queue, places)
         stand, size = stand + more, size + octets
@@ -181,13 +191,22 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
     if queue.count != count or queue.size != size or queue._dead != stand - count:
         counted = f"{queue.count} requests, {queue.size} bytes, {queue._dead} that left"
         _broken(f"the queue of {service.name!r} counts {counted}; there are {count}, {size}, {stand - count}")
-    if len(queue._rotation) != len(queue._client_queues) or not queue._client_queues.keys() >= set(queue._rotation):
+    if any(len(rotation) != len(one) or not one.keys() >= set(rotation) for rotation, one in zip(rotations, queues, strict=True)):
         _broken(f"the clients whose turn it is at {service.name!r} are not those that have requests in its queue")
-    if count > lost:
+    if count > lost + delayed and _waits_for_token(service):
+        if service not in machine.request_table.checks:
+            _broken(f"nothing looks after the next token of {service.name!r}, for which {count} requests wait")
+    elif count > lost + delayed:
         free = sum(worker.ready_list is not None for worker in service.workers.values())
         if free:
-            _broken(f"{count - lost} requests wait for {service.name!r} though {free} workers have credit")
+            _broken(f"{count - lost - delayed} requests wait for {service.name!r} though {free} workers have credit")
     return count
+
+
+def _waits_for_token(service: Service) -> bool:
+    """Return whether a token may be missing; without the time, this is known only if one was taken."""
+    bucket = None if service.policies is None else service.policies.bucket
+    return bucket is not None and bucket.next_at() > -inf and any(worker.ready_list is not None for worker in service.workers.values())
 
 
 def _check_requests(service: Service, requests: Collection[Request], of: ClientQueue | None, places: set[Request]) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from mypy_extensions import mypyc_attr
 from core.zmtp.frames import encode_frame, encode_prefix
 from mdp.broker.workers.pacing import Pace
 from mdp.broker.workers.peer_limits import ANY_SIZE
+from mdp.broker.workers.policies import Policies  # noqa: TC001 - compiled: a field names it
 from mdp.wire.commands import EMPTY, MDPC01, MDPC02, V03
 from mdp.wire.message_runs import NO_OPTIONS
 
@@ -51,16 +52,19 @@ class RequestExtras:
         parts: encoded PARTIALs kept for a client whose dialect has none.
         streamed: whether a PARTIAL has arrived.
         user: name of the user if it is not that of the client, "" for a peer without a name; else None.
+        priority: 1 for high, 0 for normal, -1 for low.
+        failures: how many times its handler has failed and it was queued again.
     """
 
     __slots__ = (
-        "dead_letter", "deadline", "execution", "key", "lost", "lost_at", "once", "options", "parts", "sent_deadline",
-        "streamed", "user", "wait",
+        "dead_letter", "deadline", "execution", "failures", "key", "lost", "lost_at", "once", "options", "parts", "priority",
+        "sent_deadline", "streamed", "user", "wait",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.deadline = self.sent_deadline = inf
         self.once = self.wait = self.streamed = False
+        self.failures = self.priority = 0
         self.key: bytes | None = None
         self.options = b""
         self.lost: list[Loss] = []
@@ -328,20 +332,17 @@ class Worker:
         self.pace = Pace()
         self.concurrency = min(concurrency or credit, credit)
         self.in_flight: dict[bytes, Request] = {}
-        self.seen = self.since = now
-        self.live = True
+        self.seen = self.since = self.beat_at = now
+        self.live = self.plain = True
         self.is_v03 = dialect == V03
-        self.plain = True
         self.small = ANY_SIZE
         self.ready_list: deque[Worker] | None = None
         self.low = self.high = credit
-        self.entries = 0
+        self.done = self.entries = 0
         self.recalled: set[bytes] = set()
         self.obliging = self.pinged = False
         self.beats_busy = dialect == V03
-        self.beat_at = now
         self.beat_s = self.expiry_s = 0.0
-        self.done = 0
         self.user: str | None = None
         self.stuck: bool | None = False if dialect == V03 else None
         self.version = ""
@@ -351,9 +352,8 @@ class Worker:
 class Service:
     """A service: its workers and its waiting requests.
 
-    Workers with credit that they are allowed to use are in ready lists, by their requests in flight relative to their concurrency; each
-    list is ordered least recently used first. A request goes to the first worker of the first list: so slow workers get fewer requests,
-    and no search is needed (MDP-32, MDP-47).
+    Workers with credit that they may use are in ready lists by their requests in flight relative to their concurrency, least recently
+    used first. A request goes to the first worker of the first list, without a search: so slow workers get fewer (MDP-32, MDP-47).
 
     Attributes:
         name: as octets.
@@ -372,11 +372,12 @@ class Service:
         losses: when the last two workers were lost with requests in flight, or without DISCONNECT.
         absent_since: since when it has no workers, None while it has some.
         done: requests answered by workers that have left.
+        policies: what its workers have announced, None without any.
     """
 
     __slots__ = (
         "_filled", "_first", "_ready_lists", "absent_since", "ahead", "done", "enabled", "encoded", "final_02", "losses", "name",
-        "offered", "paced", "queue", "ready", "reply_01", "route", "watched_s", "workers",
+        "offered", "paced", "policies", "queue", "ready", "reply_01", "route", "watched_s", "workers",
     )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
@@ -394,6 +395,7 @@ class Service:
         self.watched_s, self.paced = 0.0, False
         self.absent_since: float | None = None
         self.done = 0
+        self.policies: Policies | None = None
         self._ready_lists: dict[int, deque[Worker]] = {0: self.ready}  # ready lists; all but the first are made when needed
         self._first = 0  # index of `ready`
         self._filled = 0  # bits of the ready lists that may have an entry
@@ -490,11 +492,9 @@ class Service:
         if len(ready_list) <= 2 * len(self.workers) + _DEAD_MIN:
             return
         bit = next(1 << index for index, other in self._ready_lists.items() if other is ready_list)
-        standing = []
         for worker in ready_list:
-            if worker.ready_list is ready_list:
-                standing.append(worker)
-            else:
+            if worker.ready_list is not ready_list:
                 worker.entries &= ~bit
+        standing = [worker for worker in ready_list if worker.ready_list is ready_list]
         ready_list.clear()
         ready_list.extend(standing)

@@ -194,6 +194,19 @@ class RequestEnds:
                     if one.dialect == V03 and (one.extras is None or not one.extras.wait):
                         self.end(one, now, "NO_SERVICE", "no worker came")
 
+    def check_at(self, service: Service, at: float) -> None:
+        """Schedule a check of a service for a time or before."""
+        due = self.checks.get(service)
+        if due is None or at < due:
+            self.checks.set(service, at)
+            self.timer_changed = True
+
+    def await_token(self, service: Service, now: float) -> None:
+        """Schedule a check of a service for its next token, if requests wait for one."""
+        bucket = None if service.policies is None else service.policies.bucket
+        if bucket is not None and service.queue.count and not bucket.tokens(now):
+            self.check_at(service, bucket.next_at())
+
     def sharers(self, request: Request) -> list[Request]:
         """Return the requests that wait for the same answer, this one last: another takes its place when it ends."""
         return [request]

@@ -32,6 +32,7 @@ def extras_of(wish: RequestOptions, options: bytes, now: float) -> RequestExtras
     extras.once = wish.once
     extras.wait = wish.wait
     extras.key = wish.key
+    extras.priority = wish.priority
     if wish.deadline_ms is not None:
         extras.deadline = now + wish.deadline_ms / 1000
     return extras

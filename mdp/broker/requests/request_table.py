@@ -144,6 +144,10 @@ class RequestTable(RequestEnds):
     def place(self, requests: Sequence[Request], now: float) -> None:
         """Give new requests to workers or put them into their queues."""
         at, count = 0, len(requests)
+        if count == 1 and requests[0].service.policies is not None:  # such requests come one by one
+            self._queue_last(requests[0], now)
+            self.pump(requests[0].service, now)
+            return
         while at < count:
             request = requests[at]
             service = request.service
@@ -246,10 +250,13 @@ class RequestTable(RequestEnds):
             heard: when it was certainly alive; `now` less the settling time if left out, `inf` for a worker that has just registered.
         """
         in_flight, allowed, queue = worker.in_flight, worker.allowed, worker.service.queue
+        policies = worker.service.policies
         if heard is None:
             heard = now - self._settle_s  # messages read now may have been sent before the loss
         while True:
             free = allowed - len(in_flight)
+            if policies is not None:
+                free = policies.tokens(now, free)
             live: list[Request] = []
             while len(live) < free:
                 request = queue.pop(heard)
@@ -262,6 +269,10 @@ class RequestTable(RequestEnds):
             if not live:
                 break
             self.give(worker, live, now)
+            if policies is not None:
+                policies.take(len(live), now)
+        if policies is not None:
+            self.await_token(worker.service, now)
         if worker.ready_list is not None or len(in_flight) < worker.low:
             self.mark_ready(worker, now)
         elif len(in_flight) > worker.concurrency:
@@ -276,9 +287,13 @@ class RequestTable(RequestEnds):
 
     def pump(self, service: Service, now: float) -> None:
         """Give waiting requests to workers with credit; call it when there are more of either."""
+        policies = service.policies
         while service.queue.count:
             worker = service.next_worker()
             if worker is None:
+                return
+            if policies is not None and not policies.tokens(now, 1):
+                self.await_token(service, now)
                 return
             request = service.queue.pop()
             if request is None:
@@ -286,6 +301,8 @@ class RequestTable(RequestEnds):
             if request.expires > now:
                 self.give(worker, (request,), now)
                 service.mark_used(worker)
+                if policies is not None:
+                    policies.take(1, now)
             else:
                 self.expire(request, now)
 
@@ -469,13 +486,6 @@ class RequestTable(RequestEnds):
         request.state = _QUEUED
         self.give(worker, (request,), now)
         service.mark_used(worker)
-
-    def check_at(self, service: Service, at: float) -> None:
-        """Schedule a check of a service's workers for a time or before."""
-        due = self.checks.get(service)
-        if due is None or at < due:
-            self.checks.set(service, at)
-            self.timer_changed = True
 
     def watch(self, service: Service, now: float) -> None:
         """Schedule repeated checks of the workers' pace, for a service with several or one of reduced credit."""

@@ -27,7 +27,8 @@ class Directory:
         services: all services by name.
         workers: all registered workers by routing id.
         routes: services that take requests at once: enabled, with workers, while the broker accepts requests.
-        routes_encoded: the same by the bytes after a request's key: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3).
+        routes_encoded: the same by the bytes after a request's key: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3);
+            without those with policies, whose requests are placed one by one.
         closed_routes: number of routes that have ended, for classes that remember routes.
         accepting: False once the broker drains.
         name: of the broker, for brokers that borrow its workers; b"" for none.
@@ -98,17 +99,24 @@ class Directory:
         """
         if service.workers and service.enabled and self.accepting:
             self.routes[service.name] = service
-            self.routes_encoded[service.encoded] = self.routes_encoded[service.route] = service
+            if service.policies is None:
+                self.routes_encoded[service.encoded] = self.routes_encoded[service.route] = service
+            elif service.encoded in self.routes_encoded:
+                self._close_route(service)
         elif service.name in self.routes:
             del self.routes[service.name]
-            del self.routes_encoded[service.encoded], self.routes_encoded[service.route]
-            self.closed_routes += 1
+            self._close_route(service)
         if service.workers or service.queue.count or not service.enabled:
             self._idle.pop(service, None)
         elif service.offered:
             self._idle.setdefault(service, now)
         elif self.services.get(service.name) is service:
             self._remove(service)
+
+    def _close_route(self, service: Service) -> None:
+        self.routes_encoded.pop(service.encoded, None)
+        self.routes_encoded.pop(service.route, None)
+        self.closed_routes += 1
 
     def capacities(self) -> Iterator[tuple[bytes, int]]:
         """Yield the services of this broker's own workers with their free capacity; borrowed workers grant no credit."""

@@ -18,6 +18,7 @@ from mdp.broker.requests.idempotency import SharedRequestTable
 from mdp.broker.workers.directory import Directory
 from mdp.broker.workers.heartbeat_intervals import beat_to, next_beat, pace
 from mdp.broker.workers.maintenance import Upkeep
+from mdp.broker.workers.policies import Policies
 from mdp.broker.workers.worker_states import TABLE, Action, State
 from mdp.wire.commands import DIALECTS, V03, Dialect, is_service_name, worker_disconnect
 from mdp.wire.events import Cancel, Disconnect, Failure, Heartbeat, Invalid, Partial, Ready, Return
@@ -25,7 +26,7 @@ from mdp.wire.events import Final as FinalEvent
 from mdp.wire.options import BadOptions, ReadyOptions, decode_ready_options
 
 if TYPE_CHECKING:
-    from mdp.broker.requests.records import Worker
+    from mdp.broker.requests.records import Service, Worker
     from mdp.wire.events import BrokerEvent
 
 __all__ = ["DISCONNECTS", "WorkerLifecycle"]
@@ -129,10 +130,19 @@ class WorkerLifecycle:
             self.request_table.recorder.worker_ready(worker)
         worker.beat_s, worker.expiry_s = pace(self.options, options.heartbeat_ms)
         worker.beat_at = next_beat(worker.beat_s, now)
+        if options.rate is not None or options.retry is not None:
+            self._adopt(worker.service, options, now)
         self._watch(worker)
         self.request_table.feed(worker, now, heard=inf)
         if worker.service.queue.count:
             self.request_table.watch(worker.service, now)
+
+    def _adopt(self, service: Service, options: ReadyOptions, now: float) -> None:
+        """Take over the policies that a worker announces."""
+        if service.policies is None:
+            service.policies = Policies()
+        service.policies.adopt(options.rate, options.retry)
+        self.directory.update_routes(service, now)
 
     def _send_away(self, worker: Worker, now: float) -> None:
         """Send DISCONNECT as the last message, and remove the worker (MDP-28)."""

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import encode_message
+from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_table import CHECK_S, WATCH_S_MAX
 from mdp.broker.workers.pacing import TRUST_US, allotments
 from mdp.wire.commands import worker_ping, worker_recall
@@ -89,7 +90,14 @@ class Upkeep:
 
     def look(self, service: Service, now: float) -> None:
         """Do what is due for a service."""
-        if service.queue.lost:
+        queue = service.queue
+        if isinstance(queue, PolicyQueue) and queue.delayed:
+            queue.release_delayed(now)
+            if queue.delayed:
+                self._table.check_at(service, queue.next_delayed_at)
+        if service.policies is not None:
+            self._table.pump(service, now)
+        if queue.lost:
             self._look_after_lost(service, now)
         if service.ahead and not service.queue.count:
             self._level(service, now)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mdp.broker.requests.invariants import InvariantBroken
+from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_states import AFTER, RequestState
 from tests.scenes.mdp_broker_walk import Walk, WalkFailed, walk
 
@@ -25,6 +26,39 @@ def test_whatever_crosses_every_request_has_one_place_and_one_end(chunk: int) ->
     """MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06; faults B2, B5 to B8."""
     for seed in range(chunk * WALKS // CHUNKS, (chunk + 1) * WALKS // CHUNKS):
         walk(seed)
+
+
+@pytest.mark.timeout(0 if "SIM_WALKS" in os.environ else 300)
+@pytest.mark.parametrize("chunk", range(CHUNKS // 4))
+def test_with_priorities_rates_and_retries_as_well(chunk: int) -> None:
+    """POL-01 to POL-03."""
+    for seed in range(chunk * WALKS // CHUNKS, (chunk + 1) * WALKS // CHUNKS):
+        walk(seed, policies=True)
+
+
+def test_walks_with_policies_come_by_what_they_are_for() -> None:
+    total: dict[str, int] = {}
+    delayed = waited = ranked = 0
+    for seed in range(40):
+        going = Walk(seed, policies=True)
+        going.machine.request_table.timer_changed = True
+        going.look()
+        for step in going.steps * 4:
+            going.touched = False
+            step()
+            going.look()
+            for service in going.machine.directory.services.values():
+                queue = service.queue
+                if isinstance(queue, PolicyQueue):
+                    delayed += len(queue.delayed)
+                    ranked += bool(queue._rotations[0]) and bool(queue._rotations[2])
+                bucket = None if service.policies is None else service.policies.bucket
+                free = any(worker.ready_list is not None for worker in service.workers.values())
+                waited += bucket is not None and free and queue.count > 0
+        going.end()
+        for name, count in going.machine.counters.as_dict().items():
+            total[name] = total.get(name, 0) + count
+    assert min(total["retried"], delayed, waited, ranked) > 0
 
 
 @pytest.mark.parametrize("seed", [6752, 8427])

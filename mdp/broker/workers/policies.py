@@ -1,0 +1,79 @@
+"""The policies of one service in the broker: its token bucket and its retries.
+
+A token bucket has up to `burst` tokens and gets `per_s` a second; a request that is given to a worker takes one. It is kept as the time
+at which it would be full, so that nothing is counted while no request comes.
+
+Pure: `now` in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from math import floor, inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mdp.wire.policies import Rate, Retry
+
+__all__ = ["Policies", "TokenBucket"]
+
+# A token that is due within a nanosecond is there: sums of floats are not exact.
+_EXACT_S = 1e-9
+
+
+class TokenBucket:
+    """Tokens of one service.
+
+    Args:
+        rate: see `mdp.Rate`.
+    """
+
+    __slots__ = ("_full_at", "_refill_s", "_token_s", "rate")
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self._token_s = 1 / rate.per_s
+        self._refill_s = rate.burst * self._token_s
+        self._full_at = -inf
+
+    def tokens(self, now: float) -> int:
+        """Return how many requests may be given now."""
+        missing_s = max(0.0, self._full_at - now)
+        return max(0, floor((self._refill_s - missing_s + _EXACT_S) / self._token_s))
+
+    def take(self, count: int, now: float) -> None:
+        """Take tokens that are there."""
+        self._full_at = max(self._full_at, now) + count * self._token_s
+
+    def next_at(self) -> float:
+        """Return when there is a token, in the past if there is one."""
+        return self._full_at - self._refill_s + self._token_s
+
+
+class Policies:
+    """Policies of one service; of each kind, that of the worker that registered last with one.
+
+    Attributes:
+        bucket: None without a rate.
+        retry: None without one.
+    """
+
+    __slots__ = ("bucket", "retry")
+
+    def __init__(self) -> None:
+        self.bucket: TokenBucket | None = None
+        self.retry: Retry | None = None
+
+    def tokens(self, now: float, most: int) -> int:
+        """Return how many of `most` requests may be given now."""
+        return most if self.bucket is None else min(most, self.bucket.tokens(now))
+
+    def take(self, count: int, now: float) -> None:
+        """Note that requests are given."""
+        if self.bucket is not None:
+            self.bucket.take(count, now)
+
+    def adopt(self, rate: Rate | None, retry: Retry | None) -> None:
+        """Take over what a worker announces; an equal rate keeps its tokens."""
+        if rate is not None and (self.bucket is None or self.bucket.rate != rate):
+            self.bucket = TokenBucket(rate)
+        self.retry = retry or self.retry
