@@ -29,7 +29,7 @@ from core.runtime.supervision import Restart
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
 __all__ = ["CHILDREN_MAX", "Child", "ChildFailed", "Children"]
@@ -88,6 +88,7 @@ class Children:
         count: how many.
         command: returns the command line of a child by its number, from 0.
         name: of a child, for log and error texts.
+        environment: returns variables of a child, besides our own, by its number.
         restart: delays before a child is started again.
         on_message: called with a child and each message it sends.
         on_change: called with a child when it becomes ready, and when it has ended.
@@ -100,6 +101,7 @@ class Children:
         command: Callable[[int], Sequence[str]],
         *,
         name: str,
+        environment: Callable[[int], Mapping[str, str]] = lambda _: {},
         restart: Restart | None = None,
         on_message: Callable[[Child, dict[str, Any]], None] | None = None,
         on_change: Callable[[Child], None] | None = None,
@@ -107,6 +109,7 @@ class Children:
     ) -> None:
         self._command = command
         self._name = name
+        self._environment = environment
         self._restart = restart or Restart(most_s=10.0, steady_s=10.0)
         self._on_message = on_message
         self._on_change = on_change
@@ -222,7 +225,7 @@ class Children:
                 process = child.process = await asyncio.create_subprocess_exec(
                     *self._command(child.number),
                     stdin=DEVNULL,
-                    env=environment | {PARENT_FD: str(theirs.fileno())},
+                    env={**environment, **self._environment(child.number), PARENT_FD: str(theirs.fileno())},
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,  # Ctrl-C at a terminal reaches the parent only, which stops the children
                 )

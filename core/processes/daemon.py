@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from core.daemon.run import Daemon, DaemonSettings
 
-__all__ = ["Processes", "extra_drain_s", "processes_options", "run_processes", "this_command"]
+__all__ = ["Processes", "extra_drain_s", "pass_on_reload", "processes_options", "run_processes", "this_command"]
 
 log = logging.getLogger("core.processes")
 
@@ -108,14 +108,18 @@ def run_processes(processes: Processes, settings: DaemonSettings, name: str, mor
             await children.until_failed()
 
         async with children:
-            daemon.on_reload(lambda: lambda: _pass_on(children))
+            daemon.on_reload(pass_on_reload(children))
             watching = [watch_sources(processes.folders, begin_anew)] if processes.reload else []
             await until_one_ends(daemon.until_stopped(), serve(), *watching)
 
     run_daemon(body, replace(settings, drain_s=settings.drain_s + extra_drain_s))
 
 
-def _pass_on(children: Children) -> Sequence[str]:
-    """Let the processes read their files again; the parent has found them valid."""
-    children.signal(signal.SIGHUP)
-    return ()
+def pass_on_reload(children: Children) -> Callable[[], Callable[[], Sequence[str]]]:
+    """Return a function for `Daemon.on_reload` that lets the processes read their files again; the parent has found them valid."""
+
+    def apply() -> Sequence[str]:
+        children.signal(signal.SIGHUP)
+        return ()
+
+    return lambda: apply

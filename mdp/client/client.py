@@ -18,7 +18,9 @@ from mdp.client.middleware import ClientCall, ClientChain, ClientMiddleware
 from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterLimits, Unreachable
 from mdp.client.replies import PendingCallback, PendingFuture
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
+from mdp.shards.direct import ShardEngines
 from mdp.typed.client_calls import TypedCalls
+from mdp.wire.commands import V03
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,7 +76,7 @@ class Client(TypedCalls):
         attempts: attempts of a request; the caller gets `Timeout` after attempts x timeout seconds. It is sent at most that many times,
             or twice if it has one attempt and its connection was lost.
         dialect: "auto" asks the broker and uses MDP/0.3 or 0.1; "0.1", "0.2" or "0.3" is used without asking.
-        window: requests in flight at once; see `RequesterLimits`.
+        window: requests in flight at once, to a broker of several shards so many to each; see `RequesterLimits`.
         waiting_max: requests that may wait for the window or a connection before `Busy` is raised.
         connections_max: connections to a broker without MDP/0.3, each with one request in flight.
         heartbeat_ms: silence of the broker, while requests are in flight, after which it is sent a heartbeat (MDP/0.3).
@@ -130,9 +132,15 @@ class Client(TypedCalls):
         )
         times = SearchTimes(reconnect_s=reconnect_ms / 1000, reconnect_max_s=max(reconnect_ms, reconnect_max_ms) / 1000)
         search = BrokerSearch(brokers, chosen_dialect(dialect), times, chance.random)
-        self._engine = MdpEngine(search, chance.getrandbits(32), limits, context, socket_options or {}, security)
-        self.counters = self._engine.counters
-        self._chain = ClientChain(self._engine)
+        self._engine = broker_engine = MdpEngine(search, chance.getrandbits(32), limits, context, socket_options or {}, security)
+        self.counters = counters = broker_engine.counters
+
+        def new_engine(endpoint: str) -> MdpEngine:
+            of_shard = BrokerSearch([endpoint], V03, times, chance.random)
+            return MdpEngine(of_shard, chance.getrandbits(32), limits, broker_engine.context, socket_options or {}, None, counters)
+
+        self._shards = ShardEngines(broker_engine, new_engine)
+        self._chain = ClientChain(self._shards.engine_for, broker_engine)
 
     # --------------------------------------------------------------------------------------------------------------- requests
 
@@ -236,8 +244,9 @@ class Client(TypedCalls):
                 frames = body_frames(frames)
                 break
         pending = PendingFuture(call, frames or (b"",))
-        self._engine.submit(pending)  # first, because it may refuse it: a future that is never returned must not be made
-        return self._engine.reply_to(pending)
+        engine = self._engine if not self._shards.engines else self._shards.engine_for(call.service)
+        engine.submit(pending)  # first, because it may refuse it: a future that is never returned must not be made
+        return engine.reply_to(pending)
 
     def ask(
         self,
@@ -265,7 +274,8 @@ class Client(TypedCalls):
         call = self._calls.get(service if user is None else (service, user)) or self._prepare(service, user)
         pending = PendingCallback(call if key is None else call.with_key(key), frames)
         pending.caller, pending.context = done, about
-        self._engine.submit(pending)
+        engine = self._engine if not self._shards.engines else self._shards.engine_for(pending.call.service)
+        engine.submit(pending)
 
     def map(
         self,
@@ -316,7 +326,7 @@ class Client(TypedCalls):
                 requests,
                 window,
             )
-        return map_outcomes(self._engine, lambda: merged().call(service), requests, window, key_of)
+        return map_outcomes(self._shards.engine_for, lambda: merged().call(service), requests, window, key_of)
 
     def open_window(
         self,
@@ -350,7 +360,7 @@ class Client(TypedCalls):
             priority: see there.
         """
         options = replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers, priority), key=None)
-        return RequestWindow(self._engine, options.call(service), on_end)
+        return RequestWindow(self._shards.engine_for, options.call(service), on_end)
 
     def stream(
         self,
@@ -380,7 +390,7 @@ class Client(TypedCalls):
 
         if self._chain:
             return self._chain.stream(lambda: ClientCall.of(service, frames, merged(), streaming=True))
-        return stream_parts(self._engine, lambda: merged().call(service, streaming=True), frames)
+        return stream_parts(self._shards.engine_for, lambda: merged().call(service, streaming=True), frames)
 
     async def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Unpack[CallOptions]) -> pyarrow.Table:
         """Ask a batch service about the rows of a table, with one request.
@@ -448,10 +458,11 @@ class Client(TypedCalls):
     @property
     def in_flight(self) -> int:
         """Requests sent and not settled."""
-        return self._engine.machine.in_flight
+        return self._engine.machine.in_flight + self._shards.in_flight
 
     async def close(self) -> None:
         """Fail open requests with `ClientClosed` and close the connection."""
+        await self._shards.close()
         await self._engine.close()
 
     async def __aenter__(self) -> Self:

@@ -15,7 +15,7 @@ from mdp.session.reconnector import Reconnector
 from mdp.wire.commands import V03
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import core
     from core.security.credentials import Secured
@@ -40,10 +40,12 @@ class MdpEngine(ClientEngine[Machine]):
         context: of the sockets; the engine has its own when None.
         socket_options: of the sockets.
         security: of the engine's own context.
+        counters: shared with other engines of the client.
 
     Attributes:
         counters: of the client.
         machine: of the dialect; replaced when the dialect changes.
+        on_shards: called when a broker is connected to, with its endpoint and the number of its shards.
         connections: how many times a broker was connected to.
     """
 
@@ -55,9 +57,11 @@ class MdpEngine(ClientEngine[Machine]):
         context: core.Context | None,
         socket_options: Mapping[str, Any],
         security: Secured | None = None,
+        counters: RequesterCounters | None = None,
     ) -> None:
         self.search = search
-        self.counters = RequesterCounters()
+        self.counters = RequesterCounters() if counters is None else counters
+        self.on_shards: Callable[[str, int], None] = _no_shards
         self.connections = 0
         self._numbers = numbers_from(epoch)
         self._limits = limits
@@ -140,6 +144,7 @@ class MdpEngine(ClientEngine[Machine]):
         self.connections += 1
         self._reconnector.connected()
         self._transport.open(self.search.endpoint)
+        self.on_shards(self.search.endpoint, self.search.shards if dialect == V03 else 0)
 
     def _close_connections(self) -> list[Connection]:
         transport, self._transport = self._transport, None
@@ -163,3 +168,6 @@ class MdpEngine(ClientEngine[Machine]):
             self._transport.flush()
         if self.machine.refused:
             self._arm()
+
+
+def _no_shards(endpoint: str, count: int) -> None: ...

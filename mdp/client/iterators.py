@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Body", "Outcome", "RequestWindow", "frames_of", "map_outcomes", "stream_parts"]
 
 Body: TypeAlias = "bytes | Sequence[bytes]"
-S = TypeVar("S", bound=PendingRequest)
+S = TypeVar("S", bound="PendingIterator | PendingSlot")
 
 
 @dataclass(slots=True)
@@ -51,7 +51,9 @@ class Outcome:
 class PendingIterator(PendingRequest):
     """A request that its caller polls; `caller` is the future it awaits while there is nothing to take."""
 
-    __slots__ = ()
+    __slots__ = ("engine",)
+
+    engine: MdpEngine
 
     def notify(self) -> None:
         waiter = self.caller
@@ -65,7 +67,7 @@ class PendingIterator(PendingRequest):
 
 
 async def map_outcomes(
-    engine: MdpEngine,
+    engine_for: Callable[[bytes], MdpEngine],
     prepare: Callable[[], Call],
     requests: Iterable[Body],
     window: int,
@@ -95,7 +97,7 @@ async def map_outcomes(
                     for number, slot in enumerate(batch, submitted):
                         slot.call = call.with_key(key(number))
                 slots += batch
-                _submit_all(engine, batch)
+                _submit_all(engine_for(call.service), batch)
                 submitted += len(bodies)
             if not slots:
                 return
@@ -107,14 +109,15 @@ async def map_outcomes(
             index += 1
     finally:
         for slot in slots:
-            engine.withdraw(slot)
+            slot.engine.withdraw(slot)
 
 
 class PendingSlot(PendingRequest):
     """A request of a `RequestWindow`, which is its `caller`."""
 
-    __slots__ = ("index",)
+    __slots__ = ("engine", "index")
 
+    engine: MdpEngine
     index: int
 
     def notify(self) -> None:
@@ -127,8 +130,8 @@ class PendingSlot(PendingRequest):
 class RequestWindow:
     """Requests to one service whose outcomes are taken in the order in which the requests end; see `mdp.Client.open_window`."""
 
-    def __init__(self, engine: MdpEngine, call: Call, on_end: Callable[[], None]) -> None:
-        self._engine = engine
+    def __init__(self, engine_for: Callable[[bytes], MdpEngine], call: Call, on_end: Callable[[], None]) -> None:
+        self._engine_for = engine_for
         self._call = call
         self._on_end = on_end
         self._open: dict[PendingSlot, None] = {}
@@ -158,7 +161,7 @@ class RequestWindow:
         if keys is not None:
             for slot, key in zip(batch, keys, strict=True):
                 slot.call = call.with_key(key)
-        for refused in _submit_all(self._engine, batch):
+        for refused in _submit_all(self._engine_for(call.service), batch):
             refused.notify()
         return first
 
@@ -172,7 +175,7 @@ class RequestWindow:
         given_up, self._open = self._open, {}
         for slot in given_up:
             slot.caller = None
-            self._engine.withdraw(slot)
+            slot.engine.withdraw(slot)
 
     def end(self, slot: PendingSlot) -> None:
         """Keep the outcome of a request until it is taken."""
@@ -189,6 +192,8 @@ def frames_of(body: Body) -> Sequence[bytes]:
 
 def _submit_all(engine: MdpEngine, batch: list[S]) -> list[S]:
     """Send requests together; return those that were refused at once, which are settled."""
+    for slot in batch:
+        slot.engine = engine
     engine.begin_iteration()
     machine, now = engine.machine, engine.now
     refused = []
@@ -202,9 +207,12 @@ def _submit_all(engine: MdpEngine, batch: list[S]) -> list[S]:
     return refused
 
 
-async def stream_parts(engine: MdpEngine, prepare: Callable[[], Call], frames: Sequence[bytes]) -> AsyncGenerator[list[bytes], None]:
+async def stream_parts(
+    engine_for: Callable[[bytes], MdpEngine], prepare: Callable[[], Call], frames: Sequence[bytes]
+) -> AsyncGenerator[list[bytes], None]:
     """Send one request and yield the parts of its reply; see `mdp.Client.stream`, and `map_outcomes` for `prepare`."""
     pending = PendingIterator(prepare(), body_frames(frames) or (b"",))
+    engine = engine_for(pending.call.service)
     engine.submit(pending)
     parts = 0
     try:

@@ -82,10 +82,12 @@ class ClientChain:
     """The middleware of one client.
 
     Args:
-        engine: sends the requests.
+        engine_for: returns the engine that sends the requests to a service.
+        engine: that of the broker, with the clock.
     """
 
-    def __init__(self, engine: MdpEngine) -> None:
+    def __init__(self, engine_for: Callable[[bytes], MdpEngine], engine: MdpEngine) -> None:
+        self._engine_for = engine_for
         self._engine = engine
         self._all: list[ClientMiddleware] = []
 
@@ -106,8 +108,9 @@ class ClientChain:
 
     async def _send(self, call: ClientCall) -> list[bytes]:
         pending = PendingFuture(call.prepared(), body_frames(call.frames) or (b"",))
-        self._engine.submit(pending)
-        return await self._engine.reply_to(pending)
+        engine = self._engine_for(pending.call.service)
+        engine.submit(pending)
+        return await engine.reply_to(pending)
 
     async def stream(self, prepare: Callable[[], ClientCall]) -> AsyncGenerator[list[bytes], None]:
         """Send a request through the middleware and yield the parts of its reply."""
@@ -116,7 +119,7 @@ class ClientChain:
                 yield part
 
     async def _open(self, call: ClientCall) -> AsyncGenerator[list[bytes], None]:
-        return stream_parts(self._engine, call.prepared, call.frames)
+        return stream_parts(self._engine_for, call.prepared, call.frames)
 
     async def map(self, prepare: Callable[[int, Body], ClientCall], requests: Iterable[Body], window: int) -> AsyncGenerator[Outcome, None]:
         """Send requests through the middleware and yield their outcomes in order; see `mdp.Client.map`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from core.daemon.exit_codes import DiskFailed
@@ -19,8 +20,10 @@ from mdp.observe.broker_metrics import BrokerMetrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from bstar.pair import Pair
+    from core.daemon.metrics import MetricsPage
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
 
@@ -43,6 +46,7 @@ class BrokerDaemonOptions:
         http: address of the page, None for none.
         events: directory of the event log, None for none.
         event_log: limits of the event log.
+        show: shows the page of the broker within a block, in place of HTTP.
     """
 
     endpoints: Sequence[str]
@@ -54,6 +58,7 @@ class BrokerDaemonOptions:
     http: tuple[str, int] | None = None
     events: str | None = None
     event_log: EventLogOptions = field(default_factory=EventLogOptions)
+    show: Callable[[MetricsPage], AbstractAsyncContextManager[object]] | None = None
 
 
 async def serve_broker(options: BrokerDaemonOptions, lifetime: Lifetime) -> None:
@@ -99,7 +104,8 @@ async def _observed(
         events = None if options.events is None else stack.enter_context(_event_log(options.events, options.event_log))
         recorder = broker.watch(None if events is None else events.append)
         metrics = BrokerMetrics(broker, recorder, runtime.current().monotonic, events, more)
-        await stack.enter_async_context(serve_page(options.http, metrics.page("mdp broker")))
+        show = options.show or partial(serve_page, options.http)
+        await stack.enter_async_context(show(metrics.page("mdp broker")))
         yield
 
 

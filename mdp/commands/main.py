@@ -29,6 +29,7 @@ from mdp.commands.broker_options import broker_of, lending_options, observe_opti
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
 from mdp.commands.events import events, trace
 from mdp.commands.operator import check, dlq, services, workers
+from mdp.commands.shards import run_sharded, shard_options
 from mdp.commands.top import top
 from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of
 from mdp.observe.worker_metrics import worker_page
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from core.processes.daemon import Processes
     from core.security.credentials import Secured
     from mdp.client.client import Client
+    from mdp.commands.shards import Shards
 
 __all__ = ["main"]
 
@@ -76,17 +78,21 @@ for verb in (services, workers, check, describe, stub, dlq, top, events, trace):
 @click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], help="May be repeated.")
 @click.option("--rules", type=click.Path(dir_okay=False), help="TOML file with access rules for services; SIGHUP reads it again.")
 @field_options(BrokerOptions, zero=("start_hold_ms",))
+@shard_options
 @observe_options
 @pair_options
 @lending_options
 @security_options(listens=True, connects=True, required=False)
 @daemon_options
-def broker(binds: tuple[str, ...], rules: str | None, settings: DaemonSettings, **values: Any) -> None:
+def broker(binds: tuple[str, ...], rules: str | None, shards: Shards, settings: DaemonSettings, **values: Any) -> None:
     """Serve clients and workers of MDP/0.1, 0.2 and 0.3."""
     new_pair = pair_of(values)
     new_broker = broker_of(values, paired=new_pair is not None)
     limits = build(BrokerOptions, values)
     chosen = BrokerDaemonOptions(binds, limits, rules_file=rules, new_pair=new_pair, new_broker=new_broker, **values)
+    if shards.count > 1:
+        run_sharded(shards, chosen, settings)
+        return
     with pair_errors():
         run_daemon(partial(serve_broker, chosen), settings)
 

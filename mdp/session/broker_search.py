@@ -14,6 +14,9 @@ disconnects every worker would be contacted without pause (MDP-18).
 
 Of a Binary Star pair of brokers one serves and the other refuses, with the time after which to retry. When both were asked in vain, the one
 that refused is asked first, because the other machine may be gone. Ballots that were seen only grow (BST-33).
+
+Of a broker of several shards a worker connects to the shard of its service (`mdp.wire.shards`). If that cannot be reached in time, the
+broker is asked again, and the worker connects to the broker itself, which forwards.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from typing import TYPE_CHECKING
 from bstar.machine.ballot import NO_BALLOT
 from core.machine.backoff import backoff_s
 from mdp.wire.commands import DIALECTS, V03
+from mdp.wire.shards import shard_endpoint, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,9 +74,10 @@ class SearchTimes:
     reconnect_max_s: float = 32.0  # cap of the waits
     lost_s: float = 0.1  # first wait after a lost connection: long enough to spread many clients (fault B10), too short to be noticed
     join_s: float = 1.0  # how long one of several brokers may take before the next is tried
+    shard_s: float = 5.0  # how long a shard may take before the broker itself is used: a shard is started again within seconds
 
     def __post_init__(self) -> None:
-        if not (0 < self.lost_s and 0 < self.reconnect_s <= self.reconnect_max_s and self.join_s > 0):
+        if not (0 < self.lost_s and 0 < self.reconnect_s <= self.reconnect_max_s and self.join_s > 0 and self.shard_s > 0):
             raise ValueError(f"waits must be positive: {self}")
 
 
@@ -91,7 +96,7 @@ class BrokerSearch:
 
     __slots__ = (
         "_brokers", "_chance", "_due", "_first", "_fixed", "_index", "_joined_at", "_refused_at", "_refused_until", "_actions", "_times",
-        "ballot", "dialect", "ever_up", "failures", "state",
+        "_forwarded", "ballot", "dialect", "ever_up", "failures", "service", "shards", "state",
     )  # fmt: skip
 
     def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: SearchTimes, chance: Callable[[], float]) -> None:
@@ -108,6 +113,9 @@ class BrokerSearch:
         self._refused_until = inf
         self._due = inf
         self._actions: list[Action] = []
+        self._forwarded = False  # the shard of our service could not be reached: connect to the broker next
+        self.service = b""  # of a worker, which connects to the shard of its service
+        self.shards = 0  # of the present broker, 0 without any
         self.ballot: Ballot = NO_BALLOT
         self.state = SearchState.IDLE  # of the search
         self.dialect: Dialect = dialect or V03  # of the present connection, once it is known
@@ -117,6 +125,13 @@ class BrokerSearch:
     @property
     def endpoint(self) -> str:
         return self._brokers[self._index]
+
+    @property
+    def target(self) -> str:
+        """Endpoint to connect to: the broker's, or that of the shard of our service."""
+        if not self.service or not self.shards or self._forwarded:
+            return self.endpoint
+        return shard_endpoint(self.endpoint, shard_of(self.service, self.shards)) or self.endpoint
 
     @property
     def several(self) -> bool:
@@ -140,8 +155,10 @@ class BrokerSearch:
         if self.state is SearchState.PROBING:
             self._due = inf if reached or len(self._brokers) == 1 else now + self._times.join_s
 
-    def probed(self, dialect: Dialect, now: float) -> None:
+    def probed(self, dialect: Dialect, now: float, shards: int = 0) -> None:
+        """Note the broker's dialect, and the number of its shards."""
         if self.state is SearchState.PROBING:
+            self.shards = shards
             self._actions.append(Action.CLOSE)
             self._open(dialect, now)
 
@@ -178,6 +195,7 @@ class BrokerSearch:
         if self.state is not SearchState.UP:
             return
         self._actions.append(Action.CLOSE)
+        self._forwarded = False
         self.failures += 1
         if reason is EndReason.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
             self._index = self._first = 0
@@ -203,7 +221,11 @@ class BrokerSearch:
         elif self.state in (SearchState.PROBING, SearchState.JOINING):
             self._actions.append(Action.CLOSE)
             self.failures += 1
-            self._next(now)
+            if self.state is SearchState.JOINING and self.target != self.endpoint:
+                self._forwarded = True
+                self._try(now)
+            else:
+                self._next(now)
 
     def deadline(self) -> float:
         return self._due
@@ -240,5 +262,8 @@ class BrokerSearch:
     def _open(self, dialect: Dialect, now: float) -> None:
         self.dialect = dialect
         self.state = SearchState.JOINING
-        self._due = now + self._times.join_s if len(self._brokers) > 1 else inf
+        if self.target != self.endpoint:
+            self._due = now + self._times.shard_s
+        else:
+            self._due = now + self._times.join_s if len(self._brokers) > 1 else inf
         self._actions.append(Action.OPEN)

@@ -17,6 +17,7 @@ from core.sockets.futures import DONE
 from core.zmtp.decoder import Encoded
 from mdp.wire.commands import EMPTY, MDPC01, V01, V03, client_request
 from mdp.wire.failover import PAIR_SERVICE, RETRY_S_USUAL, Membership, ballot_text, parse_membership
+from mdp.wire.shards import parse_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -124,8 +125,8 @@ class Probe:
     _: KW_ONLY
     on_reached: Callable[[bool], None]  # called with whether the broker accepted the connection or dropped it
     # Called once, in its own loop iteration, with the dialect: 0.3, or 0.1 for any other answer and for silence of a broker that has not
-    # announced its limits; and with the ballot of a broker of a pair, else `NO_BALLOT`.
-    on_dialect: Callable[[Dialect, Ballot], None]
+    # announced its limits; with the ballot of a broker of a pair, else `NO_BALLOT`; and with the number of its shards, 0 for none.
+    on_dialect: Callable[[Dialect, Ballot, int], None]
     # Called instead, likewise, when a broker of a pair does not serve, or one that knows the question is silent for long: with the seconds
     # after which to retry, and the reason.
     on_refused: Callable[[float, str], None]
@@ -170,7 +171,7 @@ class Probe:
         """Take silence for MDP/0.1, if the broker has not announced its limits and our own loop was not blocked."""
         knows_probe = self.connection.limits is not None
         if not knows_probe and self._loop.time() < self._due + PROBE_S / 2:
-            self._answer(V01, NO_BALLOT)
+            self._answer(V01, NO_BALLOT, 0)
             return
         self._silences += knows_probe
         if self._silences >= SILENCES_MAX:
@@ -198,7 +199,8 @@ class Probe:
             elif message[2] == PAIR_SERVICE:
                 self._schedule(0, self._refuse, RETRY_S_USUAL)
             else:
-                self._schedule(0, self._answer, V03 if message[3:] == [b"200"] else V01, NO_BALLOT)
+                shards = parse_greeting(message[3:])
+                self._schedule(0, self._answer, V03 if shards or message[3:] == [b"200"] else V01, NO_BALLOT, shards)
             return
 
     def _take_membership(self, member: Membership, *, answers_us: bool) -> None:
@@ -208,7 +210,7 @@ class Probe:
         serves has asked the other one or the witness, and the higher ballot is gone for good.
         """
         if member.active and (member.ballot >= self.seen or answers_us):
-            self._schedule(0, self._answer, V03, member.ballot)
+            self._schedule(0, self._answer, V03, member.ballot, 0)
         elif not answers_us and (self.votes or member.active):
             self.connection.send([client_request(V01, PAIR_SERVICE, [ballot_text(self.seen)])])
             self._schedule(PROBE_S, self._refuse, RETRY_S_USUAL)
@@ -224,10 +226,10 @@ class Probe:
             self._timer.cancel()
             self._timer = None
 
-    def _answer(self, dialect: Dialect, ballot: Ballot) -> None:
+    def _answer(self, dialect: Dialect, ballot: Ballot, shards: int) -> None:
         if not self._answered:
             self._answered = True
-            self.on_dialect(dialect, ballot)
+            self.on_dialect(dialect, ballot, shards)
 
     def _refuse(self, retry_s: float, why: str = PASSIVE) -> None:
         if not self._answered:

@@ -97,7 +97,7 @@ class Reconnector:
     def connected(self) -> None:
         if self.name and self._away_since is not None:
             again = "again " if self._was_up else ""
-            self._log.info("%s: connected %safter %.1f s, to %s", self.name, again, self._clock() - self._away_since, self.search.endpoint)
+            self._log.info("%s: connected %safter %.1f s, to %s", self.name, again, self._clock() - self._away_since, self.search.target)
         self._away_since = None
         self._up = self._was_up = True
 
@@ -126,14 +126,14 @@ class Reconnector:
         self.search.reached(reached, self._clock())
         self.on_change()
 
-    def _probed(self, dialect: Dialect, ballot: Ballot) -> None:
+    def _probed(self, dialect: Dialect, ballot: Ballot, shards: int) -> None:
         if self.search.ballot.counter and not ballot.counter and self.search.several:
             # Both brokers of a pair speak MDP/0.3: this one did not answer, and is no older broker.
             self._unreachable()
             return
         self._refusal = ""
         self.search.ballot = ballot if ballot.counter else self.search.ballot  # lower than before only when the broker has checked it
-        self.search.probed(dialect, self._clock())
+        self.search.probed(dialect, self._clock(), shards)
         self.run_actions()
 
     def _refused(self, retry_s: float, why: str) -> None:

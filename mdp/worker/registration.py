@@ -143,7 +143,7 @@ class WorkerRegistration:
         reconnector = self._reconnector
         self._connection = Connection(
             reconnector.context,
-            self.session.search.endpoint,
+            self.session.search.target,
             reconnector.socket_options,
             on_joined=self._joined,
             on_batch=self._received,
@@ -166,7 +166,7 @@ class WorkerRegistration:
         self.flush()
         self._arm()
         search = self.session.search
-        log.info("%s: registered at %s, MDP/%s", self.session.service.decode(), search.endpoint, search.dialect)
+        log.info("%s: registered at %s, MDP/%s", self.session.service.decode(), search.target, search.dialect)
         self._reconnector.connected()
         self._on_joined(self)
 
@@ -182,7 +182,7 @@ class WorkerRegistration:
         if new:
             self._on_requests(new)
         if not self.registered:
-            log.warning("%s: disconnected by %s", self.session.service.decode(), self.session.search.endpoint)
+            log.warning("%s: disconnected by %s", self.session.service.decode(), self.session.search.target)
             self._reconnector.run_actions_soon()
         self._after()
         self.flush()
@@ -190,7 +190,7 @@ class WorkerRegistration:
     def _lost(self) -> None:
         if self._silent:
             return
-        log.warning("%s: connection to %s lost", self.session.service.decode(), self.session.search.endpoint)
+        log.warning("%s: connection to %s lost", self.session.service.decode(), self.session.search.target)
         self.session.lost(self._clock())
         self._reconnector.lost()
         self._after()
@@ -235,7 +235,7 @@ class WorkerRegistration:
         session.stuck = bool(why)
         session.tick(self._clock())
         if was_registered and not self.registered:
-            log.warning("%s: %s is silent", session.service.decode(), session.search.endpoint)
+            log.warning("%s: %s is silent", session.service.decode(), session.search.target)
         self._after()
         self.flush()
         self._reconnector.run_actions()

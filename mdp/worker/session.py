@@ -120,6 +120,7 @@ class WorkerSession:
         if not is_service_name(self.service):
             raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 bytes of printable text")
         self.search = search
+        search.service = self.service
         self.options = options
         self.counters = SessionCounters() if counters is None else counters
         self.outgoing: list[Message | bytes] = []

@@ -239,3 +239,50 @@ def test_a_walk_never_leaves_two_things_open_or_stops_trying(seed: int) -> None:
             assert open_things in (0, 1)
         assert open_things == (made.state in (PROBING, JOINING, UP))
         assert (made.state is WAITING) <= (made.deadline() < inf)
+
+
+SHARDED = "tcp://a:5555"
+
+
+def probed_of_shards(service: bytes, shards: int) -> BrokerSearch:
+    made = search(SHARDED)
+    made.service = service
+    made.start(0.0)
+    made.take_actions()
+    made.probed(V03, 1.0, shards)
+    return made
+
+
+def test_a_worker_connects_to_the_shard_of_its_service() -> None:
+    assert probed_of_shards(b"geo.nearest", 2).target == "tcp://a:5557"
+    assert probed_of_shards(b"echo", 2).target == "tcp://a:5556"
+    for service, shards in ((b"", 2), (b"echo", 0)):
+        made = probed_of_shards(service, shards)
+        assert made.target == made.endpoint == SHARDED
+        assert made.deadline() == inf
+
+
+def test_the_broker_itself_is_used_when_the_shard_cannot_be_reached_and_the_shard_next_time() -> None:
+    made = probed_of_shards(b"echo", 2)
+    assert made.take_actions() == [Action.CLOSE, Action.OPEN]
+    assert made.deadline() == 1.0 + SearchTimes().shard_s
+    made.tick(made.deadline())
+    assert made.take_actions() == [Action.CLOSE, Action.PROBE]
+    made.probed(V03, 7.0, 2)
+    assert made.target == SHARDED
+    assert made.take_actions() == [Action.CLOSE, Action.OPEN]
+    made.joined(8.0)
+    assert made.target == SHARDED
+    made.failed(EndReason.LOST, 20.0)
+    made.tick(made.deadline())
+    made.probed(V03, 30.0, 2)
+    assert made.target == "tcp://a:5556"
+
+
+def test_a_broker_that_has_other_shards_now() -> None:
+    made = probed_of_shards(b"geo.nearest", 2)
+    made.joined(2.0)
+    made.failed(EndReason.LOST, 20.0)
+    made.tick(made.deadline())
+    made.probed(V03, 30.0, 0)
+    assert made.target == SHARDED

@@ -1,0 +1,190 @@
+"""`mdp broker --shards N`: the front starts the shards, which are the same command with a number in their environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from core.daemon.http import serve_page
+from core.daemon.option_fields import options
+from core.daemon.run import run_daemon
+from core.processes.children import Child, Children
+from core.processes.daemon import extra_drain_s, pass_on_reload, this_command
+from core.runtime import supervision
+from core.runtime.event_loop import until_one_ends
+from mdp.broker.broker import Broker
+from mdp.commands.broker_daemon import serve_broker
+from mdp.shards.front import Front
+from mdp.shards.identity import FRONT, FrontIdentity, ShardBroker
+from mdp.shards.page import PAGE, FrontPage, encode_page
+from mdp.wire.shards import SHARDS_MAX, shard_endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from core.daemon.metrics import MetricsPage
+    from core.daemon.run import Daemon, DaemonSettings
+    from core.security.credentials import Secured
+    from mdp.commands.broker_daemon import BrokerDaemonOptions
+
+__all__ = ["Shards", "push_page", "run_sharded", "shard_endpoints", "shard_options"]
+
+PAGE_S: Final = 1.0  # interval of a shard's page: as often as a browser redraws it
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Value of --shards, and which of the processes this is."""
+
+    count: int
+    identity: FrontIdentity
+
+    @property
+    def number(self) -> int | None:
+        """Number of this shard; None in the front, and in a broker of one process."""
+        return self.identity.shard
+
+    @property
+    def is_front(self) -> bool:
+        """Whether this process starts shards."""
+        return self.count > 1 and self.number is None
+
+
+def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --shards; the decorated function gets a `Shards`."""
+
+    @wraps(function)
+    def command(*args: Any, shards: int, **kwargs: Any) -> Any:
+        wanted = Shards(shards, FrontIdentity.found_in(os.environ))
+        if wanted.is_front and sys.platform == "win32":
+            raise click.UsageError("--shards needs a POSIX system")
+        return function(*args, shards=wanted, **kwargs)
+
+    return options(
+        click.option(
+            "--shards",
+            type=click.IntRange(1, SHARDS_MAX),
+            default=1,
+            help="Processes that share the services; they listen next to --bind: tcp on the following ports, ipc on PATH.0, PATH.1, …",
+        ),
+    )(command)
+
+
+def shard_endpoints(binds: Sequence[str], number: int) -> list[str]:
+    """Return the endpoints of a shard; raises click.UsageError if there is none next to an endpoint of the broker."""
+    found = []
+    for endpoint in binds:
+        place = shard_endpoint(endpoint, number)
+        if place is None:
+            raise click.UsageError(f"--shards: there is no endpoint for shard {number} next to {endpoint}; give a tcp port or an ipc path")
+        found.append(place)
+    return found
+
+
+@asynccontextmanager
+async def push_page(daemon: Daemon, page: MetricsPage) -> AsyncIterator[None]:
+    """Send a shard's page to the front at intervals within the block."""
+
+    def push() -> None:
+        timer.after(PAGE_S)
+        daemon.tell_parent({PAGE: encode_page(page)})
+
+    timer = supervision.current().timer("mdp shard page", push)
+    timer.after(0)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def run_sharded(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSettings) -> None:
+    """Run the front of a sharded broker, or one of the shards, until a signal.
+
+    Raises:
+        ChildFailed: a shard cannot start.
+        click.UsageError: an endpoint leaves no place for shards, or options do not go together.
+    """
+    if options.new_pair is not None or options.new_broker is not Broker:
+        raise click.UsageError("a broker of several shards is not half of a pair, and borrows no workers: leave --bstar and --peer out")
+    if shards.number is None:
+        _run_front(shards, options, settings)
+        return
+    identity = shards.identity
+    identity.admit(options.security)
+    own = replace(options, endpoints=shard_endpoints(options.endpoints, shards.number), new_broker=partial(ShardBroker, identity))
+
+    async def body(daemon: Daemon) -> None:
+        daemon.on_reload(lambda: lambda: _admit_again(identity, options.security))
+        await serve_broker(own if own.http is None else replace(own, show=partial(push_page, daemon)), daemon)
+
+    run_daemon(body, settings)
+
+
+def _admit_again(identity: FrontIdentity, security: Secured | None) -> Sequence[str]:
+    """Let the front in after the users were read again, which replaces them all."""
+    identity.admit(security)
+    return ()
+
+
+def _run_front(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSettings) -> None:
+    for number in range(shards.count):
+        shard_endpoints(options.endpoints, number)
+    identity, link_security = FrontIdentity.made_for(options.security)
+
+    def command(number: int) -> list[str]:
+        log = [] if options.events is None else ["--events", os.path.join(options.events, f"shard-{number}")]
+        return [*this_command(), *log]
+
+    async def body(daemon: Daemon) -> None:
+        def not_ready() -> str:
+            if daemon.stopping:
+                return "draining"
+            missing = [str(child.number) for child in children.all if not child.ready]
+            return f"shards that do not serve: {', '.join(missing)}" if missing else ""
+
+        def figures() -> dict[str, int]:
+            starts = sum(max(0, child.starts - 1) for child in children.all)
+            return {"shards_ready": sum(child.ready for child in children.all), "shard_restarts": starts}
+
+        def on_message(child: Child, message: dict[str, Any]) -> None:
+            if PAGE in message:
+                page.received(child.number, message[PAGE])
+
+        def on_change(child: Child) -> None:
+            if not child.ready:
+                page.forget(child.number)
+
+        front = Front(shards.count, options.limits, security=options.security, link_security=link_security, more=figures)
+        page = FrontPage(shards.count, front.stats, not_ready)
+        children = Children(
+            shards.count,
+            command,
+            name="shard",
+            environment=lambda number: {FRONT: identity.encode(number)},
+            on_message=on_message,
+            on_change=on_change,
+        )
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(front)
+            for endpoint in options.endpoints:
+                front.bind(endpoint)
+            await stack.enter_async_context(children)
+            await stack.enter_async_context(serve_page(options.http, page.page("mdp broker")))
+            daemon.on_reload(pass_on_reload(children))
+
+            async def serve() -> None:
+                await children.until_ready()
+                daemon.ready("broker serves", endpoints=front.endpoints, shards=shards.count, pids=children.pids)
+                await children.until_failed()
+
+            await until_one_ends(daemon.until_stopped(), serve())
+            front.refuse_connections()
+            await children.drain()  # the front forwards until they have ended
+
+    run_daemon(body, replace(settings, drain_s=settings.drain_s + extra_drain_s))

@@ -1,0 +1,89 @@
+"""Connections of a client to the shards of its broker, beside the one to the broker itself.
+
+A broker that consists of shards forwards requests; a client that connects to the shards spares it that. A request goes to the shard of its
+service while there is a connection to that, and to the broker otherwise, so nothing waits for a shard that is being started.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from core.errors import ZMQError
+from mdp.wire.shards import shard_endpoint, shard_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mdp.client.engine import MdpEngine
+
+__all__ = ["ShardEngines"]
+
+log = logging.getLogger("mdp.client")
+
+# Questions for the broker as a whole.
+_MMI: Final = b"mmi."
+# Services whose shard is remembered; names come from the program.
+_REMEMBERED_MAX: Final = 1024
+
+
+class ShardEngines:
+    """Chooses the engine for each request.
+
+    Args:
+        broker: the engine of the broker itself, which learns of the shards.
+        new_engine: makes the engine of a shard, by its endpoint.
+    """
+
+    def __init__(self, broker: MdpEngine, new_engine: Callable[[str], MdpEngine]) -> None:
+        self._broker = broker
+        self._new_engine = new_engine
+        self._known = ("", 0)  # endpoint of the broker, and the number of its shards
+        self._by_service: dict[bytes, MdpEngine] = {}
+        self.engines: list[MdpEngine] = []  # of the shards
+        self._former: list[MdpEngine] = []  # of shards that are not used any longer
+        broker.on_shards = self._changed
+
+    def engine_for(self, service: bytes) -> MdpEngine:
+        """Return the engine for a request to a service."""
+        if not self.engines:
+            return self._broker
+        engine = self._by_service.get(service)
+        if engine is None:
+            if len(self._by_service) >= _REMEMBERED_MAX:
+                self._by_service.clear()
+            engine = self._broker if service.startswith(_MMI) else self.engines[shard_of(service, len(self.engines))]
+            self._by_service[service] = engine
+        return engine if engine.machine.connected else self._broker
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent to shards and not settled."""
+        return sum(engine.machine.in_flight for engine in self.engines)
+
+    async def close(self) -> None:
+        """Fail the open requests and close the connections."""
+        for engine in (*self.engines, *self._former):
+            await engine.close()
+
+    def _changed(self, endpoint: str, count: int) -> None:
+        """Connect to the shards of a broker; requests waiting for those of another one go to the broker."""
+        if (endpoint, count) == self._known:
+            return
+        self._known = endpoint, count
+        former, self.engines = self.engines, []
+        self._by_service.clear()
+        for engine in former:
+            self._broker.machine.restore(engine.machine.take_all())
+            self._former.append(engine)
+        for number in range(count):
+            place = shard_endpoint(endpoint, number)
+            if place is None:
+                self.engines.clear()
+                return
+            engine = self._new_engine(place)
+            try:
+                engine.start()
+            except ZMQError as error:  # such as a server key that is known for the broker's endpoint only
+                log.warning("%s cannot be connected to, the broker forwards: %s", place, error)
+            self.engines.append(engine)

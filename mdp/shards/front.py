@@ -1,0 +1,297 @@
+"""The front of a sharded broker: one ROUTER at the public endpoint, and connections to the shards.
+
+Our clients and workers of MDP/0.3 get the number of shards with the answer to `mmi.protocol` and connect to the shards. Messages of all
+other peers are forwarded, in both directions, as the bytes they are: each peer has a connection of its own to each shard it uses, so that a
+shard sees the same peers as a broker without shards does, with their heartbeats and their ends. Only the service is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from itertools import count as numbers
+from typing import TYPE_CHECKING, Final, Self
+
+import core
+from core.runtime import supervision
+from core.zmtp.frames import encode_message
+from mdp.broker.limits import BrokerOptions
+from mdp.broker.mmi import RETRY
+from mdp.shards.identity import USER_BYTES_MAX, link_name
+from mdp.shards.link import Link
+from mdp.shards.questions import Question
+from mdp.shards.routing import Kind, Route, route_of
+from mdp.wire.commands import DIALECTS, V03, client_final, worker_disconnect
+from mdp.wire.shards import greeting, shard_endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from core.options import OptionValue
+    from core.security.credentials import Secured
+    from core.zmtp.scan import Batch
+    from mdp.wire.commands import Dialect
+
+__all__ = ["Front"]
+
+# Time for the last messages of the shards to be sent when the front closes.
+LINGER_MS: Final = 1000
+# A shard that is being started answers no questions; operators get what the others say, before their own time is over.
+ANSWER_S: Final = 1.0
+# `mmi.dlq.retry` is answered when a worker has answered; a client waits as long as it likes, and then leaves.
+FOUND_S: Final = 600.0
+# Questions to all shards at the same time, each with a connection to each shard; the oldest is closed beyond.
+QUESTIONS_MAX: Final = 64
+_OK: Final = [b"200"]
+_MALFORMED: Final = [b"400"]
+_NOT_FOUND: Final = [b"404"]
+
+
+class _Peer:
+    """A peer whose messages are forwarded.
+
+    Attributes:
+        id: its routing id at the front.
+        user: its name from the authenticator, empty without one.
+        links: its connections, by shard.
+        shard: of its service, if it is a worker, else -1.
+        dialect: of the worker, or 0.3 of a client that sent requests of it.
+        questions: to all shards that are not answered.
+    """
+
+    __slots__ = ("dialect", "id", "links", "questions", "shard", "user")
+
+    def __init__(self, id: bytes, user: bytes) -> None:
+        self.id = id
+        self.user = user
+        self.links: dict[int, Link] = {}
+        self.shard = -1
+        self.dialect: Dialect | None = None
+        self.questions: set[Question] = set()
+
+
+class Front:
+    """The front of a broker of `count` shards, which it connects to when they are needed.
+
+    Args:
+        count: number of shards.
+        limits: of the broker.
+        security: of the public endpoints.
+        link_security: of the connections to the shards.
+        socket_options: of the ROUTER.
+        more: returns further counters, for `mmi.stats`.
+
+    Attributes:
+        counters: messages forwarded and dropped, links, questions, by name.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        limits: BrokerOptions | None = None,
+        *,
+        security: Secured | None = None,
+        link_security: Secured | None = None,
+        socket_options: Mapping[str, OptionValue | str] | None = None,
+        more: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self.count = count
+        self.counters: Counter[str] = Counter()
+        self._limits = limits or BrokerOptions()
+        self._more = more
+        self._context = core.context_for(None, security)
+        self._link_context = core.context_for(None, link_security)
+        unread = self._limits.unread_max_bytes
+        own = {"sndhwm": 0, "sndhwm_bytes": unread, "rcvhwm": 0, "linger": LINGER_MS, "tell_limits": 1}
+        self._socket = self._context.socket(core.ROUTER, **{**own, **(socket_options or {})})
+        self._endpoints: list[str] = []
+        self._peers: dict[bytes, _Peer] = {}
+        self._questions: dict[Question, None] = {}
+        self._serials = numbers(1)
+        self._full = 0
+        self._stopping = False
+        self._supervisor = supervision.current()
+
+    def bind(self, endpoint: str) -> str:
+        """Listen on one more endpoint; return it.
+
+        Raises:
+            core.InvalidEndpoint: there are no endpoints for shards next to it.
+            core.AddressInUse: and other children of `core.ZMQError`.
+        """
+        if shard_endpoint(endpoint, self.count - 1) is None:
+            raise core.InvalidEndpoint(f"{endpoint}: shards need tcp ports after a given one, or an ipc path")
+        self._socket.bind(endpoint)
+        self._endpoints.append(self._socket.last_endpoint)
+        return self._socket.last_endpoint
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Endpoints on which the front listens."""
+        return [*self._endpoints]
+
+    def stats(self) -> dict[str, int]:
+        """Return counters and gauges, named as they are shown."""
+        gauges = {"peers": len(self._peers), "links": sum(len(peer.links) for peer in self._peers.values())}
+        return {f"front_{name}": value for name, value in {**self.counters, **gauges}.items()} | {"shards": self.count} | dict(self._more())
+
+    def refuse_connections(self) -> None:
+        """Accept no new connections; those that are up stay."""
+        for endpoint in self._endpoints:
+            self._socket.unbind(endpoint)
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._socket.set_batch_receiver(self._on_batch, on_peer=self._on_peer)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopping = True
+        for peer in [*self._peers.values()]:
+            self._forget(peer)
+        self._socket.set_batch_receiver(None)
+        self._socket.close()
+        await self._socket.wait_closed()
+        await self._link_context.aclose(0)
+        await self._context.aclose()
+
+    # From peers.
+
+    def _on_peer(self, id: bytes, joined: bool) -> None:
+        peer = self._peers.get(id)
+        if not joined and peer is not None:
+            self._forget(peer)
+
+    def _forget(self, peer: _Peer) -> None:
+        self._peers.pop(peer.id, None)
+        for link in peer.links.values():
+            link.close(LINGER_MS)  # a worker's last DISCONNECT
+        peer.links.clear()
+        for question in [*peer.questions]:
+            question.close()
+
+    def _on_batch(self, batch: Batch) -> None:
+        batch = batch.encode()
+        peer = self._peers.get(batch.peer)
+        if peer is None:
+            peer = self._peers[batch.peer] = _Peer(batch.peer, self._socket.peer_property(batch.peer, "User-Id") or b"")
+            if len(peer.user) > USER_BYTES_MAX:
+                self._cut(peer, "its user name is too long to be passed on")
+                return
+        octets, count = batch.octets, self.count
+        to_shards: dict[int, list[bytes]] = {}
+        for start, end in zip(batch.starts, batch.ends, strict=True):
+            route = route_of(octets, start, end, count)
+            for shard in self._shards_for(peer, route, octets[start:end]):
+                to_shards.setdefault(shard, []).append(octets[start:end])
+        for shard, messages in to_shards.items():
+            self._to_shard(peer, shard, messages)
+
+    def _shards_for(self, peer: _Peer, route: Route, message: bytes) -> Sequence[int]:
+        """Return the shards a message is forwarded to; answer it where that is none."""
+        kind = route.kind
+        if kind is Kind.WORKER:
+            peer.shard, peer.dialect = route.shard, route.dialect
+            return (route.shard,)
+        if kind is Kind.SHARD:
+            if route.service:
+                if route.dialect == V03:
+                    peer.dialect = V03
+                return (route.shard,)
+            return (max(peer.shard, 0),)
+        if kind is Kind.EVERYWHERE:
+            return [*peer.links] or (0,)
+        if kind is Kind.HELLO:
+            self._answer_hello(peer, route)
+        else:
+            self._ask_all(peer, route, message)
+        return ()
+
+    def _answer_hello(self, peer: _Peer, route: Route) -> None:
+        if len(route.body) != 1:
+            body = _MALFORMED
+        elif route.body[0] == V03.encode():
+            body = greeting(self.count)
+        else:
+            body = _OK if route.body[0].decode("latin-1") in DIALECTS else _NOT_FOUND
+        self.counters["hellos"] += 1
+        self._to_peer(peer, [encode_message(client_final(route.dialect, route.service, route.request, body))])
+
+    def _to_shard(self, peer: _Peer, shard: int, messages: list[bytes]) -> None:
+        link = peer.links.get(shard)
+        if link is None:
+            link = peer.links[shard] = self._new_link(peer, shard, partial(self._to_peer, peer), partial(self._link_lost, peer, shard))
+        if link.send(messages):
+            self.counters["to_shards"] += len(messages)
+        else:
+            self.counters["dropped_full"] += len(messages)
+            self._cut(peer, "its shard does not read")
+
+    # From shards.
+
+    def _to_peer(self, peer: _Peer, messages: list[bytes]) -> None:
+        if self._socket.closed:
+            return
+        self._socket.send_octets(peer.id, messages)
+        self.counters["to_peers"] += len(messages)
+        if self._socket.counters.peer_full != self._full:
+            self._full = self._socket.counters.peer_full
+            self._cut(peer, "it does not read what it is sent")
+
+    def _link_lost(self, peer: _Peer, shard: int) -> None:
+        """Disconnect a peer from a shard that has ended: it registers or sends again."""
+        peer.links.pop(shard, None)
+        self.counters["links_lost"] += 1
+        if self._stopping or peer.id not in self._peers:
+            return
+        if peer.shard == shard and peer.dialect is not None:
+            peer.shard = -1
+            self._to_peer(peer, [encode_message(worker_disconnect(peer.dialect))])
+        elif peer.dialect == V03:
+            self._cut(peer, "the shard of its requests has ended")
+
+    def _cut(self, peer: _Peer, why: str) -> None:
+        self.counters["cut"] += 1
+        self._socket.cut(peer.id, why)
+
+    def _new_link(self, peer: _Peer, shard: int, on_messages: Callable[[list[bytes]], None], on_lost: Callable[[], None]) -> Link:
+        endpoint = shard_endpoint(_local(self._endpoints[0]), shard)
+        assert endpoint is not None  # `bind` has checked it
+        name = link_name(next(self._serials), peer.user)
+        self.counters["links_opened"] += 1
+        return Link(self._link_context, endpoint, name, self._limits.unread_max_bytes, on_messages=on_messages, on_lost=on_lost)
+
+    # Questions to all shards.
+
+    def _ask_all(self, peer: _Peer, route: Route, message: bytes) -> None:
+        while len(self._questions) >= QUESTIONS_MAX:
+            self.counters["questions_dropped"] += 1
+            next(iter(self._questions)).close()
+
+        def ended(question: Question) -> None:
+            timer.cancel()
+            self._questions.pop(question, None)
+            peer.questions.discard(question)
+
+        question = Question(route, self.count, self._limits.mmi_max_bytes, self.stats, lambda octets: self._to_peer(peer, [octets]), ended)
+        self._questions[question] = None
+        peer.questions.add(question)
+        self.counters["questions"] += 1
+        wait_s = FOUND_S if route.service == RETRY else ANSWER_S
+        timer = self._supervisor.later("mdp front question", wait_s, question.expire, failed=lambda _: question.close())
+        for shard in range(self.count):
+            received, lost = partial(question.received, shard), partial(question.lost, shard)
+            link = self._new_link(peer, shard, received, lost)
+            question.links.append(link)
+            link.send([message])
+
+
+def _local(endpoint: str) -> str:
+    """Return the endpoint at which this machine reaches one on which it listens on all addresses."""
+    return (
+        endpoint.replace("tcp://0.0.0.0:", "tcp://127.0.0.1:")
+        .replace("tcp://[::]:", "tcp://[::1]:")
+        .replace("tcp://*:", "tcp://127.0.0.1:")
+    )

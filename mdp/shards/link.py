@@ -1,0 +1,87 @@
+"""A connection from the front to a shard, on behalf of one peer of the front."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from core.zmtp.scan import Batch
+
+__all__ = ["Link", "pieces_of"]
+
+
+class Link:
+    """A DEALER whose messages are forwarded as bytes.
+
+    Args:
+        context: makes the socket.
+        endpoint: of the shard.
+        name: its routing id at the shard.
+        unsent_max_bytes: what may wait for a shard that does not read or is being started.
+        on_messages: called with encoded messages from the shard.
+        on_lost: called once when the connection was up and is lost; the link is closed then.
+
+    Messages that are sent before the connection is up are sent then.
+    """
+
+    def __init__(
+        self,
+        context: core.Context,
+        endpoint: str,
+        name: bytes,
+        unsent_max_bytes: int,
+        *,
+        on_messages: Callable[[list[bytes]], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._on_messages = on_messages
+        self._on_lost = on_lost
+        options: dict[str, int | bytes] = {"linger": 0, "sndhwm": 0, "rcvhwm": 0, "sndhwm_bytes": unsent_max_bytes, "routing_id": name}
+        self._socket = context.socket(core.DEALER, **options)
+        self._socket.set_batch_receiver(self._received, on_peer=self._peer_changed)
+        self._socket.connect(endpoint)
+
+    def send(self, messages: Sequence[bytes]) -> bool:
+        """Send encoded messages; False if there is no capacity, and nothing was sent."""
+        if self._socket.closed or not self._socket.writable():
+            return False
+        self._socket.send_octets(b"", messages)
+        return True
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close in the next loop iteration; messages that have not left after `linger_ms` are dropped."""
+        self._on_lost = _nothing
+        self._on_messages = _nothing_received
+        # A socket must not be closed from its own callback.
+        asyncio.get_running_loop().call_soon(self._close, linger_ms)
+
+    def _close(self, linger_ms: int) -> None:
+        if not self._socket.closed:
+            self._socket.close(linger_ms)
+
+    def _received(self, batch: Batch) -> None:
+        self._on_messages(pieces_of(batch))
+
+    def _peer_changed(self, _: bytes, joined: bool) -> None:
+        if not joined:
+            lost = self._on_lost
+            self.close()
+            lost()
+
+
+def pieces_of(batch: Batch) -> list[bytes]:
+    """Return the encoded messages of a batch, one by one."""
+    batch = batch.encode()
+    octets = batch.octets
+    return [octets[start:end] for start, end in zip(batch.starts, batch.ends, strict=True)]
+
+
+def _nothing() -> None: ...
+
+
+def _nothing_received(_: list[bytes]) -> None: ...

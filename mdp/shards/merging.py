@@ -1,0 +1,80 @@
+"""Answers of all shards to one question for MMI, as the answer of one broker. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from core.zmtp.frames import decode_frames
+from mdp.wire.commands import CLIENT_FINAL_03, HEAD_BYTES, MDPC02, NUMBERED_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["NOT_FOUND", "body_of", "merged"]
+
+NOT_FOUND: Final = [b"404"]
+_OK: Final = b"200"
+_FINAL_02: Final = b"\x03"
+_STATS: Final = b"mmi.stats"
+
+
+def body_of(octets: bytes) -> list[bytes] | None:
+    """Return the body of an encoded reply to a client, None for any other message."""
+    frames = decode_frames(octets)
+    head = frames[0]
+    if head[:HEAD_BYTES] == CLIENT_FINAL_03 and len(head) == NUMBERED_BYTES:
+        return frames[1:]
+    if head == MDPC02:
+        return frames[3:] if frames[1:2] == [_FINAL_02] else None
+    return frames[3:] if not head and len(frames) > 3 else None
+
+
+def merged(service: bytes, bodies: Sequence[Sequence[bytes]], more: Mapping[str, int], limit: int) -> list[bytes]:
+    """Return the body of the front's answer.
+
+    Args:
+        service: that was asked: `mmi.stats`, or one that answers with a list.
+        bodies: of the shards' answers; those that are missing are of shards that do not answer.
+        more: counters of the front, for `mmi.stats`.
+        limit: bytes of a list; a longer one is truncated and ends with null.
+
+    The first answer that is no 200, such as 403, is the answer. Numbers are added, lists follow each other.
+    """
+    parts: list[Any] = []
+    for body in bodies:
+        if not body or body[0] != _OK:
+            return [*body]
+        parts.append(_json_of(body))
+    if service == _STATS:
+        return [_OK, _dumped(_sum([part for part in parts if isinstance(part, dict)]) | dict(more))]
+    rows = [row for part in parts if isinstance(part, list) for row in part]
+    kept = [row for row in rows if row is not None]
+    pieces, size, whole = [], len("[null]"), len(kept) == len(rows)
+    for row in kept:
+        piece = _dumped(row)
+        size += len(piece) + 1
+        if size > limit:
+            whole = False
+            break
+        pieces.append(piece)
+    return [_OK, b"[" + b",".join(pieces if whole else [*pieces, b"null"]) + b"]"]
+
+
+def _sum(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def _json_of(body: Sequence[bytes]) -> Any:
+    try:
+        return json.loads(body[1])
+    except (IndexError, ValueError):
+        return None
+
+
+def _dumped(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,105 @@
+"""A question of one peer to all shards: MMI that no shard can answer alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from core.zmtp.frames import encode_message
+from mdp.shards.merging import NOT_FOUND, body_of, merged
+from mdp.shards.routing import Kind
+from mdp.wire.commands import CLIENT_PARTIAL_03, HEAD_BYTES, client_final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mdp.shards.link import Link
+    from mdp.shards.routing import Route
+
+__all__ = ["Question"]
+
+_HEAD_AT: Final = 2  # after the header of a short frame
+
+
+class Question:
+    """The question, the links over which it was sent, and the answers so far.
+
+    Args:
+        route: of the request.
+        count: number of shards.
+        limit: bytes of a list in the answer.
+        more: returns counters of the front, for `mmi.stats`.
+        send: sends an encoded message to the peer.
+        ended: called once, when the question is answered or closed.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        count: int,
+        limit: int,
+        more: Callable[[], Mapping[str, int]],
+        send: Callable[[bytes], None],
+        ended: Callable[[Question], None],
+    ) -> None:
+        self._route = route
+        self._limit = limit
+        self._more = more
+        self._send = send
+        self._ended = ended
+        self._missing = set(range(count))  # shards without an answer
+        self._bodies: dict[int, list[bytes]] = {}
+        self.links: list[Link] = []
+
+    def received(self, shard: int, messages: list[bytes]) -> None:
+        """Take messages of a shard."""
+        for message in messages:
+            if self._route.kind is Kind.FIND:
+                self._look_found(shard, message)
+            elif (body := body_of(message)) is not None:
+                self._bodies[shard] = body
+                self._answered(shard)
+
+    def lost(self, shard: int) -> None:
+        """Note that a shard will not answer."""
+        self._answered(shard)
+
+    def expire(self) -> None:
+        """Answer with what is known, and close."""
+        if self._missing:
+            self._missing.clear()
+            self._finish()
+
+    def close(self) -> None:
+        """Close the links; nothing is answered any longer."""
+        self._missing.clear()
+        links, self.links = self.links, []
+        for link in links:
+            link.close()
+        self._ended(self)
+
+    def _answered(self, shard: int) -> None:
+        if shard in self._missing:
+            self._missing.discard(shard)
+            if not self._missing:
+                self._finish()
+
+    def _finish(self) -> None:
+        route = self._route
+        if route.kind is Kind.FIND:
+            body = NOT_FOUND
+        else:
+            bodies = [self._bodies[shard] for shard in sorted(self._bodies)]
+            body = merged(route.service, bodies, self._more(), self._limit)
+        self._send(encode_message(client_final(route.dialect, route.service, route.request, body)))
+        self.close()
+
+    def _look_found(self, shard: int, message: bytes) -> None:
+        """Forward the answer of the shard that knows what is asked about."""
+        if not self._missing:
+            return
+        if body_of(message) == NOT_FOUND:
+            self._answered(shard)
+            return
+        self._send(message)
+        if message[_HEAD_AT : _HEAD_AT + HEAD_BYTES] != CLIENT_PARTIAL_03:
+            self.close()
