@@ -1,0 +1,183 @@
+"""Capacity of a broker of one process against one of several shards, by the CPU time of its busiest process.
+
+    python -m benchmarks.mdp_shards [--shards N] [--seconds S] [--rounds N]
+
+Client and workers are programs of ours on the same machine and use more CPU than the broker, so its rate says nothing about the broker.
+What a broker reaches on a machine with enough processors follows from the CPU time of its processes. The capacity of a process is the number
+of requests it has answered for each second of its own CPU time; that of N shards under an even load is N times the lowest of theirs.
+Variants run in turns; medians are compared. Services are spread evenly; each has as many requests in flight, in both variants.
+Estimate before the first run: 1.9 times for two shards, because a shard does what a broker does for half of the requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mdp
+from benchmarks.process import cpu_s
+from core.daemon.run import settle_memory
+from core.runtime.event_loop import run
+from mdp.wire.shards import shard_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SERVICES_PER_SHARD = 4
+WINDOW = 500  # requests in flight for each service
+BODY = b"0123456789abcdef"
+WARM_UP_S = 1.0
+
+
+def services(shards: int) -> list[str]:
+    """Return services of which each shard has as many."""
+    names = [f"service-{number}" for number in range(1000)]
+    return [name for shard in range(shards) for name in [n for n in names if shard_of(n.encode(), shards) == shard][:SERVICES_PER_SHARD]]
+
+
+async def work(endpoint: str, names: Sequence[str]) -> None:
+    """Serve all services until the process is ended."""
+    app = mdp.App()
+    for name in names:
+        app.service(name, inline=True, credit=2 * WINDOW)(echo)
+    async with app.serve(endpoint):
+        settle_memory()
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+
+def echo(request: mdp.Request) -> list[bytes]:
+    """Return the body."""
+    return request.body
+
+
+class Load:
+    """Requests to one service, as many in flight as `WINDOW`."""
+
+    def __init__(self, client: mdp.Client, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.answered = 0
+        self.lost = 0
+
+    def begin(self) -> None:
+        for _ in range(WINDOW):
+            self.client.ask(self.name, (BODY,), self.done, None)
+
+    def done(self, _: None, reply: list[bytes] | None, error: Exception | None) -> None:
+        if reply is None:
+            self.lost += 1
+        self.answered += 1
+        self.client.ask(self.name, (BODY,), self.done, None)
+
+
+async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds: float) -> dict[str, Any]:
+    """Measure: answers, and CPU seconds of each process of the broker."""
+    async with mdp.Client(endpoint, window=WINDOW * len(names), timeout=60.0) as client:
+        for name in names:
+            await client.request(name, BODY, wait=True)
+        await asyncio.sleep(WARM_UP_S)  # connections to the shards
+        loads = [Load(client, name) for name in names]
+        settle_memory()
+        for load in loads:
+            load.begin()
+        await asyncio.sleep(WARM_UP_S)
+        shards = max(1, len(pids) - 1)
+
+        def answered() -> list[int]:
+            return [sum(load.answered for load in loads if shard_of(load.name.encode(), shards) == shard) for shard in range(shards)]
+
+        answers, used, began = answered(), [cpu_s(pid) for pid in pids], time.monotonic()
+        await asyncio.sleep(seconds)
+        took = time.monotonic() - began
+        spent = [cpu_s(pid) - before for pid, before in zip(pids, used, strict=True)]
+        counts = [after - before for before, after in zip(answers, answered(), strict=True)]
+        lost = sum(load.lost for load in loads)
+        found = {
+            "answered": counts,
+            "cpu_s": spent[-shards:],
+            "front_cpu_s": sum(spent[:-shards]),
+            "lost": lost,
+            "rate": sum(counts) / took,
+        }
+        print(json.dumps(found), flush=True)
+        os._exit(0)  # requests in flight are of no interest
+
+
+def measure(shards: int, names: Sequence[str], seconds: float, folder: str) -> dict[str, Any]:
+    """Run one variant once."""
+    endpoint = f"ipc://{folder}/broker-{shards}"
+    broker = subprocess.Popen(
+        [sys.executable, "-m", "mdp", "broker", "--bind", endpoint, "--shards", str(shards)], stderr=subprocess.PIPE, text=True
+    )
+    own = [sys.executable, "-m", "benchmarks.mdp_shards", "--endpoint", endpoint, "--names", ",".join(names)]
+    worker = None
+    try:
+        assert broker.stderr is not None
+        pids = [broker.pid]
+        for line in broker.stderr:
+            if "broker serves" in line and (shards == 1 or f"shards={shards}" in line):
+                pids += [int(word) for word in line.partition('pids="')[2].rstrip('"\n').split(", ") if word]
+                break
+        worker = subprocess.Popen([*own, "--role", "worker"], stdout=subprocess.PIPE)
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        pid_list = ",".join(map(str, pids))
+        asked = subprocess.run(
+            [*own, "--role", "client", "--pids", pid_list, "--seconds", str(seconds)], stdout=subprocess.PIPE, check=True
+        )
+        found: dict[str, Any] = json.loads(asked.stdout)
+        return found
+    finally:
+        for process in (worker, broker):
+            if process is not None:
+                process.send_signal(signal.SIGKILL if process is worker else signal.SIGTERM)
+                process.wait(60)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shards", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--role", choices=["worker", "client"])
+    parser.add_argument("--endpoint")
+    parser.add_argument("--names", default="")
+    parser.add_argument("--pids", default="")
+    given = parser.parse_args()
+    if given.role == "worker":
+        run(work(given.endpoint, given.names.split(",")))
+        return
+    if given.role == "client":
+        run(ask(given.endpoint, given.names.split(","), [int(pid) for pid in given.pids.split(",")], given.seconds))
+        return
+    names = services(given.shards)
+    capacity: dict[int, list[float]] = {1: [], given.shards: []}
+    print(f"{len(names)} services, {WINDOW} requests in flight each, load {Path('/proc/loadavg').read_text().strip()}")
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(given.rounds):
+            for shards, found in capacity.items():
+                result = measure(shards, names, given.seconds, folder)
+                each = [count / spent for count, spent in zip(result["answered"], result["cpu_s"], strict=True)]
+                found.append(len(each) * min(each))
+                costs = " ".join(f"{1e6 / one:.2f}" for one in each)
+                front = 1e6 * result["front_cpu_s"] / sum(result["answered"])
+                print(
+                    f"shards {shards}: {result['rate']:9,.0f} replies/s, {result['lost']} lost, µs of CPU a request {costs}, front {front:.3f}"
+                )
+    one, several = (statistics.median(found) for found in capacity.values())
+    print(f"capacity, requests/s: {one:,.0f} of one process, {several:,.0f} of {given.shards} shards: {several / one:.2f} times")
+
+
+if __name__ == "__main__":
+    main()
