@@ -3,8 +3,8 @@
     python -m benchmarks.mdp_shards [--shards N] [--seconds S] [--rounds N]
 
 Client and workers are programs of ours on the same machine and use more CPU than the broker, so its rate says nothing about the broker.
-What a broker reaches on a machine with enough processors follows from the CPU time of its processes. The capacity of a process is the number
-of requests it has answered for each second of its own CPU time; that of N shards under an even load is N times the lowest of theirs.
+What a broker reaches on a machine with enough processors follows from the CPU time of its processes. The capacity of a process is the
+number of requests it has answered for each second of its own CPU time; that of N shards under an even load is N times the lowest of theirs.
 Variants run in turns; medians are compared. Services are spread evenly; each has as many requests in flight, in both variants.
 Estimate before the first run: 1.9 times for two shards, because a shard does what a broker does for half of the requests.
 """
@@ -172,9 +172,8 @@ def main() -> None:
                 found.append(len(each) * min(each))
                 costs = " ".join(f"{1e6 / one:.2f}" for one in each)
                 front = 1e6 * result["front_cpu_s"] / sum(result["answered"])
-                print(
-                    f"shards {shards}: {result['rate']:9,.0f} replies/s, {result['lost']} lost, µs of CPU a request {costs}, front {front:.3f}"
-                )
+                rate = f"{result['rate']:9,.0f} replies/s, {result['lost']} lost"
+                print(f"shards {shards}: {rate}, µs of CPU a request {costs}, front {front:.3f}")
     one, several = (statistics.median(found) for found in capacity.values())
     print(f"capacity, requests/s: {one:,.0f} of one process, {several:,.0f} of {given.shards} shards: {several / one:.2f} times")
 
