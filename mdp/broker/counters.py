@@ -25,8 +25,8 @@ class Counters:
         client_gone: requests closed because their client disconnected.
         redelivered: requests taken from a lost worker and queued again.
         retried: requests queued again because their handler failed and the service has a retry policy.
-        recalled: requests recalled from a worker with more than it can work on at once, because another worker is free; `returned`: those
-            the worker had not begun, which another worker gets.
+        recalled: requests recalled from a worker with more than it can work on at once, because another worker is free, or because their
+            client left; `returned`: those the worker had not begun, which another worker gets if a client waits for them.
         key_conflicts: requests refused because their key was used with another body (IDM-05).
         key_joined: requests that wait for the answer to another request with the same key.
         key_begun_again: executions queued again because the worker kept to the deadline of one of several requests with the key.

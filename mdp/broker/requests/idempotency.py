@@ -21,6 +21,7 @@ from mdp.broker.requests.request_ends import GONE
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
 from mdp.broker.requests.request_table import RequestTable
 from mdp.broker.requests.retries import retried
+from mdp.wire.commands import ID_BYTES
 from mdp.wire.size_limits import TOO_LARGE
 
 if TYPE_CHECKING:
@@ -353,7 +354,11 @@ class SharedRequestTable(RequestTable):
         elif execution.followers:
             self._promote_follower(request, execution, code or GONE, text)
         elif not code and request.worker is not None:
-            self.close(request, RequestState.UNCLAIMED, GONE)  # the worker continues: the client may send the request again
+            # A worker that has begun it continues, because the client may send the request again; others return it.
+            worker = request.worker
+            self.close(request, RequestState.UNCLAIMED, GONE)
+            if worker.obliging and not (request.extras is not None and request.extras.streamed):
+                self.recall(worker, request.number.to_bytes(ID_BYTES, "big"))
         else:
             self.reply_cache.abandon(execution)
             super().end(request, now, code, text)

@@ -10,12 +10,13 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from core.machine.deadlines import Deadlines
+from core.zmtp.frames import encode_message
 from mdp.broker.forwarding import cancel_octets, error_octets
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.dead_letters import DeadLetters
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
 from mdp.broker.workers.peer_limits import Hops
-from mdp.wire.commands import V03
+from mdp.wire.commands import V03, worker_recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mdp.broker.counters import Counters
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.recorder import Recorder
-    from mdp.broker.requests.records import Request, Service
+    from mdp.broker.requests.records import Request, Service, Worker
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
 
@@ -104,6 +105,14 @@ class RequestEnds:
             service.queue.tidy()
             if not service.workers:
                 self.directory.update_routes(service, now)
+
+    def recall(self, worker: Worker, token: bytes) -> None:
+        """Demand a request in flight at a worker that knows RECALL; the worker returns it if it has not begun it."""
+        if len(worker.recalled) >= worker.credit:
+            worker.recalled.intersection_update(worker.in_flight)
+        worker.recalled.add(token)
+        self.counters.count("recalled")
+        self.send(worker.peer, encode_message(worker_recall(token)))
 
     def refuse(self, request: Request, code: str, text: str) -> None:
         """Remove a request from the queue with an ERROR to all clients that wait for its answer."""

@@ -24,7 +24,7 @@ from core.zmtp.frames import encode_message
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_table import CHECK_S, WATCH_S_MAX
 from mdp.broker.workers.pacing import TRUST_US, allotments
-from mdp.wire.commands import worker_ping, worker_recall
+from mdp.wire.commands import worker_ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,9 +213,7 @@ class Upkeep:
             if request.given > now - YOUNG_S:
                 young = True
                 continue
-            worker.recalled.add(key)
-            self._table.counters.count("recalled")
-            self._table.send(worker.peer, encode_message(worker_recall(key)))
+            self._table.recall(worker, key)
             asked += 1
             if asked == count:
                 break

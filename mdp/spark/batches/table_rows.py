@@ -70,6 +70,11 @@ class TableRows:
         """Number of chunks whose answers were not all taken."""
         return len(self._held)
 
+    @property
+    def piece(self) -> pa.RecordBatch:
+        """Rows that wait for their answers."""
+        return self._held[0][0]
+
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TableChunk]:
         """Yield the chunks to send."""
         plan, bounds = self._plan, self._plan.bounds

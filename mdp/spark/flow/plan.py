@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import Row
 
     from mdp.spark.rows.accumulators import Counts
@@ -80,6 +81,12 @@ class Plan:
     ends_at: float | None = None  # the deadline, seconds of the epoch
     route: OpenRequests | None = None  # way of the requests, None for the broker alone
     replayed: bool = False  # the output has the column `_replayed`
+
+    def no_rows(self, piece: pa.RecordBatch) -> pa.RecordBatch:
+        """Return an output batch without rows, for input such as `piece`."""
+        kinds = [*piece.schema.types[: self.width], *(kind for _, kind in self.reply), pa.string(), pa.string(), pa.int32(), pa.float64()]
+        kinds += [pa.int32()] * self.parts + [pa.bool_()] * self.replayed
+        return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in kinds], names=list(self.output_names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,9 +145,9 @@ class Passage:
         """Begin to look at chunks and at the state of the exchange; `wait` notices what changes from now on."""
         self._flow.changed.clear()
 
-    def wait(self) -> None:
-        """Wait until there was a change."""
-        self._flow.changed.wait()
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until there was a change; return False if there was none in time."""
+        return self._flow.changed.wait(timeout_s)
 
 
 class Bridge:

@@ -33,6 +33,10 @@ __all__ = ["BAD_ROW", "CHUNK_ROWS", "UNNAMED", "DispatchFailed", "Plan", "answer
 
 # Part of `window_bytes` that one chunk may have.
 _CHUNK_PART = 8
+# Spark notices that a task was killed when it reads from it, and otherwise ends its process after `spark.python.task.killTimeout` (2 s): as
+# often as this many seconds, it gets empty batches, as many as its pipe collects before it passes them on.
+_SIGN_S = 0.25
+_PIPE_BYTES = 65_536
 # Prefix of the name of an unnamed job.
 UNNAMED = "unnamed-"
 
@@ -68,6 +72,7 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)
         chunks: Iterator[Chunk] | None = rows.chunks(batches)
+        sign_at = time.monotonic() + _SIGN_S
         while chunks is not None or rows.held:
             passage.begin_check()
             if (found := rows.next_answers(passage)) is not None:
@@ -81,8 +86,16 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
                     chunks = None
                 else:
                     passage(chunk)
-            else:
-                passage.wait()
+            elif not passage.wait(max(0.0, sign_at - time.monotonic())):
+                sign_at = time.monotonic() + _SIGN_S
+                yield from _signs(plan, rows.piece)
+
+
+def _signs(plan: Plan, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield empty batches that fill the pipe to Spark."""
+    empty = plan.no_rows(piece)
+    for _ in range(_PIPE_BYTES // pa.ipc.get_record_batch_size(empty) + 1):
+        yield empty
 
 
 class SingleRows:
@@ -105,6 +118,11 @@ class SingleRows:
     def held(self) -> int:
         """Number of chunks whose answers were not all taken."""
         return len(self._held)
+
+    @property
+    def piece(self) -> pa.RecordBatch:
+        """Rows that wait for their answers."""
+        return self._held[0].piece
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
         """Yield the chunks to send."""

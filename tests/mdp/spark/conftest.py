@@ -31,7 +31,9 @@ def spark() -> Iterator[SparkSession]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(free_port()),
     }
-    session = local_session("tests", "local[2,3]", partitions=2, settings={**connect, **SHORT_LIVED})
+    # A killed task has to end by itself: Spark would end its Python process otherwise.
+    patient = {"spark.python.task.killTimeout": "100s"}
+    session = local_session("tests", "local[2,3]", partitions=2, settings={**connect, **SHORT_LIVED, **patient})
     yield session
     session.stop()
 

@@ -95,3 +95,17 @@ async def keys(request: Request) -> bytes:
     _times[key] += 1
     answer = {"body": request.body[0], "frames": len(request.body), "key": key.decode(), "times": _times[key]}
     return bytes(msgpack.packb(answer))
+
+
+_begun = 0
+
+
+async def held(request: Request) -> bytes:
+    """Answer when there is the file that the environment names; `?` with the number of requests that were begun."""
+    global _begun
+    if request.body[0] == b"?":
+        return b"%d" % _begun
+    _begun += 1
+    while not os.path.exists(os.environ[GATE]):
+        await asyncio.sleep(0.02)
+    return bytes(msgpack.packb({"n": int(request.body[0])}))

@@ -1,0 +1,74 @@
+"""A cancelled job: what no worker has begun is withdrawn, at once and not when Spark ends its Python processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mdp.client.sync import SyncClient
+from mdp.spark import dispatch
+from mdp.spark.demo.processes import workers_of
+from tests.mdp.spark.conftest import ROOT
+from tests.mdp.spark.services import GATE
+from tests.scenes.spark_processes import ServiceProcesses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 90.0  # below the time after which Spark would end the processes in these tests
+CONCURRENCY = 8
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
+
+
+def test_a_cancelled_job_executes_what_workers_have_begun_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), GATE: str(tmp_path / "gate")}
+    with (
+        ServiceProcesses(
+            "held", "tests.mdp.spark.services:held", workers=1, concurrency=CONCURRENCY, environment=environment, logs=tmp_path
+        ) as processes,
+        SyncClient(processes.broker, timeout=100) as client,
+    ):
+
+        def running() -> int:
+            return int(workers_of(client, "held")[0]["running"])
+
+        ended: list[str] = []
+
+        def run() -> None:
+            spark.sparkContext.setJobGroup("held", "rows that are held")
+            answered = dispatch(
+                spark.range(0, 4000, 1, 2), broker=processes.broker, service="held", request="id", schema="n long", timeout=300
+            )
+            try:
+                answered.write.format("noop").mode("overwrite").save()
+            except Exception as error:
+                ended.append(str(error))
+
+        job = threading.Thread(target=run)
+        job.start()
+        try:
+            wait_for(lambda: running() > CONCURRENCY)  # others wait at the worker
+        finally:
+            spark.sparkContext.cancelJobGroup("held")
+        job.join(PATIENCE_S)
+        assert len(ended) == 1
+        assert "cancelled" in ended[0]
+        wait_for(lambda: running() <= CONCURRENCY)
+        (tmp_path / "gate").touch()
+        wait_for(lambda: not running())
+        assert int(client.request("held", b"?")[0]) <= CONCURRENCY
