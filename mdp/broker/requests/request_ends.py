@@ -107,7 +107,9 @@ class RequestEnds:
                 self.directory.update_routes(service, now)
 
     def recall(self, worker: Worker, token: bytes) -> None:
-        """Demand a request in flight at a worker that knows RECALL; the worker returns it if it has not begun it."""
+        """Demand a request back from a worker that knows RECALL, if the worker has not begun it."""
+        if token in worker.recalled:
+            return
         if len(worker.recalled) >= worker.credit:
             worker.recalled.intersection_update(worker.in_flight)
         worker.recalled.add(token)
