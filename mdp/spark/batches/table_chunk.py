@@ -51,6 +51,11 @@ class TableChunk(Chunk):
         self.missing += 1
         return added
 
+    def rows_of(self, number: int) -> int:
+        """Return the rows of a request."""
+        rows: int = self._spans[number][1] - self._spans[number][0]
+        return rows
+
     def spans(self) -> list[tuple[int, int, Answer]]:
         """Return the answers of a finished chunk by rows: the first row, the one after the last, the answer."""
         found = zip(self._spans, self.answers, strict=True)

@@ -81,6 +81,7 @@ class Plan:
     ends_at: float | None = None  # the deadline, seconds of the epoch
     route: OpenRequests | None = None  # way of the requests, None for the broker alone
     replayed: bool = False  # the output has the column `_replayed`
+    rate: float | None = None  # rows a second of each task, None for no limit
 
     def no_rows(self, piece: pa.RecordBatch) -> pa.RecordBatch:
         """Return an output batch without rows, for input such as `piece`."""

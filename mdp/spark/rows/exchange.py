@@ -20,6 +20,7 @@ from core.runtime import supervision
 from mdp.errors import BadResult, Busy, DeadlineExceeded, HandlerError
 from mdp.spark.flow.breaker import CIRCUIT_OPEN, BreakerState, Opened
 from mdp.spark.flow.parts_window import PartsOutcome, PartsWindow, StreamClient
+from mdp.spark.flow.rate import RateLimit
 from mdp.spark.rows.reply_columns import OK, Answer
 from mdp.wire.size_limits import TooLarge
 
@@ -140,6 +141,10 @@ class Chunk:
         """Replace a request whose handler failed by smaller ones; return their numbers, none if it is one row."""
         return []
 
+    def rows_of(self, number: int) -> int:
+        """Return the rows of a request."""
+        return 1
+
     @property
     def empty(self) -> bool:
         """Whether every answer was taken."""
@@ -159,6 +164,7 @@ class Exchange:
         breaker: stops sending when no answers come; shared by the exchanges of a process.
         left_s: seconds until the job's deadline, None for none.
         route: opens the requests, None for the broker alone.
+        rate: rows asked about in a second, None for no limit.
     """
 
     def __init__(
@@ -173,6 +179,7 @@ class Exchange:
         breaker: Breaker | None = None,
         left_s: float | None = None,
         route: OpenRequests | None = None,
+        rate: float | None = None,
     ) -> None:
         self.flow = Flow()
         self.client = client
@@ -198,6 +205,8 @@ class Exchange:
         self._breaker = breaker
         self._clock = asyncio.get_running_loop().time
         self._ends_at = inf if left_s is None else self._clock() + left_s
+        self._rate = RateLimit(rate, self._clock())
+        self._rate_due = inf  # when the rate allows the next request, if it has held one back
         self._task = supervision.current().task("mdp dispatch exchange", self._run, restart=supervision.ONCE, failed=self._failed)
 
     def feed(self, chunk: Chunk) -> None:
@@ -232,7 +241,7 @@ class Exchange:
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_S if self._fed else None):
+                async with asyncio.timeout(self._pause_s()):
                     await self._more.wait()
             self._more.clear()
             for outcome in self._requests.take():
@@ -244,6 +253,13 @@ class Exchange:
             if not self._refused and self._unsent and len(self._in_flight) <= self._refill_at:
                 self._send()
             self._tell()
+
+    def _pause_s(self) -> float | None:
+        """Return how long to wait for a change, None for as long as it takes."""
+        if not self._fed:
+            return None
+        left_s = self._rate_due - self._clock()
+        return min(CHECK_S, left_s) if left_s > 0 else CHECK_S
 
     async def _look(self) -> None:
         """Give up rows at the deadline, or when the breaker is open."""
@@ -281,7 +297,12 @@ class Exchange:
         bodies: list[tuple[bytes, ...]] = []
         free = self._window - len(self._in_flight)
         breaker = self._breaker
+        now = self._clock()
+        self._rate_due = inf
         while self._unsent and len(rows) < free:
+            if not self._rate.allows(now):
+                self._rate_due = now + self._rate.wait_s()
+                break
             if breaker is not None and breaker.state is not BreakerState.CLOSED and (rows or not breaker.allows()):
                 break
             chunk, number = self._unsent[0]
@@ -295,6 +316,7 @@ class Exchange:
                 self._used += octets
                 rows.append((chunk, number, octets))
                 bodies.append(body)
+                self._rate.take(chunk.rows_of(number))
             self._unsent.popleft()
         if rows:
             first = self._requests.send(bodies, [chunk.keys[number] for chunk, number, _ in rows])

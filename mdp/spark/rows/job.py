@@ -13,6 +13,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import Column
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
@@ -23,15 +24,17 @@ from mdp.spark.flow.materialized import materialized
 from mdp.spark.flow.plan import Plan
 from mdp.spark.flow.routes import route_of
 from mdp.spark.flow.session_options import session_bounds, session_broker, session_via
+from mdp.spark.rows.accumulators import ClassicSessionNeeded
 from mdp.spark.rows.loop_bridge import Destination
 from mdp.spark.rows.partition import UNNAMED, answer_partition
 from mdp.spark.rows.reply_columns import RAW_REPLY, arrow_type, decoder
 from mdp.wire.commands import is_service_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, Row
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from mdp.spark.flow.routes import Route
     from mdp.spark.rows.accumulators import Counts
@@ -131,7 +134,7 @@ def dispatch(
         route=_route(session_via(df.sparkSession) if via is None else via, bounds, parts),
         replayed=replayed,
     )
-    return materialized(frame.mapInArrow(partial(answer_partition, plan), output), materialize)
+    return materialized(frame.mapInArrow(_stage(plan), output), materialize)
 
 
 def _plan(df: DataFrame, request: Asked, key: str | Column | None, bounds: Bounds, **fields: Any) -> tuple[DataFrame, Plan]:
@@ -144,9 +147,27 @@ def _plan(df: DataFrame, request: Asked, key: str | Column | None, bounds: Bound
         ends_at=None if bounds.deadline is None else time.time() + bounds.deadline,
         request_names=projection.names,
         width=len(df.columns),
+        rate=None if bounds.rate is None else bounds.rate / _tasks(df.sparkSession, bounds),
         **fields,
     )
     return projection.df, plan
+
+
+def _stage(plan: Plan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function of the tasks; Spark's plans and its pages show its name."""
+    stage = partial(answer_partition, plan)
+    stage.__dict__["__name__"] = f"dispatch to {plan.service}" + (f", {plan.bounds.batch} rows a request" if plan.bounds.batch else "")
+    return stage
+
+
+def _tasks(spark: SparkSession, bounds: Bounds) -> int:
+    """Return how many tasks run at once."""
+    if bounds.rate_tasks is not None:
+        return bounds.rate_tasks
+    try:
+        return max(1, spark.sparkContext.defaultParallelism)
+    except PySparkAttributeError:
+        raise ClassicSessionNeeded("rate without rate_tasks", "give rate_tasks, the number of tasks that run at once") from None
 
 
 def _route(via: str | Route, bounds: Bounds, parts: bool) -> OpenRequests | None:

@@ -174,9 +174,11 @@ class Bridge:
         wait: bool = False,
         left_s: float | None = None,
         route: OpenRequests | None = None,
+        rate: float | None = None,
     ) -> Iterator[Passage]:
         """Open an exchange for one partition; leaving the block gives up rows without an answer. Other arguments as for `Exchange`."""
-        opening = self._open(to, service, window, window_bytes=window_bytes, parts=parts, wait=wait, left_s=left_s, route=route)
+        bounds = {"window_bytes": window_bytes, "parts": parts, "wait": wait, "left_s": left_s, "route": route, "rate": rate}
+        opening = self._open(to, service, window, **bounds)
         exchange = self._run(opening)
         try:
             yield Passage(self._loop, exchange)

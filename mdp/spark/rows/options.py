@@ -32,6 +32,8 @@ class DispatchOptions(TypedDict, total=False):
     deadline: float | None
     key_scope: str
     brokers: str
+    rate: float | None
+    rate_tasks: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Bounds:
             number of an order; a corrected service then still gives its old answers.
         brokers: of several brokers, "failover": the first reachable one; "hash": partitions are spread over them by their numbers, and the
             next one is used if a broker is not reachable. A task that runs again uses the same broker as before.
+        rate: rows that the job asks about in a second, at most: each task may ask about its part, `rate / rate_tasks`.
+        rate_tasks: tasks that run at once; None for the cores of the session (its default parallelism), which Spark Connect does not tell.
 
     Raises:
         ValueError: one is out of range.
@@ -76,6 +80,8 @@ class Bounds:
     deadline: float | None = None
     key_scope: str = "job"
     brokers: str = "failover"
+    rate: float | None = None
+    rate_tasks: int | None = None
 
     @property
     def requests(self) -> int:
@@ -93,6 +99,10 @@ class Bounds:
             raise ValueError(f"attempts is 1 or more, not {self.attempts}")
         if self.max_failures is not None and self.max_failures < 0:
             raise ValueError(f"max_failures is 0 or more, not {self.max_failures}")
+        if self.rate is not None and not self.rate > 0:
+            raise ValueError(f"rate is a number of rows a second above 0, not {self.rate}")
+        if self.rate_tasks is not None and self.rate_tasks < 1:
+            raise ValueError(f"rate_tasks is 1 or more, not {self.rate_tasks}")
         if self.deadline is not None and not self.deadline > 0:
             raise ValueError(f"deadline is a number of seconds above 0, not {self.deadline}")
         if self.key_scope not in KEY_SCOPES:

@@ -68,6 +68,7 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
         wait=bounds.wait,
         left_s=left_s,
         route=plan.route,
+        rate=plan.rate,
     ) as passage:
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)

@@ -132,6 +132,18 @@ async def test_answers_stand_in_the_order_of_the_rows_with_what_the_client_says(
     assert {(a.status, a.error, a.attempts, a.latency_ms) for a in chunk.answers} == {("OK", None, 2, 250.0)}
 
 
+async def test_a_rate_is_kept_and_every_row_answered(client: Client) -> None:
+    """Of 200 rows a second twenty leave at once, and thirty in their turn."""
+    chunk = rows(50)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    async with exchange(client, window=100, rate=200.0) as exchanging:
+        exchanging.feed(chunk)
+        await finished(chunk)
+    assert clock() - began >= 0.9 * 30 / 200
+    assert [answer.status for answer in chunk.answers] == ["OK"] * 50
+
+
 async def test_each_row_is_sent_with_its_key(client: Client) -> None:
     first, second = rows(20, "a"), rows(5, "b")
     async with exchange(client) as exchanging:

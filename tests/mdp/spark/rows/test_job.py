@@ -51,6 +51,13 @@ def test_every_row_comes_back_in_order_with_its_reply(spark: SparkSession, key_s
     assert all(row["_latency_ms"] > 0 for row in rows)
 
 
+def test_the_plan_names_the_service(spark: SparkSession, key_service: Processes, capsys: pytest.CaptureFixture[str]) -> None:
+    answered = ask(spark.range(3), key_service, request="id", rate=1000.0)
+    answered.explain()
+    assert "dispatch to keys(" in capsys.readouterr().out
+    assert {row["_status"] for row in answered.collect()} == {"OK"}
+
+
 def test_columns_of_every_type_pass_unchanged(spark: SparkSession, key_service: Processes) -> None:
     df = spark.sql(
         "select 1 as i, 1.5d as d, 'x' as s, true as b, X'00ff' as bin, cast(1.5 as decimal(10,2)) as dec, date'2024-01-31' as day,"

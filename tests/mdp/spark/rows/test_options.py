@@ -28,6 +28,8 @@ def test_what_type_checkers_know_is_what_there_is() -> None:
         ({"deadline": 0}, "deadline is"),
         ({"key_scope": "world"}, "key_scope is one of"),
         ({"brokers": "random"}, "brokers is one of"),
+        ({"rate": 0}, "rate is a number of rows"),
+        ({"rate_tasks": 0}, "rate_tasks is 1 or more"),
     ],
 )
 def test_what_is_out_of_range_is_refused(options: DispatchOptions, reason: str) -> None:

@@ -1,0 +1,45 @@
+"""Limit of the rows that a partition asks about in a second. Pure."""
+
+from __future__ import annotations
+
+from math import inf
+
+__all__ = ["RateLimit"]
+
+# Rows that may leave together after a pause, in seconds of the rate; one request always may.
+_BURST_S = 0.1
+
+
+class RateLimit:
+    """Token bucket of rows.
+
+    A request leaves when there is a token, and takes one for each of its rows: after a large one the bucket is in debt, so that the mean is
+    kept whatever the size of the requests.
+
+    Args:
+        rows_per_s: the rate, None for no limit.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, rows_per_s: float | None, now: float) -> None:
+        self._rate = rows_per_s
+        self._most = 1.0 if rows_per_s is None else max(1.0, rows_per_s * _BURST_S)
+        self._tokens = self._most
+        self._at = now
+
+    def allows(self, now: float) -> bool:
+        """Return whether a request may leave."""
+        if self._rate is None:
+            return True
+        self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        return self._tokens >= 1.0
+
+    def take(self, rows: int) -> None:
+        """Note that a request with so many rows leaves."""
+        if self._rate is not None:
+            self._tokens -= rows
+
+    def wait_s(self) -> float:
+        """Return the seconds until the next request may leave, after `allows` has said no."""
+        return inf if self._rate is None else max(0.0, (1.0 - self._tokens) / self._rate)
