@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ALL", "CLOCK", "DISK", "NETWORK", "PROCESS", "Fault", "Faults", "draw"]
 
-PROCESS = ("crash", "suspend")
+PROCESS = ("crash", "suspend", "stop")
 NETWORK = ("isolate", "cut", "one way", "flap", "slow link", "reset", "half open", "mute", "black hole")
 CLOCK = ("skew", "jump", "sleep")
 DISK = ("power", "io error", "disk full", "slow disk")
@@ -55,10 +55,14 @@ def draw(
     processes: Sequence[str],
     hosts: Sequence[str],
     disks: Sequence[str] = (),
+    others: Sequence[str] = (),
 ) -> list[Fault]:
-    """Return random faults between two times, one every so many seconds on average; sometimes several fall together."""
+    """Return random faults between two times, one every so many seconds on average; sometimes several fall together.
+
+    `others` are the other ends of links, by default the hosts.
+    """
     found: list[Fault] = []
-    at = begin
+    at = begin if kinds else end
     while True:
         at += random.expovariate(1 / every_s) if random.random() < 0.75 else random.uniform(0.0, 0.5)
         if at >= end:
@@ -69,7 +73,7 @@ def draw(
         if not among:
             continue
         who = random.choice(among)
-        other = random.choice([host for host in hosts if host != who] or [""]) if kind in NETWORK else ""
+        other = random.choice([host for host in others or hosts if host != who]) if kind in NETWORK else ""
         found.append(Fault(round(at, 4), round(lasts_s, 4), kind, who, other, round(random.random(), 4)))
 
 
@@ -85,7 +89,8 @@ class Faults:
             world.loop.at(fault.at, self._begin, fault)
 
     def _begin(self, fault: Fault) -> None:
-        undo = _KINDS[fault.kind](self.world, fault)
+        kinds = self.world.kinds if fault.kind in self.world.kinds else _KINDS
+        undo = kinds[fault.kind](self.world, fault)
         self.begun += 1
         self.open += 1
         self.world.mark("fault", fault.who, f"{fault.kind} {fault.other} {fault.amount:.2f} for {fault.lasts_s:g} s")
@@ -104,6 +109,12 @@ def _process(world: World, fault: Fault) -> Process:
 def _crash(world: World, fault: Fault) -> Callable[[], None]:
     process = _process(world, fault)
     process.crash()
+    return process.start
+
+
+def _stop(world: World, fault: Fault) -> Callable[[], None]:
+    process = _process(world, fault)
+    process.stop()
     return process.start
 
 
@@ -346,6 +357,7 @@ def _nothing() -> None: ...
 _KINDS: dict[str, Callable[[World, Fault], Callable[[], None]]] = {
     "crash": _crash,
     "suspend": _suspend,
+    "stop": _stop,
     "power": _power,
     "isolate": _isolate,
     "mute": _mute,

@@ -102,6 +102,22 @@ class History:
             if same_life and len(replies) > 1:
                 self.world.violated(f"key {key!r} has {len(replies)} replies: {sorted(map(repr, replies))[:3]}")
 
+    def check_linear(self) -> None:
+        """Check that no reply of a key is older than one that was given before its request began.
+
+        A reply names its execution. When the kept replies were lost another execution may follow, but an older one may not return.
+        """
+        for key, operations in self._by_key.items():
+            given = sorted((one.ended, _execution(one.result)) for one in operations if one.ended is not None and one.result is not None)
+            at, newest = 0, 0
+            for one in sorted((one for one in operations if one.result is not None), key=_begun):
+                while at < len(given) and given[at][0] < one.begun:
+                    newest = max(newest, given[at][1])
+                    at += 1
+                assert one.result is not None
+                if _execution(one.result) < newest:
+                    self.world.violated(f"key {key!r} got the reply of execution {_execution(one.result)} after that of {newest}")
+
     def check_accepted(self, mode: str, share: float) -> None:
         """A share of the requests of a mode was accepted; else a run shows nothing."""
         begun, accepted = self.counts[f"begun {mode}"], self.counts[f"accepted {mode}"]
@@ -114,6 +130,15 @@ class History:
             begun, answered = self.counts[f"begun {mode}"], self.counts[f"answered {mode}"]
             if answered < share * begun:
                 self.world.violated(f"only {answered} of {begun} requests of mode {mode} were answered: {dict(self.counts)}")
+
+
+def _execution(result: bytes) -> int:
+    """Return which execution of its request a reply is of; see `scenarios.majordomo`."""
+    return int(result.rpartition(b".")[2])
+
+
+def _begun(operation: Operation) -> float:
+    return operation.begun
 
 
 def _waits(life: object) -> bool:

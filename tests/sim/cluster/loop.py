@@ -37,6 +37,7 @@ class Owner(Protocol):
     held: list[asyncio.Handle] | None  # callbacks of a suspended process, None while it runs
     name: str
     tasks: list[asyncio.Task[Any]]
+    after: Callable[[], None] | None  # called after each of its callbacks: checks of what must always hold
 
     def local(self, now: float) -> float: ...  # time of its monotonic clock
     def world_time(self, local: float) -> float: ...  # the reverse
@@ -147,6 +148,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self.now += CALLBACK_S
             self.trace = crc32(_MOMENT.pack(self.now, 0 if owner is None else owner.number), self.trace)
             handle._run()
+            if owner is not None and owner.after is not None and owner.alive:
+                owner.after()
             if self.steps % self.every == 0:
                 self.each()
 

@@ -137,6 +137,7 @@ class Process:
         self.things: dict[str, Any] = {}
         self.wanted = True  # restarted after a crash
         self.starting: asyncio.TimerHandle | None = None
+        self.resumed_at = 0.0  # when it was last started or ended to be suspended
         host.processes.append(self)
 
     @property
@@ -156,6 +157,7 @@ class Process:
             self.lives += 1
             self.things = {}
             self.life = Life(self)
+            self.resumed_at = self.world.now
             self.world.mark("start", self.name)
             self.life.begin()
 
@@ -169,6 +171,11 @@ class Process:
         if life is not None and life.alive:
             self.world.mark("crash", self.name)
             life.end("" if silent else "reset" if self.world.random.random() < 0.5 else "eof")
+
+    def stop(self) -> None:
+        """Ask it to end in order, as SIGTERM does."""
+        if self.life is not None and self.life.alive:
+            self.life.context.run(self.life.asked.set)
 
     def suspend(self) -> Callable[[], None]:
         """Hold back everything it does; return what ends that. It runs again after the last of them was ended."""
@@ -188,6 +195,8 @@ class Life:
         self.alive = True
         self.held: list[asyncio.Handle] | None = None
         self.holds = 0  # faults that suspend it
+        self.asked = asyncio.Event()  # to end in order
+        self.after: Callable[[], None] | None = None
         self.ports: dict[Listening, None] = {}
         self.transports: dict[SimTransport, None] = {}
         self.threads: list[SimThread] = []
@@ -252,6 +261,7 @@ class Life:
         if not self.holds and held is not None:
             self.held = None
             if self.alive:
+                self.process.resumed_at = self.world.now
                 self.world.mark("resume", self.name)
                 self.world.loop.resume(held)
 

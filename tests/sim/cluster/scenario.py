@@ -12,7 +12,6 @@ ends, and nothing may be left.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -45,6 +44,7 @@ class Scenario:
         spared: processes and hosts without faults of their own.
         every_s: mean time between two faults.
         minutes: of virtual time, with faults.
+        directed: draws further faults between two times, for what random ones meet too rarely.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Scenario:
     spared: tuple[str, ...] = ()
     every_s: float = 8.0
     minutes: float = 10.0
+    directed: Callable[[Random, float, float], list[Fault]] | None = None
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -75,7 +76,8 @@ class Play:
 
     Attributes:
         serves: each returns whether something serves, asked when everything is healed.
-        finals: called at the end; they call `world.violated`.
+        calm: called when everything has been healed for a minute; they call `world.violated`.
+        finals: called at the end, likewise.
         stopping: no new requests.
     """
 
@@ -84,6 +86,7 @@ class Play:
         self.history = History(world)
         self.random = Random(f"{world.seed} work")
         self.serves: list[tuple[str, Callable[[], object]]] = []
+        self.calm: list[Callable[[], None]] = []
         self.finals: list[Callable[[], None]] = []
         self.stopping = False
         self.healed_at: float | None = None
@@ -97,12 +100,8 @@ class Play:
 
     async def forever(self, process: Process) -> None:
         """Wait until the run asks this process to end in order."""
-        await _asked(process).wait()
-
-
-def _asked(process: Process) -> asyncio.Event:
-    found: asyncio.Event = process.things.setdefault("asked to end", asyncio.Event())
-    return found
+        assert process.life is not None
+        await process.life.asked.wait()
 
 
 @dataclass
@@ -140,7 +139,10 @@ def run(chosen: Scenario, seed: int, *, minutes: float | None = None, faults: Se
             processes=[name for name in world.processes if name not in chosen.spared],
             hosts=[name for name in world.hosts if name not in chosen.spared],
             disks=chosen.disks,
+            others=list(world.hosts),
         )
+        if chosen.directed is not None:
+            faults = sorted([*faults, *chosen.directed(Random(f"{seed} directed faults"), CALM_S, until)])
     world.run(_course(play, Faults(world, faults), until))
     return Result(chosen.name, seed, [*faults], world.violations, world.loop.trace, world.now, world.loop.steps, world, play.history)
 
@@ -161,6 +163,8 @@ async def _course(play: Play, faults: Faults, until: float) -> None:
             world.violated(
                 f"request {operation.number} ({operation.mode}) of {operation.client} never ended, begun at {operation.begun:.3f}"
             )
+    for check in play.calm:
+        check()
     play.stopping = True
     await _end(play)
     for final in play.finals:
@@ -179,11 +183,8 @@ async def _end(play: Play) -> None:
         if life is None or not life.alive:
             continue
         process.wanted = False
-        life.context.run(_asked(process).set)
+        process.stop()
         await world.eventually(partial(_has_ended, life), LAST_S, f"{process.name} ends")
-        left = [task for task in life.tasks if not task.done() and task is not life.task]
-        if left:
-            world.violated(f"{process.name} left {[f'{task.get_name()} {task.get_coro()}' for task in left[:3]]}")
     for process in world.processes.values():
         if process.life is not None and process.life.supervisor.faults:
             world.violated(f"{process.name}: faults {dict(process.life.supervisor.faults)}")

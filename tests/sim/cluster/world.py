@@ -26,6 +26,7 @@ __all__ = ["Mark", "Violation", "World"]
 MARKS_MAX = 20_000
 STEPS_MAX = 100_000_000
 COLLECT_STEPS = 100_000
+STEPS_PER_S_MAX = 8_000  # of all processes together, twice what any scenario needs; a loop without pause makes far more
 
 
 class Violation(AssertionError):
@@ -48,6 +49,7 @@ class World:
         checks: called every virtual second; each raises or returns what is wrong.
         violations: what was found, the first one first.
         marks: what happened.
+        kinds: further kinds of faults, of this scenario.
     """
 
     def __init__(self, seed: int) -> None:
@@ -60,6 +62,7 @@ class World:
         self.checks: list[Callable[[], object]] = []
         self.violations: list[str] = []
         self.marks: list[Mark] = []
+        self.kinds: dict[str, Callable[[World, Any], Callable[[], None]]] = {}
         self.restart_s = 1.0
         self._graves: list[Life] = []
         self._stopping = False
@@ -106,6 +109,11 @@ class World:
             process.start_later(self.restart_s)
         else:
             self.mark("end", process.name)
+            life = process.life
+            left = [] if life is None else [task for task in life.tasks if not task.done() and task is not life.task]
+            if left:
+                self.violated(f"{process.name} left {[f'{task.get_name()} {task.get_coro()}' for task in left[:3]]}")
+            process.start_later(self.restart_s)  # unless the run ends
 
     def bury(self, life: Life) -> None:
         """Keep what a life has left: destroying it would run its code."""
@@ -153,7 +161,12 @@ class World:
 
     async def _watched(self, main: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(main)
+        steps, at = self.loop.steps, self.now
         while not task.done():
+            if self.loop.steps - steps > STEPS_PER_S_MAX * max(1.0, self.now - at):
+                self.violated(f"a busy loop: {self.loop.steps - steps} steps in {self.now - at:.3f} s")
+                task.cancel()
+            steps, at = self.loop.steps, self.now
             for check in self.checks:
                 try:
                     wrong = check()

@@ -16,24 +16,24 @@ from core.machine.envelope import READY
 from core.runtime.event_loop import until_one_ends
 from freelance.names.resolver import Names
 from freelance.names.server import NameServer
-from tests.sim.cluster.faults import CLOCK, NETWORK, PROCESS
+from tests.sim.cluster.faults import CLOCK, NETWORK, PROCESS, Fault
 from tests.sim.cluster.scenario import scenario
 from tests.sim.cluster.scenarios.majordomo import (
     BOUND_S,
     HEARTBEAT_MS,
     PORT,
     WAITING_MAX,
-    answers,
     broker,
     client,
     endpoint,
-    watch_brokers,
     worker,
 )
-from tests.sim.cluster.scenarios.titanic_stores import STATE_PORT, WITNESS_PORT, one_serves, pair_of, witness
+from tests.sim.cluster.scenarios.promises import answers, one_serves, stays, watch_broker, watch_brokers
+from tests.sim.cluster.scenarios.titanic_stores import STATE_PORT, WITNESS_PORT, pair_of, witness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from random import Random
 
     from tests.sim.cluster.process import Body, Process
     from tests.sim.cluster.scenario import Play
@@ -73,7 +73,7 @@ def asker(
                     task = asyncio.ensure_future(_asked(play, process, ask))
                     asking.add(task)
                     task.add_done_callback(asking.discard)
-                await asyncio.wait([ending], timeout=play.random.expovariate(1.0))
+                await asyncio.wait([ending], timeout=play.random.expovariate(1 / every_s))
             if asking:
                 await asyncio.wait(asking)
 
@@ -164,6 +164,7 @@ def paranoid_pirates(play: Play) -> None:
     async def queue(process: Process) -> None:
         ip = process.host.ip
         async with pirate.Queue(f"tcp://{ip}:{FRONTEND_PORT}", f"tcp://{ip}:{BACKEND_PORT}", heartbeat_ms=HEARTBEAT_MS) as served:
+            process.things["queue"] = served
             await until_one_ends(play.forever(process), served.serve_forever())
 
     async def pirate_worker(process: Process) -> None:
@@ -189,6 +190,7 @@ def paranoid_pirates(play: Play) -> None:
         play.add(f"worker-{n}", pirate_worker)
     for n in range(2):
         play.add(f"client-{n}", asker(play, entered, most=1))
+    stays(play, "queue", ("ready", "worker_gone", "worker_silent", "worker_expired", "request_lost"))
     answers(play, "client-0", "client-1")
     play.finals.append(lambda: play.history.check_answers({"plain": 0.4}))
 
@@ -280,7 +282,7 @@ def lending_broker(play: Play, others: Sequence[str]) -> Body:
         peers = [endpoint(play, other) for other in others]
         async with mdp.LendingBroker(peers, heartbeat_ms=HEARTBEAT_MS) as served:
             served.bind(f"tcp://{process.host.ip}:{PORT}")
-            process.things["broker"] = served
+            watch_broker(process, served)
             await play.forever(process)
 
     return body
@@ -296,7 +298,7 @@ def lending(play: Play) -> None:
         play.add(f"worker-{n}", worker(play, endpoint(play, names[at]), concurrency=2))
     for n, at in enumerate((1, 1, 0)):
         play.add(f"client-{n}", client(play, endpoint(play, names[at]), every_s=0.5))
-    watch_brokers(play)
+    watch_brokers(play, linear=False)  # each keeps its own replies
     answers(play, *(f"client-{n}" for n in range(3)))
     play.finals.append(lambda: play.history.check_answers({"plain": 0.5}))
 
@@ -325,11 +327,20 @@ def paired_service(play: Play, n: int, hosts: Sequence[str]) -> Body:
             pair.voter(f"tcp://{process.host.ip}:{PORT}", handler=lambda request: [reply_to(play, process, request.body[0])])
             process.things["pair"] = pair
             await until_one_ends(play.forever(process), pair.serve_forever())
+            await pair.drain(1.0)
 
     return body
 
 
-@scenario(kinds=PROCESS + NETWORK + CLOCK, minutes=10.0)
+def _dark(random: Random, begin: float, end: float) -> list[Fault]:
+    """Return moments at which the whole pair and its witness lose their power."""
+    found, at = [], begin
+    while (at := at + random.uniform(30.0, 60.0)) + 20.0 < end:
+        found += [Fault(round(at, 3), round(random.uniform(1.0, 6.0), 3), "power", host) for host in ("one", "two", "witness")]
+    return found
+
+
+@scenario(kinds=PROCESS + NETWORK + CLOCK, minutes=10.0, directed=_dark)
 def service_pair(play: Play) -> None:
     """Two servers of a Binary Star pair with a witness, and clients that fail over."""
     hosts = ("one", "two")

@@ -9,7 +9,8 @@ from mdp.broker.limits import BrokerOptions
 from mdp.commands.broker_daemon import BrokerDaemonOptions, serve_broker
 from tests.sim.cluster.faults import ALL
 from tests.sim.cluster.scenario import scenario
-from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, answers, client, endpoint, worker
+from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, client, endpoint, worker
+from tests.sim.cluster.scenarios.promises import answers
 from tests.sim.cluster.scenarios.titanic_stores import JOURNAL, MIRROR_PORT, SERVICE, collector, nothing_is_lost, submitter
 from titanic.commands.daemons import MirrorDaemonOptions, StoreDaemonOptions, serve_mirror, serve_store
 from titanic.paired_store import PairedOptions

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mdp
-from mdp.broker.requests.invariants import check_broker
 from tests.sim.cluster.faults import CLOCK, NETWORK, PROCESS
 from tests.sim.cluster.scenario import scenario
+from tests.sim.cluster.scenarios.promises import answers, watch_broker, watch_brokers
 from tests.sim.cluster.threads import blocked
 
 if TYPE_CHECKING:
@@ -37,25 +36,10 @@ def broker(play: Play, **options: Any) -> Body:
     async def body(process: Process) -> None:
         async with mdp.Broker(heartbeat_ms=HEARTBEAT_MS, **options) as served:
             served.bind(f"tcp://{process.host.ip}:{PORT}")
-            process.things["broker"] = served
+            watch_broker(process, served)
             await play.forever(process)
 
     return body
-
-
-def watch_brokers(play: Play) -> None:
-    """Check the records of every broker, every virtual second; its queues are bounded."""
-
-    def check() -> None:
-        for process in play.world.processes.values():
-            served = process.things.get("broker")
-            if served is not None and process.alive and not process.suspended and served._is_open:
-                # Its clock is set by calls of the loop, of which the last may not have run yet.
-                check_broker(served)
-                queued = served.stats["queued"]
-                assert queued <= 200, f"{process.name} keeps {queued} requests"
-
-    play.world.checks.append(check)
 
 
 def echo(play: Play, process: Process) -> Any:
@@ -110,20 +94,30 @@ def worker(play: Play, brokers: str | Sequence[str], service: str = "echo", kind
     return body
 
 
-def client(play: Play, brokers: str | Sequence[str], *, service: str = "echo", dialect: str = "auto", every_s: float = 1.0) -> Body:
+def client(
+    play: Play,
+    brokers: str | Sequence[str],
+    *,
+    service: str = "echo",
+    dialect: str = "auto",
+    every_s: float = 1.0,
+    timeout_s: float = TIMEOUT_S,
+    attempts: int = ATTEMPTS,
+) -> Body:
     """Return the body of a client that asks again and again, in every mode its dialect has."""
     modes = ("plain",) if dialect != "auto" else ("plain", "plain", "once", "key", "deadline", "wait")
+    bound_s = attempts * timeout_s + 1.0
 
     async def body(process: Process) -> None:
         life = process.life
         asking: set[asyncio.Task[None]] = set()
-        async with mdp.Client(brokers, timeout=TIMEOUT_S, attempts=ATTEMPTS, dialect=dialect, heartbeat_ms=HEARTBEAT_MS) as asked:
+        async with mdp.Client(brokers, timeout=timeout_s, attempts=attempts, dialect=dialect, heartbeat_ms=HEARTBEAT_MS) as asked:
             ending = asyncio.ensure_future(play.forever(process))
             while not ending.done():
                 if len(asking) < WAITING_MAX and not play.stopping:
                     mode = play.random.choice(modes)
                     key = b"key-%d" % play.random.randrange(len(play.history.operations) // 4 + 1) if mode == "key" else b""
-                    operation = play.history.begin(process.name, life, mode, BOUND_S, key)
+                    operation = play.history.begin(process.name, life, mode, bound_s, key)
                     task = asyncio.ensure_future(_ask(play, asked, service, operation))
                     asking.add(task)
                     task.add_done_callback(asking.discard)
@@ -152,17 +146,6 @@ async def _ask(play: Play, asked: mdp.Client, service: str, operation: Operation
         play.history.settle(operation, b"".join(reply))
 
 
-def answers(play: Play, *clients: str) -> None:
-    """Demand that each of these clients gets an answer after everything was healed."""
-
-    def answered(name: str) -> bool:
-        since = play.healed_at or 0.0
-        return any(one.client == name and one.begun > since and one.result is not None for one in reversed(play.history.operations))
-
-    for name in clients:
-        play.serves.append((name, partial(answered, name)))
-
-
 @scenario(kinds=PROCESS + NETWORK + CLOCK, minutes=10.0)
 def one_broker(play: Play) -> None:
     """One broker, four workers of three kinds, three clients of two dialects; everything may crash, and every link may fail."""
@@ -172,6 +155,6 @@ def one_broker(play: Play) -> None:
         play.add(f"worker-{number}", worker(play, there, kind=kind), f"host-{number % 2}")
     for number, dialect in enumerate(("auto", "auto", "0.1")):
         play.add(f"client-{number}", client(play, there, dialect=dialect), f"desk-{number}")
-    watch_brokers(play)
+    watch_brokers(play, workers=4)
     answers(play, "client-0", "client-1", "client-2")
     play.finals.append(lambda: play.history.check_answers({"plain": 0.5}))

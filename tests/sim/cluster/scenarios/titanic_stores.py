@@ -11,7 +11,8 @@ import titanic
 from core.runtime.event_loop import until_one_ends
 from tests.sim.cluster.faults import ALL, CLOCK, NETWORK, PROCESS
 from tests.sim.cluster.scenario import scenario
-from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, answers, broker, client, endpoint, watch_brokers, worker
+from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, broker, client, endpoint, worker
+from tests.sim.cluster.scenarios.promises import answers, one_serves, watch_broker, watch_brokers
 from titanic.journal.disk import HeldDisk, RealDisk
 from titanic.paired_store import PairedOptions, PairedTitanic, service_of
 from titanic.store.delivery_queue import DispatchOptions
@@ -75,7 +76,8 @@ def paired_broker(play: Play, n: int, hosts: Sequence[str]) -> Body:
         pair = pair_of(play, process, n, hosts, "broker", (STATE_PORT, WITNESS_PORT), "witness")
         async with pair, mdp.PairedBroker(pair, heartbeat_ms=HEARTBEAT_MS) as served:
             served.bind(f"tcp://{process.host.ip}:{PORT}")
-            process.things |= {"broker": served, "pair": pair}
+            process.things["pair"] = pair
+            watch_broker(process, served)
             await until_one_ends(play.forever(process), pair.serve_forever())
 
     return body
@@ -99,24 +101,6 @@ def paired_store(play: Play, n: int, hosts: Sequence[str], brokers: Sequence[str
             await half.drain(1.0)
 
     return body
-
-
-def one_serves(play: Play, *names: str) -> None:
-    """Demand that never both halves of a pair serve at once."""
-
-    def check() -> None:
-        serving = [
-            name
-            for name in names
-            if (process := play.world.processes[name]).alive
-            and not process.suspended
-            and (pair := process.things.get("pair")) is not None
-            and process.life is not None
-            and process.life.context.run(pair.serves)
-        ]
-        assert len(serving) <= 1, f"{serving} serve at once"
-
-    play.world.checks.append(check)
 
 
 def submitter(play: Play, brokers: Sequence[str], *, every_s: float = 2.0) -> Body:

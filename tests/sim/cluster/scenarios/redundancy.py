@@ -1,0 +1,273 @@
+"""Promises with a time: one of several is well, so requests are answered soon, and what was stored is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import bstar
+import freelance
+from bstar.net.boot_clock import boot_clock
+from tests.sim.cluster.faults import PROCESS, Fault
+from tests.sim.cluster.scenario import scenario
+from tests.sim.cluster.scenarios.chapters import SERVER_PORT, asker, paired_service, reply_to
+from tests.sim.cluster.scenarios.majordomo import PORT, broker, client, endpoint, worker
+from tests.sim.cluster.scenarios.promises import answers, in_time, one_serves, watch_brokers
+from tests.sim.cluster.scenarios.titanic_stores import (
+    STORE_WITNESS_PORT,
+    WITNESS_PORT,
+    collector,
+    nothing_is_lost,
+    paired_store,
+    submitter,
+    witness,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AsyncExitStack
+    from random import Random
+
+    from tests.sim.cluster.process import Process
+    from tests.sim.cluster.scenario import Play
+    from tests.sim.cluster.scenarios.chapters import Ask
+    from tests.sim.cluster.world import World
+
+PATIENCE_S = 20.0  # of clients that ask once
+SILENT_S = 6.0  # a worker or broker is silent for three heartbeats, then the request is with another one
+SUSPECT_S = 0.5
+HALVES = ("one", "two")
+
+
+@scenario(
+    kinds=(*PROCESS, "isolate", "mute", "cut", "one way", "flap", "reset", "half open", "black hole"),
+    spared=("broker", "worker-1", "worker-2", "client-0", "client-1"),
+    minutes=10.0,
+)
+def one_worker_fails(play: Play) -> None:
+    """Three workers of which one fails in every way: each request is answered soon, though clients send it once."""
+    there = endpoint(play, "broker")
+    play.add("broker", broker(play))
+    for number in range(3):
+        play.add(f"worker-{number}", worker(play, there, concurrency=2))
+    for number in range(2):
+        play.add(f"client-{number}", client(play, there, every_s=0.5, timeout_s=PATIENCE_S, attempts=1))
+    watch_brokers(play, workers=3)
+    answers(play, "client-0", "client-1")
+    in_time(play, SILENT_S, modes=("plain", "key", "wait"))
+    in_time(play, SILENT_S, modes=("once",), errors=("WorkerLost",))
+    in_time(play, 2.2, modes=("deadline",), errors=("DeadlineExceeded",))
+
+
+BACK_S = 2.5  # two heartbeats, and what a connection takes
+
+
+@scenario(kinds=("reset",), minutes=5.0, every_s=5.0)
+def resets(play: Play) -> None:
+    """Connections are reset, and nothing else fails: every worker is registered again within two heartbeats."""
+    there = endpoint(play, "broker")
+    play.add("broker", broker(play))
+    for number in range(3):
+        play.add(f"worker-{number}", worker(play, there))
+    play.add("client-0", client(play, there, every_s=0.5, timeout_s=PATIENCE_S, attempts=2))
+    full_at = [0.0]
+
+    def all_there() -> None:
+        served = play.world.processes["broker"].things.get("broker")
+        if served is not None and not play.stopping:
+            full_at[0] = play.world.now if served.stats["workers"] == 3 else full_at[0]
+            resets = max((mark.at for mark in play.world.marks if mark.kind == "fault"), default=0.0)
+            assert play.world.now - max(full_at[0], resets) < BACK_S, f"{served.stats['workers']} of 3 workers are registered"
+
+    play.world.checks.append(all_there)
+    watch_brokers(play, workers=3)
+    answers(play, "client-0")
+    in_time(play, BACK_S, modes=("plain", "key", "wait"))
+
+
+# ---- freelance
+
+
+def _hang(world: World, fault: Fault) -> Callable[[], None]:
+    """Let the handlers of a server hang, though it answers PINGs."""
+    process = world.processes[fault.who]
+    process.things["hangs"] = True
+    return lambda: process.things.update(hangs=False)
+
+
+def _hangs(random: Random, begin: float, end: float) -> list[Fault]:
+    found, at = [], begin
+    while (at := at + random.uniform(5.0, 15.0)) + 40.0 < end:
+        found.append(Fault(round(at, 3), 40.0, "hang", "server-0"))
+        at += 40.0
+    return found
+
+
+@scenario(kinds=(), directed=_hangs, minutes=5.0)
+def hanging_server(play: Play) -> None:
+    """Three servers, of which the first one hangs for long: only a few requests wait for it."""
+    play.world.kinds["hang"] = _hang
+    names = [f"server-{number}" for number in range(3)]
+    places = [f"tcp://{play.ip(name)}:{SERVER_PORT}" for name in names]
+
+    async def server(process: Process) -> None:
+        async def handle(frames: list[bytes]) -> list[bytes]:
+            while process.things.get("hangs"):
+                await asyncio.sleep(1.0)
+            return [reply_to(play, process, frames[0])]
+
+        async with freelance.Server(f"tcp://{process.host.ip}:{SERVER_PORT}", handle):
+            await play.forever(process)
+
+    async def entered(process: Process, stack: AsyncExitStack) -> Ask:
+        asked = await stack.enter_async_context(freelance.Client(places, timeout=5.0, hedge=None))
+
+        async def ask(body: bytes) -> bytes:
+            return b"".join(await asked.request(body))
+
+        return ask
+
+    for name in names:
+        play.add(name, server)
+    play.add("client-0", asker(play, entered))
+    answers(play, "client-0")
+
+    def check() -> None:
+        slow = [one for one in play.history.operations if one.ended is not None and one.ended - one.begun > SUSPECT_S]
+        if len(slow) > 0.3 * len(play.history.operations):
+            play.world.violated(f"{len(slow)} of {len(play.history.operations)} requests waited for a server that hangs")
+
+    play.finals.append(check)
+
+
+# ---- pairs
+
+
+def _handovers(random: Random, begin: float, end: float) -> list[Fault]:
+    found, at = [], begin
+    while (at := at + random.uniform(12.0, 20.0)) + 3.0 < end:
+        found.append(Fault(round(at, 3), 3.0, "stop active", random.choice(HALVES)))
+    return found
+
+
+def _stop_active(world: World, fault: Fault) -> Callable[[], None]:
+    """End the active half in order; it is started again."""
+    for name in HALVES:
+        process = world.processes[name]
+        pair = process.things.get("pair")
+        if pair is not None and process.life is not None and process.alive and process.life.context.run(pair.serves):
+            process.stop()
+            return process.start
+    return lambda: None
+
+
+@scenario(kinds=(), directed=_handovers, minutes=5.0)
+def handovers(play: Play) -> None:
+    """A pair whose active half is stopped in order again and again: the other one serves within a heartbeat."""
+    play.world.kinds["stop active"] = _stop_active
+    play.add("witness", witness(play, WITNESS_PORT, "service"))
+    for n in (0, 1):
+        play.add(HALVES[n], paired_service(play, n, HALVES))
+
+    async def entered(process: Process, stack: AsyncExitStack) -> Ask:
+        asked = await stack.enter_async_context(bstar.Client(*(f"tcp://{play.ip(host)}:{PORT}" for host in HALVES), patience=PATIENCE_S))
+
+        async def ask(body: bytes) -> bytes:
+            return b"".join(await asked.request(body))
+
+        return ask
+
+    play.add("client-0", asker(play, entered, every_s=0.2))
+    one_serves(play, *HALVES)
+    answers(play, "client-0")
+    in_time(play, 1.0)
+
+
+# ---- stores
+
+
+def _disasters(random: Random, begin: float, end: float) -> list[Fault]:
+    """Return losses of a whole disk, and halves that see neither the other one nor the witness."""
+    found, at = [], begin
+    while (at := at + random.uniform(15.0, 30.0)) + 10.0 < end:
+        who = random.randrange(2)
+        one, two = f"store-{who}", f"store-{1 - who}"
+        if random.random() < 0.6:
+            found.append(Fault(round(at, 3), round(random.uniform(3.0, 6.0), 3), "lose disk", one, two, round(random.random(), 3)))
+        else:
+            lasts_s = round(random.uniform(5.0, 10.0), 3)
+            found += [Fault(round(at, 3), lasts_s, "cut", one, other) for other in (two, "witness")]
+            found.append(Fault(round(at + 0.05, 3), 0.1, "reset", one, two))
+    return found
+
+
+LOSE_S = 2.5  # at most so long after the mirror was cut off, which takes the store a little longer to know
+
+
+def _lose_disk(world: World, fault: Fault) -> Callable[[], None]:
+    """Cut a half off, then take its power and its disks, unless it alone has what was acknowledged."""
+    halves = [world.processes[name].things.get("half") for name in (fault.who, fault.other)]
+    if not all(world.processes[name].alive for name in (fault.who, fault.other)) or not any(map(_is_in_step, halves)):
+        return lambda: None
+    host, other = world.hosts[fault.who], world.hosts[fault.other]
+    links = [(host.ip, other.ip), (other.ip, host.ip)]
+    for link in links:
+        world.network.cut(*link)
+    lost = [False]
+
+    def lose() -> None:
+        process = world.processes[fault.who]
+        if host.up and process.alive and not _is_sole(process) and world.processes[fault.other].alive:
+            lost[0] = True
+            host.up = False
+            process.crash(silent=True)
+            host.disks.directories.clear()
+            host.disks.locks.clear()
+            world.mark("lost", fault.who, "all of its disks")
+
+    world.loop.after(fault.amount * LOSE_S, lose)
+
+    def undo() -> None:
+        for link in links:
+            world.network.heal(*link)
+        if lost[0]:
+            host.up = True
+            world.processes[fault.who].start()
+
+    return undo
+
+
+def _is_in_step(half: object) -> bool:
+    """Return whether this half is the store, and the other one has everything that it has acknowledged."""
+    service = getattr(half, "service", None)
+    return service is not None and service.store.mirror is not None and bool(service.store.mirror.live)
+
+
+def _is_sole(process: Process) -> bool:
+    """Return whether only this half may have what was acknowledged."""
+    half = process.things["half"]
+    if half.service is not None:
+        attached = half.service.store._mirror
+        return bool(attached.disk._mark.alone)
+    assert process.life is not None
+    lease = half.mirror.lease if half.mirror is not None else half._lease
+    return bool(half._term == half.pair.ballot() or process.life.context.run(lambda: half.pair.serves() and lease.holds(boot_clock())))
+
+
+@scenario(kinds=(*PROCESS, "reset", "slow link"), spared=("collector",), minutes=10.0, every_s=30.0, directed=_disasters)
+def lost_disks(play: Play) -> None:
+    """Two Titanics that mirror each other, of which one loses its disk for good: the other one has everything."""
+    play.world.kinds["lose disk"] = _lose_disk
+    there = [endpoint(play, "broker")]
+    hosts = ("store-0", "store-1")
+    play.add("broker", broker(play))
+    play.add("witness", witness(play, STORE_WITNESS_PORT, "store"))
+    for n in (0, 1):
+        play.add(hosts[n], paired_store(play, n, hosts, there))
+    for number in range(2):
+        play.add(f"worker-{number}", worker(play, there))
+        play.add(f"client-{number}", submitter(play, there, every_s=0.5))
+    play.add("collector", collector(play, there))
+    watch_brokers(play)
+    one_serves(play, *hosts)
+    nothing_is_lost(play)
