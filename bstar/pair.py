@@ -179,7 +179,7 @@ class Pair(Reactor):
 
     # --- registration ---------------------------------------------------------------------------------------------------------
 
-    def voter(self, endpoint: str, *, handler: Callable[[Request], Any], **options: Any) -> str:
+    def voter(self, endpoint: str, *, handler: Callable[[Request], Any], **options: int | str | bytes) -> str:
         """Bind the socket whose requests are votes; exactly one per pair (BST-04). Return the endpoint with its port.
 
         Args:

@@ -11,7 +11,7 @@ The decisions are made in `freelance/models/agent.py` (model 3), `freelance/mode
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
 import core
 from core.address import parse_connect
@@ -32,11 +32,26 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
 
-__all__ = ["Client"]
+__all__ = ["Client", "ClientSettings"]
 
 TIMEOUT_S: Final = {3: 3.0, 2: 2.5}  # FLP-06, FRL-05; model 1 ends after its tries
 TRIES_IN_TIMEOUT: Final = 3
 TRY_S: Final = 1.0  # of model 1, FRL-01
+
+
+class ClientSettings(TypedDict, total=False):
+    """Keyword arguments of `Client`."""
+
+    model: Literal[1, 2, 3]
+    timeout: float | None
+    try_timeout: float | None
+    hedge: float | None
+    health: Health | None
+    alias: bool
+    outstanding_max: int
+    context: core.Context | None
+    security: Secured | None
+    socket_options: Mapping[str, Any] | None
 
 
 class Client:

@@ -8,7 +8,7 @@ Any number of threads may use one client. A loop that already runs in the caller
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from core.rpc.sync_facade import SyncFacade
 from freelance.client import Client
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
     from concurrent.futures import Future
+
+    from freelance.client import ClientSettings
 
 __all__ = ["SyncClient"]
 
@@ -34,7 +36,7 @@ class SyncClient(SyncFacade[Client]):
         ValueError: as `freelance.Client`.
     """
 
-    def __init__(self, endpoints: Sequence[str], **options: Any) -> None:
+    def __init__(self, endpoints: Sequence[str], **options: Unpack[ClientSettings]) -> None:
         super().__init__(Client(endpoints, **options), "freelance-client", ClientClosed)
 
     def request(self, *frames: bytes, timeout: float | None = None) -> list[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import core
 from core.rpc.service import Service, sent
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from core.security.credentials import Secured
-    from peering.task_router import Effect
+    from peering.task_router import Effect, RouterSettings
 
 __all__ = ["Broker", "cloud_endpoints", "endpoint_of"]
 
@@ -92,7 +92,7 @@ class Broker(Service):
         context: core.Context | None = None,
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
-        **limits: Any,
+        **limits: Unpack[RouterSettings],
     ) -> None:
         super().__init__(context, security, socket_options)
         self._timer = supervision.current().timer("peering clock", self._tick)

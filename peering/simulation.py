@@ -14,7 +14,7 @@ import random
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 import core
 from core.machine.envelope import READY
@@ -22,6 +22,8 @@ from peering.broker import Broker, endpoint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from peering.task_router import RouterSettings
 
 __all__ = ["Cluster", "Plan", "Result", "simulate"]
 
@@ -169,7 +171,9 @@ class Cluster:
             self._tasks.report()
 
 
-async def simulate(plan: Plan, on_look: Callable[[list[Cluster]], None] | None = None, *, look_s: float = 0.5, **limits: Any) -> Result:
+async def simulate(
+    plan: Plan, on_look: Callable[[list[Cluster]], None] | None = None, *, look_s: float = 0.5, **limits: Unpack[RouterSettings]
+) -> Result:
     """Run the simulation to its end; call `on_look` with the clusters every `look_s`. The brokers have these limits."""
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:

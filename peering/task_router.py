@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from core.machine.deadlines import Deadlines, earliest
 from peering.errors import MalformedMessage
@@ -36,6 +36,19 @@ __all__ = ["Complaint", "Effect", "TaskRouter", "RouterLimits", "Publish", "ToBo
 
 # Brokers of this package lend one kind of worker.
 SUBJECT: Final = b""
+
+
+class RouterSettings(TypedDict, total=False):
+    """Fields of `RouterLimits`, as keyword arguments."""
+
+    heartbeat_ms: float
+    liveness: int
+    state_ms: float
+    ttl_ms: float
+    tries_max: int
+    lent_max: int
+    workers_max: int
+    peers_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from titanic.store.index.limits import Limits
     from titanic.store.service import Service, ServiceOptions
     from titanic.store.store import Store
+    from titanic.sync import SyncClient, SyncOutcome, SyncTicket
 
 __all__ = ["BadRequest", "OptionsNotSupported", "Client", "Damaged", "DeadLettered", "DispatchOptions", "Expired", "Forbidden", "HeldDisk"]
 __all__ += ["Journal", "JournalError", "JournalOptions", "KeyConflict", "Limits", "LogOptions", "Mirror", "MirrorAway", "MirrorLine"]

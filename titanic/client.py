@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
 
 import mdp
 from core.machine.backoff import backoff_s
@@ -39,7 +39,10 @@ from titanic.wire import tsp
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+
+    import core
+    from core.security.credentials import Secured
 
 __all__ = ["Client", "Outcome", "Ticket"]
 
@@ -170,6 +173,32 @@ class Outcome(NamedTuple):
     error: TitanicError | mdp.RequestError | None
 
 
+class StoreConnectionSettings(TypedDict, total=False):
+    """Keyword arguments of `mdp.Client` that `Client` passes on to it."""
+
+    dialect: str
+    window: int
+    waiting_max: int
+    connections_max: int
+    heartbeat_ms: float
+    liveness: int
+    reconnect_ms: float
+    reconnect_max_ms: float
+    context: core.Context | None
+    security: Secured | None
+    socket_options: Mapping[str, Any] | None
+    seed: int | None
+
+
+class TitanicSettings(StoreConnectionSettings, total=False):
+    """Keyword arguments of `Client`."""
+
+    timeout: float
+    attempts: int
+    plain: bool
+    book: str | os.PathLike[str] | None
+
+
 class Client:
     """Stores requests at a Titanic, through a broker.
 
@@ -195,7 +224,7 @@ class Client:
         attempts: int = 3,
         plain: bool = False,
         book: str | os.PathLike[str] | None = None,
-        **options: Any,
+        **options: Unpack[StoreConnectionSettings],
     ) -> None:
         self.timeout_s = timeout
         self.store_waits = not plain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 import mdp
 from core.rpc.sync_facade import SyncFacade
@@ -12,7 +12,7 @@ from titanic.client import Client
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
-    from titanic.client import Ticket
+    from titanic.client import Ticket, TitanicSettings
     from titanic.errors import TitanicError
 
 __all__ = ["SyncClient", "SyncOutcome", "SyncTicket"]
@@ -57,16 +57,19 @@ class SyncClient(SyncFacade[Client]):
         options: as for `Client`.
     """
 
-    def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
+    def __init__(self, broker: str | Sequence[str], **options: Unpack[TitanicSettings]) -> None:
         super().__init__(Client(broker, **options), "titanic-client", mdp.ClientClosed)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop of the client, and wait for its result."""
         return self._run(work)
 
-    def submit(self, service: str | bytes, *frames: bytes, **options: Any) -> SyncTicket:
+    def submit(
+        self, service: str | bytes, *frames: bytes, key: str | bytes | None = None, delay: float = 0.0, ttl: float = 0.0, attempts: int = 0
+    ) -> SyncTicket:
         """See `Client.submit`."""
-        return SyncTicket(self, self.run(self._client.submit(service, *frames, **options)))
+        submitted = self._client.submit(service, *frames, key=key, delay=delay, ttl=ttl, attempts=attempts)
+        return SyncTicket(self, self.run(submitted))
 
     def ticket(self, uuid: str) -> SyncTicket:
         """See `Client.ticket`."""

@@ -28,7 +28,7 @@ import asyncio
 import inspect
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import core
 from mdp.app.dependencies import injected
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from core.security.credentials import Secured
+    from mdp.worker.handler import ServingSettings, WorkerSettings
 
 __all__ = ["App"]
 
@@ -65,7 +66,7 @@ class App:
         """Names of the services, in order of definition."""
         return [*self._handlers]
 
-    def service(self, name: str, *, inline: bool = False, **options: Any) -> Callable[[F], F]:
+    def service(self, name: str, *, inline: bool = False, **options: Unpack[WorkerSettings]) -> Callable[[F], F]:
         """Add a service; arguments and result as for `mdp.service`, and parameters with `mdp.Depends`.
 
         Args:
@@ -102,12 +103,22 @@ class App:
         self._middleware.append(function)
         return function
 
-    def workers(self, broker: str | Sequence[str], *, make: Callable[..., Worker] = Worker, **options: Any) -> list[Worker]:
+    def workers(
+        self,
+        broker: str | Sequence[str],
+        *,
+        make: Callable[..., Worker] = Worker,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        **options: Unpack[ServingSettings],
+    ) -> list[Worker]:
         """Return a worker for each service, not entered yet. `serve` enters them within the lifespan.
 
         Args:
             broker: endpoint, or several in order of preference.
             make: a subclass of `mdp.Worker`.
+            context: of the sockets; each worker has its own when left out.
+            security: of its own context.
             options: keyword arguments of `mdp.Worker`; they override those of the services.
 
         Raises:
@@ -116,7 +127,8 @@ class App:
         """
         if not self._handlers:
             raise ValueError("the app has no services")
-        return [make(broker, handler, middleware=self._middleware, **options) for handler in self._handlers.values()]
+        options["middleware"] = (*self._middleware, *options.get("middleware", ()))
+        return [make(broker, handler, context=context, security=security, **options) for handler in self._handlers.values()]
 
     @asynccontextmanager
     async def resources(self) -> AsyncIterator[Any]:
@@ -134,7 +146,7 @@ class App:
         *,
         context: core.Context | None = None,
         security: Secured | None = None,
-        **options: Any,
+        **options: Unpack[ServingSettings],
     ) -> AsyncIterator[list[Worker]]:
         """Serve all services within the block: the lifespan is entered first and left last.
 

@@ -10,7 +10,7 @@ import asyncio
 import ctypes
 import sys
 from math import inf
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
 
 from mypy_extensions import mypyc_attr
 
@@ -22,7 +22,7 @@ from core.zmtp.limits import PeerLimits
 from mdp.access.audit_log import AuditLog
 from mdp.broker.authorization import GuardedDispatcher
 from mdp.broker.dispatcher import Dispatcher
-from mdp.broker.limits import BrokerOptions
+from mdp.broker.limits import BrokerOptions, BrokerSettings
 from mdp.broker.recorder import Recorder
 from mdp.broker.refusal_log import RefusalLog
 from mdp.broker.slow_peers import Backlog
@@ -93,7 +93,7 @@ class Broker:
         security: Secured | None = None,
         socket_options: Mapping[str, OptionValue | str] | None = None,
         rules: Rules | None = None,
-        **limits: Any,
+        **limits: Unpack[BrokerSettings],
     ) -> None:
         self._rules = rules
         self._audit = AuditLog()

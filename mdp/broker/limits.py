@@ -6,12 +6,60 @@ Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, TypedDict
 
-__all__ = ["REQUEST_OVERHEAD_BYTES", "BrokerOptions"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import core
+    from core.option_table import OptionValue
+    from core.security.credentials import Secured
+    from mdp.access.rules import Rules
+
+__all__ = ["REQUEST_OVERHEAD_BYTES", "BrokerArguments", "BrokerOptions", "BrokerSettings"]
 
 # Memory of one request beyond its bytes: record, dictionary entries, queue slot. Counting it makes `memory_max_bytes` a true
 # limit for floods of tiny requests, and bounds their number.
 REQUEST_OVERHEAD_BYTES = 512
+
+
+class BrokerSettings(TypedDict, total=False):
+    """Fields of `BrokerOptions`, as keyword arguments."""
+
+    heartbeat_ms: float
+    liveness: int
+    busy_ms: float
+    start_hold_ms: float | None
+    queue_ms: float
+    queue_max: int
+    queue_max_bytes: int
+    client_queue_max: int
+    memory_max_bytes: int
+    services_max: int
+    absent_max: int
+    service_idle_ms: float
+    workers_max: int
+    deliveries_max: int
+    unread_max_bytes: int
+    unread_total_max_bytes: int
+    unread_hold_ms: float
+    parts_max_bytes: int
+    results_max: int
+    results_max_bytes: int
+    results_ms: float
+    letters_max: int
+    letters_max_bytes: int
+    mmi_max_bytes: int
+    manage: bool
+
+
+class BrokerArguments(BrokerSettings, total=False):
+    """Keyword arguments of `mdp.Broker`."""
+
+    context: core.Context | None
+    security: Secured | None
+    socket_options: Mapping[str, OptionValue | str] | None
+    rules: Rules | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

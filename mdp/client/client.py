@@ -46,8 +46,8 @@ M = TypeVar("M", bound=ClientMiddleware)
 T = TypeVar("T")
 
 
-class ClientSettings(TypedDict, total=False):
-    """Keyword arguments of `Client`."""
+class ConnectionSettings(TypedDict, total=False):
+    """Keyword arguments of `Client` without a context."""
 
     timeout: float
     attempts: int
@@ -59,10 +59,15 @@ class ClientSettings(TypedDict, total=False):
     liveness: int
     reconnect_ms: float
     reconnect_max_ms: float
-    context: core.Context | None
     security: Secured | None
     socket_options: Mapping[str, Any] | None
     seed: int | None
+
+
+class ClientSettings(ConnectionSettings, total=False):
+    """Keyword arguments of `Client`."""
+
+    context: core.Context | None
 
 
 class Client(TypedCalls):

@@ -11,7 +11,7 @@ The shell of `mdp.cluster.lending`: it carries messages between the machine and 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import core
 from core.runtime import runtime
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from core.zmtp.limits import PeerLimits
     from core.zmtp.scan import Batch
+    from mdp.broker.limits import BrokerArguments
     from mdp.broker.requests.request_ends import Output
     from mdp.cluster.lending import SendToPeer
 
@@ -58,7 +59,7 @@ class LendingBroker(Broker):
         state_ms: float = 1000,
         hops_max: int = 1,
         peer_options: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[BrokerArguments],
     ) -> None:
         super().__init__(**options)
         self.name = name or f"mdp-{runtime.current().random_bytes(8).hex()}"

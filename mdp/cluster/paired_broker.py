@@ -20,7 +20,7 @@ import asyncio
 from collections import Counter
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from core.pattern.reqrep import Router
 from core.zmtp.scan import Batch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from bstar.pair import Pair
     from core.zmtp.frames import Message
+    from mdp.broker.limits import BrokerArguments
 
 __all__ = ["PairedBroker"]
 
@@ -54,7 +55,7 @@ class PairedBroker(Broker):
         pair_counters: of peers and requests at the end of terms, refused and held requests, withheld answers, by name.
     """
 
-    def __init__(self, pair: Pair, **options: Any) -> None:
+    def __init__(self, pair: Pair, **options: Unpack[BrokerArguments]) -> None:
         super().__init__(**options)
         self.pair = pair
         self.pair_counters: Counter[str] = Counter()

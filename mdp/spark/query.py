@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgpack
 import pyarrow as pa
@@ -13,6 +13,7 @@ from mdp.spark.worker import SQL
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mdp.client.calls import CallOptions
     from mdp.client.client import Client
 
 __all__ = ["ask_sql", "new_session"]
@@ -30,7 +31,7 @@ async def ask_sql(
     args: Mapping[str, Any] | Sequence[Any] | None = None,
     session: str = "",
     service: str = SQL,
-    **options: Any,
+    **options: Unpack[CallOptions],
 ) -> pa.Table:
     """Send a query to a `SparkWorker` and return the whole result.
 

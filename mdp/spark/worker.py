@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgpack
 import pyarrow as pa
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    import core
+    from core.security.credentials import Secured
     from mdp.request import Request
+    from mdp.worker.handler import ServingSettings
 
     Function = Callable[[SparkSession, Sequence[bytes]], DataFrame]
 
@@ -104,7 +107,9 @@ class SparkWorker:
         functions: services by name.
         sql: name of the service for queries, None for none.
         limits: what one request may take.
-        options: of `mdp.Worker`: `socket_options` with CURVE keys, `context`, `heartbeat_ms`, …
+        context: of the sockets; each worker has its own when left out.
+        security: of its own context.
+        options: of `mdp.Worker`: `heartbeat_ms`, `drain_s`, …
 
     Attributes:
         sessions: current named sessions.
@@ -118,7 +123,9 @@ class SparkWorker:
         functions: Mapping[str, Function] | None = None,
         sql: str | None = SQL,
         limits: SparkLimits | None = None,
-        **options: Any,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        **options: Unpack[ServingSettings],
     ) -> None:
         self.limits = limits or SparkLimits()
         self.sessions: OrderedDict[str, tuple[SparkSession, float]] = OrderedDict()
@@ -126,12 +133,14 @@ class SparkWorker:
         self._stack = AsyncExitStack()
         # Twice as many as may run: an interrupted one may still run when the next request comes.
         self._threads = ThreadPoolExecutor(2 * self.limits.concurrency, thread_name_prefix="mdp-spark")
-        options = {"concurrency": self.limits.concurrency, "credit": self.limits.concurrency, **options}
+        options.setdefault("concurrency", self.limits.concurrency)
+        options.setdefault("credit", self.limits.concurrency)
+        where: dict[str, Any] = {"context": context, "security": security}
         self._workers: list[Worker] = []
         if sql is not None:
-            self._workers.append(Worker(broker, sql, handler=partial(self._handle, self._query), **options))
+            self._workers.append(Worker(broker, sql, handler=partial(self._handle, self._query), **where, **options))
         for name, function in (functions or {}).items():
-            self._workers.append(Worker(broker, name, handler=partial(self._handle, partial(_call, function)), **options))
+            self._workers.append(Worker(broker, name, handler=partial(self._handle, partial(_call, function)), **where, **options))
         if not self._workers:
             raise ValueError("a worker needs at least one service")
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import core
 from core.runtime import supervision
@@ -19,7 +19,10 @@ from mdp.worker.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from mdp.broker.limits import BrokerSettings
+    from mdp.client.client import ConnectionSettings
     from mdp.request import Request
+    from mdp.worker.handler import ServingSettings
 
 __all__ = ["Local", "broker"]
 
@@ -85,7 +88,9 @@ class Local:
         self._stack = stack
         self._delays: dict[str, float] = {}
 
-    async def add_worker(self, service: str | Callable[..., Any], handler: Callable[..., Any] | None = None, **options: Any) -> Worker:
+    async def add_worker(
+        self, service: str | Callable[..., Any], handler: Callable[..., Any] | None = None, **options: Unpack[ServingSettings]
+    ) -> Worker:
         """Start a worker; return when the broker has registered it. It ends with the block.
 
         Args:
@@ -98,7 +103,7 @@ class Local:
         """
         return await self._start(self._worker(self.endpoint, service, handler=handler, **self._options(options)))
 
-    async def add_app(self, app: App | ModuleType, **options: Any) -> list[Worker]:
+    async def add_app(self, app: App | ModuleType, **options: Unpack[ServingSettings]) -> list[Worker]:
         """Start an app, its lifespan first, or a module with decorated handlers; return when the broker has registered all workers.
 
         Raises:
@@ -113,7 +118,7 @@ class Local:
             raise TypeError(f"{app.__name__} decorates nothing with mdp.service")
         return [await self.add_worker(handler, **options) for handler in handlers]
 
-    async def add_client(self, **options: Any) -> Client:
+    async def add_client(self, **options: Unpack[ConnectionSettings]) -> Client:
         """Return another client, with options of `mdp.Client`; it is closed with the block."""
         return await self._stack.enter_async_context(Client(self.endpoint, context=self.context, **options))
 
@@ -152,7 +157,7 @@ class Local:
     def _worker(self, *arguments: Any, **options: Any) -> Worker:
         return _TestWorker(*arguments, delays=self._delays, **options)
 
-    def _options(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _options(self, options: ServingSettings) -> dict[str, Any]:
         return {"context": self.context, "drain_s": DRAIN_S, **options}
 
     async def _start(self, worker: Worker) -> Worker:
@@ -174,7 +179,7 @@ async def broker(
     *handlers: Callable[..., Any] | App | ModuleType,
     services: Mapping[str, Callable[..., Any]] | None = None,
     transport: Literal["inproc", "tcp"] = "inproc",
-    **limits: Any,
+    **limits: Unpack[BrokerSettings],
 ) -> AsyncIterator[Local]:
     """Run a broker, a worker per handler, and a client on the running loop; all end with the block.
 
@@ -187,9 +192,10 @@ async def broker(
     Raises:
         TypeError: a handler without a name, or an unknown limit.
     """
+    limits.setdefault("start_hold_ms", 0)
     async with AsyncExitStack() as stack:
         context = await stack.enter_async_context(core.Context())
-        serving = await stack.enter_async_context(Broker(context=context, **{"start_hold_ms": 0, **limits}))
+        serving = await stack.enter_async_context(Broker(context=context, **limits))
         local = Local(serving, serving.bind(_ENDPOINTS[transport]), context, stack)
         for handler in handlers:
             if isinstance(handler, App | ModuleType):

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from mdp.typed.calls import Signature
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from mdp.request import Request
+    from mdp.wire.policies import Rate, Retry
 
 __all__ = [
     "BATCH_METADATA",
@@ -45,6 +46,8 @@ __all__ = [
     "PartsTooLarge",
     "ReplyTooLarge",
     "ServiceMark",
+    "ServingSettings",
+    "WorkerSettings",
     "is_typed",
     "kind_of",
     "mark_of",
@@ -63,6 +66,40 @@ BATCH_METADATA = "batch"
 _BATCH_FORMATS = ("", "arrow")
 _REQUEST_NAMES = ("Request", "Any", "object")
 H = TypeVar("H", bound=Callable[..., Any])
+
+
+class WorkerSettings(TypedDict, total=False):
+    """Fields of `mdp.WorkerOptions`, as keyword arguments."""
+
+    concurrency: int
+    credit: int | None
+    connections: int
+    dialect: str
+    heartbeat_ms: float
+    liveness: int
+    reconnect_ms: float
+    reconnect_max_ms: float
+    drain_s: float
+    cancel_s: float
+    blocked_s: float
+    stuck_s: float | None
+    parts_max_bytes: int
+    error_reply: Callable[[BaseException], Body] | None
+    log_payloads: str
+    version: str
+    metadata: Mapping[str, Any] | None
+    rate: Rate | None
+    retry: Retry | None
+    seed: int | None
+
+
+class ServingSettings(WorkerSettings, total=False):
+    """Keyword arguments of `mdp.Worker` without handler, context and security."""
+
+    inline: bool
+    socket_options: Mapping[str, Any] | None
+    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None
+    middleware: Sequence[Callable[..., Awaitable[Any]]]
 
 
 class BadReply(TypeError):
@@ -107,11 +144,11 @@ class ServiceMark:
 
     name: str
     inline: bool
-    options: dict[str, Any]
+    options: WorkerSettings
     batch: str = ""
 
 
-def service(name: str, *, inline: bool = False, batch: str = "", **options: Any) -> Callable[[H], H]:
+def service(name: str, *, inline: bool = False, batch: str = "", **options: Unpack[WorkerSettings]) -> Callable[[H], H]:
     """Name the service of a handler, for `mdp.Worker(broker, handler)` and `mdp worker --app`.
 
     Args:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import core
 from core.address import parse_connect
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mdp.app.middleware import Middleware
     from mdp.request import Request
     from mdp.wire.policies import Rate, Retry
-    from mdp.worker.handler import Body
+    from mdp.worker.handler import Body, WorkerSettings
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -173,7 +173,7 @@ class Worker:
         socket_options: Mapping[str, Any] | None = None,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         middleware: Sequence[Middleware] = (),
-        **options: Any,
+        **options: Unpack[WorkerSettings],
     ) -> None:
         mark = mark_of(handler if isinstance(service, str) else service)
         if not isinstance(service, str):

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import mdp
 from core.runtime import runtime, supervision
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import core
     from core.daemon.metrics import MetricsPage
     from core.security.credentials import Secured
+    from mdp.worker.handler import ServingSettings
     from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
     from titanic.wire.tsp import Done
@@ -105,22 +106,23 @@ class Service:
         *,
         context: core.Context | None = None,
         security: Secured | None = None,
-        seed: int | None = None,
         guard: Callable[[], bool] | None = None,
         about: Callable[[], Mapping[str, Any]] = dict,
         progress: Callable[[int, int], None] | None = None,
-        **worker_options: Any,
+        **worker_options: Unpack[ServingSettings],
     ) -> None:
         self.store = store
         self.options = options or ServiceOptions()
-        self.delivery = DeliveryQueue(self.options.dispatch, runtime.current().chance(seed).random)
+        self.delivery = DeliveryQueue(self.options.dispatch, runtime.current().chance(worker_options.pop("seed", None)).random)
         self._batches = Batches(store)
         self._store_status = StoreStatus(store, self.delivery, about)
         self._broker = broker
         self._where: dict[str, Any] = {"context": context, "security": security}
         self._progress = progress
         self._guard = guard
-        self._worker_options = {"credit": self.options.concurrency, "connections": self.options.connections, **worker_options}
+        worker_options.setdefault("credit", self.options.concurrency)
+        worker_options.setdefault("connections", self.options.connections)
+        self._worker_options = worker_options
         self._workers: list[DeferredWorker] = []
         self._stack = AsyncExitStack()
         self.opening: asyncio.Task[None]  # registers the services; its error is the reason of a failure

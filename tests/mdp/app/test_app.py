@@ -237,5 +237,5 @@ def test_what_is_wrong_is_said_when_it_is_decorated() -> None:
             return 3
 
     with pytest.raises(TypeError, match="no such option"):
-        app.workers("tcp://127.0.0.1:1", no_such=1)
+        app.workers("tcp://127.0.0.1:1", no_such=1)  # type: ignore[call-arg]
     assert app.services == ["one"]

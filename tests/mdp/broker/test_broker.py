@@ -366,7 +366,7 @@ async def test_a_wrong_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="queue_max"):
         mdp.Broker(queue_max=0)
     with pytest.raises(TypeError):
-        mdp.Broker(quue_max=1)
+        mdp.Broker(quue_max=1)  # type: ignore[call-arg]
 
 
 async def test_a_broker_that_was_never_entered_does_nothing() -> None:

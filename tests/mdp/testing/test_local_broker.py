@@ -64,7 +64,7 @@ async def test_limits_are_the_brokers() -> None:
     async with mdp.testing.broker(manage=True) as local:
         assert await local.client.mmi("enable", "nobody") == "404"
     with pytest.raises(TypeError, match="no_such_limit"):
-        async with mdp.testing.broker(no_such_limit=1):
+        async with mdp.testing.broker(no_such_limit=1):  # type: ignore[call-arg]
             pass
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from typing import Any
 
+    from mdp.worker.handler import WorkerSettings
+
 
 class Shop(Scene):
     """Workers with a concurrency, which tell it."""
@@ -462,7 +464,7 @@ def test_what_is_kept_for_a_quick_worker_goes_to_the_slow_one_when_that_is_lost(
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "generator"])
 @pytest.mark.parametrize("options", [{"concurrency": 1}, {"concurrency": 4}, {}], ids=["1", "4", "default"])
-async def test_one_worker_hangs_and_the_other_answers_all_it_has_not_begun(kind: str, options: dict[str, int]) -> None:
+async def test_one_worker_hangs_and_the_other_answers_all_it_has_not_begun(kind: str, options: WorkerSettings) -> None:
     """With real workers: of 200 requests all but those that the one works on are answered before it answers any."""
     concurrency = options.get("concurrency", 16)
     released = threading.Event()
