@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import AsyncExitStack
-from itertools import zip_longest
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,28 +10,24 @@ import click
 from bstar import operator
 from bstar.ballot_cli import ballot
 from bstar.client import Client
+from bstar.daemons import ServerDaemonOptions, WitnessDaemonOptions, serve_server, serve_witness
 from bstar.errors import HandlerError, MalformedMessage, NoServer, NotActive
-from bstar.machine.fsm import State
 from bstar.machine.wire import RequestKind
-from bstar.pair import Pair
 from bstar.pair_options import HEARTBEAT, KEY_HELP, key_from, pair_errors
-from bstar.witness import Witness
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
-from core.daemon.http import http_option, serve_page
-from core.daemon.metrics import figures_page
+from core.daemon.http import http_option
 from core.daemon.option_fields import options
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
 from core.rpc.handlers import handler_option
 from core.runtime.event_loop import run as run_loop
-from core.runtime.event_loop import until_one_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
-    from bstar.net.voter import Request
+    from core.daemon.http import NamedAddress
     from core.security.credentials import Secured
 
 __all__ = ["main"]
@@ -67,35 +61,15 @@ main.add_command(ballot)
 @security_options(listens=True, connects=True)
 @http_option
 @daemon_options
-def run(
-    primary: bool | None,
-    frontend: str,
-    handler: Callable[[Request], Any] | None,
-    pair_key_file: str | None,
-    http: tuple[str, int] | None,
-    settings: DaemonSettings,
-    **given: Any,
-) -> None:
+def run(primary: bool | None, pair_key_file: str | None, settings: DaemonSettings, **given: Any) -> None:
     """Run one server of a pair."""
     if primary is None:
         raise click.UsageError("which of the two is this? give --primary or --backup")
-    role = State.PRIMARY if primary else State.BACKUP
-    answer = handler or (lambda request: request.body)
     if given["compatible"] and (given["witness"] or given["store"] or pair_key_file):
         raise click.UsageError("--compatible has no ballots: leave --witness, --store and --pair-key-file out")
-    given["pair_key"] = key_from(pair_key_file)
-
-    async def body(daemon: Daemon) -> None:
-        pair = Pair(role, **given)
-        page = figures_page("bstar run", "bstar", pair.status, not_ready=lambda: pair.trouble)
-        async with pair, serve_page(http, page):
-            endpoint = pair.voter(frontend, handler=answer)
-            daemon.ready("server runs", role=role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
-            await daemon.until_stopped_or(pair.serve_forever())
-            await pair.drain(settings.drain_s)
-
+    chosen = ServerDaemonOptions(primary, pair_key=key_from(pair_key_file), **given)
     with pair_errors():
-        run_daemon(body, settings)
+        run_daemon(partial(serve_server, chosen), settings)
 
 
 @main.command()
@@ -124,7 +98,7 @@ def witness(
     stores: tuple[str, ...],
     key_files: tuple[str, ...],
     security: Secured | None,
-    http: tuple[str, int] | None,
+    http: NamedAddress | None,
     settings: DaemonSettings,
 ) -> None:
     """Run the witness of one or more pairs: a third process that makes two masters impossible."""
@@ -134,26 +108,9 @@ def witness(
         raise click.UsageError(f"{len(binds)} --bind and {len(key_files)} --pair-key-file: each pair has a key of its own, or none has one")
     keys = [key_from(path) for path in key_files]
 
-    async def body(daemon: Daemon) -> None:
-        async with AsyncExitStack() as stack:
-            ones = [
-                Witness(bind, heartbeat_ms=heartbeat_ms, store=store, pair_key=key, security=security)
-                for bind, store, key in zip_longest(binds, stores, keys)
-            ]
-            for one in ones:
-                await stack.enter_async_context(one)
-            page = figures_page(
-                "bstar witness",
-                "bstar_witness",
-                lambda: sum((one.counters for one in ones), Counter()),
-                not_ready=lambda: "; ".join(filter(None, (one.trouble for one in ones))),
-            )
-            await stack.enter_async_context(serve_page(http, page))
-            daemon.ready("witness runs", endpoint=", ".join(one.endpoint for one in ones), pair_key=bool(keys))
-            await daemon.until_stopped_or(until_one_ends(*(one.serve_forever() for one in ones)))
-
+    chosen = WitnessDaemonOptions(binds, heartbeat_ms, stores, keys, security, http)
     with pair_errors():
-        run_daemon(body, settings)
+        run_daemon(partial(serve_witness, chosen), settings)
 
 
 # ----------------------------------------------------------------------------------------------------------------- operators

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
-from core.daemon.http import http_option, serve_page
-from core.daemon.metrics import figures_page
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.http import http_option
+from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
 from core.rpc.handlers import echo, handler_option
 from core.runtime.event_loop import run as run_loop
 from freelance.client import Client
+from freelance.daemon import ServerDaemonOptions, serve_server
 from freelance.errors import NoServer, TooLarge
 from freelance.names.cli import names
-from freelance.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,32 +47,12 @@ main.add_command(names)
 @security_options(listens=True)
 @http_option
 @daemon_options
-def serve(
-    bind: str,
-    model: str,
-    handler: Callable[[list[bytes]], Any] | None,
-    http: tuple[str, int] | None,
-    settings: DaemonSettings,
-    **options: Any,
-) -> None:
+def serve(bind: str, model: str, handler: Callable[[list[bytes]], Any] | None, settings: DaemonSettings, **given: Any) -> None:
     """Answer requests."""
-    answer = handler or echo
-
-    async def body(daemon: Daemon) -> None:
-        server = _server(bind, answer, model, options)
-        async with server, serve_page(http, figures_page("freelance serve", "freelance", lambda: server.counters)):
-            daemon.ready("server runs", endpoint=server.endpoint, identity=server.identity, model=model)
-            await daemon.until_stopped()
-            await server.drain(settings.drain_s)
-
-    run_daemon(body, settings)
-
-
-def _server(bind: str, handler: Callable[[list[bytes]], Any], model: str, options: dict[str, Any]) -> Server:
-    identity = options["identity"]
-    if identity is None and bind == "ipc://*":
+    if given["identity"] is None and bind == "ipc://*":
         raise BadConfig("ipc://* gets a new name at each start; give --identity, or a path")
-    return Server(bind, handler, model=_model(model), **options)
+    chosen = ServerDaemonOptions(bind, model=_model(model), handler=handler or echo, **given)
+    run_daemon(partial(serve_server, chosen), settings)
 
 
 def _model(text: str) -> Any:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
-from core.daemon.http import http_option, serve_page
-from core.daemon.metrics import Table, figures_page
-from core.daemon.option_fields import field_options
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.http import http_option
+from core.daemon.option_fields import build, field_options
+from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
-from core.errors import ZMQError
 from core.runtime.event_loop import run as run_loop
-from peering.broker import Broker, endpoint_of
+from peering.broker import endpoint_of
 from peering.control import ask
+from peering.daemon import BrokerDaemonOptions, Peers, serve_broker
 from peering.errors import BadName, DuplicateName, MalformedMessage, TaskLost
 from peering.simulation import Plan, Result, simulate
 from peering.task_router import RouterLimits
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-log = logging.getLogger(__name__)
-
 PEER_HELP: Final = "A peer: NAME, or NAME=CLOUD,STATE with its endpoints; repeatable. SIGHUP adds and removes peers."
 DIRECTORY: Final = click.option(
     "--directory",
@@ -42,8 +39,6 @@ DIRECTORY: Final = click.option(
     metavar="DIRECTORY",
     help="For the default endpoints, ipc://DIRECTORY/NAME-localfe.ipc and so on.  [default: the working directory]",
 )
-
-Peers = dict[str, tuple[str, str] | None]
 
 
 @click.group(cls=Group, name="peering")
@@ -93,54 +88,19 @@ def _peers(texts: Sequence[str]) -> Peers:
 @security_options(listens=True, connects=True)
 @http_option
 @daemon_options
-def broker(name: str, peers: tuple[str, ...], http: tuple[str, int] | None, settings: DaemonSettings, **options: Any) -> None:
+def broker(name: str, peers: tuple[str, ...], settings: DaemonSettings, **options: Any) -> None:
     """Serve clients with the workers of this broker, or with those of its peers when these are busy."""
-    wanted = _peers(peers)
-    running: list[Broker] = []
-
-    async def body(daemon: Daemon) -> None:
-        serving = Broker(name, wanted, **options)
-        page = figures_page("peering broker", "peering", serving.status, tables=lambda: _peer_table(serving))
-        async with serving, serve_page(http, page):
-            running.append(serving)
-            endpoints = {flow: getattr(serving, flow) for flow in ("localfe", "localbe", "cloudfe", "statebe", "control")}
-            daemon.ready("broker runs", broker=name, peers=",".join(wanted), **endpoints)
-            await daemon.until_stopped_or(serving.serve_forever())
-            if not await serving.drain(settings.drain_s):
-                log.warning("drain time is over, tasks are still open", extra={"open": serving.machine.open})
-
-    def reload(changed: Mapping[str, Any]) -> set[str]:
-        if "peers" not in changed or not running:
-            return set()
-        return {"peers"} if _change_peers(running[0], wanted, _peers(changed["peers"])) else set()
-
+    limits = build(RouterLimits, options)
+    chosen = BrokerDaemonOptions(name, _peers(peers), limits=limits, peers_of=_changed_peers, **options)
     with exits({BadName: BadConfig, DuplicateName: BadConfig}):
-        run_daemon(body, settings, reload=reload)
+        run_daemon(partial(serve_broker, chosen), settings)
 
 
-def _change_peers(serving: Broker, before: Peers, after: Peers) -> bool:
-    """Add and remove peers to match `after`; update `before`. Return whether all succeeded."""
-    for name in [name for name, endpoints in before.items() if after.get(name, ()) != endpoints]:
-        serving.remove_peer(name)
-        del before[name]
-    complete = True
-    for name in after.keys() - before.keys():
-        try:
-            serving.add_peer(name, after[name])
-            before[name] = after[name]
-        except (ValueError, ZMQError) as error:  # BadName and DuplicateName are ValueErrors
-            log.error("a peer was refused", extra={"peer": name, "reason": str(error)})
-            complete = False
-    return complete
+def _changed_peers(changed: Mapping[str, Any]) -> Peers | None:
+    return _peers(changed["peers"]) if "peers" in changed else None
 
 
 # ----------------------------------------------------------------------------------------------------------------- operators
-
-
-def _peer_table(serving: Broker) -> list[Table]:
-    peers = serving.status()["peers"]
-    rows = [[name, "yes" if peer["up"] else "no", peer["capacity"], peer["lent"]] for name, peer in peers.items()]
-    return [Table("Peers", ("peer", "up", "capacity", "lent to it"), rows)]
 
 
 @main.command()

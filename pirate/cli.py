@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from operator import eq
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,20 +10,18 @@ import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
-from core.daemon.http import http_option, serve_page
-from core.daemon.metrics import figures_page
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.http import http_option
+from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
 from core.rpc.handlers import echo, handler_option
 from core.runtime import runtime
 from core.runtime.event_loop import run as run_loop
 from pirate.client import Client
+from pirate.commands.daemons import QueueDaemonOptions, WorkerDaemonOptions, serve_queue, serve_worker
 from pirate.errors import NoReply, SimulatedCrash
 from pirate.fault_injection import Mishaps
 from pirate.ppp import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
-from pirate.queue_server import Queue
-from pirate.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,19 +51,9 @@ def main() -> None:
 @security_options(listens=True)
 @http_option
 @daemon_options
-def queue(frontend: str, backend: str, simple: bool, http: tuple[str, int] | None, settings: DaemonSettings, **options: Any) -> None:
+def queue(settings: DaemonSettings, **options: Any) -> None:
     """Give clients' requests to workers, the longest idle one first."""
-
-    async def body(daemon: Daemon) -> None:
-        running = Queue(frontend, backend, simple=simple, **options)
-        page = figures_page("pirate queue", "pirate_queue", lambda: {"idle": running.idle, **running.counters})
-        async with running, serve_page(http, page):
-            kind = "simple" if simple else "paranoid"
-            daemon.ready("queue runs", frontend=running.frontend, backend=running.backend, kind=kind)
-            await daemon.until_stopped_or(running.serve_forever())
-            await running.drain(settings.drain_s)
-
-    run_daemon(body, settings)
+    run_daemon(partial(serve_queue, QueueDaemonOptions(**options)), settings)
 
 
 @main.command()
@@ -95,14 +84,9 @@ def worker(
     if options["reconnect_max_ms"] < options["reconnect_ms"]:
         raise click.UsageError("--reconnect-max-ms is less than --reconnect-ms")
 
-    async def body(daemon: Daemon) -> None:
-        async with Worker(endpoints, answer, **options) as running:
-            daemon.ready("worker runs", queues=",".join(endpoints), kind="simple" if options["simple"] else "paranoid")
-            await daemon.until_stopped_or(running.serve_forever())
-            await running.drain(settings.drain_s)
-
+    chosen = WorkerDaemonOptions(endpoints, answer, **options)
     with exits({SimulatedCrash: RequestFailed}):
-        run_daemon(body, settings)
+        run_daemon(partial(serve_worker, chosen), settings)
 
 
 @main.command()

@@ -16,7 +16,7 @@ SIGTERM or SIGINT ends `until_stopped`; the body then has `--drain-s` seconds fo
 cases the exit code is 0. A second signal ends the process at once with 130, even while the loop is blocked. Tasks and calls in the
 loop's pool of threads that do not end even then are named in the log, and the process ends without them.
 SIGHUP reads file and environment again, and the files with keys and rules: log settings change at once, other changes are passed to the
-reload hook or reported as needing a restart. If anything is invalid, all is refused with the reason, and the old values stay.
+`on_change` hook or reported as needing a restart. If anything is invalid, all is refused with the reason, and the old values stay.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ def raise_open_files() -> None:
 class Daemon:
     """A running daemon, as its body sees it."""
 
-    def __init__(self, settings: DaemonSettings, reload: Callable[[Mapping[str, Any]], set[str]] | None = None) -> None:
+    def __init__(self, settings: DaemonSettings) -> None:
         self.settings = settings
-        self._reload_hook = reload
+        self._on_change: Callable[[Mapping[str, Any]], set[str]] = lambda changed: set()
         self._files: list[Callable[[], Callable[[], Sequence[str]]]] = []
         files = security_files(settings.context)
         if files is not None:
@@ -188,6 +188,10 @@ class Daemon:
         need a restart. `prepare` runs in another thread, what it returns on the loop. Nothing is applied unless everything is valid.
         """
         self._files.append(prepare)
+
+    def on_change(self, apply: Callable[[Mapping[str, Any]], set[str]]) -> None:
+        """Call a function on SIGHUP with the parameters that changed; it returns the names of those it applied."""
+        self._on_change = apply
 
     def ready(self, message: str, **fields: object) -> None:
         """Log that the daemon serves, and freeze its objects out of garbage collection."""
@@ -315,30 +319,23 @@ class Daemon:
         if applied:
             merged = context.params | changed
             logs.set_up(merged["log_format"], merged["log_level"])
-        if self._reload_hook is not None:
-            applied |= self._reload_hook(changed)
+        applied |= self._on_change(changed)
         context.params.update({name: changed[name] for name in applied})
         waiting = sorted((set(changed) - applied).union(*(apply() for apply in prepared)))
         log.info("reloaded", extra={"applied": ",".join(sorted(applied)), "need_restart": ",".join(waiting)})
 
 
-def run_daemon(
-    body: Callable[[Daemon], Coroutine[Any, Any, None]],
-    settings: DaemonSettings,
-    *,
-    reload: Callable[[Mapping[str, Any]], set[str]] | None = None,
-) -> None:
+def run_daemon(body: Callable[[Daemon], Coroutine[Any, Any, None]], settings: DaemonSettings) -> None:
     """Run a daemon to its orderly end.
 
-    `body` starts the service, calls `ready`, awaits `until_stopped`, and drains before it returns. `reload` is called on SIGHUP with the
-    parameters that changed, and returns the names of those it applied. Raises Unreachable if an endpoint could not be listened on,
-    BadConfig without a required uvloop, RequestFailed without memory for the event loop itself.
+    `body` starts the service, calls `ready`, awaits `until_stopped`, and drains before it returns. Raises Unreachable if an endpoint could
+    not be listened on, BadConfig without a required uvloop, RequestFailed without memory for the event loop itself.
     """
 
     async def main() -> None:
         failure: BaseException | None = None
         try:
-            await Daemon(settings, reload).serve(body)
+            await Daemon(settings).serve(body)
         except BaseException as error:
             failure = error
             raise

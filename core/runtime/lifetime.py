@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from typing import Any
 
 __all__ = ["Lifetime"]
@@ -27,6 +27,9 @@ class Lifetime(Protocol):
 
     def on_reload(self, prepare: Callable[[], Callable[[], Sequence[str]]]) -> None:
         """Register a file that is read again on request; see `core.daemon.run.Daemon.on_reload`."""
+
+    def on_change(self, apply: Callable[[Mapping[str, Any]], set[str]]) -> None:
+        """Register a function that takes the options changed by a reload and returns those it applied."""
 
     async def until_stopped(self) -> None:
         """Wait until the process is asked to stop. Cancel-safe."""

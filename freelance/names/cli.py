@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -11,20 +12,20 @@ import click
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.config import read_toml
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
-from core.daemon.http import http_option, serve_page
-from core.daemon.metrics import figures_page
+from core.daemon.http import http_option
 from core.daemon.option_fields import options
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
 from core.runtime.event_loop import run as run_loop
-from freelance.errors import CatalogFull, MalformedMessage, NamesRefused, NoServer
+from freelance.errors import NamesRefused, NoServer
+from freelance.names.daemon import NameServerDaemonOptions, serve_names
 from freelance.names.resolver import Listing, Names
-from freelance.names.server import NameServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from core.daemon.http import NamedAddress
     from core.security.credentials import Secured
 
 __all__ = ["names"]
@@ -68,7 +69,7 @@ def serve(
     file: str | None,
     sync_s: float,
     security: Secured | None,
-    http: tuple[str, int] | None,
+    http: NamedAddress | None,
     settings: DaemonSettings,
 ) -> None:
     """Run a name server."""
@@ -76,18 +77,8 @@ def serve(
         raise BadConfig("ipc://* gets a new name at each start; give --identity, or a path")
     given = _read_file(file) if file else []
 
-    async def body(daemon: Daemon) -> None:
-        server = NameServer(bind, peers=peers, identity=identity, sync_s=sync_s, security=security)
-        async with server, serve_page(http, figures_page("freelance names", "freelance_names", lambda: server.figures)):
-            for environment, name, ends in given:
-                try:
-                    server.put(environment, name, **ends)
-                except (MalformedMessage, CatalogFull) as error:
-                    raise BadConfig(f"{file}: {environment}.{name}: {error}") from None
-            daemon.ready("name server runs", endpoint=server.endpoint, identity=server.identity, names=len(given), peers=len(peers))
-            await daemon.until_stopped()
-
-    run_daemon(body, settings)
+    chosen = NameServerDaemonOptions(bind, peers, identity, given, file or "", sync_s, security, http)
+    run_daemon(partial(serve_names, chosen), settings)
 
 
 def _read_file(path: str) -> list[tuple[str, str, dict[str, list[str]]]]:

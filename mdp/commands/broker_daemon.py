@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from bstar.pair import Pair
+    from core.daemon.http import NamedAddress
     from core.daemon.metrics import MetricsPage
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
@@ -55,7 +56,7 @@ class BrokerDaemonOptions:
     rules_file: str | None = None
     new_pair: Callable[..., Pair] | None = None
     new_broker: Callable[..., Broker] = Broker
-    http: tuple[str, int] | None = None
+    http: NamedAddress | None = None
     events: str | None = None
     event_log: EventLogOptions = field(default_factory=EventLogOptions)
     show: Callable[[MetricsPage], AbstractAsyncContextManager[object]] | None = None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,9 +11,9 @@ import core
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, Group, Lazy
 from core.daemon.exit_codes import RequestFailed
-from core.daemon.http import http_option, serve_page
+from core.daemon.http import http_option
 from core.daemon.option_fields import build, field_options, given
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon, settle_memory
+from core.daemon.run import DaemonSettings, daemon_options, run_daemon, settle_memory
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json, write_reply
 from core.errors import LocalProtocolError
@@ -32,7 +30,7 @@ from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.shards import run_sharded, shard_options
 from mdp.commands.top import top
 from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of
-from mdp.observe.worker_metrics import worker_page
+from mdp.commands.worker_daemon import WorkerDaemonOptions, serve_workers
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
 from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler
 from mdp.worker.handler import services_of
@@ -136,32 +134,13 @@ def worker(
     except (HandlerNotFound, LocalProtocolError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
 
-    async def body(daemon: Daemon) -> None:
-        async with context, AsyncExitStack() as stack:
-            if isinstance(program, App):
-                await stack.enter_async_context(program.resources())  # first, so left last
-            begun: list[Worker] = []
-            stack.push_async_callback(_end_all, begun)
-            for one in serving:
-                await one.__aenter__()
-                begun.append(one)
-            await stack.enter_async_context(serve_page(http, worker_page(serving)))
-            daemon.ready("worker serves", services=[one.service for one in serving], brokers=list(brokers))
-            await daemon.until_stopped()
-            # All at the same time: one by one, each would get its own drain time.
-            await asyncio.gather(*(one.drain(settings.drain_s) for one in serving))
-
-    run_daemon(body, settings)
+    resources = program.resources if isinstance(program, App) else None
+    run_daemon(partial(serve_workers, WorkerDaemonOptions(brokers, serving, context, resources, http)), settings)
 
 
 def _page_of_process(http: NamedAddress | None, number: int) -> list[str]:
     """Return the option of a process for its own page: the ports follow each other."""
     return [] if http is None or not http.port else ["--http", str(http._replace(port=http.port + number))]
-
-
-async def _end_all(workers: list[Worker]) -> None:
-    """Leave the blocks of workers at the same time; one by one, each would give its handlers its own `cancel_s`."""
-    await asyncio.gather(*(one.__aexit__(None, None, None) for one in workers))
 
 
 def _workers(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +12,6 @@ from core.daemon.exit_codes import DiskFailed, RequestFailed
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.errors import AddressInUse, ZMQError
 from tests.scenes.fault_injection import Saboteur
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def _eat() -> None:
@@ -58,6 +54,7 @@ def serve(
     """Wait for a signal."""
 
     async def body(daemon: Daemon) -> None:
+        daemon.on_change(lambda changed: {"factor"} & set(changed))
         daemon.supervisor._probe = Saboteur(faults)
         if ends == "in-use":
             raise AddressInUse("address in use", endpoint="tcp://x:1")
@@ -78,10 +75,7 @@ def serve(
         if ends == "never":
             await asyncio.Event().wait()
 
-    def reload(changed: Mapping[str, Any]) -> set[str]:
-        return {"factor"} & set(changed)
-
-    run_daemon(body, settings, reload=reload)
+    run_daemon(body, settings)
 
 
 @main.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from core.runtime.event_loop import until_one_ends
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from core.runtime.lifetime import Lifetime
 
@@ -24,6 +24,7 @@ class TestLifetime:
     Attributes:
         fields: what the daemon reported when it was ready.
         files: functions that read its files again.
+        change: takes options that have changed.
     """
 
     __test__ = False  # no class of tests
@@ -33,6 +34,7 @@ class TestLifetime:
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
         self.files: list[Callable[[], Callable[[], Sequence[str]]]] = []
+        self.change: Callable[[Mapping[str, Any]], set[str]] = lambda changed: set()
         self.serves = asyncio.Event()
         self.stopped = asyncio.Event()
 
@@ -42,6 +44,9 @@ class TestLifetime:
 
     def on_reload(self, prepare: Callable[[], Callable[[], Sequence[str]]]) -> None:
         self.files.append(prepare)
+
+    def on_change(self, apply: Callable[[Mapping[str, Any]], set[str]]) -> None:
+        self.change = apply
 
     async def until_stopped(self) -> None:
         await self.stopped.wait()

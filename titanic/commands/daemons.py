@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bstar.pair import Pair
+    from core.daemon.http import NamedAddress
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
     from titanic.store.store import Store
@@ -51,7 +52,7 @@ class StoreDaemonOptions:
     titanic: PairedOptions
     new_pair: Callable[..., Pair] | None = None
     fenced: bool = False
-    http: tuple[str, int] | None = None
+    http: NamedAddress | None = None
 
 
 async def serve_store(options: StoreDaemonOptions, lifetime: Lifetime) -> None:
@@ -147,7 +148,7 @@ class MirrorDaemonOptions:
     directory: str
     take_over: bool = False
     security: Secured | None = None
-    http: tuple[str, int] | None = None
+    http: NamedAddress | None = None
 
 
 async def serve_mirror(options: MirrorDaemonOptions, lifetime: Lifetime) -> None:

@@ -22,6 +22,7 @@ from titanic.commands.serve import serve
 from titanic.errors import Pending
 
 if TYPE_CHECKING:
+    from core.daemon.http import NamedAddress
     from core.security.credentials import Secured
     from titanic.client import Client
 
@@ -46,7 +47,7 @@ def main() -> None:
 @http_option
 @daemon_options
 def mirror(
-    endpoint: str, store: str, take_over: bool, security: Secured | None, http: tuple[str, int] | None, settings: DaemonSettings
+    endpoint: str, store: str, take_over: bool, security: Secured | None, http: NamedAddress | None, settings: DaemonSettings
 ) -> None:
     """Keep a second copy of the store of a titanic serve with --mirror."""
     chosen = MirrorDaemonOptions(endpoint, store, take_over, security, http)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,9 @@ from titanic.paired_store import PairedOptions
 from titanic.store.delivery_queue import DispatchOptions
 from titanic.store.index.limits import Limits
 from titanic.store.service import ServiceOptions
+
+if TYPE_CHECKING:
+    from core.daemon.http import NamedAddress
 
 __all__ = ["serve"]
 
@@ -103,7 +106,7 @@ def serve(
     mirror: str | None,
     mirror_bind: str | None,
     mirror_away: str,
-    http: tuple[str, int] | None,
+    http: NamedAddress | None,
     settings: DaemonSettings,
     **values: Any,
 ) -> None:

@@ -16,7 +16,7 @@ from titanic.commands.daemons import MirrorDaemonOptions, StoreDaemonOptions, se
 from titanic.paired_store import PairedOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from core.runtime.lifetime import Lifetime
     from tests.sim.cluster.process import Body, Process
@@ -37,6 +37,9 @@ class SimLifetime:
 
     def on_reload(self, prepare: Callable[[], Callable[[], Sequence[str]]]) -> None:
         self._process.things["reload"] = prepare
+
+    def on_change(self, apply: Callable[[Mapping[str, Any]], set[str]]) -> None:
+        self._process.things["change"] = apply
 
     async def until_stopped(self) -> None:
         await self._play.forever(self._process)
