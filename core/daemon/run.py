@@ -235,7 +235,7 @@ class Daemon:
             self._body = asyncio.ensure_future(body(self))
         restore = self._take_signals()
         if self._parent is not None:
-            self._parent.watch(self._loop, self._on_parent_end)
+            self._parent.watch(self._loop, self._on_parent_stop, self._on_parent_end)
         try:
             await self._body
         except asyncio.CancelledError:
@@ -288,6 +288,11 @@ class Daemon:
             os._exit(Interrupted.exit_code)
         self._signalled = True
         self._loop.call_soon_threadsafe(self.stop)
+
+    def _on_parent_stop(self) -> None:
+        """Stop as for the first signal, even if there was one."""
+        self._signalled = True
+        self.stop()
 
     def _on_parent_end(self) -> None:
         """Stop as for a signal: the end of the parent is the first one or, after its own, the second."""

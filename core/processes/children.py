@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.daemon.exit_codes import ExitError
-from core.processes.parent import PARENT_FD, READY
+from core.processes.parent import PARENT_FD, READY, STOP
 from core.runtime import runtime, supervision
 from core.runtime.event_loop import until_one_ends
 from core.runtime.supervision import Restart
@@ -65,6 +65,7 @@ class Child:
     def __init__(self, number: int) -> None:
         self.number = number
         self.process: Process | None = None
+        self.channel: socket.socket | None = None
         self.ready = False
         self.was_ready = False  # any process of this child
         self.starts = 0
@@ -73,6 +74,14 @@ class Child:
     @property
     def pid(self) -> int | None:
         return None if self.process is None else self.process.pid
+
+    def stop(self) -> None:
+        """Let the process stop in its orderly way, if one runs; a daemon that serves learns it over the channel."""
+        if self.ready and self.channel is not None:
+            with suppress(OSError):  # it has just ended, or has not read what was sent before
+                self.channel.send(STOP)
+        else:
+            self.signal(signal.SIGTERM)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if one runs."""
@@ -151,13 +160,13 @@ class Children:
         """Stop all processes in their orderly way and start new ones; at once where none runs."""
         for child in self.all:
             child.wake.set()
-            child.signal(signal.SIGTERM)
+            child.stop()
 
     async def drain(self) -> None:
         """Stop all processes in their orderly way and wait for their ends. Cancel-safe."""
         self._stopping = True
-        self.signal(signal.SIGTERM)
         for child in self.all:
+            child.stop()
             child.wake.set()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -218,6 +227,8 @@ class Children:
     async def _run(self, child: Child) -> int:
         """Run one process to its end; return its exit code, negative for a signal."""
         ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        child.channel = ours
         process: Process | None = None
         try:
             with theirs:
@@ -232,11 +243,12 @@ class Children:
             child.starts += 1
             log.info("process starts", extra={"process_number": child.number, "pid": process.pid})
             if self._stopping:  # since before there was a process to signal
-                child.signal(signal.SIGTERM)
+                child.stop()
             await until_one_ends(self._read(child, ours), _end_of(process))
             # Its channel may have been closed before its end, or by it alone.
             return await process.wait()
         finally:
+            child.channel = None
             ours.close()
             if process is not None and process.returncode is None:
                 log.warning("process is killed", extra={"process_number": child.number, "pid": process.pid})

@@ -1,7 +1,8 @@
 """Channel to the process that started this one as one of several.
 
-It is a socket whose descriptor is in the environment. It carries one JSON object per line, from the child to its parent only. Its end
-counts as a signal to stop: no process is left to restart this one or to end it.
+It is a socket whose descriptor is in the environment. The child sends one JSON object per line. The parent sends `STOP`: not by a signal,
+because a service manager may signal all processes at once, and a second signal ends a daemon without a drain. The end of the channel counts
+as a signal: no process is left to restart this one or to end it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, MutableMapping
 
-__all__ = ["PARENT_FD", "READY", "Parent"]
+__all__ = ["PARENT_FD", "READY", "STOP", "Parent"]
 
 PARENT_FD: Final = "MAJORDOMO_PARENT_FD"  # environment variable: the descriptor of the channel
+STOP: Final = b"stop\n"  # message of the parent
 READY: Final = "ready"  # key of the message that the daemon serves
 _READ_BYTES: Final = 4096
 
@@ -44,10 +46,10 @@ class Parent:
         channel.setblocking(False)
         return cls(channel)
 
-    def watch(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
-        """Call a function when the parent has ended."""
+    def watch(self, loop: asyncio.AbstractEventLoop, on_stop: Callable[[], None], on_end: Callable[[], None]) -> None:
+        """Call a function when the parent says so, and another one when it has ended."""
         self._loop = loop
-        loop.add_reader(self._channel.fileno(), self._read, on_end)
+        loop.add_reader(self._channel.fileno(), self._read, on_stop, on_end)
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send a message without waiting; it is dropped while an earlier one has not been read."""
@@ -78,13 +80,15 @@ class Parent:
         else:
             self._loop.remove_writer(self._channel.fileno())
 
-    def _read(self, on_end: Callable[[], None]) -> None:
+    def _read(self, on_stop: Callable[[], None], on_end: Callable[[], None]) -> None:
         try:
             received = self._channel.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             received = b""
-        if not received:
+        if received:
+            on_stop()
+        else:
             self.close()
             on_end()

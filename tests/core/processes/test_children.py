@@ -31,7 +31,7 @@ async def main():
     parent, stop = Parent.found_in(os.environ), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    parent.watch(loop, stop.set)
+    parent.watch(loop, stop.set, stop.set)
     parent.tell({"ready": "serves", "inherited": sorted(name for name in os.environ if name.startswith(("MAJORDOMO_PARENT", "NOTIFY")))})
     await stop.wait()
 
@@ -151,7 +151,7 @@ asyncio.run(main())
 
 
 async def test_a_child_that_does_not_stop_is_killed_when_the_block_is_cancelled() -> None:
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + PROGRAM.replace("stop.set)", "print)")
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + PROGRAM.replace("stop.set", "print")
     pids: list[int] = []
 
     async def serve() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -74,8 +75,12 @@ def begin_a_request(programs: Programs) -> Program:
 
 def test_a_request_in_flight_is_answered_before_the_processes_end(programs: Programs, tmp_path: Path) -> None:
     parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--processes", "2", "--drain-s", "200")
-    parent.said("processes serve")
+    found = re.search(r'pids="([\d, ]+)"', parent.said("processes serve"))
+    assert found is not None
     asked = begin_a_request(programs)
+    for pid in found[1].split(","):  # as a service manager does, which signals all processes of a unit
+        os.kill(int(pid), signal.SIGTERM)
+        parent.said("draining")
     parent.signal(signal.SIGTERM).said("draining")
     (tmp_path / "go").touch()
     assert parent.end().code == 0

@@ -77,12 +77,15 @@ def test_a_shard_that_is_killed_while_it_works_is_started_again_and_its_peers_re
 
 def test_the_broker_drains_and_ends_with_0(programs: Programs, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(WAIT)
-    broker, _ = start(programs, "--drain-s", "200")
+    broker, pids = start(programs, "--drain-s", "200")
     programs.start("mdp", "worker", "--broker", BROKER, "--app", "app").said("registered")
     asked = [programs.start(*CALL, "wait") for _ in range(2)]
     asked.append(programs.start("mdp", "call", "--broker", BROKER, "--timeout", "60", "wait"))
     while not (tmp_path / "begun").exists() or len((tmp_path / "begun").read_text()) < 3:
         pass
+    for pid in pids:  # as a service manager does, which signals all processes of a unit
+        os.kill(pid, signal.SIGTERM)
+        broker.said("draining")
     broker.signal(signal.SIGTERM).said("draining")
     (tmp_path / "go").touch()
     assert [one.end().lines for one in asked] == [["done"]] * 3
