@@ -97,6 +97,11 @@ PAST: dict[str, tuple[str, ...]] = {
         "titanic/journal/disk.py fcntl.fcntl",
     ),
     COMMAND: (
+        "mdp/commands/contexts.py iterdir",
+        "mdp/commands/contexts.py mkdir",
+        "mdp/commands/contexts.py open",
+        "mdp/commands/contexts.py os.open",
+        "mdp/commands/contexts.py read_text",
         "core/cli.py open",
         "core/cli.py os.open",
         "majordomo_toolkit/extension.py concurrent.futures.ThreadPoolExecutor",

@@ -1,8 +1,10 @@
-"""Base of every command: four sources of a value, `--config`, `--show-config`, exit codes.
+"""Base of every command: the sources of a value, `--config`, `--show-config`, exit codes.
 
 A program is a `Group`, its commands are made with `@group.command()`. The value of an option comes from the first of: its flag; the
-environment, `MDP_CALL_TIMEOUT` for one command or `MDP_TIMEOUT` for all; the command's table in the `--config` file; its default. The
-names of a command in a group of the program include the group: `FREELANCE_NAMES_SERVE_BIND`, `[names.serve]`. A bad flag is a usage
+environment, `MDP_CALL_TIMEOUT` for one command or `MDP_TIMEOUT` for all; the named context, where a program has them (`Group(layer=…)`);
+the command's table in the `--config` file; its default.
+
+The names of a command in a group of the program include the group: `FREELANCE_NAMES_SERVE_BIND`, `[names.serve]`. A bad flag is a usage
 error (2), a bad value from environment or file is `BadConfig` (78) with its place.
 """
 
@@ -28,7 +30,7 @@ from majordomo_toolkit.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["BIND", "CONNECT", "SECONDS", "Command", "Context", "Group", "Lazy", "needs_extra", "reread"]
+__all__ = ["BIND", "CONNECT", "SECONDS", "Command", "Context", "Group", "Layer", "Lazy", "config_problems", "needs_extra", "reread"]
 
 _NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
 # Errors of a full or broken standard output; click handles a closed pipe.
@@ -54,13 +56,22 @@ CONNECT = _endpoint_type(parse_connect)
 SECONDS = click.FloatRange(min=0, min_open=True)
 
 
+class Layer(NamedTuple):
+    """Values between environment and `--config`, for every command that has an option of their name."""
+
+    name: str  # for people
+    file: ConfigFile
+    table: str  # in the file
+    keys: frozenset[str]  # that may be there
+
+
 class Context(click.Context):
-    """One call of a command: its arguments and configuration file."""
+    """One call of a command: its arguments, and where values come from that are neither flags nor environment."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.given_args: list[str] = []
-        self.config_file: ConfigFile | None = None
+        self.places: dict[str, tuple[str, str]] = {}  # by parameter: "file" or the name of a layer, and file:line
         self.only_show_config = False
 
 
@@ -68,6 +79,7 @@ class Command(click.Command):
     """A command with `--config` and `--show-config`."""
 
     context_class = Context
+    layered = True  # the layer of its program applies
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,8 +124,15 @@ class Group(click.Group):
 
     command_class = Command
 
-    def __init__(self, *args: Any, lazy: Mapping[str, Lazy] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, Lazy] | None = None,
+        layer: Callable[[click.Command], Layer | None] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.layer = layer  # returns the layer of a command of the program
         self.lazy = dict(lazy or {})  # commands by name that are imported on use
         self.params.append(_eager_option(["--version"], is_flag=True, callback=_show_version, help="Print the version, and exit."))
 
@@ -241,21 +260,81 @@ def _tables_of(ctx: click.Context) -> list[str]:
 
 
 def _load_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
-    if path is None:
-        return
     assert isinstance(ctx, Context)
-    file = ConfigFile(path)
-    table = _table_of(ctx)
     options = _configurable(ctx.command)
-    values = file.table(table, _tables_of(ctx), options)
+    program = ctx.find_root().command
+    found: list[tuple[str, ConfigFile, str, dict[str, Any]]] = []
+    if path is not None:
+        file, table = ConfigFile(path), _table_of(ctx)
+        found.append(("file", file, table, file.table(table, _tables_of(ctx), options)))
+    if isinstance(program, Group) and program.layer is not None and getattr(ctx.command, "layered", False):
+        layer = program.layer(ctx.command)
+        if layer is not None:
+            given = layer.file.table(layer.table, [layer.table], layer.keys)
+            found.append((layer.name, layer.file, layer.table, {key: value for key, value in given.items() if key in options}))
+    values: dict[str, Any] = {}
+    for source, file, table, given in found:
+        for key, value in given.items():
+            place = file.place(table, key)
+            _check_shape(ctx, options[key], key, value, place)
+            name = options[key].name or key
+            values[name], ctx.places[name] = value, (source, place)
+    if values:
+        ctx.default_map = values
+
+
+def _check_shape(ctx: click.Context, option: click.Option, key: str, value: object, place: str) -> None:
+    wanted, kinds = _shape_wanted(option)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        default = option.get_default(ctx)
+        hint = f", such as {toml_text(default)}" if isinstance(default, bool | int | float | str | tuple) else ""
+        raise BadConfig(f"{place}: {key} is {toml_text(value)}; write {wanted}{hint}")
+
+
+def config_problems(program: Group, path: str) -> tuple[list[str], list[str]]:
+    """Check a configuration file of a program: return its tables, and its problems with line and fix.
+
+    Raises BadConfig if the file cannot be read or is not TOML.
+    """
+    root = Context(program, info_name=program.name, auto_envvar_prefix=(program.name or "").upper())
+    file = ConfigFile(path)
+    tables: list[str] = []
+    return tables, [*_check_group(root, program, file, "", tables)]
+
+
+def _check_group(parent: click.Context, group: click.Group, file: ConfigFile, above: str, checked: list[str]) -> Iterator[str]:
+    names = group.list_commands(parent)
+    tables = [f"{above}.{name}" if above else name for name in names]
+    yield from file.strays(above, tables, tables[0])
+    for name, table in zip(names, tables, strict=True):
+        command = group.get_command(parent, name) if file.has(table) else None
+        if command is None:
+            continue
+        context = Context(command, info_name=name, parent=parent)
+        if isinstance(command, click.Group):
+            yield from _check_group(context, command, file, table, checked)
+        else:
+            checked.append(table)
+            values, problems = file.values(table, _configurable(command))
+            yield from problems
+            yield from _wrong_values(context, file, values)
+
+
+def _wrong_values(ctx: Context, file: ConfigFile, values: Mapping[str, Any]) -> Iterator[str]:
+    options = _configurable(ctx.command)
     for key, value in values.items():
-        wanted, kinds = _shape_wanted(options[key])
-        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-            default = options[key].get_default(ctx)
-            hint = f", such as {toml_text(default)}" if isinstance(default, bool | int | float | str | tuple) else ""
-            raise BadConfig(f"{file.place(table, key)}: {key} is {toml_text(value)}; write {wanted}{hint}")
-    ctx.config_file = file
-    ctx.default_map = {options[key].name or key: value for key, value in values.items()}
+        place = file.place(_table_of(ctx), key)
+        try:
+            _check_shape(ctx, options[key], key, value, place)
+            options[key].type_cast_value(ctx, value)
+        except BadConfig as error:
+            yield error.message
+        except click.BadParameter as error:
+            yield _bad_value(place, key, error.message)
+
+
+def _bad_value(place: str, key: str, problem: str) -> str:
+    return f"{place}: {key}: {problem.rstrip('.')}; write a fitting value or remove the line"
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -288,7 +367,7 @@ def _variable_of(option: click.Parameter) -> str:
 
 
 def _blamed(ctx: Context, error: click.BadParameter) -> click.ClickException:
-    """Return the usage error, or a `BadConfig` for a value of environment or file."""
+    """Return the usage error, or a `BadConfig` for a value of environment or files."""
     param = error.param
     if param is None or param.name is None:
         return error
@@ -296,10 +375,8 @@ def _blamed(ctx: Context, error: click.BadParameter) -> click.ClickException:
     text = error.message.rstrip(".")
     if source is ParameterSource.ENVIRONMENT:
         return BadConfig(f"{_variable_of(param)} in the environment: {text}; set it to a fitting value or unset it")
-    if source is ParameterSource.DEFAULT_MAP and ctx.config_file is not None:
-        key = _key_of(param) or param.name
-        place = ctx.config_file.place(_table_of(ctx), key)
-        return BadConfig(f"{place}: {key}: {text}; write a fitting value or remove the line")
+    if source is ParameterSource.DEFAULT_MAP and param.name in ctx.places:
+        return BadConfig(_bad_value(ctx.places[param.name][1], _key_of(param) or param.name, text))
     return error
 
 
@@ -323,6 +400,6 @@ def _origin(ctx: Context, key: str, option: click.Option) -> str:
         return f"flag {option.opts[0]}"
     if source is ParameterSource.ENVIRONMENT:
         return f"environment {_variable_of(option)}"
-    if source is ParameterSource.DEFAULT_MAP and ctx.config_file is not None:
-        return f"file {ctx.config_file.place(_table_of(ctx), key)}"
+    if source is ParameterSource.DEFAULT_MAP and (option.name or key) in ctx.places:
+        return " ".join(ctx.places[option.name or key])
     return "default"

@@ -13,13 +13,14 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.exit_codes import BadConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["ConfigFile", "read_toml", "suggestion", "toml_text"]
 
@@ -67,25 +68,47 @@ class ConfigFile:
         `name` has dots if the command is in a group; `commands` are the tables of all commands of the program and its groups. Raises
         BadConfig for a table of no command or an unknown key.
         """
-        known_tables, known = sorted(commands), sorted(keys)
-        tables, above = self._tables, ""
-        for part in name.split("."):
-            for found, content in tables.items():
-                table = f"{above}.{found}" if above else found
-                if not isinstance(content, dict):
-                    raise BadConfig(f"{self.place(above, found)}: {found} is outside any table; write it below [{name}]")
-                if table not in known_tables:
-                    advice = suggestion(table, known_tables, f"tables are {', '.join(known_tables)}")
-                    raise BadConfig(f"{self.place(table)}: no command has a table [{table}]; {advice}")
-            tables, above = tables.get(part, {}), f"{above}.{part}" if above else part
-        values: dict[str, Any] = {}
-        for key, value in tables.items():
-            plain = key.replace("-", "_")
-            if plain not in known:
-                advice = suggestion(plain, known, f"keys are {', '.join(known)}")
-                raise BadConfig(f"{self.place(name, key)}: [{name}] has no key {key}; {advice}")
-            values[plain] = value
+        known_tables = sorted(commands)
+        *above, _ = ["", *accumulate(name.split("."), "{}.{}".format)]
+        for problem in (problem for group in above for problem in self.strays(group, known_tables, name)):
+            raise BadConfig(problem)
+        values, problems = self.values(name, keys)
+        for problem in problems:
+            raise BadConfig(problem)
         return values
+
+    def has(self, table: str) -> bool:
+        return bool(self._within(table))
+
+    def strays(self, group: str, tables: Sequence[str], name: str) -> Iterator[str]:
+        """Yield problems of a group, "" for the program: tables that are not known, and values outside of all, such as `name`."""
+        for found, content in self._within(group).items():
+            table = f"{group}.{found}" if group else found
+            if not isinstance(content, dict):
+                yield f"{self.place(group, found)}: {found} is outside any table; write it below [{name}]"
+            elif table not in tables:
+                advice = suggestion(table, tables, f"tables are {', '.join(tables)}")
+                yield f"{self.place(table)}: no command has a table [{table}]; {advice}"
+
+    def values(self, name: str, keys: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+        """Return the values of a table by known key, `-` in keys as `_`, and the problems of the others."""
+        known = sorted(keys)
+        values: dict[str, Any] = {}
+        problems = []
+        for key, value in self._within(name).items():
+            plain = key.replace("-", "_")
+            if plain in known:
+                values[plain] = value
+            else:
+                advice = suggestion(plain, known, f"keys are {', '.join(known)}")
+                problems.append(f"{self.place(name, key)}: [{name}] has no key {key}; {advice}")
+        return values, problems
+
+    def _within(self, table: str) -> dict[str, Any]:
+        tables: Any = self._tables
+        for part in table.split(".") if table else ():
+            tables = tables.get(part, {}) if isinstance(tables, dict) else {}
+        return tables if isinstance(tables, dict) else {}
 
     def place(self, table: str, key: str | None = None) -> str:
         """Return `file:line` of a key, `-` and `_` being the same, or of a table.
@@ -110,7 +133,7 @@ class ConfigFile:
         return f"{self.path}:{nearest}"
 
 
-def suggestion(word: str, known: list[str], otherwise: str) -> str:
+def suggestion(word: str, known: Sequence[str], otherwise: str) -> str:
     """Return "did you mean ...?" for a similar word, else the other advice."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]}?" if close else otherwise

@@ -25,6 +25,9 @@ from mdp.commands.bench import Load, measure, measure_open, report
 from mdp.commands.broker_daemon import BrokerDaemonOptions, serve_broker
 from mdp.commands.broker_options import broker_of, lending_options, observe_options
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
+from mdp.commands.completion import service_names
+from mdp.commands.config import config
+from mdp.commands.contexts import ctx, layer_of
 from mdp.commands.events import events, trace
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.shards import run_sharded, shard_options
@@ -55,6 +58,7 @@ NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "rate", 
 @click.group(
     cls=Group,
     name="mdp",
+    layer=layer_of,
     lazy={
         "dispatch": Lazy("mdp.spark.commands", "dispatch", "Send the rows of a file to workers, as a Spark job.", "spark"),
         "report": Lazy("mdp.spark.commands", "report", "Write a page about a broker's event log.", "spark"),
@@ -65,7 +69,7 @@ def main() -> None:
     """Majordomo: requests to named services, answered by any free worker."""
 
 
-for verb in (services, workers, check, describe, stub, dlq, top, events, trace):
+for verb in (services, workers, check, describe, stub, dlq, top, events, trace, ctx, config):
     main.add_command(verb)
 
 
@@ -185,7 +189,7 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
 @argument_options
 @output_options
-@click.argument("service")
+@click.argument("service", shell_complete=service_names)
 @click.argument("body", nargs=-1)
 def call(
     service: str,
@@ -229,7 +233,7 @@ def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 
 @main.command()
 @client_options
-@click.option("--service", default="echo", help="Service to ask; any reply counts.")
+@click.option("--service", default="echo", shell_complete=service_names, help="Service to ask; any reply counts.")
 @click.option("--requests", type=click.IntRange(min=1), default=100_000, help="Requests to measure.")
 @click.option("--window", type=click.IntRange(min=1), default=1000, help="Requests in flight; with --rate at most.")
 @click.option("--rate", type=click.FloatRange(min=0), default=0.0, help="Requests/s at random times, answered or not; 0 for --window.")

@@ -18,6 +18,7 @@ from core.daemon.logs import printable
 from core.daemon.terminal import json_frame, write_json, write_reply
 from mdp.client.client import Unreachable as NoBroker
 from mdp.commands.client_options import ask, client_options, output_options
+from mdp.commands.completion import service_names
 from mdp.errors import Timeout
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def services(as_json: bool, **asking: Any) -> None:
 @click.command(cls=Command)
 @client_options
 @output_options
-@click.argument("service", default="")
+@click.argument("service", default="", shell_complete=service_names)
 def workers(service: str, as_json: bool, **asking: Any) -> None:
     """List the workers of a broker, or those of SERVICE."""
     unknown = f"{service}: the broker knows no such service"
@@ -59,7 +60,9 @@ def workers(service: str, as_json: bool, **asking: Any) -> None:
 
 @click.command(cls=Command)
 @client_options
-@click.option("--service", "wanted", multiple=True, help="A service that must have a worker; may be repeated.")
+@click.option(
+    "--service", "wanted", multiple=True, shell_complete=service_names, help="A service that must have a worker; may be repeated."
+)
 @output_options
 def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
     """Print whether a broker answers and services have workers; exit code 0, 1 for no worker, 69 for no broker."""

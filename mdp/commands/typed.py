@@ -14,6 +14,7 @@ from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
 from core.daemon.terminal import write_json
 from mdp.commands.client_options import ask, client_options, output_options
+from mdp.commands.completion import service_names
 from mdp.typed.calls import pack_call, unpack_result
 from mdp.typed.descriptions import describe as described
 from mdp.typed.schemas import Schema
@@ -64,7 +65,7 @@ async def call_typed(client: Client, service: str, frame: bytes, as_json: bool, 
 @click.command(cls=Command)
 @client_options
 @output_options
-@click.argument("service")
+@click.argument("service", shell_complete=service_names)
 def describe(service: str, as_json: bool, **asking: Any) -> None:
     """Print signature, docstring and version of SERVICE; with --json the JSON schemas of its arguments and result too."""
     found = ask(lambda client: described(client, service), **asking)
@@ -77,7 +78,7 @@ def describe(service: str, as_json: bool, **asking: Any) -> None:
 @click.command(cls=Command)
 @client_options
 @output_options
-@click.argument("services", metavar="SERVICE...", nargs=-1, required=True)
+@click.argument("services", metavar="SERVICE...", nargs=-1, required=True, shell_complete=service_names)
 def stub(services: tuple[str, ...], as_json: bool, **asking: Any) -> None:
     """Print a Python module with a function for each typed SERVICE, which type checkers check."""
 
