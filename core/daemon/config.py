@@ -81,7 +81,7 @@ class ConfigFile:
         return bool(self._within(table))
 
     def strays(self, group: str, tables: Sequence[str], name: str) -> Iterator[str]:
-        """Yield problems of a group, "" for the program: tables that are not known, and values outside of all, such as `name`."""
+        """Yield the unknown tables of a group ("": the program), and values outside of any, such as `name`."""
         for found, content in self._within(group).items():
             table = f"{group}.{found}" if group else found
             if not isinstance(content, dict):
