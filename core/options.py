@@ -10,7 +10,7 @@ from core.errors import InvalidOption
 from core.option_table import KEY_CHARACTERS, KEY_OCTETS, TABLE, Acts, Kind, OptionRow, OptionValue, row_of
 from core.zmtp.z85 import Z85Error, decode
 
-__all__ = ["TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "OptionValues", "Options", "row_of"]
+__all__ = ["TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "OptionValues", "Options", "UpperCase", "row_of"]
 
 
 def _is_hwm(key: int | str) -> bool:
@@ -125,6 +125,93 @@ class OptionValues:
     max_key_agreements_per_ip: int
     max_connections: int
     max_subscription_bytes: int
+
+
+class UpperCase:
+    """Types of a socket's upper-case attributes, which programs of pyzmq use; those after MECHANISM are read-only."""
+
+    __slots__ = ()
+
+    SNDHWM: int
+    RCVHWM: int
+    SNDTIMEO: int
+    RCVTIMEO: int
+    LINGER: int
+    IMMEDIATE: int
+    CONFLATE: int
+    RECONNECT_IVL: int
+    RECONNECT_IVL_MAX: int
+    RECONNECT_STOP: int
+    SOCKS_PROXY: bytes
+    SOCKS_USERNAME: bytes
+    SOCKS_PASSWORD: bytes
+    HANDSHAKE_IVL: int
+    HEARTBEAT_IVL: int
+    HEARTBEAT_TTL: int
+    HEARTBEAT_TIMEOUT: int
+    CONNECT_TIMEOUT: int
+    BACKLOG: int
+    IPV6: int
+    SNDBUF: int
+    RCVBUF: int
+    TOS: int
+    TCP_KEEPALIVE: int
+    TCP_KEEPALIVE_IDLE: int
+    TCP_KEEPALIVE_CNT: int
+    TCP_KEEPALIVE_INTVL: int
+    TCP_MAXRT: int
+    BINDTODEVICE: bytes
+    ROUTING_ID: bytes
+    CONNECT_ROUTING_ID: bytes
+    ROUTER_MANDATORY: int
+    ROUTER_HANDOVER: int
+    PROBE_ROUTER: int
+    HELLO_MSG: bytes
+    REQ_CORRELATE: int
+    REQ_RELAXED: int
+    XPUB_VERBOSE: int
+    XPUB_VERBOSER: int
+    XPUB_NODROP: int
+    XPUB_MANUAL: int
+    XPUB_WELCOME_MSG: bytes
+    INVERT_MATCHING: int
+    PLAIN_SERVER: int
+    PLAIN_USERNAME: bytes
+    PLAIN_PASSWORD: bytes
+    CURVE_SERVER: int
+    CURVE_PUBLICKEY: bytes
+    CURVE_SECRETKEY: bytes
+    CURVE_SERVERKEY: bytes
+    ZAP_DOMAIN: bytes
+    ZAP_ENFORCE_DOMAIN: int
+    MAXMSGSIZE: int
+    MAX_MESSAGE_BYTES: int
+    MAX_PARTIAL_BYTES: int
+    MAX_AHEAD_BYTES: int
+    MAX_PARTS: int
+    TELL_LIMITS: int
+    SNDHWM_BYTES: int
+    RCVHWM_BYTES: int
+    MAX_METADATA_BYTES: int
+    MAX_HANDSHAKE_BYTES: int
+    OLDEST_ZMTP: int
+    FRAME_IVL: int
+    MAX_PENDING_HANDSHAKES: int
+    MAX_PENDING_HANDSHAKES_PER_IP: int
+    MAX_KEY_AGREEMENTS: int
+    MAX_KEY_AGREEMENTS_PER_IP: int
+    MAX_CONNECTIONS: int
+    MAX_SUBSCRIPTION_BYTES: int
+    HWM: int
+    IDENTITY: bytes
+    MECHANISM: int
+    EVENTS: int
+    RCVMORE: int
+    LAST_ENDPOINT: bytes
+    TYPE: int
+    PEER_MAX_PARTS: int
+    PEER_MAX_MESSAGE_BYTES: int
+    PEER_MAXMSGSIZE: int
 
 
 class Options(OptionValues):

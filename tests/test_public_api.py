@@ -99,3 +99,22 @@ def threads_and_notebooks(client: mdp.SyncClient, socket: core.Socket) -> None:
     kinds: list[core.SocketType] = [core.DEALER, core.ROUTER]
     assert_type(kinds.pop(), core.SocketType)
     socket.set(core.LINGER, 0)
+
+
+async def test_options_and_received_frames_have_their_types() -> None:
+    async with core.Context() as context:
+        socket, peer = context.socket(core.PAIR), context.socket(core.PAIR)
+        socket.bind("inproc://types")
+        peer.connect("inproc://types")
+        socket.LINGER = socket.linger = 0
+        assert_type(socket.LINGER, int)
+        assert_type(socket.RCVTIMEO, int)
+        assert_type(socket.ROUTING_ID, bytes)
+        assert_type(socket.LAST_ENDPOINT, bytes)
+        await peer.send_multipart([b"one", b"two"])
+        assert_type(await socket.recv(copy=False), core.Frame)
+        assert_type(await socket.recv(0, False), core.Frame)
+        await peer.send_multipart([b"one", b"two"])
+        assert_type(await socket.recv_multipart(0, False), list[core.Frame])
+        await peer.send(b"three")
+        assert_type(await socket.recv(), bytes)

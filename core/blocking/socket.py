@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, overload
 from core.blocking.shared_loop import LOOP
 from core.constants import POLLIN, SocketType
 from core.errors import ContextTerminated, SocketClosed, WrongOwner
-from core.options import OptionValues
+from core.options import OptionValues, UpperCase
 from core.sockets.endpoints import EndpointScope
 from core.sockets.socket import Socket as AsynchronousSocket
 
@@ -40,7 +40,7 @@ class SocketsContext(Protocol):
     def destroy(self, linger: int | None = None) -> None: ...  # close every socket and end the context
 
 
-class Socket(OptionValues):
+class Socket(OptionValues, UpperCase):
     """A socket whose calls block; made by `Context.socket`. Every method may be called from any thread.
 
     Options are attributes (`socket.rcvhwm = 10`), and available through `setsockopt` and `getsockopt`.
@@ -150,6 +150,10 @@ class Socket(OptionValues):
     def recv(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> bytes: ...
     @overload
     def recv(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Frame: ...
+    @overload
+    def recv(self, flags: int, copy: Literal[False], track: bool = False) -> Frame: ...
+    @overload
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> bytes | Frame: ...
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         """Receive the next frame; `rcvmore` is true if its message goes on.
@@ -163,6 +167,10 @@ class Socket(OptionValues):
     def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> list[bytes]: ...
     @overload
     def recv_multipart(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> list[Frame]: ...
+    @overload
+    def recv_multipart(self, flags: int, copy: Literal[False], track: bool = False) -> list[Frame]: ...
+    @overload
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> list[bytes] | list[Frame]: ...
 
     def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         """Receive one message `[frame, …]`; see `core.Socket.recv_multipart`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import constants as c
 from core.errors import EINVAL, InvalidOption, OperationNotSupported, ZMQError
-from core.options import TABLE, Options, OptionValue, OptionValues, row_of
+from core.options import TABLE, Options, OptionValue, OptionValues, UpperCase, row_of
 from core.zmtp.limits import UNTOLD
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["SocketOptions"]
 PEER_OPTIONS = {"peer_max_parts": "parts", "peer_max_message_bytes": "message_bytes", "peer_maxmsgsize": "frame_bytes"}
 
 
-class SocketOptions(OptionValues):
+class SocketOptions(OptionValues, UpperCase):
     """Options of a socket; attributes are those of `core.option_table.TABLE`, made below."""
 
     options: Options
@@ -32,6 +32,7 @@ class SocketOptions(OptionValues):
         hwm: int
         identity: bytes
         mechanism: int  # read-only
+        type: int  # read-only
         peer_max_parts: int
         peer_max_message_bytes: int
         peer_maxmsgsize: int

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import zmq
 
+import core
 from core import constants
 from core.errors import EINVAL, InvalidOption
-from core.options import TABLE, Acts, Kind, OptionRow, Options, OptionValues, row_of
+from core.options import TABLE, Acts, Kind, OptionRow, Options, OptionValues, UpperCase, row_of
 from core.zmtp.z85 import encode
 
 NUMBERED = [row for row in TABLE if row.number is not None]
@@ -34,6 +35,29 @@ def test_attributes_are_the_rows() -> None:
     assert len({row.number for row in NUMBERED}) == len(NUMBERED)
     for row in TABLE:
         assert OptionValues.__annotations__[row.name] == ("int" if row in INTEGERS else "bytes")
+
+
+def test_upper_case_names_have_the_types_of_the_others() -> None:
+    types = dict(UpperCase.__annotations__)
+    assert {name: types.pop(name.upper()) for name in OptionValues.__annotations__} == OptionValues.__annotations__
+    more = {
+        "HWM": "int",
+        "IDENTITY": "bytes",
+        "MECHANISM": "int",
+        "EVENTS": "int",
+        "RCVMORE": "int",
+        "LAST_ENDPOINT": "bytes",
+        "TYPE": "int",
+    }
+    assert types == more | dict.fromkeys(("PEER_MAX_PARTS", "PEER_MAX_MESSAGE_BYTES", "PEER_MAXMSGSIZE"), "int")
+
+
+async def test_every_typed_upper_case_name_is_an_attribute_of_that_type() -> None:
+    async with core.Context() as context:
+        socket = context.socket(core.DEALER)
+        socket.bind("tcp://127.0.0.1:*")
+        for name, type_name in UpperCase.__annotations__.items():
+            assert type(getattr(socket, name)).__mro__[-2].__name__ == type_name, name
 
 
 @pytest.mark.parametrize("row", TABLE, ids=names)
