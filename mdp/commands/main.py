@@ -25,11 +25,11 @@ from mdp.commands.bench import Load, measure, measure_open, report
 from mdp.commands.broker_daemon import BrokerDaemonOptions, serve_broker
 from mdp.commands.broker_options import broker_of, lending_options, observe_options
 from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
-from mdp.commands.completion import service_names
-from mdp.commands.config import config
-from mdp.commands.contexts import ctx, layer_of
 from mdp.commands.events import events, trace
 from mdp.commands.operator import check, dlq, services, workers
+from mdp.commands.settings.completion import service_names
+from mdp.commands.settings.config import config
+from mdp.commands.settings.contexts import ctx, layer_of
 from mdp.commands.shards import run_sharded, shard_options
 from mdp.commands.top import top
 from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of

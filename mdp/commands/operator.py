@@ -18,7 +18,7 @@ from core.daemon.logs import printable
 from core.daemon.terminal import json_frame, write_json, write_reply
 from mdp.client.client import Unreachable as NoBroker
 from mdp.commands.client_options import ask, client_options, output_options
-from mdp.commands.completion import service_names
+from mdp.commands.settings.completion import service_names
 from mdp.errors import Timeout
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
 from core.daemon.terminal import write_json
 from mdp.commands.client_options import ask, client_options, output_options
-from mdp.commands.completion import service_names
+from mdp.commands.settings.completion import service_names
 from mdp.typed.calls import pack_call, unpack_result
 from mdp.typed.descriptions import describe as described
 from mdp.typed.schemas import Schema

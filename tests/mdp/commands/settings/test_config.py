@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from mdp.commands.config import PROGRAMS
 from mdp.commands.main import main
+from mdp.commands.settings.config import PROGRAMS
 
 if TYPE_CHECKING:
     from click.testing import Result
 
-EXAMPLES = Path(__file__).parents[3] / "deploy" / "example"
+EXAMPLES = Path(__file__).parents[4] / "deploy" / "example"
 
 
 def check(*arguments: str) -> Result:

@@ -1,0 +1,1 @@
+"""Settings of the commands: named contexts, configuration files, completion in a shell."""
