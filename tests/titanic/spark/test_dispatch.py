@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import mdp
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from tests.scenes.titanic_spark_processes import House
 
@@ -71,6 +72,45 @@ def test_rows_are_executed_once_though_the_worker_processes_are_killed(spark: Sp
     assert {row["_replayed"] for row in found[:100]} == {True}  # they were answered before the first attempt was killed
     assert set(house.executed("stored-").values()) == {1}
     assert len(house.executed("stored-")) == 4000
+
+
+def test_a_micro_batch_that_is_run_again_is_answered_from_the_store(spark: SparkSession, house: House, tmp_path: Path) -> None:
+    """The query fails when the rows of its first micro-batch are answered, and is started again from its checkpoint."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.txt").write_text("".join(f"stream-{number}\n" for number in range(150)))
+    found: list[Row] = []
+
+    def run(fails: bool) -> None:
+        lines = spark.readStream.text(str(tmp_path / "in")).withColumnRenamed("value", "x")
+        answered = dispatch(
+            lines,
+            broker=house.broker,
+            service="count_table",
+            request="x",
+            schema="size int",
+            batch=50,
+            via="titanic",
+            replayed=True,
+            timeout=60,
+        )
+
+        def collect(df: DataFrame, _: int) -> None:
+            found.extend(df.collect())
+            if fails:
+                raise ValueError("after the answers")
+
+        stream = answered.writeStream.foreachBatch(collect).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        stream.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="after the answers"):
+        run(fails=True)
+    assert {(row["_status"], row["_replayed"]) for row in found} == {("OK", False)}
+    first = sorted((row["x"], row["size"]) for row in found)
+    found.clear()
+    run(fails=False)
+    assert {(row["_status"], row["_replayed"]) for row in found} == {("OK", True)}
+    assert sorted((row["x"], row["size"]) for row in found) == first
+    assert executed_in_tables(house, 150, "stream-") == [1] * 150
 
 
 def test_tables_are_executed_once_though_the_store_is_killed_too(spark: SparkSession, house: House, tmp_path: Path) -> None:
