@@ -34,7 +34,8 @@ from mdp.commands.shards import run_sharded, shard_options
 from mdp.commands.top import top
 from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of
 from mdp.commands.worker_daemon import WorkerDaemonOptions, serve_workers
-from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
+from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX, checked_headers
+from mdp.wire.policies import PRIORITIES
 from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler
 from mdp.worker.handler import services_of
 from mdp.worker.worker import LOG_PAYLOADS, Worker, WorkerOptions
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from core.daemon.http import NamedAddress
     from core.processes.daemon import Processes
     from core.security.credentials import Secured
+    from mdp.client.calls import CallOptions, Priority
     from mdp.client.client import Client
     from mdp.commands.shards import Shards
 
@@ -177,6 +179,16 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
     return key
 
 
+def _header_map(context: click.Context, parameter: click.Parameter, headers: tuple[str, ...]) -> dict[str, str]:
+    split = [header.partition("=") for header in headers]
+    try:
+        if not all(equals for _, equals, _ in split):
+            raise ValueError("a header is NAME=TEXT")
+        return checked_headers({name: text for name, _, text in split})
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @main.command()
 @client_options
 @click.option(
@@ -187,6 +199,8 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
 @click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
 @click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
+@click.option("--priority", type=click.Choice([*PRIORITIES]), help="Which of the waiting requests are given to workers first.")
+@click.option("--header", "headers", multiple=True, callback=_header_map, metavar="NAME=TEXT", help="For the handler; may be repeated.")
 @argument_options
 @output_options
 @click.argument("service", shell_complete=service_names)
@@ -199,12 +213,14 @@ def call(
     key: str | None,
     once: bool,
     wait: bool,
+    priority: Priority | None,
+    headers: dict[str, str],
     positional: list[Any] | None,
     named: dict[str, Any] | None,
     **asking: Any,
 ) -> None:
     """Send a request of BODY frames to SERVICE and print the reply, one frame a line; '-' is standard input."""
-    options: dict[str, Any] = {"deadline": deadline, "key": key, "once": once, "wait": wait}
+    options: CallOptions = {"deadline": deadline, "key": key, "once": once, "wait": wait, "priority": priority, "headers": headers}
     arguments = typed_call_of(positional, named)
     if arguments is not None:
         if body:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 import msgspec
@@ -21,6 +21,7 @@ from mdp.typed.schemas import Schema
 from mdp.typed.stubs import stub_source
 
 if TYPE_CHECKING:
+    from mdp.client.calls import CallOptions
     from mdp.client.client import Client
     from mdp.typed.descriptions import Description
 
@@ -52,7 +53,7 @@ def typed_call_of(positional: list[Any] | None, named: dict[str, Any] | None) ->
     return None if positional is None and named is None else pack_call(positional or [], named or {})
 
 
-async def call_typed(client: Client, service: str, frame: bytes, as_json: bool, **options: Any) -> None:
+async def call_typed(client: Client, service: str, frame: bytes, as_json: bool, **options: Unpack[CallOptions]) -> None:
     """Print the result of a typed call, or each value of a generator as it comes, one a line."""
     schema = Schema(Any)
     async with aclosing(client.stream(service, frame, **options)) as parts:

@@ -28,6 +28,10 @@ async def double(request):
 async def shout(request):
     return request.body[0].upper()
 
+@mdp.service("shown")
+async def shown(request):
+    return [f"{name} {text}".encode() for name, text in request.headers.items()] or [b"none"]
+
 async def slow(request):
     logging.warning("working")
     await asyncio.sleep(float(request.body[0]))
@@ -174,6 +178,15 @@ def test_bench_counts_and_measures(programs: Programs, broker: str) -> None:
     text = programs.run(*bench, "--size", "1000").lines
     assert text[0] == "service echo: 500 requests of 1,000 bytes, 50 in flight, MDP/0.3"
     assert text[-1] == "lost    0"
+
+
+def test_call_sends_headers_and_a_priority(programs: Programs, broker: str) -> None:
+    worker(programs, broker, "--app", "shop")
+    call = ("mdp", "call", "--wait", "--broker", broker, "shown")
+    assert programs.run(*call, "--header", "tenant=zh", "--header", "text=a=b", "--priority", "high").lines == ["tenant zh", "text a=b"]
+    assert "a header is NAME=TEXT" in programs.run(*call, "--header", "tenant").err
+    assert "headers have an empty name" in programs.run(*call, "--header", "=zh").err
+    assert programs.run(*call, "--priority", "urgent").code == 2
 
 
 def test_bench_with_losses_is_1(programs: Programs, broker: str) -> None:
