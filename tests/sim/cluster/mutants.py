@@ -5,38 +5,56 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import peering
+from bstar.machine import ballot as ballot_rules
 from bstar.machine.ballot import LeaseTable
 from bstar.net.ballot_file import BallotFile
+from bstar.net.ballot_writer import BallotWriter
 from bstar.net.lease_client import LeaseClient
 from bstar.reactor import Reactor
 from core.net.connector import Connector
 from core.runtime.supervision import Timer
+from freelance.models.agent import Agent
 from freelance.models.server_list import ServerList
 from mdp.broker.broker import Broker
 from mdp.broker.dispatcher import Dispatcher
+from mdp.broker.requests.idempotency import SharedRequestTable
+from mdp.broker.requests.reply_cache import ReplyCache
+from mdp.broker.requests.request_ends import RequestEnds
 from mdp.broker.requests.request_table import RequestTable
+from mdp.client.requester import Requester
 from mdp.worker.session import WorkerSession
+from peering.local_workers import LocalWorkers
+from peering.peer_router import PeerRouter
 from pirate.lru_queue import WorkerQueue
 from tests.sim.cluster.scenario import run
 from tests.sim.cluster.scenarios import ALL
+from titanic.journal import record
 from titanic.journal.disk import RealDisk
 from titanic.journal.segment_log import SegmentLog
+from titanic.mirror import replica_server
 from titanic.mirror.mirrored_disk import MirroredDisk
+from titanic.mirror.replica_directory import Replica
 from titanic.mirror.replica_link import MirrorLine
 from titanic.mirror.replica_server import Mirror
+from titanic.mirror.succession import Answer, LeaseEstimate
 from titanic.store.delivery_queue import DeliveryQueue
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.store import Store
+from titanic.wire.mirror_frames import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["MUTANTS", "Mutant", "caught"]
 
-SEEDS = 6
+CPU_S = 600.0  # in which each must be caught
 MINUTES = 5.0
 
 
@@ -85,6 +103,35 @@ def _twice(call: Any) -> Any:
     return twice
 
 
+def _not_once(give_back: Any) -> Any:
+    def again(table: Any, request: Any, *arguments: Any, **named: Any) -> None:
+        if request.extras is not None:
+            request.extras.once = False
+        give_back(table, request, *arguments, **named)
+
+    return again
+
+
+def _alone(_: Any) -> Any:
+    return RequestTable.finish_one
+
+
+def _granted(_: Any) -> Any:
+    def ask(table: LeaseTable, ballot: Any, *, holding: bool, lease_s: float, now: float) -> Any:
+        highest = max(ballot, table.highest)
+        return table._replace(holder=ballot, until=now + lease_s, highest=highest), ballot_rules.Answer(True, ballot, highest, lease_s)
+
+    return ask
+
+
+async def _saved(*_: Any) -> bool:
+    return True
+
+
+def _no_sync(live: Any) -> Any:
+    return lambda replica, call, arguments: None if call in (Call.SYNC, Call.SYNC_DIRECTORY) else live(replica, call, arguments)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("a store acknowledges before the sync", "one_store", SegmentLog, "commit", _unsynced),
     Mutant("no sync reaches the disk", "one_store", RealDisk, "sync", _nothing),
@@ -118,17 +165,38 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a timer is set once", "one_broker", Timer, "at", _every_other),
     Mutant("a silent server stays in use", "hanging_server", ServerList, "failed", _nothing),
     Mutant("servers are not asked whether they live", "freelance_names", ServerList, "tick", lambda _: lambda servers, now: ([], [])),
+    Mutant("a client does not notice a silent broker", "one_store", Requester, "_check_silence", _nothing),
+    Mutant("a client sends nothing again", "resets", Requester, "_resend", _nothing),
+    Mutant("a client forgets its time limits", "one_broker", Requester, "tick", lambda _: lambda machine, now: []),
+    Mutant("replies of a key are not found again", "steady_broker", ReplyCache, "find", _nothing),
+    Mutant("replies of a key are not kept", "steady_broker", ReplyCache, "complete", _nothing),
+    Mutant("requests of a client that is gone are kept", "one_broker", RequestEnds, "forget_client", _nothing),
+    Mutant("requests with `once` are given to another worker", "one_worker_fails", RequestTable, "give_back", _not_once),
+    Mutant("those that wait for a key's reply are forgotten", "one_broker", SharedRequestTable, "finish_one", _alone),
+    Mutant("a witness grants what another server holds", "service_pair", LeaseTable, "ask", _granted),
+    Mutant("a ballot is used before it is written", "service_pair", BallotWriter, "_save", lambda _: _saved),
+    Mutant("no checksum is checked", "one_store", record, "crc32", lambda _: lambda data, seed=0: 0),
+    Mutant("a mirror takes over after the end of its lease", "lost_disks", LeaseEstimate, "holds", _true),
+    Mutant("the passive half gives its data up", "lost_disks", replica_server, "judge", lambda _: lambda mine, theirs: Answer.FOLLOW),
+    Mutant("a mirror answers before it has synced", "lost_disks", Replica, "_live", _no_sync),
+    Mutant("compaction drops open requests", "one_store", RequestIndex, "live_draft", _nothing),
+    Mutant("a server that does not answer is waited for", "hanging_server", Agent, "_ask_next", _false),
+    Mutant("lent workers are not counted as returned", "clouds", PeerRouter, "returned", _nothing),
+    Mutant("a cloud does not publish its state", "clouds", peering.Broker, "_publish", _nothing),
+    Mutant("a cloud does not notice the loss of a worker", "clouds", LocalWorkers, "gone", _nothing),
     Mutant("a queue never ticks", "paranoid_pirates", WorkerQueue, "tick", lambda _: lambda queue, now: []),
 )
 
 
-def caught(mutant: Mutant, seeds: int = SEEDS, minutes: float = MINUTES) -> tuple[float, int, str]:
-    """Return CPU seconds, the seed, and what was found; seed -1 if nothing was."""
+def caught(mutant: Mutant, cpu_max_s: float = CPU_S, minutes: float = MINUTES) -> tuple[float, int, str]:
+    """Play seeds until one fails; return CPU seconds, the seed, and what was found; seed -1 if nothing was."""
     right = mutant.owner.__dict__[mutant.name]
     begun = time.process_time()
     setattr(mutant.owner, mutant.name, mutant.make(right))
     try:
-        for seed in range(seeds):
+        for seed in count():
+            if seed and time.process_time() - begun > cpu_max_s:
+                break
             result = run(ALL[mutant.scenario], seed, minutes=minutes)
             if result.failed:
                 return time.process_time() - begun, seed, result.violations[0]
@@ -138,9 +206,15 @@ def caught(mutant: Mutant, seeds: int = SEEDS, minutes: float = MINUTES) -> tupl
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.cluster.mutants")
+    parser.add_argument("words", nargs="*", help="only mistakes with one of these words")
+    parser.add_argument("--seconds", type=float, default=CPU_S, help="CPU time for each")
+    given = parser.parse_args()
     missed = 0
     for mutant in MUTANTS:
-        cpu_s, seed, found = caught(mutant)
+        if given.words and not any(word in mutant.what for word in given.words):
+            continue
+        cpu_s, seed, found = caught(mutant, given.seconds)
         missed += seed < 0
         sys.stdout.write(f"| {mutant.what} | `{mutant.scenario}` | {cpu_s:.1f} s | {'NOT CAUGHT' if seed < 0 else found[:90]} |\n")
         sys.stdout.flush()

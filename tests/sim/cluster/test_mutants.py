@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", QUICK, ids=lambda mutant: mutant.what)
 def test_a_broken_promise_is_caught_and_undone(mutant: Mutant) -> None:
     right = mutant.owner.__dict__[mutant.name]
-    _, seed, found = caught(mutant, seeds=1, minutes=3.0)
+    _, seed, found = caught(mutant, 0.0, minutes=3.0)
     assert seed >= 0
     assert found
     assert mutant.owner.__dict__[mutant.name] is right

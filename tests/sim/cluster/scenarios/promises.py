@@ -133,7 +133,7 @@ def _check_bounds(play: Play, process: Process, served: mdp.Broker, lost: dict[t
     check_clock(served)
     machine, world, name = served.machine, play.world, process.name
     assert process.life is not None
-    due_s = process.life.local(world.now) - max(machine.deadline(), served.rests_until)
+    due_s = process.life.local(world.now) - machine.deadline()
     if machine.directory.workers and due_s > LATE_S and process.host.stopped is None and world.now > process.resumed_at + LATE_S:
         world.violated(f"{name}: its clock is {due_s:.3f} s late")
     stats = served.stats

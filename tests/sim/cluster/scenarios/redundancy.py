@@ -201,6 +201,7 @@ def _disasters(random: Random, begin: float, end: float) -> list[Fault]:
     return found
 
 
+OTHER_TOO = 0.6  # above, the other half loses its power at the same moment, and what it has not synced
 LOSE_S = 2.5  # at most so long after the mirror was cut off, which takes the store a little longer to know
 
 
@@ -224,6 +225,10 @@ def _lose_disk(world: World, fault: Fault) -> Callable[[], None]:
             host.disks.directories.clear()
             host.disks.locks.clear()
             world.mark("lost", fault.who, "all of its disks")
+            if fault.amount > OTHER_TOO:
+                world.processes[fault.other].crash(silent=True)
+                other.disks.lose_power(world.random)
+                world.processes[fault.other].start_later(1.0)
 
     world.loop.after(fault.amount * LOSE_S, lose)
 
