@@ -25,8 +25,8 @@ from mdp.spark import register, report
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 # A broker or store that was killed is back within these attempts.
 PATIENCE = {"timeout": "5", "attempts": "24"}
@@ -150,8 +150,8 @@ def run(spark: SparkSession, lake: str, broker: str, events: str) -> Verdict:
     """Stream until there is the file LAKE/last, then finish; raises what ended a query."""
     register(spark)
     queries: list[StreamingQuery] = []
-    for start in (lambda: ingest(spark, lake, broker), lambda: collect(spark, lake, broker), lambda: keep_events(spark, lake, events)):
-        queries.append(start())
+    for start, source in ((ingest, broker), (collect, broker), (keep_events, events)):
+        queries.append(start(spark, lake, source))
         _wait_until_begun(queries[-1])
     while not Path(lake, "last").exists():
         for query in queries:

@@ -45,13 +45,13 @@ async def price(request: Request) -> bytes:
 def files_of_orders(files: int, rows: int, seed: int = 1) -> Iterator[list[tuple[str, str, str]]]:
     """Yield the rows of each file, the same for the same seed."""
     chance = random.Random(seed)
+    orders: list[tuple[str, str, str]] = []
     for number in range(files * rows):
-        if number % rows == 0:
-            orders: list[tuple[str, str, str]] = []
         quantity = str(chance.randint(1, 9)) + ("x" if number % MISTYPED_EVERY == MISTYPED_EVERY // 2 else "")
         orders.append((f"A{number:06}", chance.choice(list(PRICES)), quantity))
         if len(orders) == rows:
             yield orders
+            orders = []
 
 
 def drop_file(arrivals: Path, name: str, orders: list[tuple[str, str, str]]) -> None:

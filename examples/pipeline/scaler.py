@@ -58,7 +58,7 @@ def open_requests(client: mdp.SyncClient, service: str) -> int | None:
     except mdp.RequestError:
         return None
     rows: list[dict[str, Any]] = json.loads(described)
-    return sum(row["queued"] + row["running"] for row in rows if row and row["name"] == service)
+    return sum(int(row["queued"]) + int(row["running"]) for row in rows if row and row["name"] == service)
 
 
 class Workers:

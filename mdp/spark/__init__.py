@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from mdp.spark.rows.job import dispatch
     from mdp.spark.rows.progress import Progress
     from mdp.spark.sources import register
+    from mdp.spark.sql.each_batch import each_batch
+    from mdp.spark.sql.functions import service_udf
+    from mdp.spark.sql.versions import SparkTooOld
     from mdp.spark.worker import SparkLimits, SparkWorker
 
-__all__ = ["ClassicSessionNeeded", "Counts", "CurveFiles", "Progress", "Report", "SparkLimits", "SparkWorker", "ask_sql", "dispatch"]
-__all__ += ["new_session", "register", "report"]
+__all__ = ["ClassicSessionNeeded", "Counts", "CurveFiles", "Progress", "Report", "SparkLimits", "SparkTooOld", "SparkWorker"]
+__all__ += ["ask_sql", "dispatch", "each_batch", "new_session", "register", "report", "service_udf"]
 
 __getattr__ = lazy_names(
     __name__,
@@ -38,5 +41,8 @@ __getattr__ = lazy_names(
         "Report": "mdp.spark.eventlog.report",
         "register": "mdp.spark.sources",
         "report": "mdp.spark.eventlog.report",
+        "each_batch": "mdp.spark.sql.each_batch",
+        "service_udf": "mdp.spark.sql.functions",
+        "SparkTooOld": "mdp.spark.sql.versions",
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BROKERS", "INPUT_FORMATS", "KEY_SCOPES", "ON_ERROR", "WINDOW_MAX"]
+__all__ = ["BROKERS", "INPUT_FORMATS", "KEY_SCOPES", "ON_ERROR", "SOURCES", "WINDOW_MAX"]
 
 INPUT_FORMATS: Final = ("csv", "json", "parquet", "text", "titanic")
 # Choices for a row without a reply.
@@ -15,3 +15,5 @@ KEY_SCOPES: Final = ("job", "service")
 BROKERS: Final = ("failover", "hash")
 # Requests in flight of one partition: a client can number no more attempts of a connection at once.
 WINDOW_MAX: Final = 65_535
+# Entry points of this group name classes of `pyspark.sql.datasource.DataSource`, in any package.
+SOURCES: Final = "mdp.spark.sources"

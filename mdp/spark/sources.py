@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
+
+from mdp.spark.dispatch_choices import SOURCES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["GROUP", "register"]
 
-# Entry points of this group name classes of `pyspark.sql.datasource.DataSource`, in any package.
-GROUP = "mdp.spark.sources"
+GROUP = SOURCES
+
+log = logging.getLogger("mdp.spark")
 
 
 def register(spark: SparkSession) -> list[str]:
-    """Register `mdp-events` and all installed data sources of the group in a session, classic or Connect; return their names."""
-    from mdp.spark.eventlog.source import EventsSource
+    """Register `mdp-events` and all installed data sources of the group in a session, classic or Connect, and the SQL functions.
 
+    The functions are `ask` and `try_ask` and, with PySpark 4.0 or later, the table function `ask_table`. Returns the names of the sources.
+    What a later PySpark has is left out and logged: `mdp-events` needs 4.0, `titanic` 4.2.
+    """
+    from mdp.spark.sql.functions import register_functions
+    from mdp.spark.sql.versions import SparkTooOld, has_spark
+
+    register_functions(spark)
+    if not has_spark("4.0"):
+        log.info("%s", SparkTooOld("a data source or table function", "4.0"))
+        return []
+    from mdp.spark.eventlog.source import EventsSource
+    from mdp.spark.sql.table_function import register_table_function
+
+    register_table_function(spark)
     # Ours directly: a package from `--py-files` has no entry points.
     sources = {EventsSource.name(): EventsSource}
     for entry in sorted(entry_points(group=GROUP)):
-        source = entry.load()
+        try:
+            source = entry.load()
+        except SparkTooOld as error:
+            log.info("%s", error)
+            continue
         sources[source.name()] = source
     for source in sources.values():
         spark.dataSource.register(source)

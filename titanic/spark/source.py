@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from mdp.spark.sql.versions import SparkTooOld
+
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError:
+    raise SparkTooOld("the data source titanic", "4.2") from None
 
 from titanic.spark.options import BadOption, Settings
 from titanic.spark.readers import HEAD, BatchReader, StreamReader

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mdp.spark.sql.versions import SparkTooOld
+
+try:
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+except ImportError:
+    raise SparkTooOld("the data source titanic", "4.2") from None
 
 from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts

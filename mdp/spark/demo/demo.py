@@ -190,6 +190,7 @@ def _report(result: DemoResult, options: DemoOptions, say: Callable[[str], None]
     say("")
     say(f"rows       {len(result.rows):,} in, {len(rows):,} answered, {len(result.rows) - len(rows):,} failed")
     say(f"speed      {len(result.rows) / result.seconds:,.0f} rows/s ({result.seconds:.2f} s from the first row to the last file)")
+    say(f"service    {_own_time(options.service_ms)}")
     say(f"retried    {sent_again:,} sent again by the clients, {result.redelivered:,} taken from a lost worker and given to the other")
     if options.kill and result.killed is None:
         say("killed     none: the job ended first")
@@ -198,6 +199,14 @@ def _report(result: DemoResult, options: DemoOptions, say: Callable[[str], None]
         say(f"killed     worker process {killed.pid} by SIGKILL after {killed.done:,} rows, {killed.in_flight:,} requests in flight")
     say(f"checksum   {checksum(result.rows)}")
     say(f"written    {options.output}/airports.parquet, {picture.name}, logs/")
+
+
+def _own_time(service_ms: float) -> str:
+    """Return the service's own time for a row, and the speed that its workers can reach."""
+    if not service_ms:
+        return "answers at once"
+    most = WORKERS * CONCURRENCY / service_ms * 1000
+    return f"takes {service_ms:g} ms a row of its own: {WORKERS} x {CONCURRENCY} at a time are {most:,.0f} rows/s at most"
 
 
 def _mean_by_state(rows: Sequence[Row]) -> list[tuple[str, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
-from mdp.spark.sources import GROUP
+from mdp.spark.dispatch_choices import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def route_of(via: str | Route) -> Route | None:
         return via
     if via == BROKER:
         return None
-    found = [entry.load() for entry in entry_points(group=GROUP, name=via)]
+    found = [entry.load() for entry in entry_points(group=SOURCES, name=via)]
     route: Route | None = getattr(found[0], "route", None) if found else None
     if route is None:
         raise ValueError(f"via is {BROKER!r} or the name of an installed store such as 'titanic', not {via!r}")

@@ -9,34 +9,51 @@ from mdp.spark.flow.routes import BROKER
 from mdp.spark.rows.options import Bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
 
     from pyspark.sql import SparkSession
 
-__all__ = ["PREFIX", "session_bounds", "session_broker", "session_via"]
+    Setting: TypeAlias = Callable[[str], str | None]
+
+__all__ = ["PREFIX", "read_bounds", "read_broker", "read_via", "session_bounds", "session_broker", "session_via"]
 
 PREFIX = "spark.mdp."
 
 
 def session_broker(spark: SparkSession) -> Sequence[str]:
     """Return the brokers of `spark.mdp.broker`, separated by commas; raises ValueError if there are none."""
-    given = spark.conf.get(f"{PREFIX}broker", "") or ""
-    brokers = tuple(one.strip() for one in given.split(",") if one.strip())
+    return read_broker(lambda name: spark.conf.get(name, None))
+
+
+def session_bounds(spark: SparkSession, options: Mapping[str, Any]) -> Bounds:
+    """Return the bounds of a job: its own options, else those of the session, else the defaults; raises ValueError, TypeError."""
+    return read_bounds(lambda name: spark.conf.get(name, None), options)
+
+
+def session_via(spark: SparkSession) -> str:
+    """Return `spark.mdp.via`, "broker" if it is not set."""
+    return read_via(lambda name: spark.conf.get(name, None))
+
+
+def read_broker(setting: Setting) -> tuple[str, ...]:
+    """Return the brokers as `session_broker` does; `setting` returns the text of a setting, also in a task."""
+    brokers = tuple(one.strip() for one in (setting(f"{PREFIX}broker") or "").split(",") if one.strip())
     if not brokers:
         raise ValueError(f"no broker is given, neither as broker= nor as {PREFIX}broker")
     return brokers
 
 
-def session_via(spark: SparkSession) -> str:
-    """Return `spark.mdp.via`, "broker" if it is not set."""
-    return spark.conf.get(f"{PREFIX}via", None) or BROKER
+def read_via(setting: Setting) -> str:
+    """Return `spark.mdp.via`, "broker" if it is not set; `setting` returns the text of a setting."""
+    return setting(f"{PREFIX}via") or BROKER
 
 
-def session_bounds(spark: SparkSession, options: Mapping[str, Any]) -> Bounds:
-    """Return the bounds of a job: its own options, else those of the session, else the defaults; raises ValueError, TypeError."""
+def read_bounds(setting: Setting, options: Mapping[str, Any]) -> Bounds:
+    """Return the bounds as `session_bounds` does; `setting` returns the text of a setting, None without one."""
     found = dict(options)
     for field in fields(Bounds):
-        text = None if field.name in found else spark.conf.get(f"{PREFIX}{field.name}", None)
+        text = None if field.name in found else setting(f"{PREFIX}{field.name}")
         if text is not None:
             found[field.name] = _read(field.name, str(field.type), text)
     return Bounds(**found)

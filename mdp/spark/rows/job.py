@@ -26,8 +26,10 @@ from mdp.spark.flow.routes import route_of
 from mdp.spark.flow.session_options import session_bounds, session_broker, session_via
 from mdp.spark.rows.accumulators import ClassicSessionNeeded
 from mdp.spark.rows.loop_bridge import Destination
+from mdp.spark.rows.options import Bounds
 from mdp.spark.rows.partition import UNNAMED, answer_partition
 from mdp.spark.rows.reply_columns import RAW_REPLY, arrow_type, decoder
+from mdp.spark.sql.versions import parsed_type
 from mdp.wire.commands import is_service_name
 
 if TYPE_CHECKING:
@@ -40,13 +42,13 @@ if TYPE_CHECKING:
     from mdp.spark.rows.accumulators import Counts
     from mdp.spark.rows.curve_files import CurveFiles
     from mdp.spark.rows.exchange import OpenRequests
-    from mdp.spark.rows.options import Bounds, DispatchOptions
+    from mdp.spark.rows.options import DispatchOptions
     from mdp.spark.rows.reply_columns import Decode
 
     # Columns that become body frames, or a function that makes them.
     Asked: TypeAlias = "str | Column | Sequence[str | Column] | Callable[[Row], Sequence[bytes]] | None"
 
-__all__ = ["CLASH_PREFIX", "OUTCOME", "dispatch"]
+__all__ = ["CLASH_PREFIX", "OUTCOME", "check_options", "destination", "dispatch", "output_schema", "reply_struct", "request_route"]
 
 # Outcome of each row, after the columns of the frame and of the reply.
 OUTCOME = StructType(
@@ -115,14 +117,14 @@ def dispatch(
         ValueError, TypeError, core.InvalidEndpoint: an argument is out of range or unknown, or a column is missing or exists already.
     """
     bounds = _checked(session_bounds(df.sparkSession, options), on_error, schema, decode, request, parts)
-    reply = RAW_REPLY if schema is None else _struct(schema)
-    output = _output_schema(df, reply, [*OUTCOME.fields, *([PART] if parts else []), *([REPLAYED] if replayed else [])])
+    reply = RAW_REPLY if schema is None else reply_struct(schema)
+    output = output_schema(df.schema, reply, [*OUTCOME.fields, *([PART] if parts else []), *([REPLAYED] if replayed else [])])
     frame, plan = _plan(
         df,
         request,
         key,
         bounds,
-        to=_destination(session_broker(df.sparkSession) if broker is None else broker, service, bounds, client_options, curve),
+        to=destination(session_broker(df.sparkSession) if broker is None else broker, service, bounds, client_options, curve),
         service=service,
         reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
         output_names=tuple(output.names),
@@ -131,7 +133,7 @@ def dispatch(
         on_error=on_error,
         counts=counts,
         parts=parts,
-        route=_route(session_via(df.sparkSession) if via is None else via, bounds, parts),
+        route=request_route(session_via(df.sparkSession) if via is None else via, bounds, parts),
         replayed=replayed,
     )
     return materialized(frame.mapInArrow(_stage(plan), output), materialize)
@@ -170,7 +172,7 @@ def _tasks(spark: SparkSession, bounds: Bounds) -> int:
         raise ClassicSessionNeeded("rate without rate_tasks", "give rate_tasks, the number of tasks that run at once") from None
 
 
-def _route(via: str | Route, bounds: Bounds, parts: bool) -> OpenRequests | None:
+def request_route(via: str | Route, bounds: Bounds, parts: bool) -> OpenRequests | None:
     """Return the function that opens requests, None for the broker alone."""
     route = route_of(via)
     if route is not None and parts:
@@ -201,7 +203,7 @@ def _columns_of(df: DataFrame, request: Asked) -> Sequence[str | Column]:
     return request
 
 
-def _destination(
+def destination(
     broker: str | Sequence[str], service: str, bounds: Bounds, options: Mapping[str, Any] | None, curve: CurveFiles | None
 ) -> Destination:
     """Return the destination, after checking that a client can be made for it."""
@@ -216,20 +218,27 @@ def _destination(
     return to
 
 
-def _struct(schema: str | StructType) -> StructType:
-    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+def check_options(options: DispatchOptions) -> None:
+    """Raise ValueError or TypeError if an option is unknown or out of range."""
+    Bounds(**options)
+
+
+def reply_struct(schema: str | StructType) -> StructType:
+    """Return the columns of a reply; raises ValueError if the schema is no struct."""
+    parsed = parsed_type(schema) if isinstance(schema, str) else schema
     if not isinstance(parsed, StructType):
         raise ValueError(f"schema names the reply's columns with their types, as in 'km double'; {schema!r} is one type")
     return parsed
 
 
-def _output_schema(df: DataFrame, reply: StructType, outcome: Sequence[StructField]) -> StructType:
+def output_schema(rows: StructType, reply: StructType, outcome: Sequence[StructField]) -> StructType:
+    """Return the columns of rows, reply and outcome; raises ValueError if two have the same name."""
     # Spark compares names without case by default.
-    taken = {name.lower() for name in df.columns}
+    taken = {name.lower() for name in rows.names}
     again = [field.name for field in outcome if field.name in taken]
     if again:
         raise ValueError(f"the frame has a column {', '.join(again)} already: drop or rename what an earlier dispatch left")
-    fields = list(df.schema.fields)
+    fields = list(rows.fields)
     for field in reply.fields:
         name = CLASH_PREFIX + field.name if field.name.lower() in taken else field.name
         if name.lower() in taken | {field.name for field in outcome}:

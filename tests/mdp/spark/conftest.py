@@ -10,6 +10,7 @@ import pytest
 
 from mdp.spark.demo.processes import free_port
 from mdp.spark.session import local_session
+from mdp.spark.sql.versions import has_spark
 from tests.scenes.spark_processes import ServiceProcesses
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def spark() -> Iterator[SparkSession]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(free_port()),
     }
+    # Before 4.0 the server of Spark Connect is not in the distribution of PySpark.
+    connect = connect if has_spark("4.0") else {}
     # A killed task has to end by itself: Spark would end its Python process otherwise.
     patient = {"spark.python.task.killTimeout": "100s"}
     session = local_session("tests", "local[2,3]", partitions=2, settings={**connect, **SHORT_LIVED, **patient})

@@ -145,8 +145,11 @@ def test_the_page_about_spark_runs_as_it_is_written(
     spark: SparkSession, geo_service: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-    first, *others, counting = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    for block in others:  # the examples do the same, and are run
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, (counting,) = blocks[0], [block for block in blocks if "Counts(spark)" in block]
+    functions = [block for block in blocks if "service_udf" in block or "ServiceTransformer" in block]
+    assert len(functions) == 2
+    for block in blocks:  # the examples do the same, and are run
         compile(block, "docs/spark.md", "exec")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples" / "data").mkdir(parents=True)
@@ -154,10 +157,27 @@ def test_the_page_about_spark_runs_as_it_is_written(
     names: dict[str, object] = {}
     # Spark's own process stays where it was started.
     places = {"tcp://127.0.0.1:5555": geo_service.broker, '"examples/': f'"{tmp_path}/examples/', '"out': f'"{tmp_path}/out'}
-    for shown, real in places.items():
-        first, counting = first.replace(shown, real), counting.replace(shown, real)
-    exec(first, names)
+
+    def here(block: str) -> str:
+        for shown, real in places.items():
+            block = block.replace(shown, real)
+        return block
+
+    exec(here(first), names)
     assert spark.read.parquet(str(tmp_path / "out" / "airports")).filter("_status = 'OK' and km > 0").count() > 3300
+    try:
+        for block in functions:
+            exec(here(block), names)
+        (queries,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+        texts, nearest, table = (spark.sql(query).collect() for query in queries.split(";") if query.strip())
+    finally:
+        spark.conf.unset("spark.mdp.broker")
+    assert all("nearest" in json.loads(row["reply"]) for row in texts)
+    assert len(nearest) == 3
+    assert len(table) > 10
+    assert {row["_status"] for row in table} == {"OK"}
+    assert max(row["km"] for row in table) == nearest[0]["km"]
+    assert (tmp_path / "out" / "model").is_dir()
     arguments = f'broker="{geo_service.broker}", service="geo.nearest", request=("iata", "latitude", "longitude")'
-    exec(counting.replace("...", arguments).replace("df", "airports").replace("print(", "counted = ("), names)
+    exec(here(counting).replace("...", arguments).replace("df", "airports").replace("print(", "counted = ("), names)
     assert names["counted"] == (3376, 0, 0)

@@ -29,7 +29,12 @@ def batches(spark: SparkSession, broker: str, events: str) -> dict[str, Any]:
     rows.write.format("titanic").options(**store, service="count", request="x", key="x").mode("append").save()
     replies = spark.read.format("titanic").options(**store, reply="text string", wait="60").load()
     log = spark.read.format("mdp-events").load(events)
+    spark.conf.set("spark.mdp.broker", broker)
+    asked = spark.sql("SELECT ask('count', concat('sql-', id)) AS reply FROM range(10)")
+    table = spark.sql("SELECT * FROM ask_table(TABLE(SELECT 'sql-table' AS x), 'count', CAST(NULL AS STRUCT<size: INT>))")
     return {
+        "asked": sorted(json.loads(row["reply"])["text"] for row in asked.collect()),
+        "table": [row["size"] for row in table.collect()],
         "answered": answered.filter("_status = 'OK' and frames = 1").count(),
         "stored": replies.filter("status = 'OK' and text like 'connect-%'").count(),
         "latency": [row["requests"] for row in report(log).latency.collect()],

@@ -45,6 +45,8 @@ def test_dispatch_sources_report_and_worker_under_spark_connect(spark: SparkSess
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == {
         "sources": found["sources"],
+        "asked": [f"sql-{n}" for n in range(10)],
+        "table": [len("sql-table")],
         "answered": ROWS,
         "stored": ROWS,
         "latency": [90],

@@ -20,6 +20,7 @@ from core.errors import InvalidEndpoint
 from mdp.client.sync import SyncClient
 from mdp.spark import Counts, dispatch
 from mdp.spark.demo.processes import Processes, broker_stats
+from mdp.spark.sql.versions import parsed_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ def test_columns_of_every_type_pass_unchanged(spark: SparkSession, key_service: 
 
 
 def test_reply_columns_of_every_type(spark: SparkSession, key_service: Processes) -> None:
-    schema = StructType.fromDDL(
+    schema = parsed_type(
         "i tinyint, l long, f float, d double, b boolean, s string, bin binary, dec decimal(10,2), day date, ts timestamp,"
         " ntz timestamp_ntz, arr array<int>, m map<string,long>, st struct<q:int,r:string>"
     )

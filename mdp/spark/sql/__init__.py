@@ -1,0 +1,1 @@
+"""Services as functions of SQL and of columns."""
