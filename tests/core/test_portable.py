@@ -26,6 +26,8 @@ class Without(importlib.abc.MetaPathFinder):
         self.finder = finder
     def find_spec(self, name, path=None, target=None):
         return None if name.split(".")[0] in HIDDEN else self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)  # versions of packages are read with it
 
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 for name in HIDDEN:
