@@ -73,7 +73,7 @@ lowest: $(LOWEST_STAMP)
 		-k "not damaged" $(LOWEST)
 
 # What a peer can send and what machines make of it, and the comparison with libzmq: where a compiled module could differ from its source.
-COMPILED := tests/core/zmtp tests/core/pattern tests/core/machine tests/mdp/wire tests/mdp/broker/recordings tests/mdp/worker/test_session.py \
+COMPILED := tests/core/zmtp tests/core/pattern tests/core/machine tests/core/rpc tests/mdp/wire tests/mdp/broker/recordings tests/mdp/worker/test_session.py \
 	tests/mdp/client tests/interop/test_differential.py tests/test_compiled_modules.py
 COMPILED_PYTEST := cd out/compiled && ../../.venv-compiled/bin/python -m pytest -p no:cacheprovider
 MISSING := without="not soak"; said=""; \

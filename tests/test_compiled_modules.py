@@ -110,6 +110,22 @@ def test_nothing_is_stored_under_the_name_of_a_method_or_of_a_word_of_c(module: 
 
 
 @pytest.mark.parametrize("module", MODULES)
+def test_bounds_of_slices_call_nothing_but_len(module: str) -> None:
+    """Calls there may run twice, and requests would be sent twice."""
+    # mypyc knows better only where it sees that a list, a tuple, text or bytes is sliced.
+    calls = {
+        ast.unparse(call)
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Slice)
+        for bound in (node.lower, node.upper, node.step)
+        if bound is not None
+        for call in ast.walk(bound)
+        if isinstance(call, ast.NamedExpr | ast.Await) or (isinstance(call, ast.Call) and ast.unparse(call.func) != "len")
+    }
+    assert calls == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_the_module_in_use_is_the_one_that_was_asked_for(module: str) -> None:
     """Either all listed modules are compiled or none is: half of a chain is slower than its source."""
     from importlib import import_module

@@ -21,6 +21,8 @@ from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -44,6 +46,7 @@ _STALE_MIN: Final = 8
 _SETTLED_MIN: Final = 64
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PendingRequest:
     """One request, from its call to its end.
 
@@ -186,6 +189,7 @@ class Timeouts(Generic[P]):
         return pending in self._others and pending.due == due
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Requests(Generic[P]):
     """The open requests of one client: those that wait to be sent, in order, and the time limits of all.
 
@@ -257,6 +261,7 @@ class Requests(Generic[P]):
         settle(pending, now)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KeyedRequest(PendingRequest):
     """A request of `KeyedRequests`; its machine gives it a key when it is submitted."""
 
@@ -268,6 +273,7 @@ class KeyedRequest(PendingRequest):
 K = TypeVar("K", bound=KeyedRequest)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KeyedRequests(Requests[K]):
     """Open requests whose replies name them by key.
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from asyncio import get_running_loop
 from math import inf
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from mypy_extensions import mypyc_attr
 
 from core.machine.deadlines import TIMER_S_MIN
 from core.machine.requests import SETTLED, PendingRequest
+from core.rpc.reply import Reply
 from core.runtime import runtime
 from core.runtime.event_loop import clock_of
+from core.runtime.forks import process_id
 from core.security.credentials import context_for, only_one
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ class ClientMachine(Protocol):
 M = TypeVar("M", bound=ClientMachine)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ClientEngine(ABC, Generic[M]):
     """Runs the machine of one client.
 
@@ -91,6 +96,8 @@ class ClientEngine(ABC, Generic[M]):
         self._owns_context = context is None
         self._given_context = context
         self._timer_at = inf
+        self._thread_id = 0  # of the loop
+        self._pid = 0
 
     # ------------------------------------------------------------------------------------------------------------ callers
 
@@ -104,6 +111,7 @@ class ClientEngine(ABC, Generic[M]):
             raise self._closed
         if self.loop is None:
             self.loop = asyncio.get_running_loop()
+            self._thread_id, self._pid = get_ident(), process_id()
             self.clock = clock_of(self.loop)
             self.context = context_for(self._given_context, self._security)
             self._connect()
@@ -124,7 +132,7 @@ class ClientEngine(ABC, Generic[M]):
         if self._end_scheduled:
             return False
         loop = self.loop or self.start()
-        if asyncio.get_running_loop() is not loop:
+        if not self._on_loop() and asyncio.get_running_loop() is not loop:
             raise RuntimeError(f"this client belongs to another event loop; threads use {self._name}.SyncClient")
         self.now = self.clock()
         if not self._submitted:
@@ -144,7 +152,7 @@ class ClientEngine(ABC, Generic[M]):
         """
         # Hot path: `begin_iteration` and `flush_all` inlined for the first request of an iteration.
         machine = self.machine
-        if self._submitted or self.loop is None or self.closed or get_running_loop() is not self.loop:
+        if self._submitted or self.closed or not self._on_loop():
             at_once = self.begin_iteration()
             machine.submit(pending, self.now)
             if at_once:
@@ -231,6 +239,11 @@ class ClientEngine(ABC, Generic[M]):
         for pending in updates:
             settle_future(pending, self._closed)
 
+    def _on_loop(self) -> bool:
+        """Return whether the client's loop runs here; before Python 3.12 `get_running_loop` makes a system call."""
+        loop = self.loop
+        return loop is not None and get_ident() == self._thread_id and process_id() == self._pid and loop.is_running()
+
     def _end_iteration(self) -> None:
         self._end_scheduled = self._submitted = False
         if not self.closed:
@@ -249,23 +262,6 @@ class ClientEngine(ABC, Generic[M]):
         self._timer_at = inf
         self._do_due(self.clock())
         self.flush_all()
-
-
-class Reply(asyncio.Future[list[bytes]]):
-    """The future of one reply; cancelling it withdraws the request."""
-
-    # No `__init__`: the future's own, which is not written in Python, is all that runs for every request.
-    __slots__ = ("engine", "request")
-
-    engine: ClientEngine[Any]
-    request: PendingRequest
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel; a request in flight is cancelled at the other side too, if its protocol can do that."""
-        if not super().cancel(msg):
-            return False
-        self.engine.withdraw(self.request)
-        return True
 
 
 def settle_future(pending: PendingRequest, closed: type[Exception]) -> None:

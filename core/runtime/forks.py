@@ -19,10 +19,15 @@ if TYPE_CHECKING:
             """Refuse every call from now on."""
 
 
-__all__ = ["tell_of_forks"]
+__all__ = ["process_id", "tell_of_forks"]
 
-_PARENT: Final = [os.getpid()]  # compared in the child
+_PID: Final = [os.getpid()]  # of this process; a fork changes it
 _KNOWN: Final[WeakSet[Forked]] = WeakSet()  # one handler for all, because handlers cannot be unregistered
+
+
+def process_id() -> int:
+    """Return the number of this process, as `os.getpid`, without a system call."""
+    return _PID[0]
 
 
 def tell_of_forks(one: Forked) -> None:
@@ -31,7 +36,7 @@ def tell_of_forks(one: Forked) -> None:
 
 
 def _in_child() -> None:
-    parent, _PARENT[0] = _PARENT[0], os.getpid()
+    parent, _PID[0] = _PID[0], os.getpid()
     for one in list(_KNOWN):
         one.forked(parent)
 

@@ -58,13 +58,12 @@ BURST_REQUESTS = 10_000
 LOOK_S = 0.005
 # Pause after a failed tick: a lasting fault is logged ten times a second and does not block the loop.
 FAULT_S = 0.1
-# Replies to a client with HELD_BEHIND_MIN open requests are collected up to HELD_MAX, for up to HELD_S: a write costs broker and client as
-# much as several requests. With that many open requests, a client waits many times longer for an answer anyway.
+# Replies to a client with HELD_BEHIND_MIN open requests are collected up to HELD_MAX, for up to `hold_replies_ms`: a write costs broker and
+# client as much as several requests. With that many open requests, a client waits many times longer for an answer anyway.
 HELD_BEHIND_MIN = 128
 HELD_MAX = 64
 # Larger replies are not collected: what is collected must be small compared to `unread_max_bytes`.
 HELD_BYTES_MAX = 8 * 1024
-HELD_S = 0.001
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -123,6 +122,7 @@ class Broker:
         self._calm = 0  # requests accepted when memory was last given back
         self._full = 0  # messages dropped for full peers when last looked at
         self._held: dict[bytes, list[bytes]] = {}  # replies collected for one write, by client
+        self._hold_s = self._limits.hold_replies_ms / 1000
         self._release_clock = self._supervisor.timer("mdp broker release clock", self._release)
         self._memory_clock = self._supervisor.timer("mdp broker memory clock", _give_memory_back)
         self._cut: set[bytes] = set()  # peers that are being disconnected
@@ -284,7 +284,7 @@ class Broker:
         if longer and len(messages) < HELD_MAX:
             self._held[client] = messages
             if self._release_clock.when is None:
-                self._release_clock.after(HELD_S)
+                self._release_clock.after(self._hold_s)
             return []
         if held is not None:
             del self._held[client]
@@ -364,7 +364,8 @@ class Broker:
             sent += size
             client_requests = clients.get(peer)
             if client_requests is not None and (len(client_requests) >= HELD_BEHIND_MIN or self._held):
-                messages = self._hold(peer, messages, longer=len(client_requests) >= HELD_BEHIND_MIN and size < HELD_BYTES_MAX)
+                longer = self._hold_s > 0 and len(client_requests) >= HELD_BEHIND_MIN and size < HELD_BYTES_MAX
+                messages = self._hold(peer, messages, longer=longer)
             if messages:
                 self._socket.send_octets(peer, messages)
         self._backlog.left -= sent

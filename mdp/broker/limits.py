@@ -88,6 +88,8 @@ class BrokerOptions:
         unread_max_bytes: maximum bytes sent to one peer and not read by it; beyond it the peer is disconnected (fault N5).
         unread_total_max_bytes: the same for all peers together; beyond it those with the most unread bytes are disconnected.
         unread_hold_ms: how long workers are paused for a peer that reads slower than they answer; begins at half of the two limits.
+        hold_replies_ms: maximum time for which replies to a client with 128 or more open requests are collected, so that up to 64 leave
+            in one write; 0 sends each read's replies at once.
         parts_max_bytes: maximum bytes of PARTIALs kept for a client with a dialect without them (MDP-43), per request.
         results_max: maximum replies kept by idempotency key (IDM-04).
         results_max_bytes: maximum bytes of these replies.
@@ -116,6 +118,7 @@ class BrokerOptions:
     unread_max_bytes: int = 64 * 2**20
     unread_total_max_bytes: int = 256 * 2**20
     unread_hold_ms: float = 1000
+    hold_replies_ms: float = 1
     parts_max_bytes: int = 16 * 2**20
     results_max: int = 10_000
     results_max_bytes: int = 64 * 2**20
@@ -127,10 +130,12 @@ class BrokerOptions:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name not in ("manage", "start_hold_ms") and not getattr(self, field.name) > 0:
+            if field.name not in ("manage", "start_hold_ms", "hold_replies_ms") and not getattr(self, field.name) > 0:
                 raise ValueError(f"{field.name} is {getattr(self, field.name)}, it must be positive")
         if self.start_hold_ms is not None and not self.start_hold_ms >= 0:
             raise ValueError(f"start_hold_ms is {self.start_hold_ms}, it must not be negative")
+        if not self.hold_replies_ms >= 0:
+            raise ValueError(f"hold_replies_ms is {self.hold_replies_ms}, it must not be negative")
 
     @property
     def expiry_s(self) -> float:

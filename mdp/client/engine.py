@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import core
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
+    from mdp.client.calls import PendingRequest
     from mdp.client.connections import Transport
     from mdp.client.pending import RequesterLimits
     from mdp.session.broker_search import BrokerSearch
@@ -157,7 +158,7 @@ class MdpEngine(ClientEngine[Machine]):
             self.machine.answers_heartbeats = True
         self._arm()
 
-    def _on_updates(self, updates: list[Any]) -> None:
+    def _on_updates(self, updates: list[PendingRequest]) -> None:
         # Hot path: once per batch.
         self._submitted = False
         for pending in updates:

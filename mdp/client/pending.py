@@ -9,6 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from core.machine.requests import Requests, settle
 from mdp.client.calls import PendingRequest
 from mdp.client.resending import is_spent
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 
+@mypyc_attr(native_class=False)
 class Unreachable(Timeout):
     """No broker was reached within the client's timeouts; the request was not sent, so it was not executed."""
 
@@ -40,6 +43,7 @@ class Unreachable(Timeout):
     clause = "no broker could be reached"
 
 
+@mypyc_attr(native_class=False)
 class ClientClosed(RequestError):
     """The client was closed while the request was open; if it had been sent, it may have been executed."""
 
@@ -47,6 +51,7 @@ class ClientClosed(RequestError):
     clause = "the client was closed"
 
 
+@mypyc_attr(native_class=False)
 class NotSupported(RequestError):
     """The broker speaks a dialect of MDP that cannot carry the request; nothing was sent."""
 
@@ -54,6 +59,7 @@ class NotSupported(RequestError):
     clause = "the broker's dialect cannot carry this request"
 
 
+@mypyc_attr(native_class=False)
 class Overrun(RequestError):
     """More parts of a reply arrived than are kept for a slow reader; the request was cancelled."""
 

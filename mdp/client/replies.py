@@ -1,15 +1,43 @@
-"""The ways in which a caller gets the end of its request: a future, or a callback."""
+"""Requests by the way in which their caller gets the end: a future, a callback, an iterator, a window."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from mypy_extensions import mypyc_attr
 
 from core.machine.requests import SETTLED
 from core.rpc.client_engine import Reply, settle_future
-from mdp.client.calls import PendingRequest
-from mdp.client.pending import ClientClosed
+from mdp.client.calls import PendingRequest, body_frames
+from mdp.client.pending import ClientClosed, NotSupported
+from mdp.errors import Busy, RequestError
+from mdp.wire.size_limits import TooLarge
 
-__all__ = ["PendingCallback", "PendingFuture", "Reply"]
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from mdp.client.calls import Call
+    from mdp.client.engine import MdpEngine
+
+__all__ = [
+    "Body",
+    "Outcome",
+    "PendingCallback",
+    "PendingFuture",
+    "PendingIterator",
+    "Reply",
+    "RequestWindow",
+    "frames_of",
+    "pending_iterators",
+    "submit_all",
+    "take_settled",
+]
+
+Body: TypeAlias = bytes | Sequence[bytes]
 
 
 class PendingFuture(PendingRequest):
@@ -35,3 +63,167 @@ class PendingCallback(PendingRequest):
         if done is not None and self.stage == SETTLED:
             self.caller = None
             done(self.context, self.reply, self.error)
+
+
+@mypyc_attr(serializable=True)
+@dataclass(slots=True)
+class Outcome:
+    """The end of one request of `Client.map`.
+
+    Attributes:
+        index: its place in the iterable, from 0.
+        reply: body frames, None when it failed.
+        error: why it failed, None when it did not.
+        attempts: how many times it was sent.
+        latency_s: seconds from its first sending, or from the wait for it, to its end.
+        replayed: the reply was there before it was asked for; only where that is known.
+    """
+
+    index: int
+    reply: list[bytes] | None
+    error: RequestError | None
+    attempts: int
+    latency_s: float
+    replayed: bool = False
+
+
+class RoutedRequest(PendingRequest):
+    """A request of many that knows the engine it was sent with."""
+
+    __slots__ = ("engine",)
+
+    engine: MdpEngine
+
+
+S = TypeVar("S", bound=RoutedRequest)
+
+
+class PendingIterator(RoutedRequest):
+    """A request that its caller polls; `caller` is the future it awaits while there is nothing to take."""
+
+    __slots__ = ()
+
+    def notify(self) -> None:
+        """Wake the caller."""
+        waiter = self.caller
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for a part or for the end."""
+        self.caller = asyncio.get_running_loop().create_future()
+        await self.caller
+
+
+def pending_iterators(call: Call, bodies: Sequence[Body]) -> list[PendingIterator]:
+    """Return a request for each body.
+
+    Raises:
+        TypeError: a frame is not a buffer.
+    """
+    return [PendingIterator(call, frames_of(body)) for body in bodies]
+
+
+def take_settled(slots: deque[PendingIterator], first: int, count: int) -> list[Outcome]:
+    """Remove settled requests from the front, up to `count`; return their outcomes, with indices from `first`."""
+    outcomes: list[Outcome] = []
+    while slots and len(outcomes) < count and slots[0].stage == SETTLED:
+        slot = slots.popleft()
+        outcomes.append(Outcome(first + len(outcomes), slot.reply, slot.error, slot.sent, slot.settled_at - slot.started_at))
+    return outcomes
+
+
+class PendingSlot(RoutedRequest):
+    """A request of a `RequestWindow`, which is its `caller`."""
+
+    __slots__ = ("index",)
+
+    index: int
+
+    def notify(self) -> None:
+        """Keep the outcome in the window."""
+        window = self.caller
+        if window is not None and self.stage == SETTLED:
+            self.caller = None
+            window.end(self)
+
+
+class RequestWindow:
+    """Requests to one service whose outcomes are taken in the order in which the requests end; see `mdp.Client.open_window`."""
+
+    def __init__(self, engine_for: Callable[[bytes], MdpEngine], call: Call, on_end: Callable[[], None]) -> None:
+        self._engine_for = engine_for
+        self._call = call
+        self._on_end = on_end
+        self._open: dict[PendingSlot, None] = {}
+        self._ended: list[PendingSlot] = []
+        self._count = 0
+
+    def send(self, bodies: Sequence[Body], keys: Sequence[str | bytes] | None = None) -> int:
+        """Send requests together.
+
+        Args:
+            bodies: `bytes` for one frame, a sequence of `bytes` for several.
+            keys: idempotency keys, one for each, None for none.
+
+        Returns:
+            The `index` of the outcome of the first; the others follow. Those of a window are numbered from 0.
+
+        Raises:
+            ClientClosed: the client was closed.
+        """
+        first = self._count
+        self._count += len(bodies)
+        call = self._call
+        batch = [PendingSlot(call, frames_of(body)) for body in bodies]
+        for index, slot in enumerate(batch, first):
+            slot.index, slot.caller = index, self
+            self._open[slot] = None
+        if keys is not None:
+            for slot, key in zip(batch, keys, strict=True):
+                slot.call = call.with_key(key)
+        for refused in submit_all(self._engine_for(call.service), batch):
+            refused.notify()
+        return first
+
+    def take(self) -> list[Outcome]:
+        """Return the outcomes of the requests that have ended since the last call, in the order of their ends."""
+        ended, self._ended = self._ended, []
+        return [Outcome(slot.index, slot.reply, slot.error, slot.sent, slot.settled_at - slot.started_at) for slot in ended]
+
+    async def withdraw(self) -> None:
+        """Cancel what has not ended; broker and worker are notified (MDP/0.3)."""
+        given_up, self._open = self._open, {}
+        for slot in given_up:
+            slot.caller = None
+            slot.engine.withdraw(slot)
+
+    def end(self, slot: PendingSlot) -> None:
+        """Keep the outcome of a request until it is taken."""
+        del self._open[slot]
+        self._ended.append(slot)
+        if len(self._ended) == 1:
+            self._on_end()
+
+
+def submit_all(engine: MdpEngine, batch: Sequence[S]) -> list[S]:
+    """Send requests together; return those that were refused at once, which are settled."""
+    for slot in batch:
+        slot.engine = engine
+    engine.begin_iteration()
+    machine, now = engine.machine, engine.now
+    refused = []
+    sent = machine.submit_many(batch, now)
+    for slot in batch[sent:]:
+        try:
+            machine.submit(slot, now)
+        except (Busy, NotSupported, TooLarge) as error:
+            slot.error, slot.stage, slot.started_at, slot.settled_at = error, SETTLED, now, now
+            refused.append(slot)
+    engine.flush_all()
+    return refused
+
+
+def frames_of(body: Body) -> Sequence[bytes]:
+    """Return the body of a request as frames."""
+    return (body,) if type(body) is bytes else body_frames(body) or (b"",)

@@ -81,7 +81,7 @@ for verb in (services, workers, check, describe, stub, dlq, top, events, trace, 
 @main.command()
 @click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], help="May be repeated.")
 @click.option("--rules", type=click.Path(dir_okay=False), help="TOML file with access rules for services; SIGHUP reads it again.")
-@field_options(BrokerOptions, zero=("start_hold_ms",))
+@field_options(BrokerOptions, zero=("start_hold_ms", "hold_replies_ms"))
 @shard_options
 @observe_options
 @pair_options

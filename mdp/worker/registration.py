@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from core.machine.deadlines import TIMER_S_MIN
 from core.runtime import supervision
 from core.runtime.event_loop import clock_of
+from core.runtime.forks import process_id
 from mdp.session.broker_search import SearchState
 from mdp.session.connection import Connection
 from mdp.session.reconnector import Reconnector
@@ -73,7 +74,7 @@ class WorkerRegistration:
         self._why_stuck = why_stuck
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
-        self._pid = os.getpid()
+        self._pid = process_id()
         self._connection: Connection | None = None
         self._ticker = supervision.current().timer("mdp worker clock", self._tick)
         self._timer_at = inf
@@ -107,7 +108,7 @@ class WorkerRegistration:
         if self._silent:
             session.outgoing.clear()
             return None
-        if os.getpid() != self._pid:
+        if process_id() != self._pid:
             self._leave_fork()
         return connection.send(session.take_outgoing(self._clock()))
 

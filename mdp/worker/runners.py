@@ -173,7 +173,7 @@ class Runners:
             and not self.running
             and len(requests) == 1
             and not self._idle_runners[-1].wake.done()
-            and asyncio.current_task() is None
+            and asyncio.current_task(self._loop) is None  # without the loop, it asks the system for the number of the process
         ):
             self._begin(requests[0])
             return

@@ -196,8 +196,7 @@ class WorkerSession:
                 continue
             token = head[HEAD_BYTES:]
             options = message[1]
-            del message[:2]
-            request = Request(name, message, token, token, self)
+            request = Request(name, message[2:], token, token, self)
             if in_hand.setdefault(token, request) is not request:
                 self.counters.malformed += 1
             elif not options or self._accept_options(request, options, now):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from math import inf
 from typing import Any
 
@@ -139,6 +140,47 @@ async def test_another_loop_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match="another event loop"):
         await asyncio.to_thread(asyncio.run, ask_there())
+    await engine.close()
+
+
+def test_a_second_loop_of_the_same_thread_is_refused() -> None:
+    engine = Engine()
+
+    async def ask() -> None:
+        engine.ask()
+
+    async def ask_again() -> None:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            engine.ask()
+
+    async def close() -> None:
+        await engine.close()
+
+    with asyncio.Runner() as runner:
+        runner.run(ask())
+        asyncio.set_event_loop(None)
+        with asyncio.Runner() as other:
+            other.run(ask_again())
+        assert len(engine.machine.open) == 1
+        runner.run(close())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # later Pythons warn of forks with threads
+async def test_a_forked_child_is_refused() -> None:
+    """Fault P7: its requests would go out on the connection of its parent."""
+    engine = Engine()
+    engine.ask()
+    await asyncio.sleep(0)
+    child = os.fork()
+    if not child:
+        try:
+            engine.ask()
+        except RuntimeError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     await engine.close()
 
 

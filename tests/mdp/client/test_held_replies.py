@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+import pytest
+
 import core
 import mdp
 from mdp.broker.broker import HELD_BEHIND_MIN, HELD_MAX
@@ -16,16 +18,14 @@ from tests.scenes.builds import replaces_names
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import pytest
-
 
 REQUESTS = HELD_BEHIND_MIN * 3
 
 
 @contextlib.asynccontextmanager
-async def trio() -> AsyncIterator[tuple[mdp.Broker, core.Socket, core.Socket]]:
+async def trio(**limits: float) -> AsyncIterator[tuple[mdp.Broker, core.Socket, core.Socket]]:
     """A broker, a worker of MDP/0.1 played by the test, and a client whose queue is long."""
-    async with core.Context() as context, mdp.Broker() as broker, asyncio.timeout(100):
+    async with core.Context() as context, mdp.Broker(**limits) as broker, asyncio.timeout(100):
         endpoint = broker.bind("tcp://127.0.0.1:*")
         worker, client = context.socket(core.DEALER, linger=0), context.socket(core.DEALER, linger=0)
         for socket in (worker, client):
@@ -79,6 +79,28 @@ async def test_held_replies_are_sent_when_the_broker_stops() -> None:
         broker.stop()
         got = [(await client.recv_multipart())[-1] for _ in range(HELD_MAX - 2)]
         assert got == [b"%d" % n for n in range(HELD_MAX - 2)]
+
+
+@pytest.mark.parametrize(("hold_replies_ms", "arrives"), [(600_000, False), (0, True)])
+async def test_how_long_replies_are_held_is_an_option(hold_replies_ms: float, arrives: bool) -> None:
+    async with trio(hold_replies_ms=hold_replies_ms) as (broker, worker, client):
+        await answer(worker)
+        while not broker.counters["replies"]:
+            await asyncio.sleep(0)
+        if arrives:
+            assert (await client.recv_multipart())[-1] == b"0"
+        async with mdp.Client(client.last_endpoint) as other:
+            await other.mmi("service", "echo")  # by then what was sent to the first client has come
+        assert not await client.poll(0)
+        for _ in range(HELD_MAX):
+            await answer(worker)
+        assert (await client.recv_multipart())[-1] == (b"1" if arrives else b"0")
+
+
+@pytest.mark.parametrize("hold_replies_ms", [-1, float("nan")])
+def test_a_negative_time_to_hold_is_refused(hold_replies_ms: float) -> None:
+    with pytest.raises(ValueError, match="hold_replies_ms"):
+        mdp.Broker(hold_replies_ms=hold_replies_ms)
 
 
 async def test_held_replies_of_a_client_that_leaves_are_dropped() -> None:
