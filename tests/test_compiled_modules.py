@@ -16,7 +16,7 @@ import core
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["majordomo-toolkit"]["compiled"]
-PLAIN_BASES = {"ABC", "Enum", "Generic", "IntEnum", "IntFlag", "NamedTuple", "Protocol", "object"}
+PLAIN_BASES = {"ABC", "Enum", "Generic", "IntEnum", "IntFlag", "NamedTuple", "Protocol", "TypedDict", "object"}
 # Names of attributes that mean something else in C: `_thread` becomes `__thread`.
 RESERVED_IN_C = {"_thread"}
 
