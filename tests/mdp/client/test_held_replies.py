@@ -23,9 +23,9 @@ REQUESTS = HELD_BEHIND_MIN * 3
 
 
 @contextlib.asynccontextmanager
-async def trio(**limits: float) -> AsyncIterator[tuple[mdp.Broker, core.Socket, core.Socket]]:
+async def trio(hold_replies_ms: float = 1) -> AsyncIterator[tuple[mdp.Broker, core.Socket, core.Socket]]:
     """A broker, a worker of MDP/0.1 played by the test, and a client whose queue is long."""
-    async with core.Context() as context, mdp.Broker(**limits) as broker, asyncio.timeout(100):
+    async with core.Context() as context, mdp.Broker(hold_replies_ms=hold_replies_ms) as broker, asyncio.timeout(100):
         endpoint = broker.bind("tcp://127.0.0.1:*")
         worker, client = context.socket(core.DEALER, linger=0), context.socket(core.DEALER, linger=0)
         for socket in (worker, client):
@@ -83,7 +83,7 @@ async def test_held_replies_are_sent_when_the_broker_stops() -> None:
 
 @pytest.mark.parametrize(("hold_replies_ms", "arrives"), [(600_000, False), (0, True)])
 async def test_how_long_replies_are_held_is_an_option(hold_replies_ms: float, arrives: bool) -> None:
-    async with trio(hold_replies_ms=hold_replies_ms) as (broker, worker, client):
+    async with trio(hold_replies_ms) as (broker, worker, client):
         await answer(worker)
         while not broker.counters["replies"]:
             await asyncio.sleep(0)
