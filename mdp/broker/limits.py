@@ -43,6 +43,7 @@ class BrokerSettings(TypedDict, total=False):
     unread_max_bytes: int
     unread_total_max_bytes: int
     unread_hold_ms: float
+    hold_replies_ms: float
     parts_max_bytes: int
     results_max: int
     results_max_bytes: int
