@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -35,7 +35,19 @@ __all__ = ["main"]
 T = TypeVar("T")
 
 
-@click.group(cls=Group, name="bstar")
+# A command line for the help of each command.
+EXAMPLES: Final = {
+    "run": "bstar run --primary --local tcp://10.0.0.1:5003 --remote tcp://10.0.0.2:5003 --frontend tcp://*:5001",
+    "call": "bstar call --primary tcp://10.0.0.1:5001 --backup tcp://10.0.0.2:5001 hello",
+    "status": "bstar status --control tcp://10.0.0.1:5010",
+    "switchover": "bstar switchover --control tcp://10.0.0.1:5010",
+    "witness": "bstar witness --bind tcp://*:5020",
+    "ballot show": "bstar ballot show /var/lib/bstar/ballot",
+    "ballot reset": "bstar ballot reset /var/lib/bstar/ballot",
+}
+
+
+@click.group(cls=Group, name="bstar", examples=EXAMPLES)
 def main() -> None:
     """Binary Star: two servers, one of which serves."""
 

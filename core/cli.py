@@ -9,7 +9,7 @@ import os
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -44,7 +44,17 @@ log = logging.getLogger(__name__)
 TYPES = [kind.name.lower() for kind in constants.SocketType]
 
 
-@click.group(cls=Group, name="zmtp")
+# A command line for the help of each command.
+EXAMPLES: Final = {
+    "send": "zmtp send --type push --connect tcp://127.0.0.1:5557 job 17",
+    "recv": "zmtp recv --type sub --connect tcp://127.0.0.1:5556 --topic weather",
+    "monitor": "zmtp monitor --connect tcp://127.0.0.1:5555",
+    "keygen": "zmtp keygen --secret-file server.key",
+    "proxy": "zmtp proxy --frontend tcp://*:5559 --backend tcp://*:5560",
+}
+
+
+@click.group(cls=Group, name="zmtp", examples=EXAMPLES)
 def main() -> None:
     """Send, receive, forward and watch ZeroMQ messages; make CURVE keys."""
 

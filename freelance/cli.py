@@ -30,7 +30,19 @@ __all__ = ["main"]
 MODEL: Final = click.Choice(["1", "2", "3"])
 
 
-@click.group(cls=Group, name="freelance")
+# A command line for the help of each command.
+EXAMPLES: Final = {
+    "call": "freelance call --to tcp://10.0.0.1:5555 --to tcp://10.0.0.2:5555 hello",
+    "serve": "freelance serve --bind tcp://*:5555",
+    "names serve": "freelance names serve --bind tcp://*:5556",
+    "names set": "freelance names set shop --connect tcp://10.0.0.1:5555 --server tcp://10.0.0.9:5556",
+    "names get": "freelance names get shop --server tcp://10.0.0.9:5556",
+    "names drop": "freelance names drop shop --server tcp://10.0.0.9:5556",
+    "names watch": "freelance names watch shop --server tcp://10.0.0.9:5556",
+}
+
+
+@click.group(cls=Group, name="freelance", examples=EXAMPLES)
 def main() -> None:
     """Freelance: clients that reach any of several servers, without a broker between them."""
 

@@ -41,7 +41,15 @@ DIRECTORY: Final = click.option(
 )
 
 
-@click.group(cls=Group, name="peering")
+# A command line for the help of each command.
+EXAMPLES: Final = {
+    "broker": "peering broker DC1 --peer DC2",
+    "simulate": "peering simulate --clusters 3",
+    "status": "peering status DC1",
+}
+
+
+@click.group(cls=Group, name="peering", examples=EXAMPLES)
 def main() -> None:
     """Peering: brokers that lend each other workers."""
 

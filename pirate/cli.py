@@ -32,7 +32,15 @@ HEARTBEAT: Final = click.FloatRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
 KIND_HELP: Final = "Workers are REQ sockets without heartbeats, or speak PPP."
 
 
-@click.group(cls=Group, name="pirate")
+# A command line for the help of each command.
+EXAMPLES: Final = {
+    "client": "pirate client hello",
+    "queue": "pirate queue",
+    "worker": "pirate worker --queue tcp://127.0.0.1:5556",
+}
+
+
+@click.group(cls=Group, name="pirate", examples=EXAMPLES)
 def main() -> None:
     """Pirates: clients that retry, a queue, and workers that reconnect."""
 

@@ -11,6 +11,7 @@ error (2), a bad value from environment or file is `BadConfig` (78) with its pla
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
@@ -35,6 +36,14 @@ __all__ = ["BIND", "CONNECT", "SECONDS", "Command", "Context", "Group", "Layer",
 _NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
 # Errors of a full or broken standard output; click handles a closed pipe.
 _OUTPUT_ERRORS = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
+# Groups of options in --help, by key; all others are those of the command.
+_GROUPS = {
+    "Limits": re.compile(r"\w+_max(_bytes)?"),
+    "Pairs and peers": re.compile(r"(bstar|peer)(_\w+)?"),
+    "Security": re.compile(r"(curve|plain)_\w+|rules"),
+    "Watching": re.compile(r"http(_\w+)?|events(_\w+)?"),
+    "Process, log and configuration": re.compile(r"drain_s|uvloop|log_format|log_level|config|show_config|help|version"),
+}
 _eager_option = partial(click.Option, is_eager=True, expose_value=False)
 
 
@@ -90,6 +99,19 @@ class Command(click.Command):
             ),
         ]
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in groups: those of the command first."""
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *_GROUPS)}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                key = _key_of(param) or param.name or ""
+                groups[next((name for name, pattern in _GROUPS.items() if pattern.fullmatch(key)), "Options")].append(record)
+        for name, records in groups.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         assert isinstance(ctx, Context)
         ctx.given_args = list(args)
@@ -108,6 +130,11 @@ class Command(click.Command):
             return super().invoke(ctx)
         except click.BadParameter as error:  # of a value that is checked when it is used
             raise _blamed(ctx, error) from None
+
+
+def _example(line: str) -> str | None:
+    """Return the end of a help text, which click does not wrap."""
+    return f"\b\nExample:\n  {line}" if line else None
 
 
 class Lazy(NamedTuple):
@@ -129,9 +156,12 @@ class Group(click.Group):
         *args: Any,
         lazy: Mapping[str, Lazy] | None = None,
         layer: Callable[[click.Command], Layer | None] | None = None,
+        examples: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.examples = dict(examples or {})  # a command line for each command of the program, by its names: "ballot show"
+        self.epilog = self.epilog or _example(next(iter(self.examples.values()), ""))
         self.layer = layer  # returns the layer of a command of the program
         self.lazy = dict(lazy or {})  # commands by name that are imported on use
         self.params.append(_eager_option(["--version"], is_flag=True, callback=_show_version, help="Print the version, and exit."))
@@ -141,12 +171,27 @@ class Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
-            return super().get_command(ctx, cmd_name)
+            return self._with_example(ctx, cmd_name, super().get_command(ctx, cmd_name))
         lazy = self.lazy[cmd_name]
         with needs_extra(lazy.extra):
             command = getattr(import_module(lazy.module), lazy.attribute)
         assert isinstance(command, click.Command)
+        return self._with_example(ctx, cmd_name, command)
+
+    def _with_example(self, ctx: click.Context, name: str, command: click.Command | None) -> click.Command | None:
+        program = ctx.find_root().command
+        if command is not None and isinstance(program, Group):
+            program.add_examples(command, name if ctx.parent is None else f"{_table_of(ctx)} {name}".replace(".", " "))
         return command
+
+    def add_examples(self, command: click.Command, path: str) -> None:
+        """Add its example to the end of the help of a command, by its path in the program."""
+        example = _example(next((line for names, line in self.examples.items() if f"{names} ".startswith(f"{path} ")), ""))
+        if example is not None and example not in (command.epilog or ""):
+            command.epilog = "\n\n".join(text for text in (command.epilog, example) if text)
+        if isinstance(command, click.Group) and not isinstance(command, Group):
+            for name, inner in command.commands.items():
+                self.add_examples(inner, f"{path} {name}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing the lazy ones."""

@@ -57,10 +57,39 @@ __all__ = ["main"]
 NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "rate", "retry", "seed", "version")
 
 
+# A command line for the help of each command.
+EXAMPLES: Final = {
+    "call": "mdp call --wait echo hello world",
+    "broker": "mdp broker --bind tcp://*:5555 --http 127.0.0.1:9390",
+    "worker": "mdp worker --app shop --concurrency 4",
+    "services": "mdp services --broker tcp://10.0.0.1:5555",
+    "workers": "mdp workers echo",
+    "check": "mdp check --service echo",
+    "describe": "mdp describe total",
+    "stub": "mdp stub total",
+    "dlq": "mdp dlq ls",
+    "top": "mdp top --every 1",
+    "events show": "mdp events show /var/log/majordomo --service echo",
+    "events tail": "mdp events tail /var/log/majordomo",
+    "trace": "mdp trace 00000000000000a1 /var/log/majordomo",
+    "mmi": "mdp mmi service echo",
+    "bench": "mdp bench --service echo --window 100",
+    "ctx add": "mdp ctx add production --broker tcp://10.0.0.1:5555 --timeout 1",
+    "ctx ls": "mdp ctx ls",
+    "ctx use": "mdp ctx use production",
+    "ctx rm": "mdp ctx rm production",
+    "config check": "mdp config check /etc/majordomo/broker.toml",
+    "dispatch": "mdp dispatch --service total --input orders.csv --output answers.csv",
+    "demo": "mdp demo",
+    "report": "mdp report /var/log/majordomo --html report.html",
+}
+
+
 @click.group(
     cls=Group,
     name="mdp",
     layer=layer_of,
+    examples=EXAMPLES,
     lazy={
         "dispatch": Lazy("mdp.spark.commands", "dispatch", "Send the rows of a file to workers, as a Spark job.", "spark"),
         "report": Lazy("mdp.spark.commands", "report", "Write a page about a broker's event log.", "spark"),

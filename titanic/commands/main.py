@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -31,7 +31,24 @@ __all__ = ["main"]
 _JSON = json_option("Print JSON.")
 
 
-@click.group(cls=Group, name="titanic")
+# A command line for the help of each command.
+EXAMPLES: Final = {
+    "submit": "titanic submit echo hello",
+    "serve": "titanic serve --store /var/lib/titanic",
+    "fetch": "titanic fetch 0192d6f5a0c07a3c9e6f0a1b2c3d4e5f",
+    "wait": "titanic wait 0192d6f5a0c07a3c9e6f0a1b2c3d4e5f",
+    "close": "titanic close 0192d6f5a0c07a3c9e6f0a1b2c3d4e5f",
+    "ls": "titanic ls --status",
+    "verify": "titanic verify --store /var/lib/titanic",
+    "repair": "titanic repair --store /var/lib/titanic --accept-loss",
+    "compact": "titanic compact --store /var/lib/titanic",
+    "export": "titanic export --store /var/lib/titanic --output requests.jsonl",
+    "mirror": "titanic mirror --bind tcp://10.0.0.2:5560 --store /var/lib/titanic",
+    "promote": "titanic promote --store /var/lib/titanic",
+}
+
+
+@click.group(cls=Group, name="titanic", examples=EXAMPLES)
 def main() -> None:
     """Titanic: requests are stored before they are acknowledged, and answered when there is a worker."""
 
