@@ -11,6 +11,7 @@ from bstar.errors import StoreDamaged
 from bstar.machine.ballot import COUNTER_MAX, Ballot, Record, RecordRole
 from bstar.net.ballot_file import BallotFile, read_ballot_file
 from bstar.pair_options import pair_errors
+from core.daemon.command import Documented
 from core.daemon.exit_codes import DiskFailed
 from core.daemon.terminal import json_option, write_json
 from core.runtime import runtime
@@ -23,7 +24,11 @@ __all__ = ["ballot"]
 _OWNERS: Final = {"server": RecordRole.SERVER, "witness": RecordRole.WITNESS}
 
 
-@click.group(name="ballot")
+class _Group(Documented, click.Group):
+    command_class = Documented
+
+
+@click.group(cls=_Group, name="ballot")
 def ballot() -> None:
     """Show or reset a ballot file."""
 

@@ -64,6 +64,17 @@ def test_help_has_an_example_of_its_command_and_a_short_form(path: tuple[str, ..
     assert tuple(words[: len(path)]) == path
 
 
+def test_help_does_not_depend_on_earlier_uses_of_the_command() -> None:
+    root = program("mdp")
+    config = root.get_command(click.Context(root), "config")
+    assert isinstance(config, click.Group)
+    check = config.get_command(click.Context(config, info_name="config"), "check")
+    assert check is not None
+    before = check.get_help(click.Context(check, info_name="check"))
+    assert "Example" not in before
+    assert run(("mdp", "config", "check"), "-h").output.endswith("Example:\n  mdp config check /etc/majordomo/broker.toml\n")
+
+
 @pytest.mark.parametrize("line", [line for name in PROGRAMS for line in program(name).examples.values()])
 def test_each_example_is_accepted_by_its_command(line: str, tmp_path: Path) -> None:
     for place in ("/var/log/majordomo", "/var/lib/titanic"):

@@ -31,7 +31,20 @@ from majordomo_toolkit.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["BIND", "CONNECT", "SECONDS", "Command", "Context", "Group", "Layer", "Lazy", "config_problems", "needs_extra", "reread"]
+__all__ = [
+    "BIND",
+    "CONNECT",
+    "SECONDS",
+    "Command",
+    "Context",
+    "Documented",
+    "Group",
+    "Layer",
+    "Lazy",
+    "config_problems",
+    "needs_extra",
+    "reread",
+]
 
 _NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
 # Errors of a full or broken standard output; click handles a closed pipe.
@@ -84,7 +97,21 @@ class Context(click.Context):
         self.only_show_config = False
 
 
-class Command(click.Command):
+class Documented(click.Command):
+    """A command with `-h`, and with the example that its program has for it at the end of its help."""
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        return ["-h", "--help"]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        program = ctx.find_root().command
+        if isinstance(program, Group) and (line := program.example_of(ctx)):
+            with formatter.section("Example"):
+                formatter.write(f"{' ' * formatter.current_indent}{line}\n")  # not wrapped
+
+
+class Command(Documented):
     """A command with `--config` and `--show-config`."""
 
     context_class = Context
@@ -132,11 +159,6 @@ class Command(click.Command):
             raise _blamed(ctx, error) from None
 
 
-def _example(line: str) -> str | None:
-    """Return the end of a help text, which click does not wrap."""
-    return f"\b\nExample:\n  {line}" if line else None
-
-
 class Lazy(NamedTuple):
     """A command whose module is imported on use."""
 
@@ -146,7 +168,7 @@ class Lazy(NamedTuple):
     extra: str = ""  # of the distribution, with the dependencies of the module
 
 
-class Group(click.Group):
+class Group(Documented, click.Group):
     """A program."""
 
     command_class = Command
@@ -161,7 +183,6 @@ class Group(click.Group):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = dict(examples or {})  # a command line for each command of the program, by its names: "ballot show"
-        self.epilog = self.epilog or _example(next(iter(self.examples.values()), ""))
         self.layer = layer  # returns the layer of a command of the program
         self.lazy = dict(lazy or {})  # commands by name that are imported on use
         self.params.append(_eager_option(["--version"], is_flag=True, callback=_show_version, help="Print the version, and exit."))
@@ -171,27 +192,17 @@ class Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
-            return self._with_example(ctx, cmd_name, super().get_command(ctx, cmd_name))
+            return super().get_command(ctx, cmd_name)
         lazy = self.lazy[cmd_name]
         with needs_extra(lazy.extra):
             command = getattr(import_module(lazy.module), lazy.attribute)
         assert isinstance(command, click.Command)
-        return self._with_example(ctx, cmd_name, command)
-
-    def _with_example(self, ctx: click.Context, name: str, command: click.Command | None) -> click.Command | None:
-        program = ctx.find_root().command
-        if command is not None and isinstance(program, Group):
-            program.add_examples(command, name if ctx.parent is None else f"{_table_of(ctx)} {name}".replace(".", " "))
         return command
 
-    def add_examples(self, command: click.Command, path: str) -> None:
-        """Add its example to the end of the help of a command, by its path in the program."""
-        example = _example(next((line for names, line in self.examples.items() if f"{names} ".startswith(f"{path} ")), ""))
-        if example is not None and example not in (command.epilog or ""):
-            command.epilog = "\n\n".join(text for text in (command.epilog, example) if text)
-        if isinstance(command, click.Group) and not isinstance(command, Group):
-            for name, inner in command.commands.items():
-                self.add_examples(inner, f"{path} {name}")
+    def example_of(self, ctx: click.Context) -> str:
+        """Return the line that shows how a command is used; of a group, the first of its commands."""
+        path = "".join(f"{name} " for name in _path_of(ctx)) if ctx.parent is not None else ""
+        return next((line for names, line in self.examples.items() if f"{names} ".startswith(path)), "")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing the lazy ones."""
@@ -216,7 +227,6 @@ class Group(click.Group):
         extra.setdefault("auto_envvar_prefix", (self.name or "").upper() or None)
         extra.setdefault("max_content_width", 120)
         extra.setdefault("show_default", True)
-        extra.setdefault("help_option_names", ["-h", "--help"])
         prog_name = prog_name or self.name
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)

@@ -466,9 +466,8 @@ def walk(seed: int, steps: int = STEPS, *, policies: bool = False) -> None:
         except type(error):
             pass
         last = "\n".join(trace[-LAST_STEPS:])
-        raise WalkFailed(
-            f"walk {seed}: {type(error).__name__}: {error}\n{last}\nagain: python -m tests.scenes.mdp_broker_walk {seed}"
-        ) from error
+        again = f"python -m tests.scenes.mdp_broker_walk {seed}{' policies' if policies else ''}"
+        raise WalkFailed(f"walk {seed}: {type(error).__name__}: {error}\n{last}\nagain: {again}") from error
 
 
 def main() -> Any:

@@ -39,9 +39,14 @@ class Ended:
 
 
 class Program:
-    """One running process."""
+    """One running process.
+
+    Attributes:
+        read: lines of its standard error that `said` has read.
+    """
 
     def __init__(self, arguments: tuple[str, ...], folder: Path, env: dict[str, str]) -> None:
+        self.read: list[str] = []
         self.process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             stdin=subprocess.PIPE,
@@ -57,12 +62,12 @@ class Program:
         The test's time limit is the only other way out.
         """
         assert self.process.stderr is not None
-        before = []
+        before = len(self.read)
         for line in self.process.stderr:
-            if word in line.decode():
-                return line.decode()
-            before.append(line.decode())
-        raise AssertionError(f"the program ended without saying {word!r}: {before}")
+            self.read.append(line.decode())
+            if word in self.read[-1]:
+                return self.read[-1]
+        raise AssertionError(f"the program ended without saying {word!r}: {self.read[before:]}")
 
     def signal(self, number: int) -> Self:
         self.process.send_signal(number)

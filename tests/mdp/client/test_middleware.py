@@ -24,7 +24,7 @@ async def count(request: mdp.Request) -> AsyncIterator[bytes]:
 
 
 async def refuse(request: mdp.Request) -> bytes:
-    raise mdp.HandlerError(code="SOLD_OUT", text="nothing is left")
+    raise mdp.HandlerError(code="NOTHING_LEFT", text="nothing is left")
 
 
 async def tenant(call: ClientCall, call_next: ClientCallNext) -> Any:
@@ -56,7 +56,7 @@ async def test_it_is_called_in_its_order_and_sees_reply_and_error() -> None:
         assert await client.request("echo", b"a") == [b"a", b"inner", b"outer"]
         with pytest.raises(mdp.HandlerError, match="nothing is left"):
             await client.request("refuse", b"b")
-    assert seen == ["> echo (b'a',)", "< [b'a', b'inner']", "> refuse (b'b',)", "! SOLD_OUT"]
+    assert seen == ["> echo (b'a',)", "< [b'a', b'inner']", "> refuse (b'b',)", "! NOTHING_LEFT"]
 
 
 async def test_what_it_changes_is_sent_with_every_kind_of_request() -> None:

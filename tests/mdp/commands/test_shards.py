@@ -91,7 +91,7 @@ def test_the_broker_drains_and_ends_with_0(programs: Programs, tmp_path: Path) -
     assert [one.end().lines for one in asked] == [["done"]] * 3
     ended = broker.end()
     assert ended.code == 0, ended.err
-    assert ended.err.count("process ended") == 2
+    assert "".join([*broker.read, ended.err]).count("process ended") == 2
 
 
 def test_top_services_metrics_and_check_show_one_broker(programs: Programs) -> None:

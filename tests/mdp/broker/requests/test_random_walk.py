@@ -128,8 +128,8 @@ MUST_HAPPEN = (
 def test_a_fault_put_into_the_machine_is_found_and_named_with_its_seed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = iter(range(20))
 
-    def new_walk(seed: int, trace: list[str] | None = None) -> Walk:
-        made = Walk(seed, trace)
+    def new_walk(seed: int, trace: list[str] | None = None, *, policies: bool = False) -> Walk:
+        made = Walk(seed, trace, policies=policies)
         give_back = made.machine.request_table.give_back
 
         def faulty(request: object, loss: object, now: float) -> None:
@@ -140,7 +140,7 @@ def test_a_fault_put_into_the_machine_is_found_and_named_with_its_seed(fault: st
         return made
 
     monkeypatch.setattr("tests.scenes.mdp_broker_walk.Walk", new_walk)
-    with pytest.raises(WalkFailed, match=r"walk \d+: (.|\n)*python -m tests.mdp.broker_walk \d+") as found:
+    with pytest.raises(WalkFailed, match=r"walk \d+: (.|\n)*python -m tests.scenes.mdp_broker_walk \d+") as found:
         for seed in seeds:
             walk(seed)
     assert isinstance(found.value.__cause__, InvariantBroken)
