@@ -41,7 +41,9 @@ class ShardEngines:
         self._known = ("", 0)  # endpoint of the broker, and the number of its shards
         self._by_service: dict[bytes, MdpEngine] = {}
         self.engines: list[MdpEngine] = []  # of the shards
-        self._former: list[MdpEngine] = []  # of shards that are not used any longer
+        # All that were made, by endpoint: requests that were sent may still be answered, and a broker that is left may be returned to.
+        # There are no more than the brokers of the client have shards.
+        self._made: dict[str, MdpEngine] = {}
         broker.on_shards = self._changed
 
     def engine_for(self, service: bytes) -> MdpEngine:
@@ -59,11 +61,12 @@ class ShardEngines:
     @property
     def in_flight(self) -> int:
         """Requests sent to shards and not settled."""
-        return sum(engine.machine.in_flight for engine in self.engines)
+        return sum(engine.machine.in_flight for engine in self._made.values())
 
     async def close(self) -> None:
         """Fail the open requests and close the connections."""
-        for engine in (*self.engines, *self._former):
+        self._broker.on_shards = _ignored
+        for engine in self._made.values():
             await engine.close()
 
     def _changed(self, endpoint: str, count: int) -> None:
@@ -75,15 +78,17 @@ class ShardEngines:
         self._by_service.clear()
         for engine in former:
             self._broker.machine.restore(engine.machine.take_all())
-            self._former.append(engine)
-        for number in range(count):
-            place = shard_endpoint(endpoint, number)
-            if place is None:
-                self.engines.clear()
-                return
-            engine = self._new_engine(place)
-            try:
-                engine.start()
-            except ZMQError as error:  # such as a server key that is known for the broker's endpoint only
-                log.warning("%s cannot be connected to, the broker forwards: %s", place, error)
-            self.engines.append(engine)
+        places = [shard_endpoint(endpoint, number) for number in range(count)]
+        if None not in places:
+            self.engines = [self._made.get(place) or self._started(place) for place in places if place is not None]
+
+    def _started(self, place: str) -> MdpEngine:
+        engine = self._made[place] = self._new_engine(place)
+        try:
+            engine.start()
+        except ZMQError as error:  # such as a server key that is known for the broker's endpoint only
+            log.warning("%s cannot be connected to, the broker forwards: %s", place, error)
+        return engine
+
+
+def _ignored(_: str, __: int) -> None: ...

@@ -42,7 +42,7 @@ LINGER_MS: Final = 1000
 ANSWER_S: Final = 1.0
 # `mmi.dlq.retry` is answered when a worker has answered; a client waits as long as it likes, and then leaves.
 FOUND_S: Final = 600.0
-# Questions to all shards at the same time, each with a connection to each shard; the oldest is closed beyond.
+# Questions to all shards at the same time, each with a connection to each shard. Beyond, the oldest of the same peer is closed, or of all.
 QUESTIONS_MAX: Final = 64
 _OK: Final = [b"200"]
 _MALFORMED: Final = [b"400"]
@@ -69,7 +69,7 @@ class _Peer:
         self.links: dict[int, Link] = {}
         self.shard = -1
         self.dialect: Dialect | None = None
-        self.questions: set[Question] = set()
+        self.questions: dict[Question, None] = {}
 
 
 class Front:
@@ -268,16 +268,16 @@ class Front:
     def _ask_all(self, peer: _Peer, route: Route, message: bytes) -> None:
         while len(self._questions) >= QUESTIONS_MAX:
             self.counters["questions_dropped"] += 1
-            next(iter(self._questions)).close()
+            next(iter(peer.questions or self._questions)).close()  # a peer with many displaces its own
 
         def ended(question: Question) -> None:
             timer.cancel()
             self._questions.pop(question, None)
-            peer.questions.discard(question)
+            peer.questions.pop(question, None)
 
         question = Question(route, self.count, self._limits.mmi_max_bytes, self.stats, lambda octets: self._to_peer(peer, [octets]), ended)
         self._questions[question] = None
-        peer.questions.add(question)
+        peer.questions[question] = None
         self.counters["questions"] += 1
         wait_s = FOUND_S if route.service == RETRY else ANSWER_S
         timer = self._supervisor.later("mdp front question", wait_s, question.expire, failed=lambda _: question.close())

@@ -202,6 +202,26 @@ async def test_a_question_is_closed_after_a_fault_of_its_timer(tmp_path: Path) -
     assert supervisor.faults == {"mdp front question": 1}
 
 
+async def test_a_peer_with_many_questions_displaces_its_own(tmp_path: Path) -> None:
+    question = [b"MDPC02", b"\x01", b"mmi.services", b""]
+    async with asyncio.timeout(PATIENCE_S), Sharded(f"ipc://{tmp_path}/b") as sharded, core.Context() as context:
+        await sharded.stop(1)  # each question waits for its answer
+        asked = sharded.front.counters
+        async with context.socket(core.DEALER, linger=0) as flood, mdp.Client(sharded.endpoint, timeout=PATIENCE_S) as client:
+            flood.connect(sharded.endpoint)
+            await client.mmi("service", sharded.names(0)[0])  # it is connected
+            for _ in range(64):
+                await flood.send_multipart(question)
+            await eventually(lambda: asked["questions"] == 64)
+            reply = client.request("mmi.services", b"")
+            await eventually(lambda: asked["questions"] == 65)
+            for _ in range(70):
+                await flood.send_multipart(question)
+            assert (await reply)[0] == b"200"
+            await eventually(lambda: asked["questions"] == 135)
+        assert asked["questions_dropped"] > 0
+
+
 def test_endpoints_without_place_for_shards_are_refused() -> None:
     async def bind(endpoint: str) -> None:
         from mdp.shards.front import Front
