@@ -29,7 +29,7 @@ __all__ = ["Processes", "extra_drain_s", "pass_on_reload", "processes_options", 
 
 log = logging.getLogger("core.processes")
 
-# A process ends within its drain time, its last words and the end of its tasks; one that does not even then is killed.
+# A process ends within its drain time, its last messages and the end of its tasks; after that it is killed.
 extra_drain_s: Final = 2 * LAST_WORDS_S + 2.0
 
 
@@ -62,7 +62,7 @@ def processes_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--processes",
             type=click.IntRange(1, CHILDREN_MAX),
             default=1,
-            help="Processes that do the same work; one that ends is started again.",
+            help="Processes that do the same work; each is started again when it ends.",
         ),
         click.option("--reload/--no-reload", default=False, help="For development: start anew when a source file changes."),
         click.option(

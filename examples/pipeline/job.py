@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 # A broker or store that was killed is back within these attempts.
-PATIENCE = {"timeout": "5", "attempts": "24"}
+TIMEOUTS = {"timeout": "5", "attempts": "24"}
 REPLY = "price decimal(10,2)"
 # Given to the reader of `replies`, which may have no file yet.
 REPLIES = f"uuid string, key string, status string, error string, {REPLY}"
@@ -57,13 +57,13 @@ def ingest(spark: SparkSession, lake: str, broker: str) -> StreamingQuery:
     """Store each row of each file that arrives as a request; a micro-batch that runs again changes nothing."""
     arriving = spark.readStream.schema(COLUMNS).option("header", "true").option("maxFilesPerTrigger", 2).csv(f"{lake}/arrivals")
     request = {"service": SERVICE, "request": "order_id,product,quantity", "key": "order_id"}
-    stored = arriving.writeStream.format("titanic").options(broker=broker, **request, **PATIENCE)
+    stored = arriving.writeStream.format("titanic").options(broker=broker, **request, **TIMEOUTS)
     return _start(stored, lake, "ingest")
 
 
 def collect(spark: SparkSession, lake: str, broker: str) -> StreamingQuery:
     """Write each reply, and each request that was given up, to the table `replies`."""
-    replies = spark.readStream.format("titanic").options(broker=broker, service=SERVICE, reply=REPLY, **PATIENCE).load()
+    replies = spark.readStream.format("titanic").options(broker=broker, service=SERVICE, reply=REPLY, **TIMEOUTS).load()
     return _start(replies.writeStream.format("parquet").option("path", f"{lake}/replies"), lake, "collect")
 
 
@@ -112,7 +112,7 @@ def send_again(spark: SparkSession, lake: str, broker: str) -> int:
     )
     # The name of the batch makes it one batch, however often this program is killed and started again.
     request = {"service": SERVICE, "request": "order_id,product,quantity", "key": "key", "batch": "corrected"}
-    corrected.write.format("titanic").options(broker=broker, **request, **PATIENCE).mode("append").save()
+    corrected.write.format("titanic").options(broker=broker, **request, **TIMEOUTS).mode("append").save()
     return letters.count()
 
 
