@@ -3,6 +3,8 @@
 Our clients and workers of MDP/0.3 get the number of shards with the answer to `mmi.protocol` and connect to the shards. Messages of all
 other peers are forwarded, in both directions, as the bytes they are: each peer has a connection of its own to each shard it uses, so that a
 shard sees the same peers as a broker without shards does, with their heartbeats and their ends. Only the service is read.
+
+Who sends faster than its messages leave is not read from (`mdp.shards.backpressure`).
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from itertools import count as numbers
 from typing import TYPE_CHECKING, Final, Self
 
 import core
+from core.pattern.reqrep import Router
 from core.runtime import supervision
 from core.zmtp.frames import encode_message
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.mmi import RETRY
+from mdp.shards.backpressure import Backpressure, Queue
 from mdp.shards.identity import USER_BYTES_MAX, link_name
 from mdp.shards.link import Link
 from mdp.shards.questions import Question
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.options import OptionValue
+    from core.pattern.pipe import Pipe
     from core.security.credentials import Secured
     from core.zmtp.scan import Batch
     from mdp.wire.commands import Dialect
@@ -42,8 +47,13 @@ LINGER_MS: Final = 1000
 ANSWER_S: Final = 1.0
 # `mmi.dlq.retry` is answered when a worker has answered; a client waits as long as it likes, and then leaves.
 FOUND_S: Final = 600.0
-# Questions to all shards at the same time, each with a connection to each shard. Beyond, the oldest of the same peer is closed, or of all.
+# Questions to all shards at the same time, each with a connection to each shard. Beyond either limit, the oldest of the same peer is
+# closed, or of all; some are possible with any number of shards.
 QUESTIONS_MAX: Final = 64
+QUESTION_LINKS_MAX: Final = 256
+QUESTIONS_MIN: Final = 8
+# Messages of the shards that wait for one peer: few, so that a shard notices a peer that does not read as early as a broker does.
+TO_PEER_BYTES: Final = 2**20
 _OK: Final = [b"200"]
 _MALFORMED: Final = [b"400"]
 _NOT_FOUND: Final = [b"404"]
@@ -56,17 +66,21 @@ class _Peer:
         id: its routing id at the front.
         user: its name from the authenticator, empty without one.
         links: its connections, by shard.
+        to_links: messages that wait in them, by shard.
+        to_peer: messages that wait for it.
         shard: of its service, if it is a worker, else -1.
         dialect: of the worker, or 0.3 of a client that sent requests of it.
         questions: to all shards that are not answered.
     """
 
-    __slots__ = ("dialect", "id", "links", "questions", "shard", "user")
+    __slots__ = ("dialect", "id", "links", "questions", "shard", "to_links", "to_peer", "user")
 
-    def __init__(self, id: bytes, user: bytes) -> None:
+    def __init__(self, id: bytes, user: bytes, to_peer: Queue) -> None:
         self.id = id
         self.user = user
+        self.to_peer = to_peer
         self.links: dict[int, Link] = {}
+        self.to_links: dict[int, Queue] = {}
         self.shard = -1
         self.dialect: Dialect | None = None
         self.questions: dict[Question, None] = {}
@@ -110,6 +124,9 @@ class Front:
         self._peers: dict[bytes, _Peer] = {}
         self._questions: dict[Question, None] = {}
         self._serials = numbers(1)
+        self._link_count = 0
+        self._pressure = Backpressure(self._limits.unread_total_max_bytes, lambda: len(self._peers) + self._link_count)
+        self._questions_max = min(QUESTIONS_MAX, max(QUESTIONS_MIN, QUESTION_LINKS_MAX // count))
         self._full = 0
         self._stopping = False
         self._supervisor = supervision.current()
@@ -134,7 +151,7 @@ class Front:
 
     def stats(self) -> dict[str, int]:
         """Return counters and gauges, named as they are shown."""
-        gauges = {"peers": len(self._peers), "links": sum(len(peer.links) for peer in self._peers.values())}
+        gauges = {"peers": len(self._peers), "links": self._link_count, "held": len(self._pressure.held), "holds": self._pressure.times}
         return {f"front_{name}": value for name, value in {**self.counters, **gauges}.items()} | {"shards": self.count} | dict(self._more())
 
     def refuse_connections(self) -> None:
@@ -151,6 +168,7 @@ class Front:
         self._stopping = True
         for peer in [*self._peers.values()]:
             self._forget(peer)
+        self._pressure.close()
         self._socket.set_batch_receiver(None)
         self._socket.close()
         await self._socket.wait_closed()
@@ -166,9 +184,10 @@ class Front:
 
     def _forget(self, peer: _Peer) -> None:
         self._peers.pop(peer.id, None)
-        for link in peer.links.values():
+        self._pressure.forget(peer.to_peer)
+        for shard, link in [*peer.links.items()]:
+            self._remove_link(peer, shard)
             link.close(LINGER_MS)  # a worker's last DISCONNECT
-        peer.links.clear()
         for question in [*peer.questions]:
             question.close()
 
@@ -176,7 +195,7 @@ class Front:
         batch = batch.encode()
         peer = self._peers.get(batch.peer)
         if peer is None:
-            peer = self._peers[batch.peer] = _Peer(batch.peer, self._socket.peer_property(batch.peer, "User-Id") or b"")
+            peer = self._new_peer(batch.peer)
             if len(peer.user) > USER_BYTES_MAX:
                 self._cut(peer, "its user name is too long to be passed on")
                 return
@@ -188,6 +207,27 @@ class Front:
                 to_shards.setdefault(shard, []).append(octets[start:end])
         for shard, messages in to_shards.items():
             self._to_shard(peer, shard, messages)
+
+    def _new_peer(self, id: bytes) -> _Peer:
+        def hold() -> None:
+            for link in peer.links.values():
+                link.hold()
+
+        def release() -> None:
+            for link in peer.links.values():
+                link.release()
+
+        def unread() -> int:
+            pipe = self._pipe_of(peer)
+            return 0 if pipe is None else pipe.waiting_bytes()
+
+        to_peer = Queue(unread, hold, release, min(TO_PEER_BYTES, self._limits.unread_max_bytes // 2))
+        peer = self._peers[id] = _Peer(id, self._socket.peer_property(id, "User-Id") or b"", to_peer)
+        return peer
+
+    def _pipe_of(self, peer: _Peer) -> Pipe | None:
+        pattern = self._socket.pattern
+        return pattern.peer(peer.id) if isinstance(pattern, Router) and self._peers.get(peer.id) is peer else None
 
     def _shards_for(self, peer: _Peer, route: Route, message: bytes) -> Sequence[int]:
         """Return the shards a message is forwarded to; answer it where that is none."""
@@ -220,14 +260,34 @@ class Front:
         self._to_peer(peer, [encode_message(client_final(route.dialect, route.service, route.request, body))])
 
     def _to_shard(self, peer: _Peer, shard: int, messages: list[bytes]) -> None:
-        link = peer.links.get(shard)
-        if link is None:
-            link = peer.links[shard] = self._new_link(peer, shard, partial(self._to_peer, peer), partial(self._link_lost, peer, shard))
+        link = peer.links.get(shard) or self._add_link(peer, shard)
         if link.send(messages):
             self.counters["to_shards"] += len(messages)
+            self._pressure.sent(peer.to_links[shard], sum(map(len, messages)))
         else:
             self.counters["dropped_full"] += len(messages)
             self._cut(peer, "its shard does not read")
+
+    def _add_link(self, peer: _Peer, shard: int) -> Link:
+        def hold() -> None:
+            pipe = self._pipe_of(peer)
+            if pipe is not None and not pipe.throttled:
+                pipe.engine.throttle()
+
+        def release() -> None:
+            pipe = self._pipe_of(peer)
+            if pipe is not None and pipe.throttled and self._pressure.held.keys().isdisjoint(peer.to_links.values()):
+                pipe.engine.resume()
+
+        link = peer.links[shard] = self._new_link(peer, shard, partial(self._to_peer, peer), partial(self._link_lost, peer, shard))
+        peer.to_links[shard] = Queue(link.unread, hold, release, self._limits.unread_max_bytes // 2)
+        self._link_count += 1
+        return link
+
+    def _remove_link(self, peer: _Peer, shard: int) -> None:
+        del peer.links[shard]
+        self._link_count -= 1
+        self._pressure.forget(peer.to_links.pop(shard))
 
     # From shards.
 
@@ -236,13 +296,14 @@ class Front:
             return
         self._socket.send_octets(peer.id, messages)
         self.counters["to_peers"] += len(messages)
+        self._pressure.sent(peer.to_peer, sum(map(len, messages)))
         if self._socket.counters.peer_full != self._full:
             self._full = self._socket.counters.peer_full
             self._cut(peer, "it does not read what it is sent")
 
     def _link_lost(self, peer: _Peer, shard: int) -> None:
         """Disconnect a peer from a shard that has ended: it registers or sends again."""
-        peer.links.pop(shard, None)
+        self._remove_link(peer, shard)
         self.counters["links_lost"] += 1
         if self._stopping or peer.id not in self._peers:
             return
@@ -266,7 +327,7 @@ class Front:
     # Questions to all shards.
 
     def _ask_all(self, peer: _Peer, route: Route, message: bytes) -> None:
-        while len(self._questions) >= QUESTIONS_MAX:
+        while len(self._questions) >= self._questions_max:
             self.counters["questions_dropped"] += 1
             next(iter(peer.questions or self._questions)).close()  # a peer with many displaces its own
 

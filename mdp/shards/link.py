@@ -53,6 +53,22 @@ class Link:
         self._socket.send_octets(b"", messages)
         return True
 
+    def unread(self) -> int:
+        """Return how many bytes wait for the shard."""
+        return sum(pipe.waiting_bytes() for pipe in self._socket.pattern.pipes)
+
+    def hold(self) -> None:
+        """Stop reading from the shard."""
+        for pipe in self._socket.pattern.pipes:
+            if pipe.connected and not pipe.throttled:
+                pipe.engine.throttle()
+
+    def release(self) -> None:
+        """Read on."""
+        for pipe in self._socket.pattern.pipes:
+            if pipe.throttled:
+                pipe.engine.resume()
+
     def close(self, linger_ms: int = 0) -> None:
         """Close in the next loop iteration; messages that have not left after `linger_ms` are dropped."""
         self._on_lost = _nothing

@@ -13,21 +13,29 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.security.credentials import Secured
+    from mdp.broker.limits import BrokerOptions
 
 
 class Sharded:
     """The front at an ipc path, and its shards.
 
-    `security` makes the security of a broker: each process has its own.
+    `security` makes the security of a broker: each process has its own. `limits` are those of the front.
     """
 
-    def __init__(self, endpoint: str, count: int = 2, security: Callable[[], Secured | None] = lambda: None, **options: Any) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        count: int = 2,
+        security: Callable[[], Secured | None] = lambda: None,
+        limits: BrokerOptions | None = None,
+        **options: Any,
+    ) -> None:
         self.endpoint = endpoint
         self.count = count
         self._security = security
         self._options = options
         self.identity, link_security = FrontIdentity.made_for(security())
-        self.front = Front(count, security=security(), link_security=link_security, more=lambda: {"extra": 1})
+        self.front = Front(count, limits, security=security(), link_security=link_security, more=lambda: {"extra": 1})
         self.shards: list[ShardBroker | None] = [None] * count
 
     def shard_of(self, service: bytes) -> int:
