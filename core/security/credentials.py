@@ -94,6 +94,11 @@ class Curve:
         server_key = self._server_keys.get(endpoint, self._server_key)
         return self.lasting_secret if server_key == self.public_key else None
 
+    def expect_same(self, endpoint: str, known: str) -> None:
+        """Expect the server of the endpoint `known` at another endpoint too, unless a key of its own was given for that."""
+        if known in self._server_keys:
+            self._server_keys.setdefault(endpoint, self._server_keys[known])
+
     def for_listening(self, options: Options) -> None:
         """Make a bound endpoint a CURVE server.
 

@@ -36,7 +36,8 @@ class Counters:
         parts_dropped: requests closed because their PARTIALs, kept for a client without PARTIAL, exceeded the limit.
         heartbeats_received, heartbeats_sent: of workers; `client_heartbeats` of clients, each answered.
         workers_registered: accepted READYs.
-        ready_refused: READYs answered with DISCONNECT: `mmi.*`, bad name, bad options, a limit.
+        ready_refused: READYs answered with DISCONNECT: `mmi.*`, bad name, bad options, a limit; `ready_elsewhere`: for a service
+            that belongs to another shard.
         workers_left: workers removed by their DISCONNECT; `workers_lost`: with their connection; `workers_expired`: by silence;
             `workers_stuck`: because they kept a request for too long.
         cut_slow: peers disconnected because they do not read what they are sent.
@@ -96,6 +97,7 @@ class Counters:
         "client_heartbeats",
         "workers_registered",
         "ready_refused",
+        "ready_elsewhere",
         "workers_left",
         "workers_lost",
         "workers_expired",

@@ -41,6 +41,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "key_conflicts": "requests refused whose key was used with another body",
     "parts_dropped": "requests ended whose parts outgrew what is kept",
     "ready_refused": "workers refused at READY",
+    "ready_elsewhere": "workers refused at READY whose service belongs to another shard: they ask the broker again",
     "workers_expired": "workers removed that were silent",
     "workers_stuck": "workers removed that held a request for too long",
     "cut_slow": "peers disconnected that do not read what they are sent",

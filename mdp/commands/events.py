@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,7 +12,7 @@ import click
 from core.daemon.command import SECONDS, Command, Group
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.terminal import write_json
-from mdp.eventlog.files import read_events
+from mdp.eventlog.files import logs_in, read_events
 from mdp.eventlog.format import HEADER_BYTES, KINDS, Block, decode_blocks, decode_header, events_of
 from mdp.eventlog.tail import Place, end_of_log, runs
 
@@ -40,7 +41,7 @@ def _filters(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(cls=Group)
 def events() -> None:
-    """Read the event log of a broker (`mdp broker --events`)."""
+    """Read the event log of a broker (`mdp broker --events`), of all its shards."""
 
 
 @events.command(epilog="Example: mdp events show /var/log/mdp --kind failed --service total")
@@ -60,12 +61,16 @@ def tail(directory: str, kind: str | None, service: str | None, as_json: bool, i
 
 
 async def _follow(directory: str, take: Callable[[Event], None], kind: str | None, service: str | None, interval_s: float) -> None:
-    at = end_of_log(directory, Place(0, HEADER_BYTES), skip_lost=True)
+    start = Place(0, HEADER_BYTES)
+    places = {log: end_of_log(str(log), start, skip_lost=True) for log in logs_in(directory)}
     while True:
-        for run in runs(directory, at, skip_lost=True):
-            for event in _chosen(_events_in(run), kind, service):
-                take(event)
-            at = Place(run.segment, run.end)
+        new: list[Event] = []
+        for log in logs_in(directory):  # a shard's begins when the shard does
+            for run in runs(str(log), places.get(log, start), skip_lost=True):
+                new += _chosen(_events_in(run), kind, service)
+                places[log] = Place(run.segment, run.end)
+        for event in sorted(new, key=attrgetter("time")):
+            take(event)
         await asyncio.sleep(interval_s)
 
 

@@ -20,6 +20,7 @@ from core.runtime import supervision
 from core.runtime.event_loop import until_one_ends
 from mdp.broker.broker import Broker
 from mdp.commands.broker_daemon import serve_broker
+from mdp.eventlog.files import shard_log
 from mdp.shards.front import Front
 from mdp.shards.identity import FRONT, FrontIdentity, ShardBroker
 from mdp.shards.page import PAGE, FrontPage, encode_page
@@ -117,7 +118,11 @@ def run_sharded(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSe
         return
     identity = shards.identity
     identity.admit(options.security)
-    own = replace(options, endpoints=shard_endpoints(options.endpoints, shards.number), new_broker=partial(ShardBroker, identity))
+    own = replace(
+        options,
+        endpoints=shard_endpoints(options.endpoints, shards.number),
+        new_broker=partial(ShardBroker, identity, shards.count, shards.number),
+    )
 
     async def body(daemon: Daemon) -> None:
         daemon.on_reload(lambda: lambda: _admit_again(identity, options.security))
@@ -138,7 +143,7 @@ def _run_front(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSet
     identity, link_security = FrontIdentity.made_for(options.security)
 
     def command(number: int) -> list[str]:
-        log = [] if options.events is None else ["--events", os.path.join(options.events, f"shard-{number}")]
+        log = [] if options.events is None else ["--events", str(shard_log(options.events, number))]
         return [*this_command(), *log]
 
     async def body(daemon: Daemon) -> None:

@@ -1,8 +1,9 @@
 """Event log on disk: a writer that never delays the broker, a reader that tolerates what a crash leaves.
 
-Segments are `events-<16 hex digits>.mdpe` in one directory, numbered upwards. Blocks go to a thread through a bounded buffer; blocks
-beyond it are dropped, and their number is counted and logged as an event. The oldest segments are removed so that the directory never
-exceeds `max_bytes`. Nothing is synced: this is a record for operators without a promise of durability.
+Segments are `events-<16 hex digits>.mdpe` in one directory, numbered upwards; each shard of a broker has a directory `shard-<number>` in
+it. Blocks go to a thread through a bounded buffer; blocks beyond it are dropped, and their number is counted and logged as an event. The
+oldest segments are removed so that the directory never exceeds `max_bytes`. Nothing is synced: this is a record for operators without a
+promise of durability.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
@@ -35,12 +38,13 @@ if TYPE_CHECKING:
 
     from mdp.eventlog.format import Event
 
-__all__ = ["EventLogOptions", "EventLogWriter", "read_events", "read_segment", "segment_number", "segments"]
+__all__ = ["EventLogOptions", "EventLogWriter", "logs_in", "read_events", "read_segment", "segment_number", "segments", "shard_log"]
 
 log = logging.getLogger(__name__)
 
 _FILE_MODE = 0o640  # readable for a group, if its directory is
 _PREFIX, _SUFFIX = "events-", ".mdpe"
+_SHARD = "shard-"
 # Drift between the two clocks of a segment's header, by a correction of the wall clock, after which a new segment begins.
 _CLOCKS_APART_US = 100_000
 # Interval of retries after a disk error: the log serves operators and is no reason to stop.
@@ -234,6 +238,18 @@ def segments(directory: str | Path) -> list[Path]:
     return sorted(found)
 
 
+def logs_in(directory: str | Path) -> list[Path]:
+    """Return the logs in the directory of a broker: itself, and those of its shards."""
+    directory = Path(directory)
+    shards = [path for path in directory.glob(f"{_SHARD}*") if path.name[len(_SHARD) :].isdecimal() and path.is_dir()]
+    return [directory, *sorted(shards, key=lambda path: int(path.name[len(_SHARD) :]))]
+
+
+def shard_log(directory: str | Path, number: int) -> Path:
+    """Return the directory of the log of a shard."""
+    return Path(directory, f"{_SHARD}{number}")
+
+
 def segment_number(path: Path) -> int:
     """Return the number in the name of a segment; numbers are consecutive (EVT-01)."""
     return int(path.name[len(_PREFIX) : -len(_SUFFIX)], 16)
@@ -256,10 +272,14 @@ def read_segment(path: str | Path, on_damage: Callable[[Path, Damage], None] | N
 
 
 def read_events(directory: str | Path, on_damage: Callable[[Path, Damage], None] | None = None) -> Iterator[Event]:
-    """Return the events of a whole log, oldest first; arguments as for `read_segment`.
+    """Return the events of a broker, oldest first, those of its shards in order of time; arguments as for `read_segment`.
 
     A segment that is removed meanwhile is skipped; one with an incomplete header, as after a crash, is damage.
     """
+    return merge(*(_events_of_log(log, on_damage) for log in logs_in(directory)), key=attrgetter("time"))
+
+
+def _events_of_log(directory: Path, on_damage: Callable[[Path, Damage], None] | None) -> Iterator[Event]:
     for path in segments(directory):
         try:
             yield from read_segment(path, on_damage)

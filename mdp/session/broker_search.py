@@ -16,7 +16,8 @@ Of a Binary Star pair of brokers one serves and the other refuses, with the time
 that refused is asked first, because the other machine may be gone. Ballots that were seen only grow (BST-33).
 
 Of a broker of several shards a worker connects to the shard of its service (`mdp.wire.shards`). If that cannot be reached in time, the
-broker is asked again, and the worker connects to the broker itself, which forwards.
+broker is asked again, and the worker connects to the broker itself, which forwards. A shard that sends the worker away may be one that its
+service no longer belongs to: the broker is asked again after a short wait.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bstar.machine.ballot import NO_BALLOT
 from core.machine.backoff import backoff_s
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 __all__ = ["BrokerSearch", "SearchState", "SearchTimes", "Action", "EndReason", "chosen_dialect"]
+
+
+# Connections in a row after which a shard that sends a worker away is treated like any broker that does.
+_SENT_AWAY_MAX: Final = 2
 
 
 class SearchState(Enum):
@@ -195,11 +200,14 @@ class BrokerSearch:
         if self.state is not SearchState.UP:
             return
         self._actions.append(Action.CLOSE)
+        at_shard = self.target != self.endpoint
         self._forwarded = False
         self.failures += 1
         if reason is EndReason.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
             self._index = self._first = 0
             self._wait(self._times.lost_s, now)
+        elif reason is EndReason.DISCONNECTED and at_shard and self.failures <= _SENT_AWAY_MAX:
+            self._wait(self._times.lost_s, now)  # the service may belong to another shard now: ask the same broker again soon
         else:
             # A broker that closes a new connection is treated like one that does not answer: a passive broker does this.
             if self.ballot != NO_BALLOT:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import RateLimitedLog
 from core.runtime.event_loop import clock_of
+from core.security.credentials import Curve
 from mdp.session.broker_search import Action, BrokerSearch, EndReason
 from mdp.session.connection import Connection, Probe
+from mdp.wire.shards import shard_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -132,6 +134,12 @@ class Reconnector:
             self._unreachable()
             return
         self._refusal = ""
+        security = self.context.security
+        if shards and isinstance(security, Curve):
+            for number in range(shards):
+                place = shard_endpoint(self.search.endpoint, number)
+                if place is not None:
+                    security.expect_same(place, self.search.endpoint)
         self.search.ballot = ballot if ballot.counter else self.search.ballot  # lower than before only when the broker has checked it
         self.search.probed(dialect, self._clock(), shards)
         self.run_actions()

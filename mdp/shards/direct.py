@@ -86,7 +86,7 @@ class ShardEngines:
         engine = self._made[place] = self._new_engine(place)
         try:
             engine.start()
-        except ZMQError as error:  # such as a server key that is known for the broker's endpoint only
+        except ZMQError as error:  # such as a path that is too long for a socket
             log.warning("%s cannot be connected to, the broker forwards: %s", place, error)
         return engine
 

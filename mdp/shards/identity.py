@@ -13,6 +13,7 @@ from core.runtime import runtime
 from core.security.authenticator import curve_keypair, curve_public
 from core.security.credentials import Curve, Plain
 from mdp.broker.broker import Broker
+from mdp.wire.shards import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -86,16 +87,19 @@ class FrontIdentity:
 
 
 class ShardBroker(Broker):
-    """The broker of a shard: of peers behind the front it knows the users.
+    """The broker of a shard: it knows its services, and the users of peers behind the front.
 
     Args:
         front: the identity of the front.
+        count: number of shards.
+        number: of this one, from 0.
         options: of `mdp.Broker`.
     """
 
-    def __init__(self, front: FrontIdentity, **options: Any) -> None:
+    def __init__(self, front: FrontIdentity, count: int, number: int, **options: Any) -> None:
         self._front_user = front.user
         super().__init__(**options)
+        self.machine.is_ours = lambda service: shard_of(service, count) == number
 
     def _user_of(self, peer: bytes) -> str | None:
         user = super()._user_of(peer)

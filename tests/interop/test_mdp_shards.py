@@ -1,4 +1,7 @@
-"""A sharded broker with peers of RFC 7 and RFC 18 on libzmq; rules hold at every shard."""
+"""A sharded broker with peers of RFC 7 and RFC 18 on libzmq; rules hold at every shard.
+
+Rules of specs/mdp.md: SHD-07, 09, 13 and 14.
+"""
 
 from __future__ import annotations
 
@@ -143,3 +146,21 @@ async def test_rules_hold_at_every_shard(mechanism: str, direct: bool, tmp_path:
         assert await refused.recv() == [b"", b"MDPW01", b"\x05"]
         for worker in workers:
             await worker.__aexit__(None, None, None)
+
+
+async def test_a_server_key_of_the_broker_holds_for_its_shards(tmp_path: Path) -> None:
+    """As with several brokers, each with a key of its own."""
+    (tmp_path / "clients").write_text(f"{KEYS['web'][0].decode()} web\n")
+    endpoint = f"ipc://{tmp_path}/b"
+
+    def own() -> core.Curve:
+        return core.Curve(secret_key=KEYS["broker"][1], authorized_keys=tmp_path / "clients")
+
+    def mine() -> core.Curve:
+        return core.Curve(secret_key=KEYS["web"][1], server_keys={endpoint: KEYS["broker"][0]})
+
+    async with asyncio.timeout(PATIENCE_S), Sharded(endpoint, 2, own) as sharded:
+        name = sharded.names(1)[0]
+        async with mdp.Worker(endpoint, name, handler=echo, security=mine()), mdp.Client(endpoint, security=mine()) as client:
+            assert await client.request(name, b"x", wait=True) == [b"x"]
+            await eventually(lambda: client._shards.engines and all(engine.machine.connected for engine in client._shards.engines))

@@ -49,7 +49,7 @@ class Sharded:
     async def start(self, number: int) -> None:
         security = self._security()
         self.identity.admit(security)
-        broker = ShardBroker(self.identity, security=security, **self._options)
+        broker = ShardBroker(self.identity, self.count, number, security=security, **self._options)
         endpoint = shard_endpoint(self.endpoint, number)
         assert endpoint is not None
         await broker.__aenter__()

@@ -21,7 +21,12 @@ ROWS = {
     for line in TEXT.splitlines()
     if len(cells := [cell.strip() for cell in line.strip().strip("|").split("|")]) == 5 and re.fullmatch(r"[A-Z]{3}-\d\d", cells[0])
 }
-RULES = [*(f"MDP-{n:02}" for n in range(1, 48)), *(f"MMI-{n:02}" for n in range(1, 11)), *(f"IDM-{n:02}" for n in range(1, 6))]
+RULES = [
+    *(f"MDP-{n:02}" for n in range(1, 48)),
+    *(f"MMI-{n:02}" for n in range(1, 11)),
+    *(f"IDM-{n:02}" for n in range(1, 6)),
+    *(f"SHD-{n:02}" for n in range(1, 16)),
+]
 
 
 def rules_in(text: str) -> set[str]:

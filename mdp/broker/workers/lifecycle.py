@@ -26,6 +26,8 @@ from mdp.wire.events import Final as FinalEvent
 from mdp.wire.options import BadOptions, ReadyOptions, decode_ready_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mdp.broker.requests.records import Service, Worker
     from mdp.wire.events import BrokerEvent
 
@@ -35,7 +37,11 @@ DISCONNECTS: Final[dict[Dialect, bytes]] = {dialect: encode_message(worker_disco
 
 
 class WorkerLifecycle:
-    """Workers of one broker, and the parts shared by its whole machine; see `Dispatcher`."""
+    """Workers of one broker, and the parts shared by its whole machine; see `Dispatcher`.
+
+    Attributes:
+        is_ours: whether a service belongs to this broker; a shard has a share of them.
+    """
 
     def __init__(self, options: BrokerOptions | None, first_number: int) -> None:
         self.options = options or BrokerOptions()
@@ -48,6 +54,7 @@ class WorkerLifecycle:
         self._woke_at = -inf  # when the broker last noticed that it had been suspended
         self._heartbeat_s = self.options.heartbeat_ms / 1000
         self._busy_s = self.options.busy_ms / 1000
+        self.is_ours: Callable[[bytes], bool] = _all
 
     def _worker_event(self, peer: bytes, worker: Worker | None, event: BrokerEvent, now: float) -> None:
         dialect: Dialect | None = V03 if isinstance(event, (Failure, Cancel, Return)) else event.dialect
@@ -99,6 +106,10 @@ class WorkerLifecycle:
         return True
 
     def _register(self, peer: bytes, event: Ready, now: float) -> None:
+        if not self.is_ours(event.service):
+            self.counters.count("ready_elsewhere")
+            self.request_table.send(peer, DISCONNECTS[event.dialect])
+            return
         try:
             options = decode_ready_options(event.options)
         except BadOptions:
@@ -215,3 +226,7 @@ class WorkerLifecycle:
             for worker in due:
                 if worker.live:
                     self._watch(worker)
+
+
+def _all(service: bytes) -> bool:
+    return True

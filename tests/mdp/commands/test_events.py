@@ -1,4 +1,7 @@
-"""mdp.commands.events: the event log of a broker on the terminal."""
+"""mdp.commands.events: the event log of a broker on the terminal.
+
+Rules of specs/mdp.md: SHD-15.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from click.testing import CliRunner
 
 from mdp.commands import events as commands
 from mdp.commands.main import main
-from mdp.eventlog.files import EventLogWriter
+from mdp.eventlog.files import EventLogWriter, shard_log
 from mdp.eventlog.format import ANSWERED, FAILED, Block
 
 if TYPE_CHECKING:
@@ -65,6 +68,32 @@ def test_trace_shows_the_steps_of_a_request(directory: Path) -> None:
     result = CliRunner().invoke(main, ["trace", "00000000000000ff", str(directory)])
     assert result.exit_code == 1
     assert "no event of it" in result.output
+
+
+def test_the_logs_of_all_shards_are_read_as_one(tmp_path: Path) -> None:
+    for shard, numbers in enumerate(((1, 4), (2, 3), ())):
+        with EventLogWriter(shard_log(tmp_path, shard)) as writer:
+            for number in numbers:
+                writer.append(block(ANSWERED, number, text=PARENT))
+    found = [json.loads(line)["request_id"] for line in printed("events", "show", "--json", str(tmp_path))]
+    assert found == [f"{number:016x}" for number in (1, 2, 3, 4)]
+    assert len(printed("trace", "--json", PARENT[3:35], str(tmp_path))) == 4
+
+
+async def test_tail_follows_the_shards_of_now_and_later(tmp_path: Path) -> None:
+    with EventLogWriter(shard_log(tmp_path, 0)) as first:
+        first.append(block(ANSWERED, 1))
+    seen: list[Event] = []
+    following = asyncio.ensure_future(commands._follow(str(tmp_path), seen.append, None, None, 0.001))
+    await asyncio.sleep(0)
+    for shard in (0, 1):
+        with EventLogWriter(shard_log(tmp_path, shard)) as writer:
+            writer.append(block(ANSWERED, 2 + shard))
+        async with asyncio.timeout(60):
+            while len(seen) <= shard:
+                await asyncio.sleep(0.001)
+    following.cancel()
+    assert [event.request_id for event in seen] == [f"{number:016x}" for number in (2, 3)]
 
 
 async def test_tail_prints_what_is_written_from_now_on(directory: Path) -> None:

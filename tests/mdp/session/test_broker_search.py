@@ -102,7 +102,10 @@ def test_one_broker_is_waited_for_without_a_limit() -> None:
 
 @pytest.mark.parametrize("why", [SILENT, DISCONNECTED])
 def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_they_double_to_the_cap(why: EndReason) -> None:
-    """MDP-18, MDP-20, BEY-05."""
+    
+
+Rules of specs/mdp.md: SHD-04 and SHD-05.
+"""MDP-18, MDP-20, BEY-05."""
     made = search(dialect=V01)
     made.start(0.0)
     waits = []
@@ -286,3 +289,21 @@ def test_a_broker_that_has_other_shards_now() -> None:
     made.tick(made.deadline())
     made.probed(V03, 30.0, 0)
     assert made.target == SHARDED
+
+
+def test_a_shard_that_sends_a_worker_away_leads_to_the_same_broker_soon_and_then_to_the_next() -> None:
+    made = search(A, B)
+    made.service = b"echo"
+    made.start(0.0)
+    made.probed(V03, 1.0, 2)
+    for failures in (1, 2):
+        assert made.target != A
+        made.joined(2.0)
+        made.failed(EndReason.DISCONNECTED, 2.0)
+        assert (made.state, made.endpoint, made.failures) == (WAITING, A, failures)
+        assert made.deadline() <= 2.0 + 2 * SearchTimes().lost_s
+        made.tick(made.deadline())
+        made.probed(V03, 2.5, 2 + failures)
+    made.joined(3.0)
+    made.failed(EndReason.DISCONNECTED, 3.0)
+    assert (made.state, made.endpoint) == (PROBING, B)

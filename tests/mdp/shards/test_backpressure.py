@@ -1,4 +1,7 @@
-"""The front does not read from peers and shards whose messages do not leave."""
+"""The front does not read from peers and shards whose messages do not leave.
+
+Rules of specs/mdp.md: SHD-10.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Connections of a client to shards: how many there are, whatever its brokers say."""
+"""Connections of a client to shards: how many there are, whatever its brokers say.
+
+Rules of specs/mdp.md: SHD-06.
+"""
 
 from __future__ import annotations
 

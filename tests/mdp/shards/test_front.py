@@ -1,4 +1,7 @@
-"""The front and its shards with our clients and workers, direct ones and such as the front forwards."""
+"""The front and its shards with our clients and workers, direct ones and such as the front forwards.
+
+Rules of specs/mdp.md: SHD-02 to SHD-07, 09, 11 and 12.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import core
 import mdp
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
+from mdp.wire.commands import worker_disconnect, worker_ready
 from tests.scenes.fault_injection import Saboteur
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.mdp_shards import Sharded
@@ -21,6 +25,8 @@ from tests.scenes.waiting import PATIENCE_S, eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from mdp.wire.commands import Dialect
 
 QUICK: dict[str, Any] = {"reconnect_ms": 50, "reconnect_max_ms": 200}
 
@@ -67,6 +73,18 @@ async def test_workers_and_clients_of_mdp_03_connect_to_the_shards(sharded: Shar
         assert [part async for part in client.stream(name, b"y")] == [[b"y"]]
         assert sharded.front.counters["to_shards"] == before
         assert sharded.front.stats()["front_links"] <= 1  # of the first request, before the shards were connected
+
+
+@pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
+async def test_a_shard_sends_workers_of_other_shards_services_away(sharded: Sharded, dialect: Dialect) -> None:
+    name = sharded.names(1)[0].encode()
+    async with core.Context() as context, context.socket(core.DEALER, linger=0) as worker:
+        worker.connect(f"{sharded.endpoint}.0")
+        await worker.send_multipart(worker_ready(dialect, name))
+        assert await worker.recv_multipart() == worker_disconnect(dialect)
+    first = sharded.shards[0]
+    assert first is not None
+    assert (first.counters["ready_elsewhere"], workers_at(sharded)) == (1, [0, 0])
 
 
 async def test_mmi_of_the_whole_broker(sharded: Sharded) -> None:

@@ -1,4 +1,7 @@
-"""Answers of several shards in one."""
+"""Answers of several shards in one.
+
+Rules of specs/mdp.md: SHD-11.
+"""
 
 from __future__ import annotations
 

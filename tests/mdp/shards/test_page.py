@@ -1,4 +1,7 @@
-"""One page of all shards: numbers are added, series and rows follow each other."""
+"""One page of all shards: numbers are added, series and rows follow each other.
+
+Rules of specs/mdp.md: SHD-15.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each kind of message goes to its shard, in all dialects."""
+"""Each kind of message goes to its shard, in all dialects.
+
+Rules of specs/mdp.md: SHD-08.
+"""
 
 from __future__ import annotations
 

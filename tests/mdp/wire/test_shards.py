@@ -1,4 +1,7 @@
-"""The rules of sharded brokers: vectors for other implementations."""
+"""The rules of sharded brokers: vectors for other implementations.
+
+Rules of specs/mdp.md: SHD-01 to SHD-03.
+"""
 
 from __future__ import annotations
 
