@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from core.daemon.logs import RateLimitedLog
 from core.runtime.event_loop import clock_of
 from core.security.credentials import Curve
-from mdp.session.broker_search import Action, BrokerSearch, EndReason
+from mdp.session.broker_search import Action, BrokerSearch, EndReason, SearchState
 from mdp.session.connection import Connection, Probe
 from mdp.wire.shards import shard_endpoint
 
@@ -113,8 +113,9 @@ class Reconnector:
             return
         due = self.search.deadline()
         next_s = due - now if due < inf else self.socket_options.get("reconnect_ivl", RECONNECT_MS) / 1000
+        place = self.search.target if self.search.state is SearchState.JOINING else self.search.endpoint
         text = "%s: cannot reach the broker at %s: %s; next try in %.1f s"
-        self._lines.warning(self.search.endpoint, text, self.name, self.search.endpoint, trouble or "reason unknown", max(0.0, next_s))
+        self._lines.warning(place, text, self.name, place, trouble or "reason unknown", max(0.0, next_s))
 
     def lost(self) -> None:
         self.search.failed(EndReason.LOST, self._clock())

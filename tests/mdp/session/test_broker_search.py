@@ -102,10 +102,7 @@ def test_one_broker_is_waited_for_without_a_limit() -> None:
 
 @pytest.mark.parametrize("why", [SILENT, DISCONNECTED])
 def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_they_double_to_the_cap(why: EndReason) -> None:
-    
-
-Rules of specs/mdp.md: SHD-04 and SHD-05.
-"""MDP-18, MDP-20, BEY-05."""
+    """MDP-18, MDP-20, BEY-05."""
     made = search(dialect=V01)
     made.start(0.0)
     waits = []
@@ -257,6 +254,7 @@ def probed_of_shards(service: bytes, shards: int) -> BrokerSearch:
 
 
 def test_a_worker_connects_to_the_shard_of_its_service() -> None:
+    """SHD-04."""
     assert probed_of_shards(b"geo.nearest", 2).target == "tcp://a:5557"
     assert probed_of_shards(b"echo", 2).target == "tcp://a:5556"
     for service, shards in ((b"", 2), (b"echo", 0)):
@@ -292,6 +290,7 @@ def test_a_broker_that_has_other_shards_now() -> None:
 
 
 def test_a_shard_that_sends_a_worker_away_leads_to_the_same_broker_soon_and_then_to_the_next() -> None:
+    """SHD-05."""
     made = search(A, B)
     made.service = b"echo"
     made.start(0.0)
