@@ -1,11 +1,13 @@
 """Capacity of a broker of one process against one of several shards, by the CPU time of its busiest process.
 
-    python -m benchmarks.mdp_shards [--shards N] [--seconds S] [--rounds N]
+    python -m benchmarks.mdp_shards [--shards N] [--seconds S] [--rounds N] [--dialect 0.1]
 
 Client and workers are programs of ours on the same machine and use more CPU than the broker, so its rate says nothing about the broker.
 What a broker reaches on a machine with enough processors follows from the CPU time of its processes. The capacity of a process is the
 number of requests it has answered for each second of its own CPU time; that of N shards under an even load is N times the lowest of theirs.
 Variants run in turns; medians are compared. Services are spread evenly; each has as many requests in flight, in both variants.
+With `--dialect`, client and workers stay at the front, as stock peers do: the front's CPU time a request is of interest then, because the
+front is one process. Peers of MDP/0.1 and 0.2 have one request in flight on each connection.
 Estimate before the first run: 1.9 times for two shards, because a shard does what a broker does for half of the requests.
 """
 
@@ -28,6 +30,7 @@ import mdp
 from benchmarks.process import cpu_s
 from core.daemon.run import settle_memory
 from core.runtime.event_loop import run
+from mdp.wire.commands import DIALECTS
 from mdp.wire.shards import shard_of
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 SERVICES_PER_SHARD = 4
 WINDOW = 500  # requests in flight for each service
 BODY = b"0123456789abcdef"
+ONE_EACH = ("0.1", "0.2")  # dialects with one request in flight on a connection
 WARM_UP_S = 1.0
 
 
@@ -45,12 +49,12 @@ def services(shards: int) -> list[str]:
     return [name for shard in range(shards) for name in [n for n in names if shard_of(n.encode(), shards) == shard][:SERVICES_PER_SHARD]]
 
 
-async def work(endpoint: str, names: Sequence[str]) -> None:
+async def work(endpoint: str, names: Sequence[str], dialect: str) -> None:
     """Serve all services until the process is ended."""
     app = mdp.App()
     for name in names:
         app.service(name, inline=True, credit=2 * WINDOW)(echo)
-    async with app.serve(endpoint):
+    async with app.serve(endpoint, dialect=dialect):
         settle_memory()
         print("ready", flush=True)
         await asyncio.Event().wait()
@@ -81,11 +85,11 @@ class Load:
         self.client.ask(self.name, (BODY,), self.done, None)
 
 
-async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds: float) -> dict[str, Any]:
+async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds: float, dialect: str) -> dict[str, Any]:
     """Measure: answers, and CPU seconds of each process of the broker."""
-    async with mdp.Client(endpoint, window=WINDOW * len(names), timeout=60.0) as client:
+    async with mdp.Client(endpoint, window=WINDOW * len(names), timeout=60.0, dialect=dialect) as client:
         for name in names:
-            await client.request(name, BODY, wait=True)
+            await client.request(name, BODY, wait=dialect not in ONE_EACH)
         await asyncio.sleep(WARM_UP_S)  # connections to the shards
         loads = [Load(client, name) for name in names]
         settle_memory()
@@ -114,13 +118,13 @@ async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds:
         os._exit(0)  # requests in flight are of no interest
 
 
-def measure(shards: int, names: Sequence[str], seconds: float, folder: str) -> dict[str, Any]:
+def measure(shards: int, names: Sequence[str], seconds: float, folder: str, dialect: str) -> dict[str, Any]:
     """Run one variant once."""
     endpoint = f"ipc://{folder}/broker-{shards}"
     broker = subprocess.Popen(
         [sys.executable, "-m", "mdp", "broker", "--bind", endpoint, "--shards", str(shards)], stderr=subprocess.PIPE, text=True
     )
-    own = [sys.executable, "-m", "benchmarks.mdp_shards", "--endpoint", endpoint, "--names", ",".join(names)]
+    own = [sys.executable, "-m", "benchmarks.mdp_shards", "--endpoint", endpoint, "--names", ",".join(names), "--dialect", dialect]
     worker = None
     try:
         assert broker.stderr is not None
@@ -153,13 +157,14 @@ def main() -> None:
     parser.add_argument("--role", choices=["worker", "client"])
     parser.add_argument("--endpoint")
     parser.add_argument("--names", default="")
+    parser.add_argument("--dialect", choices=["auto", *DIALECTS], default="auto")
     parser.add_argument("--pids", default="")
     given = parser.parse_args()
     if given.role == "worker":
-        run(work(given.endpoint, given.names.split(",")))
+        run(work(given.endpoint, given.names.split(","), given.dialect))
         return
     if given.role == "client":
-        run(ask(given.endpoint, given.names.split(","), [int(pid) for pid in given.pids.split(",")], given.seconds))
+        run(ask(given.endpoint, given.names.split(","), [int(pid) for pid in given.pids.split(",")], given.seconds, given.dialect))
         return
     names = services(given.shards)
     capacity: dict[int, list[float]] = {1: [], given.shards: []}
@@ -167,13 +172,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(given.rounds):
             for shards, found in capacity.items():
-                result = measure(shards, names, given.seconds, folder)
+                result = measure(shards, names, given.seconds, folder, given.dialect)
                 each = [count / spent for count, spent in zip(result["answered"], result["cpu_s"], strict=True)]
                 found.append(len(each) * min(each))
                 costs = " ".join(f"{1e6 / one:.2f}" for one in each)
                 front = 1e6 * result["front_cpu_s"] / sum(result["answered"])
                 rate = f"{result['rate']:9,.0f} replies/s, {result['lost']} lost"
                 print(f"shards {shards}: {rate}, µs of CPU a request {costs}, front {front:.3f}")
+    if given.dialect != "auto":
+        return  # the front decides
     one, several = (statistics.median(found) for found in capacity.values())
     print(f"capacity, requests/s: {one:,.0f} of one process, {several:,.0f} of {given.shards} shards: {several / one:.2f} times")
 

@@ -95,7 +95,7 @@ class Curve:
         return self.lasting_secret if server_key == self.public_key else None
 
     def expect_same(self, endpoint: str, known: str) -> None:
-        """Expect the server of the endpoint `known` at another endpoint too, unless a key of its own was given for that."""
+        """Expect the server of one endpoint at another one too, unless a key was given for that."""
         if known in self._server_keys:
             self._server_keys.setdefault(endpoint, self._server_keys[known])
 

@@ -1,4 +1,4 @@
-"""Back-pressure of the front: who sends faster than its messages leave is not read from until they have left.
+"""Back-pressure of the front: a sender whose messages do not leave is not read from until they have left.
 
 Messages of a peer wait in its link while the shard does not read or is being started, and messages of the shards wait at the front while
 the peer does not read. At a mark the front stops reading from the sender, and TCP slows it down: a peer itself, or the shard, which then

@@ -4,7 +4,7 @@ Our clients and workers of MDP/0.3 get the number of shards with the answer to `
 other peers are forwarded, in both directions, as the bytes they are: each peer has a connection of its own to each shard it uses, so that a
 shard sees the same peers as a broker without shards does, with their heartbeats and their ends. Only the service is read.
 
-Who sends faster than its messages leave is not read from (`mdp.shards.backpressure`).
+A sender whose messages do not leave is not read from (`mdp.shards.backpressure`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Final, Self
 import core
 from core.pattern.reqrep import Router
 from core.runtime import supervision
-from core.zmtp.frames import encode_message
+from core.zmtp.frames import encode_frame, encode_message
 from mdp.broker.limits import BrokerOptions
-from mdp.broker.mmi import RETRY
+from mdp.broker.mmi import PREFIX, RETRY
 from mdp.shards.backpressure import Backpressure, Queue
 from mdp.shards.identity import USER_BYTES_MAX, link_name
 from mdp.shards.link import Link
 from mdp.shards.questions import Question
 from mdp.shards.routing import Kind, Route, route_of
 from mdp.wire.commands import DIALECTS, V03, client_final, worker_disconnect
+from mdp.wire.message_runs import AT_BROKER, Verb, cut
 from mdp.wire.shards import greeting, shard_endpoint
 
 if TYPE_CHECKING:
@@ -54,9 +55,12 @@ QUESTION_LINKS_MAX: Final = 256
 QUESTIONS_MIN: Final = 8
 # Messages of the shards that wait for one peer: few, so that a shard notices a peer that does not read as early as a broker does.
 TO_PEER_BYTES: Final = 2**20
+# Services whose shard is remembered; names come from peers.
+REMEMBERED_MAX: Final = 4096
 _OK: Final = [b"200"]
 _MALFORMED: Final = [b"400"]
 _NOT_FOUND: Final = [b"404"]
+_REQUEST, _FINAL, _PARTIAL = Verb.REQUEST, Verb.FINAL, Verb.PARTIAL
 
 
 class _Peer:
@@ -124,6 +128,7 @@ class Front:
         self._peers: dict[bytes, _Peer] = {}
         self._questions: dict[Question, None] = {}
         self._serials = numbers(1)
+        self._known: dict[bytes, Route] = {}  # of requests that are forwarded, by the encoded name of their service
         self._link_count = 0
         self._pressure = Backpressure(self._limits.unread_total_max_bytes, lambda: len(self._peers) + self._link_count)
         self._questions_max = min(QUESTIONS_MAX, max(QUESTIONS_MIN, QUESTION_LINKS_MAX // count))
@@ -199,14 +204,36 @@ class Front:
             if len(peer.user) > USER_BYTES_MAX:
                 self._cut(peer, "its user name is too long to be passed on")
                 return
-        octets, count = batch.octets, self.count
+        octets, starts, ends = batch.octets, batch.starts, batch.ends
         to_shards: dict[int, list[bytes]] = {}
-        for start, end in zip(batch.starts, batch.ends, strict=True):
-            route = route_of(octets, start, end, count)
-            for shard in self._shards_for(peer, route, octets[start:end]):
-                to_shards.setdefault(shard, []).append(octets[start:end])
+        for run in cut(batch, AT_BROKER):
+            verb = Verb.EVENT if run.layout is None else run.layout.verb
+            for index in range(len(run.tails) or 1):
+                at = run.first + index
+                message = octets[starts[at] : ends[at]]
+                if verb is _FINAL or verb is _PARTIAL:
+                    shards: Sequence[int] = (max(peer.shard, 0),)
+                elif verb is _REQUEST and (known := self._known.get(run.names[index])) is not None:
+                    shards = (known.shard,)
+                    if known.dialect == V03:
+                        peer.dialect = V03
+                else:
+                    route = route_of(octets, starts[at], ends[at], self.count)
+                    if verb is _REQUEST:
+                        self._remember(run.names[index], route)
+                    shards = self._shards_for(peer, route, message)
+                for shard in shards:
+                    to_shards.setdefault(shard, []).append(message)
         for shard, messages in to_shards.items():
             self._to_shard(peer, shard, messages)
+
+    def _remember(self, name: bytes, route: Route) -> None:
+        """Remember the route of requests by the encoded name of their service; that of MMI depends on the body."""
+        head = encode_frame(route.service, more=True)
+        if route.service and not route.service.startswith(PREFIX) and name[: len(head)] == head:
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            self._known[name] = route
 
     def _new_peer(self, id: bytes) -> _Peer:
         def hold() -> None:

@@ -121,6 +121,22 @@ async def test_mmi_of_the_whole_broker(sharded: Sharded) -> None:
         assert await clients[0].mmi("enable", names[1]) == "200"
 
 
+async def test_a_question_for_mmi_without_a_body_says_nothing_about_the_next(sharded: Sharded) -> None:
+    names = [sharded.names(shard)[0].encode() for shard in (0, 1)]
+    async with AsyncExitStack() as stack:
+        for name in names:
+            await stack.enter_async_context(mdp.Worker(sharded.endpoint, name.decode(), handler=echo, **QUICK))
+        await eventually(lambda: workers_at(sharded) == [1, 1])
+        context = await stack.enter_async_context(core.Context())
+        asking = await stack.enter_async_context(context.socket(core.DEALER, linger=0))
+        asking.connect(sharded.endpoint)
+        for body in ([], [names[0]], [names[1]], [], [names[1]]):
+            await asking.send_multipart([b"MDPC02", b"\x01", b"mmi.service", *body])
+            await asking.send_multipart([b"MDPC02", b"\x01", names[1], b"x" * 300])
+        answers = [await asking.recv_multipart() for _ in range(8)]
+        assert [answer[3] for answer in answers if answer[2] == b"mmi.service"] == [b"200"] * 3
+
+
 async def test_an_answer_without_the_shard_that_is_away(sharded: Sharded) -> None:
     name = sharded.names(0)[0]
     await sharded.stop(1)
