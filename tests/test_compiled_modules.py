@@ -126,6 +126,19 @@ def test_bounds_of_slices_call_nothing_but_len(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
+def test_nothing_is_awaited_in_finally(module: str) -> None:
+    """After a call that ended there with an error, each later call would raise that error again."""
+    found = [
+        f"{module}:{node.lineno}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Try)
+        for statement in node.finalbody
+        if any(isinstance(each, ast.Await | ast.Yield | ast.YieldFrom | ast.AsyncWith | ast.AsyncFor) for each in ast.walk(statement))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_the_module_in_use_is_the_one_that_was_asked_for(module: str) -> None:
     """Either all listed modules are compiled or none is: half of a chain is slower than its source."""
     from importlib import import_module

@@ -16,8 +16,8 @@ Of a Binary Star pair of brokers one serves and the other refuses, with the time
 that refused is asked first, because the other machine may be gone. Ballots that were seen only grow (BST-33).
 
 Of a broker of several shards a worker connects to the shard of its service (`mdp.wire.shards`). If that cannot be reached in time, the
-broker is asked again, and the worker connects to the broker itself, which forwards. A shard that sends the worker away may be one that its
-service no longer belongs to: the broker is asked again after a short wait.
+broker is asked again, and the worker connects to the broker itself, which forwards. After a DISCONNECT of a shard the service may belong to
+another one: the broker is asked again after a short wait.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["BrokerSearch", "SearchState", "SearchTimes", "Action", "EndReason", "chosen_dialect"]
 
 
-# Connections in a row after which a shard that sends a worker away is treated like any broker that does.
-_SENT_AWAY_MAX: Final = 2
+# Connections in a row after which a DISCONNECT of a shard is like that of any broker.
+_DISCONNECTS_MAX: Final = 2
 
 
 class SearchState(Enum):
@@ -206,7 +206,7 @@ class BrokerSearch:
         if reason is EndReason.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
             self._index = self._first = 0
             self._wait(self._times.lost_s, now)
-        elif reason is EndReason.DISCONNECTED and at_shard and self.failures <= _SENT_AWAY_MAX:
+        elif reason is EndReason.DISCONNECTED and at_shard and self.failures <= _DISCONNECTS_MAX:
             self._wait(self._times.lost_s, now)  # the service may belong to another shard now: ask the same broker again soon
         else:
             # A broker that closes a new connection is treated like one that does not answer: a passive broker does this.

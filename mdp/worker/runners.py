@@ -227,17 +227,23 @@ class Runners:
         try:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self._cancel_s)
+        except BaseException:  # not `finally`, which mypyc compiles wrongly with an `await` in it
+            await self._abandon()
+            raise
+        await self._abandon()
+
+    async def _abandon(self) -> None:
+        """End what has not ended."""
+        left = [task for task in self._tasks if not task.done()]
+        self._abandoned = True
+        self._cancellations.abandon(left)
+        if self._threads is not None:
+            self._threads.close()
+        try:
+            if left:
+                await asyncio.wait(left, timeout=_LAST_STEPS_S)
         finally:
-            left = [task for task in self._tasks if not task.done()]
-            self._abandoned = True
-            self._cancellations.abandon(left)
-            if self._threads is not None:
-                self._threads.close()
-            try:
-                if left:
-                    await asyncio.wait(left, timeout=_LAST_STEPS_S)
-            finally:
-                leave(left)  # tasks that still do not end
+            leave(left)  # tasks that still do not end
 
     # ------------------------------------------------------------------------------------------------------- runners
 

@@ -289,7 +289,7 @@ def test_a_broker_that_has_other_shards_now() -> None:
     assert made.target == SHARDED
 
 
-def test_a_shard_that_sends_a_worker_away_leads_to_the_same_broker_soon_and_then_to_the_next() -> None:
+def test_after_a_disconnect_of_a_shard_the_same_broker_is_asked_soon_and_then_the_next() -> None:
     """SHD-05."""
     made = search(A, B)
     made.service = b"echo"

@@ -76,7 +76,7 @@ async def test_workers_and_clients_of_mdp_03_connect_to_the_shards(sharded: Shar
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
-async def test_a_shard_sends_workers_of_other_shards_services_away(sharded: Sharded, dialect: Dialect) -> None:
+async def test_a_shard_answers_workers_of_other_shards_services_with_disconnect(sharded: Sharded, dialect: Dialect) -> None:
     name = sharded.names(1)[0].encode()
     async with core.Context() as context, context.socket(core.DEALER, linger=0) as worker:
         worker.connect(f"{sharded.endpoint}.0")
