@@ -6,8 +6,9 @@ Client and workers are programs of ours on the same machine and use more CPU tha
 What a broker reaches on a machine with enough processors follows from the CPU time of its processes. The capacity of a process is the
 number of requests it has answered for each second of its own CPU time; that of N shards under an even load is N times the lowest of theirs.
 Variants run in turns; medians are compared. Services are spread evenly; each has as many requests in flight, in both variants.
-With `--dialect`, client and workers stay at the front, as stock peers do: the front's CPU time a request is of interest then, because the
-front is one process. Peers of MDP/0.1 and 0.2 have one request in flight on each connection.
+With `--dialect`, client and workers stay at the front, as all peers do that do not know shards. The front is one process, so its CPU time a
+request is what limits them. Peers of MDP/0.1 are bare sockets: workers with one request at a time, and clients with many in flight, as a
+ROUTER in front of REQ clients has.
 Estimate before the first run: 1.9 times for two shards, because a shard does what a broker does for half of the requests.
 """
 
@@ -26,11 +27,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import core
 import mdp
 from benchmarks.process import cpu_s
 from core.daemon.run import settle_memory
 from core.runtime.event_loop import run
-from mdp.wire.commands import DIALECTS
+from mdp.wire.commands import MDPC01, MDPW01, V01, V03
 from mdp.wire.shards import shard_of
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 SERVICES_PER_SHARD = 4
 WINDOW = 500  # requests in flight for each service
 BODY = b"0123456789abcdef"
-ONE_EACH = ("0.1", "0.2")  # dialects with one request in flight on a connection
+WORKERS_01 = 8  # for each service
 WARM_UP_S = 1.0
 
 
@@ -51,6 +53,9 @@ def services(shards: int) -> list[str]:
 
 async def work(endpoint: str, names: Sequence[str], dialect: str) -> None:
     """Serve all services until the process is ended."""
+    if dialect == V01:
+        await work_01(endpoint, names)
+        return
     app = mdp.App()
     for name in names:
         app.service(name, inline=True, credit=2 * WINDOW)(echo)
@@ -58,6 +63,45 @@ async def work(endpoint: str, names: Sequence[str], dialect: str) -> None:
         settle_memory()
         print("ready", flush=True)
         await asyncio.Event().wait()
+
+
+async def work_01(endpoint: str, names: Sequence[str]) -> None:
+    """Serve all services in MDP/0.1, with several workers for each; they send no heartbeats, so a run must be over in 7.5 s."""
+    context = core.Context()
+    for name in [*names] * WORKERS_01:
+        socket = context.socket(core.DEALER, linger=0)
+
+        def answer(batch: list[list[bytes]], socket: core.Socket = socket) -> None:
+            for frames in batch:
+                if frames[2] == b"\x02":
+                    socket.send_multipart([b"", MDPW01, b"\x03", *frames[3:]])
+
+        socket.set_receiver(answer)
+        socket.connect(endpoint)
+        socket.send_multipart([b"", MDPW01, b"\x01", name.encode()])
+    settle_memory()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+class Load01:
+    """As `Load`, of a bare socket."""
+
+    def __init__(self, context: core.Context, endpoint: str, name: str) -> None:
+        self.name = name
+        self.answered = 0
+        self.lost = 0
+        self._request = [b"", MDPC01, name.encode(), BODY]
+        self._socket = context.socket(core.DEALER, linger=0)
+        self._socket.set_receiver(self._received)
+        self._socket.connect(endpoint)
+
+    def begin(self) -> None:
+        self._socket.send_many([self._request] * WINDOW)
+
+    def _received(self, batch: list[list[bytes]]) -> None:
+        self.answered += len(batch)
+        self._socket.send_many([self._request] * len(batch))
 
 
 def echo(request: mdp.Request) -> list[bytes]:
@@ -89,9 +133,12 @@ async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds:
     """Measure: answers, and CPU seconds of each process of the broker."""
     async with mdp.Client(endpoint, window=WINDOW * len(names), timeout=60.0, dialect=dialect) as client:
         for name in names:
-            await client.request(name, BODY, wait=dialect not in ONE_EACH)
+            await client.request(name, BODY, wait=dialect != V01)
         await asyncio.sleep(WARM_UP_S)  # connections to the shards
-        loads = [Load(client, name) for name in names]
+        context = core.Context()
+        loads: list[Load] | list[Load01] = [Load(client, name) for name in names]
+        if dialect == V01:
+            loads = [Load01(context, endpoint, name) for name in names]
         settle_memory()
         for load in loads:
             load.begin()
@@ -157,7 +204,7 @@ def main() -> None:
     parser.add_argument("--role", choices=["worker", "client"])
     parser.add_argument("--endpoint")
     parser.add_argument("--names", default="")
-    parser.add_argument("--dialect", choices=["auto", *DIALECTS], default="auto")
+    parser.add_argument("--dialect", choices=["auto", V01, V03], default="auto")
     parser.add_argument("--pids", default="")
     given = parser.parse_args()
     if given.role == "worker":
@@ -168,6 +215,7 @@ def main() -> None:
         return
     names = services(given.shards)
     capacity: dict[int, list[float]] = {1: [], given.shards: []}
+    fronts: list[float] = []
     print(f"{len(names)} services, {WINDOW} requests in flight each, load {Path('/proc/loadavg').read_text().strip()}")
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(given.rounds):
@@ -177,10 +225,14 @@ def main() -> None:
                 found.append(len(each) * min(each))
                 costs = " ".join(f"{1e6 / one:.2f}" for one in each)
                 front = 1e6 * result["front_cpu_s"] / sum(result["answered"])
+                if shards > 1:
+                    fronts.append(front)
                 rate = f"{result['rate']:9,.0f} replies/s, {result['lost']} lost"
                 print(f"shards {shards}: {rate}, µs of CPU a request {costs}, front {front:.3f}")
     if given.dialect != "auto":
-        return  # the front decides
+        one = 1e6 / statistics.median(capacity[1])
+        print(f"µs of CPU a request, medians: {one:.1f} of one process, {statistics.median(fronts):.1f} of the front")
+        return
     one, several = (statistics.median(found) for found in capacity.values())
     print(f"capacity, requests/s: {one:,.0f} of one process, {several:,.0f} of {given.shards} shards: {several / one:.2f} times")
 
