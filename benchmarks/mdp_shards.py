@@ -66,7 +66,10 @@ async def work(endpoint: str, names: Sequence[str], dialect: str) -> None:
 
 
 async def work_01(endpoint: str, names: Sequence[str]) -> None:
-    """Serve all services in MDP/0.1, with several workers for each; they send no heartbeats, so a run must be over in 7.5 s."""
+    """Serve all services in MDP/0.1, with several workers for each.
+
+    They send no heartbeats, so that a worker without requests is dead after 7.5 s.
+    """
     context = core.Context()
     for name in [*names] * WORKERS_01:
         socket = context.socket(core.DEALER, linger=0)
