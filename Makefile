@@ -81,9 +81,16 @@ MISSING := without="not soak"; said=""; \
 	.ci/setup browser || { without="$$without and not browser"; said="$$said The tests in a browser did not run: no Chromium."; }; \
 	.ci/setup strace || true;
 
-test: $(STAMP)
-	@mkdir -p out; nice .ci/setup compiled >out/compiled.txt 2>&1 & compiling=$$!; \
-	$(MAKE) --no-print-directory lint types lowest || { kill $$compiling; exit 1; }; \
+# What needs no environment of its own is installed and made beside it: on a new machine the set-up takes as long as its longest part.
+test:
+	@mkdir -p out; \
+	{ .ci/setup java; .ci/setup browser; .ci/setup strace; } >out/programs.txt 2>&1 & programs=$$!; \
+	$(MAKE) --no-print-directory $(LOWEST_STAMP) >out/lowest.txt 2>&1 & lowest=$$!; \
+	$(MAKE) --no-print-directory venv || { kill $$programs $$lowest 2>/dev/null; exit 1; }; \
+	nice .ci/setup compiled >out/compiled.txt 2>&1 & compiling=$$!; \
+	$(MAKE) --no-print-directory lint types || { kill $$programs $$lowest $$compiling 2>/dev/null; exit 1; }; \
+	wait $$programs; wait $$lowest || { cat out/lowest.txt; kill $$compiling 2>/dev/null; exit 1; }; \
+	$(MAKE) --no-print-directory lowest || { kill $$compiling 2>/dev/null; exit 1; }; \
 	$(MISSING) \
 	echo "==> pytest, $(JOBS) processes"; \
 	$(PYTEST) $(SPREAD) --durations=25 -m "$$without" || { kill $$compiling 2>/dev/null; exit 1; }; \

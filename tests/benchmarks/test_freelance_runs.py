@@ -1,4 +1,4 @@
-"""Benchmark of Freelance runs: every work once, short. Results are not checked."""
+"""Benchmark of Freelance runs: each model once, short. Results are not checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from benchmarks.work import Conditions, Work, run_work
 BRIEF = Conditions(cpu=None, seconds=0.02, warmup_s=0.01)
 
 
-@pytest.mark.parametrize("work", WORKS[1::2], ids=[work.name for work in WORKS[1::2]])
+CHOSEN = [work for work in WORKS if work.name in ("model-2-3-100", "model-3-3-100")]
+
+
+@pytest.mark.parametrize("work", CHOSEN, ids=[work.name for work in CHOSEN])
 def test_every_variant_of_every_work_runs(work: Work) -> None:
     result = run_work(work, 1, [("pinned", BRIEF)], say=lambda _: None)
     for row in work.rows:

@@ -32,13 +32,15 @@ OUR_PUBLIC, OUR_SECRET = curve_keypair()
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """No collector for the time of the test, and nothing to look through but what the test makes."""
+    """No collector for the time of the test, and nothing to look through but what the test makes.
+
+    What is frozen stays so: thawed, all modules and tests would be looked through at each collection of the tests after it.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 def alive(*more: type) -> int:
