@@ -73,8 +73,9 @@ lowest: $(LOWEST_STAMP)
 		-k "not damaged" $(LOWEST)
 
 # What a peer can send and what machines make of it, and the comparison with libzmq: where a compiled module could differ from its source.
+# The long hunts take all their examples here, and a tenth of them on the sources (tests/scenes/hunts.py).
 COMPILED := tests/core/zmtp tests/core/pattern tests/core/machine tests/core/rpc tests/mdp/wire tests/mdp/broker/recordings tests/mdp/worker/test_session.py \
-	tests/mdp/client tests/interop/test_differential.py tests/test_compiled_modules.py
+	tests/mdp/client tests/mdp/broker/requests/test_random_walk.py tests/fuzz tests/interop/test_differential.py tests/test_compiled_modules.py
 COMPILED_PYTEST := cd out/compiled && ../../.venv-compiled/bin/python -m pytest -p no:cacheprovider
 MISSING := without="not soak"; said=""; \
 	.ci/setup java || { without="$$without and not spark"; said="$$said The Spark tests did not run: no Java."; }; \
@@ -93,6 +94,7 @@ test:
 	$(MAKE) --no-print-directory lowest || { kill $$compiling 2>/dev/null; exit 1; }; \
 	$(MISSING) \
 	echo "==> pytest, $(JOBS) processes"; \
+	HUNTS=$$($(PY) -c 'from majordomo_toolkit import extension; print("all" if extension.impediment() else "")') \
 	$(PYTEST) $(SPREAD) --durations=25 -m "$$without" || { kill $$compiling 2>/dev/null; exit 1; }; \
 	wait $$compiling; compiled=$$?; \
 	case $$compiled in \
@@ -103,7 +105,7 @@ test:
 	[ -z "$$said" ] || echo "$$said"
 
 test-pure: $(STAMP)
-	@$(MISSING) export MAJORDOMO_PURE=1; $(PYTEST) $(SPREAD) -m "$$without"; status=$$?; [ -z "$$said" ] || echo "$$said"; exit $$status
+	@$(MISSING) export MAJORDOMO_PURE=1 HUNTS=all; $(PYTEST) $(SPREAD) -m "$$without"; status=$$?; [ -z "$$said" ] || echo "$$said"; exit $$status
 
 test-compiled: $(STAMP)
 	@.ci/setup compiled

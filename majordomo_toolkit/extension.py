@@ -40,6 +40,19 @@ _MYPY_OPTIONS: Final = (
 )
 _BUILD: Final = "build/extension"  # the same path each time, for ccache
 _PURE: Final = "MAJORDOMO_PURE"
+# mypyc (2.4) asks for a negative number of bytes where a slice of bytes begins behind its end, which is SystemError instead of b"".
+# Whoever can choose both would end a connection with it, so all C files are compiled with these lines before them.
+_EMPTY_SLICES: Final = """
+#include <Python.h>
+static inline PyObject *bytes_of(const char *octets, Py_ssize_t size) {
+    return PyBytes_FromStringAndSize(octets, size < 0 ? 0 : size);
+}
+static inline PyObject *bytearray_of(const char *octets, Py_ssize_t size) {
+    return PyByteArray_FromStringAndSize(octets, size < 0 ? 0 : size);
+}
+#define PyBytes_FromStringAndSize bytes_of
+#define PyByteArray_FromStringAndSize bytearray_of
+"""
 
 
 class CompilationFailed(Exception):
@@ -105,6 +118,11 @@ def _compile_here(target: Path, optimization: str) -> list[str]:
     extensions = mypycify(
         [*_MYPY_OPTIONS, *paths], target_dir=_BUILD, group_name=GROUP, multi_file=True, opt_level=optimization, debug_level="0"
     )
+    header = Path(_BUILD, "empty_slices.h")
+    header.parent.mkdir(parents=True, exist_ok=True)
+    header.write_text(_EMPTY_SLICES, encoding="utf-8")
+    for each in extensions:
+        each.extra_compile_args = [*each.extra_compile_args, *([f"/FI{header}"] if os.name == "nt" else ["-include", str(header)])]
     command = build_ext(setuptools.Distribution({"name": GROUP, "ext_modules": extensions}))
     command.build_lib, command.build_temp, command.parallel = str(target), _BUILD, os.cpu_count()
     command.ensure_finalized()

@@ -18,8 +18,9 @@ from mdp.client.requester_01 import LockstepRequester
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_ready, worker_request
 from mdp.worker.session import SessionOptions, WorkerSession
+from tests.scenes.hunts import examples
 
-INPUTS = 4000
+INPUTS = examples(4000)
 
 
 def number(value: int) -> bytes:

@@ -2,8 +2,9 @@
 
 Whatever differs is a row of the table in `docs/core.md`, or a fault.
 
-A failure prints its seed and the programme with every step left out that does not matter. To run it again:
-`python -m tests.interop.differential SEED 1`, with `--uvloop` on the other loop. `DIFFERENTIAL=100000` asks for that many programmes.
+On the sources as they are a tenth of the 2,000. A failure prints its seed and the programme with every step left out that does not matter.
+To run it again: `python -m tests.interop.differential SEED 1`, with `--uvloop` on the other loop. `DIFFERENTIAL=100000` asks for that many
+programmes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 import pytest
 
 from tests.interop.differential.differences import ROWS
+from tests.scenes.hunts import examples
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 100
-PROGRAMMES = int(os.environ.get("DIFFERENTIAL", "2000"))
+PROGRAMMES = int(os.environ.get("DIFFERENTIAL") or examples(2000))
 LOOPS = ("asyncio", "uvloop") if sys.platform != "win32" else ("asyncio",)
 # A habit shows each time. What does not is the order in which peers of one routing id, or of one endpoint, happened to come.
 TRIES = 3

@@ -17,6 +17,8 @@ from majordomo_toolkit import extension
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = "core.machine.backoff"  # small, and imported by nothing that is imported here
 SAID = "installed without its compiled modules"
+# Which compiled code once could not do where a slice begins behind its end.
+SLICE = "\n\ndef between(octets: bytes, start: int, end: int) -> bytes:\n    return octets[start:end]\n"
 
 
 @pytest.fixture
@@ -62,6 +64,8 @@ def origin(wheel: Path, folder: Path, **environment: str) -> str:
 
 @pytest.mark.skipif(extension.impediment() != "", reason="needs a C compiler and mypyc")
 def test_with_a_compiler_the_wheel_is_compiled_and_its_sources_are_there_too(project: Path, tmp_path: Path) -> None:
+    source = project / "core" / "machine" / "backoff.py"
+    source.write_text(source.read_text(encoding="utf-8") + SLICE, encoding="utf-8")
     wheel, said = build(project)
     assert SAID not in said
     assert wheel.name.endswith(
@@ -70,6 +74,11 @@ def test_with_a_compiler_the_wheel_is_compiled_and_its_sources_are_there_too(pro
     assert "any" not in wheel.stem.split("-")[-1]
     assert origin(wheel, tmp_path / "installed").startswith("backoff.cpython-")
     assert origin(wheel, tmp_path / "installed", MAJORDOMO_PURE="1") == "backoff.py"
+    code = "from core.machine.backoff import between as cut; print([cut(b'abcdef', 1, 3), cut(b'abcdef', 4, 2), cut(b'abcdef', 9, 7)])"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(tmp_path / "installed")}, capture_output=True, check=True
+    )
+    assert done.stdout == b"[b'bc', b'', b'']\n"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_states import OPEN, RequestState
@@ -27,6 +29,7 @@ __all__ = ["InvariantBroken", "check_broker", "check_clock", "check_invariants",
 _QUEUED, _GIVEN, _FOLLOWING, _UNCLAIMED = RequestState.QUEUED, RequestState.GIVEN, RequestState.FOLLOWING, RequestState.UNCLAIMED
 
 
+@mypyc_attr(native_class=False)
 class InvariantBroken(AssertionError):
     """The records of a broker contradict each other: a bug of the broker."""
 
