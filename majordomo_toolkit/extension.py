@@ -41,7 +41,7 @@ _MYPY_OPTIONS: Final = (
 _BUILD: Final = "build/extension"  # the same path each time, for ccache
 _PURE: Final = "MAJORDOMO_PURE"
 # mypyc (2.4) asks for a negative number of bytes where a slice of bytes begins behind its end, which is SystemError instead of b"".
-# Whoever can choose both would end a connection with it, so all C files are compiled with these lines before them.
+# A peer that can choose both would end a connection with it, so all C files are compiled with these lines before them.
 _EMPTY_SLICES: Final = """
 #include <Python.h>
 static inline PyObject *bytes_of(const char *octets, Py_ssize_t size) {
