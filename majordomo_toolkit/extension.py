@@ -44,11 +44,11 @@ _PURE: Final = "MAJORDOMO_PURE"
 # A peer that can choose both would end a connection with it, so all C files are compiled with these lines before them.
 _EMPTY_SLICES: Final = """
 #include <Python.h>
-static inline PyObject *bytes_of(const char *octets, Py_ssize_t size) {
-    return PyBytes_FromStringAndSize(octets, size < 0 ? 0 : size);
+static inline PyObject *bytes_of(const char *start, Py_ssize_t size) {
+    return PyBytes_FromStringAndSize(start, size < 0 ? 0 : size);
 }
-static inline PyObject *bytearray_of(const char *octets, Py_ssize_t size) {
-    return PyByteArray_FromStringAndSize(octets, size < 0 ? 0 : size);
+static inline PyObject *bytearray_of(const char *start, Py_ssize_t size) {
+    return PyByteArray_FromStringAndSize(start, size < 0 ? 0 : size);
 }
 #define PyBytes_FromStringAndSize bytes_of
 #define PyByteArray_FromStringAndSize bytearray_of

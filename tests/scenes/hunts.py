@@ -1,4 +1,4 @@
-"""How many examples a long hunt takes.
+"""The number of examples of a long hunt.
 
 On compiled modules all of them; on the sources a tenth, unless `HUNTS=all` is in the environment. `make test` runs both builds, and one
 whole hunt of each is enough.

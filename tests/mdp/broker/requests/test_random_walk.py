@@ -27,7 +27,10 @@ CHUNKS = 40  # for two processes to share
 @pytest.mark.timeout(0 if "SIM_WALKS" in os.environ else 300)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_whatever_crosses_every_request_has_one_place_and_one_end(chunk: int) -> None:
-    """MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06; faults B2, B5 to B8. Each fourth walk with policies: POL-01 to POL-03."""
+    """Play walks, each fourth with policies.
+
+    MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06, POL-01 to POL-03; faults B2, B5 to B8.
+    """
     for seed in range(chunk * WALKS // CHUNKS, (chunk + 1) * WALKS // CHUNKS):
         walk(seed, policies=seed % 4 == 3)
 
