@@ -105,6 +105,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/cli.py open",
         "core/cli.py os.open",
         "majordomo_toolkit/extension.py concurrent.futures.ThreadPoolExecutor",
+        "majordomo_toolkit/extension.py mkdir",
         "majordomo_toolkit/extension.py subprocess.run",
         "majordomo_toolkit/extension.py tempfile.TemporaryDirectory",
         "majordomo_toolkit/extension.py write_text",
