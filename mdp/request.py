@@ -25,7 +25,7 @@ class Request:
     """
 
     # Hot path: one slotted record per request; options are decoded on first use.
-    __slots__ = ("_address", "_options", "_owner", "_task", "_token", "body", "cancelled", "expires_at", "service")
+    __slots__ = ("_address", "_execution", "_options", "_owner", "_task", "_token", "body", "cancelled", "expires_at", "service")
 
     def __init__(self, service: str, body: list[bytes], token: bytes, address: bytes, owner: Any) -> None:
         self.service = service
@@ -36,6 +36,7 @@ class Request:
         self._address = address  # to answer to
         self._owner = owner  # the session it came through
         self._task: Any = None  # of its runner
+        self._execution: Any = None  # that others with its key wait for (IDM-07)
         self._options: RequestOptions | bytes = NO_REQUEST_OPTIONS  # bytes are valid, and decoded on first use
 
     def __repr__(self) -> str:

@@ -84,6 +84,9 @@ class WorkerSettings(TypedDict, total=False):
     blocked_s: float
     stuck_s: float | None
     parts_max_bytes: int
+    results_max: int
+    results_max_bytes: int
+    results_ms: float
     error_reply: Callable[[BaseException], Body] | None
     log_payloads: str
     version: str

@@ -42,6 +42,7 @@ from mdp.wire.events import Cancel, Disconnect, Invalid, Ping, Recall, Work, par
 from mdp.wire.options import BadOptions, decode_request_options, is_key_alone
 from mdp.wire.size_limits import USUAL, too_large
 from mdp.worker.handler import ReplyTooLarge
+from mdp.worker.replies.kept_replies import KeptReplies
 from mdp.worker.session_options import SessionCounters, SessionOptions
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class WorkerSession:
         search: chooses the broker and the times of connecting.
         options: options of READY, and the heartbeat interval.
         counters: shared with other sessions of the same worker, or its own.
+        kept: replies by key, likewise; none are kept when left out.
 
     Attributes:
         search: as given; `take_actions` returns what the shell must do with the connection.
@@ -104,6 +106,7 @@ class WorkerSession:
         "_unwanted",
         "counters",
         "draining",
+        "kept",
         "search",
         "mute",
         "options",
@@ -114,7 +117,12 @@ class WorkerSession:
     )
 
     def __init__(
-        self, service: str | bytes, search: BrokerSearch, options: SessionOptions, counters: SessionCounters | None = None
+        self,
+        service: str | bytes,
+        search: BrokerSearch,
+        options: SessionOptions,
+        counters: SessionCounters | None = None,
+        kept: KeptReplies | None = None,
     ) -> None:
         self.service = service.encode() if isinstance(service, str) else service
         if not is_service_name(self.service):
@@ -123,6 +131,7 @@ class WorkerSession:
         search.service = self.service
         self.options = options
         self.counters = SessionCounters() if counters is None else counters
+        self.kept = KeptReplies(self.counters) if kept is None else kept
         self.outgoing: list[Message | bytes] = []
         self.draining = False
         self.mute = False
@@ -205,8 +214,7 @@ class WorkerSession:
             liveness.heard_at = now
             self.search.failures = 0
             self.counters.received += len(new)
-        # Requests that arrive while draining stay in flight unanswered: DISCONNECT returns them.
-        return [] if self.draining or self._liveness is None else new
+        return [] if self.draining or self._liveness is None else new  # while draining they stay in flight: DISCONNECT returns them
 
     def _first_of_01(self, message: Message, new: list[Request]) -> bool:
         """Accept the only request of MDP/0.1 without making an event; return whether the message is one.
@@ -239,9 +247,15 @@ class WorkerSession:
     def return_one(self, request: Request) -> None:
         """Return a recalled request, which will not be begun here, to the broker."""
         if self.holds(request):
+            self.forget(request)
             del self._in_hand[request._token]
             self.counters.returned += 1
             self.outgoing.append(worker_return(request._token))
+
+    def forget(self, request: Request) -> None:
+        """Note that no handler will be called for a request: others with its key are not to wait for it."""
+        if request._execution is not None:
+            self.kept.abandon(request, "BUSY", "the request with this key was not begun here")
 
     def holds(self, request: Request) -> bool:
         """Return whether the broker waits for an answer to this request."""
@@ -266,6 +280,8 @@ class WorkerSession:
             ReplyTooLarge: the reply is beyond the broker's limits; the request must still be answered.
         """
         token = request._token
+        if request._execution is not None:
+            self.kept.complete(request, body)
         if self._in_hand.get(token) is not request:
             self.counters.unwanted += 1
             return
@@ -299,6 +315,8 @@ class WorkerSession:
         Raises:
             ReplyTooLarge: see `answer`.
         """
+        if request._execution is not None:
+            self.kept.abandon(request, "BUSY", "a request with this key runs, and its reply comes in parts")
         if self._in_hand.get(request._token) is not request:
             self.counters.unwanted += 1
             return
@@ -307,6 +325,8 @@ class WorkerSession:
 
     def refuse(self, request: Request, code: str, text: str) -> None:
         """Answer a request with an ERROR (MDP/0.3); see `give_back` for dialects that have none."""
+        if request._execution is not None:
+            self.kept.abandon(request, code, text)
         if self._in_hand.get(request._token) is not request:
             self.counters.unwanted += 1
             return
@@ -337,8 +357,9 @@ class WorkerSession:
     # ----------------------------------------------------------------------------------------------------------- time and end
 
     def tick(self, now: float) -> None:
-        """Send a heartbeat if one is due; give up a silent broker."""
+        """Send a heartbeat if one is due; give up a silent broker; drop kept replies that are too old."""
         self.search.tick(now)
+        self.kept.forget_old(now)
         liveness = self._liveness
         if liveness is None:
             return
@@ -408,20 +429,26 @@ class WorkerSession:
         """Read the options of a request; refuse it if they are invalid."""
         if is_key_alone(octets):
             request._options = octets
-            return True
+            return self._is_first(request, now)
         try:
             options = decode_request_options(octets)
         except BadOptions as error:
-            self.counters.received += 1  # as for others, which are counted together
             self.refuse(request, "BAD_REQUEST", str(error))
-            if self._liveness is not None:
-                self._liveness.heard_at = now
-            self.search.confirmed()
-            return False
+            return self._note_request(now)
         request._options = options
         if options.deadline_ms is not None:
             request.expires_at = now + options.deadline_ms / 1000
-        return True
+        return self._is_first(request, now)
+
+    def _is_first(self, request: Request, now: float) -> bool:
+        return self.kept.begin(request, now) or self._note_request(now)  # IDM-07
+
+    def _note_request(self, now: float) -> bool:
+        self.counters.received += 1  # as for those that need a handler, which are counted together
+        if self._liveness is not None:
+            self._liveness.heard_at = now
+        self.search.confirmed()
+        return False
 
     def _receive_any(self, message: Message, now: float, new: list[Request]) -> None:
         """Process any message, with full validation."""

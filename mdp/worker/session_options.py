@@ -82,6 +82,8 @@ class SessionCounters:
         connections: registrations.
         sent_away: DISCONNECTs of the broker.
         silences: times the broker counted as dead.
+        replayed: requests that were answered with a reply kept by their key.
+        joined: requests that waited for the handler of another one with their key.
     """
 
     received: int = 0
@@ -98,6 +100,8 @@ class SessionCounters:
     connections: int = 0
     sent_away: int = 0
     silences: int = 0
+    replayed: int = 0
+    joined: int = 0
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ from mdp.wire.commands import V03
 from mdp.worker.handler import BATCH_METADATA, HandlerKind, is_typed, kind_of, mark_of, name_of, reply_frames
 from mdp.worker.loop_watchdog import Watchdog
 from mdp.worker.registration import WorkerRegistration
+from mdp.worker.replies.kept_replies import KeptReplies
 from mdp.worker.runners import Runners
 from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
 from mdp.worker.session_options import RunnerCounters
@@ -79,6 +80,10 @@ class WorkerOptions:
         stuck_s: heartbeats stop while a handler runs longer than this, so that the broker gives the request to another worker
             (MDP-24); None for never.
         parts_max_bytes: limit, per request, of what a generator yields for a broker of MDP/0.1, where it is kept for one reply.
+        results_max: maximum replies kept by idempotency key, so that a request that this worker has executed is not executed again when
+            its broker was killed (IDM-07, MDP/0.3); 0 for none.
+        results_max_bytes: maximum bytes of these replies.
+        results_ms: how long a reply is kept by its key.
         log_payloads: "errors" logs the first 1,000 bytes of a request whose handler failed or that was refused; "never" logs none.
         error_reply: makes a reply from the error of a handler, for brokers without errors in their dialect.
         version: of the worker's program, shown by `mmi.workers`.
@@ -102,6 +107,9 @@ class WorkerOptions:
     blocked_s: float = 1.0
     stuck_s: float | None = None
     parts_max_bytes: int = 16 * 2**20
+    results_max: int = 10_000
+    results_max_bytes: int = 16 * 2**20
+    results_ms: float = 600_000
     log_payloads: str = "never"
     error_reply: Callable[[BaseException], Body] | None = None
     version: str = ""
@@ -116,8 +124,15 @@ class WorkerOptions:
                 raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
         if self.log_payloads not in LOG_PAYLOADS:
             raise ValueError(f"log_payloads is {self.log_payloads!r}; it must be one of {', '.join(LOG_PAYLOADS)}")
+        if min(self.results_max, self.results_max_bytes, self.results_ms) < 0:
+            raise ValueError(f"limits must not be negative: {self.results_max=} {self.results_max_bytes=} {self.results_ms=}")
         if min(self.drain_s, self.blocked_s, self.cancel_s) < 0 or (self.stuck_s is not None and not self.stuck_s > 0):
             raise ValueError(f"times must not be negative: {self.drain_s=} {self.cancel_s=} {self.blocked_s=} {self.stuck_s=}")
+
+    def kept_replies(self, counters: SessionCounters) -> KeptReplies:
+        """Return the memory of replies by key."""
+        limits = {"results_max": self.results_max, "results_max_bytes": self.results_max_bytes}
+        return KeptReplies(counters, **limits, results_s=self.results_ms / 1000)
 
     def session_options(self, *, inline: bool = False) -> SessionOptions:
         """Return the options of READY; inline handlers run one at a time, whatever the concurrency."""
@@ -210,6 +225,7 @@ class Worker:
             raise LocalProtocolError(f"service name {service[:300]!r}: names that begin with mmi. are reserved for the broker (MMI-02)")
         self.service = service
         self.session_counters = SessionCounters()
+        self._kept = self.options.kept_replies(self.session_counters)
         self._chance = runtime.current().chance(self.options.seed)
         self._now = runtime.current().monotonic
         self._context = context
@@ -361,7 +377,7 @@ class Worker:
         )
         search = BrokerSearch(self._brokers, chosen_dialect(options.dialect), times, self._chance.random)
         inline = self._kind is HandlerKind.INLINE and not self._middleware
-        return WorkerSession(self.service, search, options.session_options(inline=inline), self.session_counters)
+        return WorkerSession(self.service, search, options.session_options(inline=inline), self.session_counters, self._kept)
 
     def _register(self, session: WorkerSession) -> None:
         if self._context is None:
@@ -421,8 +437,13 @@ class Worker:
     def _on_unwanted(self, requests: list[Request]) -> None:
         if self._runners is None:
             return
+        stuck = self._overrun_s() is not None
         for request in requests:
-            if self._runners.drop(request) and request._owner.holds(request):
+            if request._execution is not None and not stuck and not request._owner.holds(request):
+                # Its connection has ended. A handler that was called goes on: its reply is kept for the broker that asks again (IDM-07).
+                if self._runners.release(request):
+                    request._owner.forget(request)
+            elif self._runners.drop(request) and request._owner.holds(request):
                 request._owner.refuse(request, "CANCELLED", "")
         self._flush_soon()
 

@@ -1,0 +1,1 @@
+"""Memory of a worker of the requests it has executed. Pure."""

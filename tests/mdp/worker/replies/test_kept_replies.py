@@ -1,0 +1,260 @@
+"""A request with a key is not executed again when its broker was killed, or has lost the connection (IDM-07)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import mdp
+from core.zmtp.decoder import Encoded
+from core.zmtp.limits import PeerLimits
+from mdp.session.broker_search import BrokerSearch, SearchTimes
+from mdp.wire.commands import V03, WORKER_READY_03, worker_cancel, worker_error, worker_final, worker_recall, worker_request
+from mdp.wire.options import encode_options
+from mdp.worker.replies.kept_replies import EXECUTION_OVERHEAD_BYTES, KeptReplies
+from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
+from tests.scenes.mdp_scripted_broker import StandIn, give, token
+from tests.scenes.waiting import PATIENCE_S, eventually
+
+if TYPE_CHECKING:
+    from mdp.request import Request
+
+KEYED = encode_options({"key": b"order-17"})
+
+
+class Desk:
+    """A session that keeps replies, and what it has sent."""
+
+    def __init__(self, results_max: int = 3, results_max_bytes: int = 10_000, results_s: float = 60.0) -> None:
+        counters = SessionCounters()
+        self.kept = KeptReplies(counters, results_max=results_max, results_max_bytes=results_max_bytes, results_s=results_s)
+        search = BrokerSearch(["tcp://broker:5555"], V03, SearchTimes(), lambda: 1.0)
+        self.session = WorkerSession("echo", search, SessionOptions(credit=8), counters, self.kept)
+        self.now = 0.0
+        self.session.search.start(self.now)
+        self.join()
+
+    def join(self, limits: PeerLimits | None = None) -> None:
+        self.session.joined(self.now, limits)
+        self.sent()
+
+    def reconnect(self, limits: PeerLimits | None = None) -> None:
+        """Lose the connection with all requests in flight, and have another one."""
+        self.session.lost(self.now)
+        self.session.take_unwanted()
+        self.now += 10.0
+        self.session.search.tick(self.now)
+        self.join(limits)
+
+    def give(self, number: int, *body: bytes, options: bytes = KEYED) -> list[Request]:
+        return self.session.receive([worker_request(V03, token(number), body or (b"x",), options=options)], self.now)
+
+    def sent(self) -> list[list[bytes]]:
+        return [Encoded(one).frames() if isinstance(one, bytes) else [*one] for one in self.session.take_outgoing(self.now)]
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        return self.session.counters.replayed, self.session.counters.joined
+
+
+def final(number: int, *body: bytes) -> list[bytes]:
+    return worker_final(V03, token(number), body)
+
+
+def frames_of(message: Any) -> list[bytes]:
+    return Encoded(message).frames() if isinstance(message, bytes) else [*message]
+
+
+def test_a_kept_reply_answers_the_request_on_the_next_connection() -> None:
+    desk = Desk()
+    (first,) = desk.give(1, b"x", b"y")
+    desk.session.answer(first, [b"one", b"two"])
+    desk.reconnect()
+    assert desk.give(2, b"x", b"y") == []
+    assert desk.sent() == [frames_of(final(2, b"one", b"two"))]
+    assert (desk.seen, desk.session.in_hand) == ((1, 0), 0)
+    # The same key with another body is another request; so is one without a key.
+    assert len(desk.give(3, b"x")) == len(desk.give(4, b"x", b"y", options=b"")) == 1
+
+
+def test_a_reply_that_was_not_sent_is_kept_too() -> None:
+    desk = Desk()
+    (first,) = desk.give(1)
+    desk.reconnect()
+    desk.session.answer(first, [b"late"])
+    assert desk.give(2) == []
+    assert desk.sent() == [frames_of(final(2, b"late"))]
+
+
+def test_a_request_waits_for_the_handler_that_runs() -> None:
+    desk = Desk()
+    (first,) = desk.give(1)
+    desk.reconnect()
+    assert desk.give(2) == []
+    desk.reconnect()
+    assert desk.give(3) == []
+    assert (desk.sent(), desk.session.in_hand) == ([], 1)
+    desk.session.answer(first, [b"late"])
+    assert desk.sent() == [frames_of(final(3, b"late"))]
+    assert desk.seen == (0, 2)
+
+
+def test_an_error_is_not_kept_and_ends_those_that_wait() -> None:
+    desk = Desk()
+    (first,) = desk.give(1)
+    desk.reconnect()
+    assert desk.give(2) == []
+    desk.session.refuse(first, "HANDLER_ERROR", "no")
+    assert desk.sent() == [frames_of(worker_error(token(2), "HANDLER_ERROR", "no"))]
+    assert len(desk.give(3)) == 1
+
+
+def test_a_reply_in_parts_is_not_kept() -> None:
+    desk = Desk()
+    (first,) = desk.give(1)
+    assert desk.give(2) == []
+    desk.session.send_part(first, [b"part"])
+    desk.session.answer(first, [b""])
+    busy, part, end = desk.sent()
+    assert busy == frames_of(worker_error(token(2), "BUSY", "a request with this key runs, and its reply comes in parts"))
+    assert part[1:] == [b"part"]
+    assert end == frames_of(final(1, b""))
+    assert len(desk.give(3)) == 1
+
+
+def test_one_that_was_returned_or_cancelled_can_be_executed_later() -> None:
+    desk = Desk()
+    (first,) = desk.give(1)
+    desk.session.receive([worker_recall(token(1))], desk.now)
+    desk.session.return_one(first)
+    (again,) = desk.give(2)
+    desk.session.receive([worker_cancel(token(2))], desk.now)
+    desk.session.refuse(again, "CANCELLED", "")
+    assert len(desk.give(3)) == 1
+
+
+def test_a_broker_with_lower_limits_gets_an_error() -> None:
+    desk = Desk()
+    (first,) = desk.give(1)
+    desk.session.answer(first, [b"r" * 2000])
+    desk.reconnect(PeerLimits(7, 1000, 1000))
+    assert desk.give(2) == []
+    ((head, *_),) = desk.sent()
+    assert head.endswith(token(2))
+    assert desk.session.in_hand == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        ({"results_max": 2}, [1, 2]),
+        ({"results_max": 10, "results_max_bytes": 2 * (EXECUTION_OVERHEAD_BYTES + 1)}, [1, 2]),
+        ({"results_max": 10, "results_max_bytes": EXECUTION_OVERHEAD_BYTES}, []),
+        ({"results_max": 10, "results_s": 2.5}, [1, 2]),
+        ({"results_max": 0}, []),
+    ],
+)
+def test_number_octets_and_age_are_bounded(limits: dict[str, Any], kept: list[int]) -> None:
+    desk = Desk(**limits)
+    options = [encode_options({"key": b"%d" % number}) for number in range(3)]
+    for number in range(3):
+        (request,) = desk.give(number, options=options[number])
+        desk.session.answer(request, [b"r"])
+        desk.now += 1.0
+        desk.session.tick(desk.now)
+    assert len(desk.kept) == len(kept)
+    assert desk.kept.size == len(kept) * (EXECUTION_OVERHEAD_BYTES + 1)
+    assert [number for number in range(3) if not desk.give(10 + number, options=options[number])] == kept
+
+
+# ------------------------------------------------------------------------------------------------------------ with a connection
+
+
+class Slow:
+    """A handler that waits until it may end.
+
+    Attributes:
+        begun: bodies of the requests it was called for.
+        cancelled: how many of them were cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self.cancelled = 0
+        self.gate = asyncio.Event()
+
+    async def __call__(self, request: Request) -> bytes:
+        self.begun.append(request.body[0])
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return b"done"
+
+
+async def ready(broker: StandIn) -> bytes:
+    while True:
+        peer, frames = await broker.next()
+        if frames[0] == WORKER_READY_03:
+            return peer
+
+
+async def test_a_handler_goes_on_when_the_connection_ends_and_one_that_waits_is_forgotten() -> None:
+    slow = Slow()
+    other, without = encode_options({"key": b"other"}), b""
+    async with StandIn() as broker, mdp.Worker(broker.endpoint, "echo", handler=slow, concurrency=2, reconnect_ms=20, drain_s=0) as worker:
+        peer = await ready(broker)
+        give(broker, peer, 1, b"a", options=KEYED)
+        give(broker, peer, 2, b"b", options=without)
+        give(broker, peer, 3, b"c", options=other)
+        await eventually(lambda: worker.session_counters.received == 3 and len(slow.begun) == 2)
+        broker.cut(peer)
+        peer = await ready(broker)
+        assert slow.cancelled == 1  # nobody can ask for the reply of the one without a key
+        give(broker, peer, 4, b"a", options=KEYED)
+        give(broker, peer, 5, b"c", options=other)
+        await eventually(lambda: slow.begun == [b"a", b"b", b"c"])
+        slow.gate.set()
+        answers = {(await broker.next())[1][0][-8:] for _ in range(2)}
+        assert answers == {token(4), token(5)}
+        assert slow.begun == [b"a", b"b", b"c"]
+
+
+async def test_a_handler_that_runs_for_too_long_is_cancelled_all_the_same() -> None:
+    slow = Slow()
+    async with StandIn() as broker, mdp.Worker(broker.endpoint, "echo", handler=slow, stuck_s=0.01, reconnect_ms=20, drain_s=0):
+        peer = await ready(broker)
+        give(broker, peer, 1, options=KEYED)
+        await eventually(lambda: slow.begun)
+        await asyncio.sleep(0.02)
+        broker.cut(peer)
+        await eventually(lambda: slow.cancelled == 1)
+
+
+@pytest.mark.parametrize("when", ["executed", "running"])
+async def test_idm_07_a_broker_that_is_killed_costs_no_second_execution(when: str) -> None:
+    slow = Slow()
+    if when == "executed":
+        slow.gate.set()
+    async with AsyncExitStack() as later, mdp.Broker() as second:
+        async with mdp.Broker() as first:
+            endpoint = first.bind("tcp://127.0.0.1:*")
+            worker = await later.enter_async_context(mdp.Worker(endpoint, "pay", handler=slow, drain_s=0, reconnect_ms=20))
+            async with mdp.Client(endpoint, timeout=PATIENCE_S) as client:
+                asked = client.request("pay", b"17", key="order-17", wait=True)
+                await eventually(lambda: slow.begun)
+                if when == "executed":
+                    assert await asked == [b"done"]
+        # The first one has forgotten everything with its end.
+        second.bind(endpoint)
+        client = await later.enter_async_context(mdp.Client(endpoint, timeout=PATIENCE_S, reconnect_ms=20))
+        asked = client.request("pay", b"17", key="order-17", wait=True)
+        await eventually(lambda: sum((worker.session_counters.joined, worker.session_counters.replayed)))
+        slow.gate.set()
+        assert await asked == [b"done"]
+        assert slow.begun == [b"17"]
+        await later.aclose()
