@@ -244,6 +244,10 @@ class Broker:
         user = self._socket.peer_property(peer, "User-Id")
         return None if user is None else user.decode("utf-8", "backslashreplace")
 
+    def _address_of(self, peer: bytes) -> str:
+        address = self._socket.peer_property(peer, "Peer-Address")
+        return "" if address is None else address.decode("utf-8", "backslashreplace")
+
     def _refused(self, refusal: Refusal) -> None:
         self._audit.refused(refusal, asyncio.get_running_loop().time())
 
@@ -322,6 +326,7 @@ class Broker:
             self._rearm(pause_s)  # after any error: without this timer there are no heartbeats and no expiry of workers
         self._look_drained()
         self._refusals.look(self.machine.counters.as_dict(), self.machine.request_table.reasons)
+        self._refusals.strangers(self.machine.strangers.take(), self._address_of)
         accepted = self.machine.counters.accepted
         if self.machine.idle and accepted - self._calm >= BURST_REQUESTS:
             self._calm = accepted

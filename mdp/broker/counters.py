@@ -48,6 +48,7 @@ class Counters:
         told_disconnect: commands of unknown workers answered with DISCONNECT.
         ignored_disconnect: DISCONNECTs of unknown workers.
         invalid_*: invalid messages, by reason.
+        unknown_dialect: peers that have sent a message without a header of MDP.
         services_refused: services not created because of a limit; `services_forgotten`: services removed because they were idle or not
             requested any longer.
     """
@@ -118,6 +119,7 @@ class Counters:
         "invalid_id",
         "invalid_error",
         "invalid_dialect",
+        "unknown_dialect",
         "services_refused",
         "services_forgotten",
     )

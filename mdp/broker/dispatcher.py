@@ -18,24 +18,25 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from core.zmtp.frames import MORE, decode_frames, encode_frame, encode_message, split_frames
-from core.zmtp.scan import frames_between
+from core.zmtp.scan import Batch, frames_between
 from mdp.broker import mmi
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.records import RequestExtras
 from mdp.broker.requests.request_ends import Output
 from mdp.broker.requests.request_options import extras_of, key_extras
+from mdp.broker.strangers import Strangers
 from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
 from mdp.wire.commands import V03, client_heartbeat
 from mdp.wire.events import Cancel, Heartbeat, Invalid, parse_at_broker
 from mdp.wire.events import Request as RequestEvent
 from mdp.wire.message_runs import AT_BROKER, NO_OPTIONS, Run, Verb, cut
 from mdp.wire.options import NO_REQUEST_OPTIONS, BadOptions, decode_request_options, drop_user
+from mdp.wire.variants import Variant, variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.zmtp.scan import Batch
     from mdp.broker.requests.dead_letters import DeadLetters
     from mdp.broker.requests.records import Service, Worker
     from mdp.wire.commands import Dialect
@@ -67,6 +68,8 @@ class Dispatcher(WorkerLifecycle):
         pair: its answers as one of a pair, None without a pair.
         held_until: until this time, requests for a service without workers wait instead of being refused; see `begin`.
         upkeep: maintenance of the services.
+        variants: of the peers whose frames of MDP/0.2 are not those of RFC 18.
+        strangers: peers of no known dialect.
     """
 
     def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, now: float = 0.0) -> None:
@@ -74,6 +77,8 @@ class Dispatcher(WorkerLifecycle):
         self.pair: PairResponder | None = None
         self.held_until = -inf
         self._sweep_at = now + _SWEEP_S
+        self.variants: dict[bytes, Variant] = {}
+        self.strangers = Strangers()
 
     def begin(self, now: float) -> None:
         """Begin to serve; for `start_hold_ms`, workers of a broker that was killed or failed over may still be reconnecting."""
@@ -84,6 +89,10 @@ class Dispatcher(WorkerLifecycle):
         """Process messages of a peer; return the messages to send."""
         if batch.made:
             batch = batch.encode()
+        self._take(batch, now)
+        return self.take_output()
+
+    def _take(self, batch: Batch, now: float) -> None:
         peer = batch.head[0]
         for run in cut(batch, AT_BROKER):
             layout = run.layout
@@ -100,13 +109,17 @@ class Dispatcher(WorkerLifecycle):
                 self._requests(peer, layout.dialect, run, batch, now)
             else:
                 self._partials(peer, layout.dialect, run, batch, now)
-        return self.take_output()
 
     def take_output(self) -> Output:
         """Remove and return the messages to send."""
         table = self.request_table
         out = table.out
         table.out = {}
+        if self.variants:
+            for peer in out:
+                variant = self.variants.get(peer)
+                if variant is not None:
+                    out[peer] = [variant.from_rfc(message) for message in out[peer]]
         return out
 
     def _requests(self, peer: bytes, dialect: Dialect, run: Run, batch: Batch, now: float) -> None:
@@ -174,12 +187,18 @@ class Dispatcher(WorkerLifecycle):
     def _event(self, peer: bytes, batch: Batch, index: int, now: float) -> None:
         """Handle any message, fully decoded, as the table says."""
         worker = self._workers.get(peer)
-        event = parse_at_broker(frames_between(batch.octets, batch.starts[index], batch.ends[index]))
+        frames = frames_between(batch.octets, batch.starts[index], batch.ends[index])
+        event = parse_at_broker(frames)
         match event:
+            case Invalid(reason="header") if (variant := variant_of(batch.octets, batch.starts[index])) is not None:
+                self.variants[peer] = variant
+                octets = variant.to_rfc(batch.octets[batch.starts[index] : batch.ends[index]])
+                self._take(Batch(batch.head, octets, [0], [len(octets)]), now)
+                return
             case RequestEvent():
                 key = event.id if event.dialect == V03 else next(self.request_table.serials)
-                frames = [event.options, *event.body] if event.dialect == V03 else event.body
-                self._request(peer, event.dialect, key, event.service, encode_message(frames), event.options, now)
+                body = [event.options, *event.body] if event.dialect == V03 else event.body
+                self._request(peer, event.dialect, key, event.service, encode_message(body), event.options, now)
             case Cancel():
                 request = self.request_table.clients.get(peer, {}).get(event.id)
                 if request is None:
@@ -198,6 +217,8 @@ class Dispatcher(WorkerLifecycle):
                 if worker is not None:
                     self._remove(worker, "cut_invalid", now)
             case _:
+                if isinstance(event, Invalid) and event.reason == "header" and self.strangers.note(peer, frames):
+                    self.counters.count("unknown_dialect")
                 self._worker_event(peer, worker, event, now)
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
@@ -289,7 +310,10 @@ class Dispatcher(WorkerLifecycle):
             self._remove(worker, "workers_lost", now)
         self.request_table.forget_client(peer, now)
         self.request_table.hops.left(peer)
-        return self.take_output()
+        self.strangers.forget(peer)
+        out = self.take_output()
+        self.variants.pop(peer, None)
+        return out
 
     def tick(self, now: float) -> Output:
         """Do what is due: heartbeats, expired workers, deadlines, the sweep."""

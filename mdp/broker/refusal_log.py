@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from core.daemon.logs import RateLimitedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["ORDINARY", "REFUSALS", "RefusalLog"]
 
@@ -61,14 +61,14 @@ REFUSALS: Final[Mapping[str, str]] = {
     "users_not_believed": "users that clients named and that were not believed",
     "services_refused": "services refused: too many names",
 }
-# Normal operation, or visible elsewhere: cancelled by the client, answered late, disconnected.
+# Normal operation, or visible elsewhere: cancelled by the client, answered late, disconnected, described in a line for each peer.
 ORDINARY: Final = frozenset(
     (
         "recalled returned retried "
         "accepted closed replies partials errors_forwarded mmi error_cancelled cancel_unknown client_gone redelivered key_joined "
         "key_replayed key_begun_again replies_kept replies_unwanted partials_unwanted heartbeats_received heartbeats_sent "
         "client_heartbeats "
-        "workers_registered workers_left workers_lost ignored_disconnect services_forgotten"
+        "unknown_dialect workers_registered workers_left workers_lost ignored_disconnect services_forgotten"
     ).split()
 )
 
@@ -103,3 +103,14 @@ class RefusalLog:
                 fields["reason"] = reason
             if self._lines.warning(name, "%s", meaning, **fields):
                 told[name] = count
+
+    def strangers(self, peers: Iterable[tuple[bytes, str]], address_of: Callable[[bytes], str]) -> None:
+        """Write a line for each peer of no known dialect.
+
+        Args:
+            peers: routing id of each, and a description of its first message.
+            address_of: returns the address of a peer, "" if it has disconnected.
+        """
+        for peer, description in peers:
+            fields = {"peer": peer.hex(), "address": address_of(peer)}
+            self._lines.warning(("unknown_dialect", peer), "peer of no known dialect: %s", description, **fields)

@@ -20,10 +20,11 @@ from core.runtime import supervision
 from mdp.wire.commands import CLIENT_REQUEST_03, EMPTY, HEAD_BYTES, MDPC01, MDPC02, MDPW01, MDPW02, MDPW03, V01, V02, V03, worker_disconnect
 from mdp.wire.failover import PAIR_SERVICE, parse_ballot, refusal
 from mdp.wire.options import BadOptions, decode_request_options
+from mdp.wire.variants import in_rfc_frames
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bstar.machine.ballot import Ballot
     from bstar.pair import Pair
@@ -73,11 +74,13 @@ class StandbyFrontend:
     def receive(self, batch: Batch) -> None:
         """Take the messages of a peer."""
         for message in batch:
-            dialect = _dialect_of_worker(message)
-            service = _service_asked(message)
+            variant, frames = in_rfc_frames(message[1:])
+            dialect = _dialect_of_worker(frames)
+            service = _service_asked(frames)
             if dialect is not None:
                 self._counters["workers_sent_away"] += 1
-                self._reply([message[0], *worker_disconnect(dialect)])
+                away = worker_disconnect(dialect)
+                self._reply([message[0], *(away if variant is None else variant.frames_from_rfc(away))])
             elif service is not None:
                 self._take_request(message, service)
             else:
@@ -165,31 +168,32 @@ class HeldRequest(NamedTuple):
 
 def is_postponable(message: Message) -> bool:
     """Return whether a message is a request that its client sends again after a lost connection; at-most-once requests are not."""
-    if len(message) < 4:
+    _, frames = in_rfc_frames(message[1:])
+    if len(frames) < 3:
         return False
-    if message[1][:HEAD_BYTES] != CLIENT_REQUEST_03:
-        return (not message[1] and message[2] == MDPC01) or (message[1] == MDPC02 and message[2] == REQUEST_02)
+    if frames[0][:HEAD_BYTES] != CLIENT_REQUEST_03:
+        return (not frames[0] and frames[1] == MDPC01) or (frames[0] == MDPC02 and frames[1] == REQUEST_02)
     try:
-        return not decode_request_options(message[3]).once
+        return not decode_request_options(frames[2]).once
     except BadOptions:
         return True
 
 
-def _dialect_of_worker(message: Message) -> Dialect | None:
-    if message[1][: len(MDPW03)] == MDPW03:
+def _dialect_of_worker(frames: Sequence[bytes]) -> Dialect | None:
+    if frames[0][: len(MDPW03)] == MDPW03:
         return V03
-    if message[1] == MDPW02:
+    if frames[0] == MDPW02:
         return V02
-    return V01 if len(message) > 2 and not message[1] and message[2] == MDPW01 else None
+    return V01 if len(frames) > 1 and not frames[0] and frames[1] == MDPW01 else None
 
 
-def _service_asked(message: Message) -> bytes | None:
+def _service_asked(frames: Sequence[bytes]) -> bytes | None:
     """Return the service of a request, b"" where it does not matter; None for other messages."""
-    if len(message) < 4:
+    if len(frames) < 3:
         return None
-    head, second = message[1], message[2]
+    head, second = frames[0], frames[1]
     if head[:HEAD_BYTES] == CLIENT_REQUEST_03:
         return second
     if head == MDPC02:
         return b"" if second == REQUEST_02 else None
-    return message[3] if not head and second == MDPC01 else None
+    return frames[2] if not head and second == MDPC01 else None

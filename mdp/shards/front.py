@@ -29,6 +29,7 @@ from mdp.shards.routing import Kind, Route, route_of
 from mdp.wire.commands import DIALECTS, V03, client_final, worker_disconnect
 from mdp.wire.message_runs import AT_BROKER, Verb, cut
 from mdp.wire.shards import greeting, shard_endpoint
+from mdp.wire.variants import variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from core.zmtp.scan import Batch
     from mdp.wire.commands import Dialect
+    from mdp.wire.variants import Variant
 
 __all__ = ["Front"]
 
@@ -75,9 +77,10 @@ class _Peer:
         shard: of its service, if it is a worker, else -1.
         dialect: of the worker, or 0.3 of a client that sent requests of it.
         questions: to all shards that are not answered.
+        variant: None if its frames are those of the RFCs; else it is translated here, and the shards see RFC 18.
     """
 
-    __slots__ = ("dialect", "id", "links", "questions", "shard", "to_links", "to_peer", "user")
+    __slots__ = ("dialect", "id", "links", "questions", "shard", "to_links", "to_peer", "user", "variant")
 
     def __init__(self, id: bytes, user: bytes, to_peer: Queue) -> None:
         self.id = id
@@ -88,6 +91,7 @@ class _Peer:
         self.shard = -1
         self.dialect: Dialect | None = None
         self.questions: dict[Question, None] = {}
+        self.variant: Variant | None = None
 
 
 class Front:
@@ -218,7 +222,10 @@ class Front:
                     if known.dialect == V03:
                         peer.dialect = V03
                 else:
-                    route = route_of(octets, starts[at], ends[at], self.count)
+                    if (variant := variant_of(message)) is not None:
+                        peer.variant = variant
+                        message = variant.to_rfc(message)
+                    route = route_of(message, 0, len(message), self.count)
                     if verb is _REQUEST:
                         self._remember(run.names[index], route)
                     shards = self._shards_for(peer, route, message)
@@ -321,6 +328,8 @@ class Front:
     def _to_peer(self, peer: _Peer, messages: list[bytes]) -> None:
         if self._socket.closed:
             return
+        if peer.variant is not None:
+            messages = [peer.variant.from_rfc(message) for message in messages]
         self._socket.send_octets(peer.id, messages)
         self.counters["to_peers"] += len(messages)
         self._pressure.sent(peer.to_peer, sum(map(len, messages)))

@@ -66,3 +66,17 @@ async def test_a_disconnected_peer_is_in_the_metrics_and_the_log(caplog: pytest.
         families = {family.name: family for family in BrokerMetrics(broker, broker.watch(), lambda: 0.0).families()}
         assert families["mdp_socket_cut_message_parts"].samples == [((), 1)]
         assert "message of 1025 frames or more, at most 1024 are taken" in caplog.text
+
+
+async def test_a_peer_of_no_known_dialect_is_described_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with mdp.Broker(heartbeat_ms=50) as broker:
+        where = broker.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(where) as peer:
+            await peer.shake(b"DEALER")
+            for _ in range(2):
+                await peer.send(message(b"MDPX02", b"\x01", b"the secret payload"))
+            await eventually(lambda: "peer of no known dialect" in caplog.text)
+        (line,) = [vars(record) for record in caplog.records if "no known dialect" in record.msg]
+        assert line["args"] == ("3 frames of 6, 1, 18 octets, the first begin with 4d4450583032, 01",)
+        assert line["address"].startswith("127.0.0.1")
+        assert broker.counters["unknown_dialect"] == 1

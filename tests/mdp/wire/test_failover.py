@@ -13,6 +13,7 @@ from mdp.cluster.standby import is_postponable
 from mdp.session.broker_search import BrokerSearch, EndReason, SearchState, SearchTimes
 from mdp.wire.commands import V03
 from mdp.wire.failover import RETRY_S_MAX, RETRY_S_MIN, Membership, PairResponder, ballot_text, parse_ballot, parse_membership, refusal
+from mdp.wire.options import encode_options
 
 A, B, C = "tcp://a:1", "tcp://b:1", "tcp://c:1"
 ballots = st.builds(Ballot, st.integers(1, COUNTER_MAX), st.integers(1, 2**64 - 1))
@@ -39,6 +40,20 @@ def test_no_answer_of_a_peer_raises(body: list[bytes]) -> None:
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6))
 def test_any_message_can_be_examined_during_a_handover(frames: list[bytes]) -> None:
     assert is_postponable([b"peer", *frames]) in (True, False)
+
+
+def test_requests_whose_clients_send_them_again_are_postponed() -> None:
+    once = encode_options({"once": True})
+    for frames, postponed in (
+        ([b"", b"MDPC01", b"echo", b"x"], True),
+        ([b"MDPC02", b"\x01", b"echo", b"x"], True),
+        ([b"", b"MDPC02", b"\x02", b"echo", b"x"], True),
+        ([b"MDPC03\x01" + bytes(8), b"echo", b"", b"x"], True),
+        ([b"MDPC03\x01" + bytes(8), b"echo", once, b"x"], False),
+        ([b"", b"MDPW02", b"\x05"], False),
+        ([b"MDPW02", b"\x01", b"echo"], False),
+    ):
+        assert is_postponable([b"peer", *frames]) is postponed, frames
 
 
 def test_membership_in_words() -> None:
