@@ -21,6 +21,7 @@ import mdp
 from core.machine.backoff import backoff_s
 from core.runtime import runtime
 from core.runtime.supervision import cancel_all
+from mdp.wire.options import checked_headers
 from titanic.errors import (
     BadRequest,
     DeadLettered,
@@ -235,6 +236,7 @@ class Client:
         self._origin = runtime.current().random_bytes(8)
         self._count = 0
         self._takes_options: bool | None = None  # whether the store does; None if unknown
+        self._takes_headers = False  # whether it said so when it was asked
         self._asked_over = 0  # number of the connection it was asked over
         self._asking = asyncio.Lock()  # concurrent submits share one question
 
@@ -248,7 +250,14 @@ class Client:
         await self._client.__aexit__(*error)
 
     async def submit(
-        self, service: str | bytes, *frames: bytes, key: str | bytes | None = None, delay: float = 0.0, ttl: float = 0.0, attempts: int = 0
+        self,
+        service: str | bytes,
+        *frames: bytes,
+        key: str | bytes | None = None,
+        delay: float = 0.0,
+        ttl: float = 0.0,
+        attempts: int = 0,
+        headers: Mapping[str, str] | None = None,
     ) -> Ticket:
         """Store a request; return when it is as durable as the policy of the store demands.
 
@@ -259,31 +268,36 @@ class Client:
             delay: seconds before it may be given to a worker.
             ttl: seconds after which it expires, 0 for no limit.
             attempts: failed attempts after which it is dead-lettered, 0 for the default of the store.
+            headers: texts by name, for the handler (`request.headers`); stored with the request.
 
         Raises:
+            TypeError, ValueError: the headers are not a map of text to text, or beyond the limits of `mdp.Client.request`.
             Forbidden: this user may not call the service.
             BadRequest: the store refuses it; for example, the key was used for another request.
-            OptionsNotSupported: the store knows RFC 9 only, which has no key, delay, ttl or attempts.
+            OptionsNotSupported: the store knows RFC 9 only, which has no key, delay, ttl, attempts or headers, or is too old for headers.
             StoreFull, Wounded, Unavailable: the store cannot accept it now.
             mdp.RequestError: the store could not be reached, or did not answer in time: it is unknown whether the request is stored, and
                 submitting it again with the same key is safe.
         """
         target = service.encode() if isinstance(service, str) else service
         octets = key.encode() if isinstance(key, str) else key
+        texts = checked_headers(headers) if headers else {}
         head: list[bytes] = []
         # Hot path: once per submit; the store is asked for its extensions once per connection.
         takes = self._takes_options and self._asked_over == self._client.connections and self._client.connected
-        if not takes:
-            asked = {"key": octets, "delay": delay, "ttl": ttl, "attempts": attempts}
+        if not takes or (texts and not self._takes_headers):
+            asked = {"key": octets, "delay": delay, "ttl": ttl, "attempts": attempts, "headers": texts}
             wanted = tuple(name for name, value in asked.items() if value)
             takes = await self._ask_what_it_takes(refuse=bool(wanted))
             if wanted and not takes:
                 raise OptionsNotSupported(wanted)
+            if texts and not self._takes_headers:
+                raise OptionsNotSupported(("headers",))
         if takes:
             if octets is None:
                 self._count += 1
                 octets = b"%s-%d" % (self._origin, self._count)
-            head = tsp.encode_options(tsp.Options(octets, round(delay * 1000), round(ttl * 1000), attempts))
+            head = tsp.encode_options(tsp.Options(octets, round(delay * 1000), round(ttl * 1000), attempts, texts))
         reply = await self.ask(tsp.REQUEST, *head, target, *(frames or (b"",)))
         code, reason = _status_of(reply)
         if code == 200 and len(reply) == 2 and tsp.parse_uuid(reply[1], hyphens=True) is not None:
@@ -310,9 +324,11 @@ class Client:
             same = self._asked_over == self._client.connections and self._client.connected
             if takes is None or not same or (refuse and not takes):
                 try:
-                    code, takes = _takes_options(await self._ask_by_reply())
+                    answer = await self._ask_by_reply()
                 except mdp.Forbidden:
-                    code, takes = await self._ask_by_request()
+                    answer = await self._ask_by_request()
+                code, takes = _takes(answer, tsp.EXTENSIONS_KNOWN[0])
+                self._takes_headers = _takes(answer, tsp.EXTENSIONS_KNOWN[1])[1]
                 if code not in (200, 400):
                     raise Unavailable("the store cannot tell which options it knows")
                 self._takes_options, self._asked_over = takes, self._client.connections
@@ -335,14 +351,14 @@ class Client:
             return True
         return False
 
-    async def _ask_by_request(self) -> tuple[int, bool]:
+    async def _ask_by_request(self) -> Sequence[bytes]:
         """Ask titanic.request, the only service this user may call. A stock store stores the question as a request: close it."""
         reply = await self.ask(tsp.REQUEST, tsp.EXTENSIONS)
-        code, takes = _takes_options(reply)
+        code, takes = _takes(reply, tsp.EXTENSIONS_KNOWN[0])
         if code == 200 and not takes and len(reply) == 2:
             with suppress(mdp.RequestError):
                 await self.ask(tsp.CLOSE, reply[1])
-        return code, takes
+        return reply
 
     def ticket(self, uuid: str) -> Ticket:
         """Return the ticket of a stored request; raises UnknownRequest if `uuid` is malformed."""
@@ -410,10 +426,10 @@ class Client:
         return await self._client.mmi(name, *body)
 
 
-def _takes_options(frames: Sequence[bytes]) -> tuple[int, bool]:
-    """Return (code, whether the store accepts options) from its answer to `tsp.EXTENSIONS`."""
+def _takes(frames: Sequence[bytes], extension: bytes) -> tuple[int, bool]:
+    """Return (code, whether the store has an extension) from its answer to `tsp.EXTENSIONS`."""
     code, _ = _status_of(frames)
-    return code, code == 200 and tsp.EXTENSIONS_KNOWN in frames[1:]
+    return code, code == 200 and extension in frames[1:]
 
 
 def _status_of(frames: Sequence[bytes]) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from core.rpc.sync_facade import SyncFacade
 from titanic.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from titanic.client import Ticket, TitanicSettings
     from titanic.errors import TitanicError
@@ -65,10 +65,17 @@ class SyncClient(SyncFacade[Client]):
         return self._run(work)
 
     def submit(
-        self, service: str | bytes, *frames: bytes, key: str | bytes | None = None, delay: float = 0.0, ttl: float = 0.0, attempts: int = 0
+        self,
+        service: str | bytes,
+        *frames: bytes,
+        key: str | bytes | None = None,
+        delay: float = 0.0,
+        ttl: float = 0.0,
+        attempts: int = 0,
+        headers: Mapping[str, str] | None = None,
     ) -> SyncTicket:
         """See `Client.submit`."""
-        submitted = self._client.submit(service, *frames, key=key, delay=delay, ttl=ttl, attempts=attempts)
+        submitted = self._client.submit(service, *frames, key=key, delay=delay, ttl=ttl, attempts=attempts, headers=headers)
         return SyncTicket(self, self.run(submitted))
 
     def ticket(self, uuid: str) -> SyncTicket:

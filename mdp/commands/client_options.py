@@ -17,11 +17,12 @@ from core.runtime.event_loop import run
 from mdp.client.client import Client
 from mdp.client.client import Unreachable as NoBroker
 from mdp.errors import RequestError
+from mdp.wire.options import checked_headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-__all__ = ["BROKER", "DEFAULT_BROKER", "ask", "client_options", "output_options"]
+__all__ = ["BROKER", "DEFAULT_BROKER", "HEADERS", "ask", "client_options", "header_map", "output_options"]
 
 DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
 BROKER: Final = click.option(
@@ -34,6 +35,32 @@ BROKER: Final = click.option(
 )
 
 T = TypeVar("T")
+
+
+def header_map(headers: Sequence[str]) -> dict[str, str]:
+    """Return the headers that `--header` gave.
+
+    Raises:
+        click.BadParameter: one is not NAME=TEXT, or they are beyond the limits.
+    """
+    split = [header.partition("=") for header in headers]
+    try:
+        if not all(equals for _, equals, _ in split):
+            raise ValueError("a header is NAME=TEXT")
+        return checked_headers({name: text for name, _, text in split})
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _as_given(context: click.Context, parameter: click.Parameter, headers: tuple[str, ...]) -> tuple[str, ...]:
+    """Check headers and keep the texts, which a configuration file can have too."""
+    header_map(headers)
+    return headers
+
+
+HEADERS: Final = click.option(
+    "--header", "headers", multiple=True, callback=_as_given, metavar="NAME=TEXT", help="For the handler; may be repeated."
+)
 
 client_options = options(
     BROKER,

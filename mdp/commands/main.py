@@ -24,7 +24,7 @@ from mdp.broker.limits import BrokerOptions
 from mdp.commands.bench import Load, measure, measure_open, report
 from mdp.commands.broker_daemon import BrokerDaemonOptions, serve_broker
 from mdp.commands.broker_options import broker_of, lending_options, observe_options
-from mdp.commands.client_options import BROKER, DEFAULT_BROKER, ask, client_options, output_options
+from mdp.commands.client_options import BROKER, DEFAULT_BROKER, HEADERS, ask, client_options, header_map, output_options
 from mdp.commands.events import events, trace
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.settings.completion import service_names
@@ -34,7 +34,7 @@ from mdp.commands.shards import run_sharded, shard_options
 from mdp.commands.top import top
 from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of
 from mdp.commands.worker_daemon import WorkerDaemonOptions, serve_workers
-from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX, checked_headers
+from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
 from mdp.wire.policies import PRIORITIES
 from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler
 from mdp.worker.handler import services_of
@@ -208,16 +208,6 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
     return key
 
 
-def _header_map(context: click.Context, parameter: click.Parameter, headers: tuple[str, ...]) -> dict[str, str]:
-    split = [header.partition("=") for header in headers]
-    try:
-        if not all(equals for _, equals, _ in split):
-            raise ValueError("a header is NAME=TEXT")
-        return checked_headers({name: text for name, _, text in split})
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @main.command()
 @client_options
 @click.option(
@@ -229,7 +219,7 @@ def _header_map(context: click.Context, parameter: click.Parameter, headers: tup
 @click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
 @click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
 @click.option("--priority", type=click.Choice([*PRIORITIES]), help="Which of the waiting requests are given to workers first.")
-@click.option("--header", "headers", multiple=True, callback=_header_map, metavar="NAME=TEXT", help="For the handler; may be repeated.")
+@HEADERS
 @argument_options
 @output_options
 @click.argument("service", shell_complete=service_names)
@@ -243,13 +233,14 @@ def call(
     once: bool,
     wait: bool,
     priority: Priority | None,
-    headers: dict[str, str],
+    headers: tuple[str, ...],
     positional: list[Any] | None,
     named: dict[str, Any] | None,
     **asking: Any,
 ) -> None:
     """Send a request of BODY frames to SERVICE and print the reply, one frame a line; '-' is standard input."""
-    options: CallOptions = {"deadline": deadline, "key": key, "once": once, "wait": wait, "priority": priority, "headers": headers}
+    options: CallOptions = {"deadline": deadline, "key": key, "once": once, "wait": wait, "priority": priority}
+    options["headers"] = header_map(headers)
     arguments = typed_call_of(positional, named)
     if arguments is not None:
         if body:

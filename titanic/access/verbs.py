@@ -77,7 +77,7 @@ class Access:
         """Serve `titanic.request`; see `Store.submit`."""
         # Hot path: once per request.
         if len(frames) == 1 and tsp.is_question(frames):
-            done([OK, tsp.EXTENSIONS_KNOWN])
+            done([OK, *tsp.EXTENSIONS_KNOWN])
             return
         if user is None:
             self._store.submit(frames, done)
@@ -112,7 +112,7 @@ class Access:
     def fetch(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         """Serve `titanic.reply`; see `Store.fetch`."""
         if tsp.is_question(frames):
-            done([OK, tsp.EXTENSIONS_KNOWN])
+            done([OK, *tsp.EXTENSIONS_KNOWN])
         else:
             self._act_on(tsp.REPLY, frames, user, done, self._store.fetch)
 

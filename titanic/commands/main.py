@@ -14,7 +14,7 @@ from core.daemon.option_fields import options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_json, write_reply
-from mdp.commands.client_options import BROKER
+from mdp.commands.client_options import BROKER, HEADERS, header_map
 from titanic.commands.client_options import ask
 from titanic.commands.daemons import MirrorDaemonOptions, serve_mirror
 from titanic.commands.operator import disk_errors, operator
@@ -93,17 +93,27 @@ client_options = options(
 @click.option(
     "--give-up-after", type=click.IntRange(min=0), default=0, show_default=False, help="Failed attempts after which it is dead-lettered."
 )
+@HEADERS
 @_JSON
 @click.argument("service")
 @click.argument("body", nargs=-1)
 def submit(
-    key: str | None, delay: float, ttl: float, give_up_after: int, as_json: bool, service: str, body: tuple[str, ...], **asking: Any
+    key: str | None,
+    delay: float,
+    ttl: float,
+    give_up_after: int,
+    headers: tuple[str, ...],
+    as_json: bool,
+    service: str,
+    body: tuple[str, ...],
+    **asking: Any,
 ) -> None:
     """Store a request for SERVICE and print its UUID. Each BODY is a frame; '-' is standard input."""
     frames = read_frames(body)
 
     async def talk(client: Client) -> str:
-        return (await client.submit(service, *frames, key=key, delay=delay, ttl=ttl, attempts=give_up_after)).uuid
+        ticket = await client.submit(service, *frames, key=key, delay=delay, ttl=ttl, attempts=give_up_after, headers=header_map(headers))
+        return ticket.uuid
 
     uuid = ask(talk, **asking)
     if as_json:

@@ -31,7 +31,10 @@ _ATTEMPTS: Final = Struct(">I")
 assert (_REQUEST.size, _REPLY.size, _CLOSE.size, _DEAD.size, _TICK.size, _ATTEMPTS.size) == (28, 8, 26, 12, 16, 4)
 # Bit 15 of the length of a key (at most 255 bytes): the key is followed by the owner, one length byte before it.
 _OWNED: Final = 0x8000
+# Bit 14 of the length of the key of a REQUEST: headers, a msgpack map, follow the owner, two length bytes before them.
+_HEADED: Final = 0x4000
 OWNER_BYTES_MAX: Final = 255
+_MARKS: Final = _OWNED | _HEADED
 NO_UUID: Final = bytes(16)
 REPLY_FRAMES_AT: Final = _REPLY.size
 
@@ -63,9 +66,13 @@ def read_request(body: bytes) -> tuple[int, int, int, int, bytes, bytes, int, by
     try:
         accepted, not_before, expires, attempts_max, key_bytes = _REQUEST.unpack_from(body)
         owner = b""
-        if key_bytes & _OWNED:
-            key_bytes ^= _OWNED
-            owner, at = _owner_at(body, _REQUEST.size + key_bytes)
+        if key_bytes & _MARKS:
+            marks, key_bytes = key_bytes & _MARKS, key_bytes & ~_MARKS
+            at = _REQUEST.size + key_bytes
+            if marks & _OWNED:
+                owner, at = _owner_at(body, at)
+            if marks & _HEADED:
+                at = _headers_at(body, at)[1]
         else:
             at = _REQUEST.size + key_bytes
         if body[at] & 2:
@@ -84,6 +91,14 @@ def _owner_at(body: bytes, at: int) -> tuple[bytes, int]:
     if end > len(body):
         raise IndexError(end)
     return body[at + 1 : end], end
+
+
+def _headers_at(body: bytes, at: int) -> tuple[bytes, int]:
+    """Return (headers, end offset); raises IndexError if they do not end within the body."""
+    end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+    if len(body) < at + 2 or end > len(body):
+        raise IndexError(end)
+    return body[at + 2 : end], end
 
 
 def _owned(owner: bytes) -> tuple[int, bytes]:
@@ -154,11 +169,20 @@ class Tick(NamedTuple):
 
 
 def encode_request(
-    accepted_ms: int, not_before_ms: int, expires_ms: int, attempts_max: int, key: bytes, frames: bytes, owner: bytes = b""
+    accepted_ms: int,
+    not_before_ms: int,
+    expires_ms: int,
+    attempts_max: int,
+    key: bytes,
+    frames: bytes,
+    owner: bytes = b"",
+    headers: bytes = b"",
 ) -> bytes:
-    """Return the body of a REQUEST; `frames` is `[service][body...]` encoded, `owner` the user it belongs to."""
-    if owner:
+    """Return the body of a REQUEST; `frames` is `[service][body...]` encoded, `owner` the user it belongs to, `headers` a msgpack map."""
+    if owner or headers:
         mark, tail = _owned(owner)
+        if headers:
+            mark, tail = mark | _HEADED, tail + len(headers).to_bytes(2, "big") + headers
         return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key) | mark) + key + tail + frames
     return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key)) + key + frames
 
@@ -167,6 +191,15 @@ def request_frames(body: bytes) -> bytes:
     """Return the frames `[body...]` of a REQUEST, encoded, without the service; raises ValueError as `Request.decode`."""
     at = Request.decode(body).frames_at
     return split_frames(body[at:], 1)[1]
+
+
+def request_headers(body: bytes) -> bytes:
+    """Return the headers of a REQUEST that can be decoded, b"" for none."""
+    key_bytes = _REQUEST.unpack_from(body)[4]
+    if not key_bytes & _HEADED:
+        return b""
+    at = _REQUEST.size + (key_bytes & ~_MARKS)
+    return _headers_at(body, _owner_at(body, at)[1] if key_bytes & _OWNED else at)[0]
 
 
 def encode_reply(answered_ms: int, frames: bytes) -> bytes:

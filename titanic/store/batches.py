@@ -322,7 +322,7 @@ class Batches:
 
     async def _body(self, entry: Entry, what: str, frames: int) -> list[bytes]:
         """Return the body frames of a staged chunk or commit; raises BadChunk if they are unreadable."""
-        body = await _answer(lambda done: self._store.bodies.request_of(entry, lambda _, body: done(body or [])))
+        body = await _answer(lambda done: self._store.bodies.request_of(entry, lambda _, body, __: done(body or [])))
         if len(body) != frames:
             raise BadChunk(f"{what} cannot be read any more")
         return body

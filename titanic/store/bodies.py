@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.zmtp.decoder import decode_frames
 from titanic.journal.memory_journal import MemoryJournal
-from titanic.journal.record_bodies import Dead, reply_frames, request_frames
+from titanic.journal.record_bodies import Dead, reply_frames, request_frames, request_headers
 from titanic.store.index.stored_request import ANSWERED
 from titanic.wire.tsp import BAD, FAILED, OK
 
@@ -66,23 +66,23 @@ class Bodies:
 
     # ---- from the journal too
 
-    def request_of(self, entry: Entry, done: Callable[[Entry, list[bytes] | None], None]) -> None:
-        """Call `done(entry, [body...])` with the body for the worker; None when it cannot be read."""
+    def request_of(self, entry: Entry, done: Callable[[Entry, list[bytes] | None, bytes], None]) -> None:
+        """Call `done(entry, [body...], headers)` with what the worker gets; the body is None when it cannot be read."""
         frames, place = self.take(entry), entry.request
         if place is None or frames is not None:
-            done(entry, frames)
+            done(entry, frames, b"")  # a request with headers is never kept
         else:
             self._journal.read(place, (self._request_read, (entry, place, done)))
 
     def _request_read(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
         entry, place, done = argument
         if body is not None:
-            done(entry, decode_frames(request_frames(body)))
+            done(entry, decode_frames(request_frames(body)), request_headers(body))
         elif entry.uuid in self._index.entries and entry.request != place:
             self.request_of(entry, done)  # compaction moved it meanwhile
         else:
             self._note_damage(entry.uuid, error)
-            done(entry, None)
+            done(entry, None, b"")
 
     def reply_of(self, entry: Entry, done: Callable[[list[bytes]], None]) -> None:
         """Call `done` with the frames that titanic.reply returns for a request that has ended."""

@@ -388,22 +388,23 @@ class Service:
 
     def _send_body(self, entry: Entry) -> None:
         if (body := self.store.bodies.take(entry)) is not None:
-            self._send_frames(entry, body)
+            self._send_frames(entry, body, b"")
         else:
             self.store.bodies.request_of(entry, self._ask)
 
-    def _send_read(self, entry: Entry, body: list[bytes] | None) -> None:
+    def _send_read(self, entry: Entry, body: list[bytes] | None, headers: bytes) -> None:
         if body is None:
             self.delivery.remove(entry.uuid)
             self.store.dead_letter(entry, "DAMAGED")
         elif not self._closed:
-            self._send_frames(entry, body)
+            self._send_frames(entry, body, headers)
 
-    def _send_frames(self, entry: Entry, body: list[bytes]) -> None:
+    def _send_frames(self, entry: Entry, body: list[bytes], headers: bytes) -> None:
         try:
             # With a key the broker recognises a request that is sent again after a restart of the store, and it is not executed twice.
             key = tsp.format_uuid(entry.uuid) if entry.key else None
-            self._client.ask(entry.service, body, self._asked, entry, user_of(entry), key)
+            client = self._client.with_options(headers=tsp.unpack_headers(headers)) if headers else self._client
+            client.ask(entry.service, body, self._asked, entry, user_of(entry), key)
         except mdp.RequestError as error:  # too large, now and later; or too many requests are waiting
             self._asked(entry, None, error)
 

@@ -29,7 +29,7 @@ from titanic.store.index.request_index import RequestIndex
 from titanic.store.index.stored_request import ANSWERED, STORING, WAITING, ClosedKey, Entry
 from titanic.store.maintenance import Maintenance
 from titanic.store.waiters import Waiters
-from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
+from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, pack_headers, parse_request, parse_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -266,8 +266,19 @@ class Store:
             self._answer_repeated(entry, done)
             return
         assert isinstance(entry, Entry)
-        body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames, owner)
-        journal.append((REQUEST, entry.uuid, body), (self._stored, (entry, done, asked.body)))
+        headers = asked.options.headers
+        body = encode_request(
+            now_ms,
+            entry.not_before_ms,
+            entry.expires_ms,
+            entry.attempts_max,
+            entry.key,
+            asked.frames,
+            owner,
+            pack_headers(headers) if headers else b"",
+        )
+        # The body is kept for the worker; with headers both are read from the journal.
+        journal.append((REQUEST, entry.uuid, body), (self._stored, (entry, done, None if headers else asked.body)))
 
     def _new_uuid(self) -> bytes:
         drawn = runtime.current().random_bytes(16 * UUIDS_AT_ONCE)
@@ -293,7 +304,8 @@ class Store:
             self.index.segments.add(place[0])
             self.index.stored(entry, place)
             self.counters["accepted"] += 1
-            self.bodies.keep(place, frames)
+            if frames is not None:
+                self.bodies.keep(place, frames)
             reply = [OK, format_uuid(entry.uuid)]
             if entry.expires_ms:
                 self._set_timer()

@@ -16,16 +16,18 @@ from __future__ import annotations
 from binascii import Error as HexError
 from binascii import hexlify, unhexlify
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
 from core.zmtp.decoder import encode_frame, encode_message
+from mdp.wire.options import HEADERS_BYTES_MAX, HEADERS_MAX, checked_headers
 from titanic.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     # Called once with the frames of a reply, at once or later.
@@ -48,8 +50,8 @@ OPTIONS_MARK: Final = b"\x01TSP\x01"
 # Sent to titanic.reply in place of a UUID: asks for the store's extensions. A stock store knows no such request, and answers 400. Sent to
 # titanic.request it is a body of one frame, which is no request; a stock store may store it nevertheless.
 EXTENSIONS: Final = b"\x01TSP?"
-EXTENSIONS_KNOWN: Final = b"options"
-OPTIONS_BYTES_MAX: Final = 1024  # a key of 255 bytes and three integers need less than 320
+EXTENSIONS_KNOWN: Final = (b"options", b"headers")  # in the order in which they were added
+OPTIONS_BYTES_MAX: Final = 8192  # as MDP/0.3 allows; headers need most of it
 KEY_BYTES_MAX: Final = 255  # as a service name; hash longer keys
 SERVICE_BYTES_MAX: Final = 255  # MDP-05
 WAIT_MS_MAX: Final = 60_000  # of one titanic.wait: how long a waiting client that went away is kept
@@ -67,6 +69,7 @@ class Options(NamedTuple):
     delay_ms: int = 0  # time from acceptance before it is given to a worker
     ttl_ms: int = 0  # time from acceptance after which it expires; 0 for never
     attempts: int = 0  # maximum attempts; 0 for the default of the store
+    headers: Mapping[str, str] = MappingProxyType({})  # small texts for the handler
 
 
 class Submission(NamedTuple):
@@ -120,7 +123,7 @@ def parse_status(frame: bytes) -> int | None:
 
 def encode_options(options: Options) -> list[bytes]:
     """Return the frames to put before `[service][body...]`; none for default options."""
-    asked = {name: value for name, value in options._asdict().items() if value}
+    asked = {name: value for name, value in options._asdict().items() if value}  # a default is no plain map, and is left out
     return [OPTIONS_MARK, msgpack.packb(asked)] if asked else []
 
 
@@ -170,11 +173,11 @@ def _parse_options(frame: bytes) -> Options:
     if len(frame) > OPTIONS_BYTES_MAX:
         raise BadRequest(f"options of {len(frame)} bytes, at most {OPTIONS_BYTES_MAX}")
     try:
-        asked: Any = unpack(frame, max_map_len=8, max_array_len=0, max_str_len=32, containers_max=1)
+        asked: Any = unpack(frame, max_map_len=HEADERS_MAX, max_array_len=0, max_str_len=HEADERS_BYTES_MAX, containers_max=2)
     except BadMsgpack as error:
         raise BadRequest("options are not a msgpack map") from error
     if not isinstance(asked, dict) or not asked.keys() <= set(Options._fields):
-        raise BadRequest("options take key, delay_ms, ttl_ms and attempts")
+        raise BadRequest("options take key, delay_ms, ttl_ms, attempts and headers")
     key = asked.get("key", b"")
     if not isinstance(key, bytes) or len(key) > KEY_BYTES_MAX:
         raise BadRequest(f"a key is 1 to {KEY_BYTES_MAX} bytes")
@@ -182,4 +185,28 @@ def _parse_options(frame: bytes) -> Options:
     for value, most in zip(numbers, (DELAY_MS_MAX, DELAY_MS_MAX, ATTEMPTS_MAX), strict=True):
         if type(value) is not int or not 0 <= value <= most:
             raise BadRequest("delay_ms, ttl_ms and attempts are whole numbers, not negative")
-    return Options(key, *numbers)
+    return Options(key, *numbers, _headers_of(asked.get("headers", {})))
+
+
+def _headers_of(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise BadRequest("headers are a map of text to text")
+    try:
+        return checked_headers(value)
+    except (TypeError, ValueError) as error:
+        raise BadRequest(str(error)) from None
+
+
+def pack_headers(headers: Mapping[str, str]) -> bytes:
+    """Return headers as they are stored, b"" for none."""
+    return msgpack.packb(dict(headers)) if headers else b""
+
+
+def unpack_headers(octets: bytes) -> dict[str, str]:
+    """Return stored headers; raises ValueError if a newer or faulty program has written them."""
+    if not octets:
+        return {}
+    try:
+        return _headers_of(unpack(octets, max_map_len=HEADERS_MAX, max_array_len=0, max_str_len=HEADERS_BYTES_MAX, containers_max=1))
+    except (BadMsgpack, BadRequest) as error:
+        raise ValueError(f"headers of a REQUEST: {error}") from None

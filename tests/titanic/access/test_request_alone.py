@@ -34,7 +34,7 @@ async def test_what_is_sent_again_would_be_known_by_its_key() -> None:
 async def test_the_question_is_answered_by_both_services() -> None:
     async with Scene() as scene:
         for service in (tsp.REPLY, tsp.REQUEST):
-            assert await scene.ask("ann", service, tsp.EXTENSIONS) == [tsp.OK, b"options"]
+            assert await scene.ask("ann", service, tsp.EXTENSIONS) == [tsp.OK, b"options", b"headers"]
         assert await scene.rows("root") == []
 
 

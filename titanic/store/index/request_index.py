@@ -17,7 +17,7 @@ from titanic.journal.record_bodies import NO_UUID, Close, Tick, decode_attempts,
 from titanic.store.index.loading import LoadedIndex
 from titanic.store.index.packed_requests import Owned
 from titanic.store.index.stored_request import ANSWERED, DEAD, WAITING, ClosedKey, Entry, State, scope_of
-from titanic.wire.tsp import NO_OPTIONS
+from titanic.wire.tsp import NO_OPTIONS, pack_headers
 
 if TYPE_CHECKING:
     from titanic.journal.record import Draft, Location, Record
@@ -47,7 +47,8 @@ class RequestIndex(LoadedIndex):
                 return known, False
         # Hot path: once per request; `_add` is written out.
         limits, entries, service = self.limits, self.entries, asked.service
-        size = record_size(len(asked.frames) + len(options.key) + (29 + len(owner) if owner else 28))
+        more = 2 + len(pack_headers(options.headers)) if options.headers else 0
+        size = record_size(len(asked.frames) + len(options.key) + (29 + len(owner) if owner else 28) + more)
         count = self.services.get(service, 0)
         if len(entries) >= limits.requests_max or self.bytes_used + size > limits.bytes_max or count >= limits.service_requests_max:
             raise self._full(size, count)

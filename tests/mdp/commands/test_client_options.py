@@ -1,0 +1,41 @@
+"""Options of all commands with a broker."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from mdp.commands.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+
+def shown(*arguments: str) -> list[str]:
+    """Return the values that a call would have, without where they come from."""
+    result = CliRunner().invoke(main, ["call", *arguments, "--show-config", "echo"])
+    assert result.exit_code == 0, result.output
+    return [line.partition("  # ")[0] for line in result.output.splitlines()]
+
+
+@pytest.mark.parametrize("headers", [[], ["tenant=zh", "text=a=b"]])
+def test_headers_are_shown_as_a_file_takes_them(headers: list[str], tmp_path: Path) -> None:
+    values = shown(*(f"--header={header}" for header in headers))
+    assert f"header = {json.dumps(headers)}" in values
+    file = tmp_path / "mdp.toml"
+    file.write_text("\n".join(values), encoding="utf-8")
+    assert shown("--config", str(file)) == values
+
+
+def test_what_is_no_header_is_said_before_anything_is_sent() -> None:
+    result = CliRunner().invoke(main, ["call", "--header", "tenant", "echo"], standalone_mode=False)
+    assert "a header is NAME=TEXT" in str(result.exception)
