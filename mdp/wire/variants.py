@@ -1,4 +1,4 @@
-"""MDP/0.2 in other frames than RFC 18 has: a table of such variants, and the translation from and to RFC 18.
+"""MDP/0.2 in other frames than RFC 18 has: a table of such variants, and the translation.
 
                        RFC 18                     majortomo, a package on PyPI
     client REQUEST     MDPC02 01 service body+    "" MDPC02 02 service body+
