@@ -185,7 +185,8 @@ def _parse_options(frame: bytes) -> Options:
     for value, most in zip(numbers, (DELAY_MS_MAX, DELAY_MS_MAX, ATTEMPTS_MAX), strict=True):
         if type(value) is not int or not 0 <= value <= most:
             raise BadRequest("delay_ms, ttl_ms and attempts are whole numbers, not negative")
-    return Options(key, *numbers, _headers_of(asked.get("headers", {})))
+    delay_ms, ttl_ms, attempts = numbers
+    return Options(key, delay_ms, ttl_ms, attempts, _headers_of(asked.get("headers", {})))
 
 
 def _headers_of(value: object) -> dict[str, str]:

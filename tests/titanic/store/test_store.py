@@ -175,7 +175,7 @@ async def test_what_was_stored_and_not_answered_is_dispatched_again(tmp_path: Pa
         for entry in seen:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-            def read(_: Entry, body: list[bytes] | None, future: asyncio.Future[Any] = future) -> None:
+            def read(_: Entry, body: list[bytes] | None, headers: bytes, future: asyncio.Future[Any] = future) -> None:
                 future.set_result(body)
 
             store.bodies.request_of(entry, read)
@@ -369,7 +369,7 @@ async def test_many_requests_of_a_checkpoint_are_a_backlog_after_a_restart(tmp_p
         assert [entry.uuid.hex().upper().encode() for entry in seen] == [new, late]  # the new one when it was accepted
         assert await ask(store.close_request, [uuids[3]]) == [b"200"]
         body: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        store.bodies.request_of(store.index.entries[bytes.fromhex(uuids[5].decode())], lambda _, found: body.set_result(found))
+        store.bodies.request_of(store.index.entries[bytes.fromhex(uuids[5].decode())], lambda _, found, __: body.set_result(found))
         assert await body == [b"5"]
     (tmp_path / "checkpoint").unlink()
     async with store_on(RealDisk(tmp_path)) as store:
