@@ -73,7 +73,7 @@ async def test_a_commit_that_cannot_be_read_itself_is_refused(tmp_path: Path, mo
         def fail(entry: Any, done: Any) -> None:
             if entry.service == COMMIT and broken:
                 broken.clear()
-                done(entry, None)
+                done(entry, None, b"")
             else:
                 request_of(entry, done)
 
