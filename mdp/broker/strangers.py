@@ -50,4 +50,4 @@ def describe(frames: Sequence[bytes]) -> str:
     """Return number and lengths of the frames of a message, and the first octets of the first ones."""
     lengths = ", ".join(str(len(frame)) for frame in frames[:_LENGTHS_MAX]) + (", …" if len(frames) > _LENGTHS_MAX else "")
     heads = ", ".join(frame[:_HEAD_BYTES].hex() or "nothing" for frame in frames[:_HEADS_MAX])
-    return f"{len(frames)} frames of {lengths} octets, the first begin with {heads}"
+    return f"{len(frames)} frames of {lengths} bytes, the first begin with {heads}"

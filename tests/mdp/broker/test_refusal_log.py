@@ -77,6 +77,6 @@ async def test_a_peer_of_no_known_dialect_is_described_in_one_line(caplog: pytes
                 await peer.send(message(b"MDPX02", b"\x01", b"the secret payload"))
             await eventually(lambda: "peer of no known dialect" in caplog.text)
         (line,) = [vars(record) for record in caplog.records if "no known dialect" in record.msg]
-        assert line["args"] == ("3 frames of 6, 1, 18 octets, the first begin with 4d4450583032, 01",)
+        assert line["args"] == ("3 frames of 6, 1, 18 bytes, the first begin with 4d4450583032, 01",)
         assert line["address"].startswith("127.0.0.1")
         assert broker.counters["unknown_dialect"] == 1

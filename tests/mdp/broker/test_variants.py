@@ -70,16 +70,16 @@ def test_a_peer_of_no_known_dialect_is_described_once_and_counted() -> None:
         scene.send(b"X", [b"", b"MDPC02", b"\x07", b"the secret payload", b""])
     assert scene.counters["unknown_dialect"] == 1
     assert scene.counters["invalid_header"] == 3
-    text = "5 frames of 0, 6, 1, 18, 0 octets, the first begin with nothing, 4d4450433032"
+    text = "5 frames of 0, 6, 1, 18, 0 bytes, the first begin with nothing, 4d4450433032"
     assert scene.machine.strangers.take() == [(b"X", text)]
     scene.lose(b"X")
     scene.send(b"X", [b"GET / HTTP/1.1"])
-    assert scene.machine.strangers.take() == [(b"X", "1 frames of 14 octets, the first begin with 474554202f204854")]
+    assert scene.machine.strangers.take() == [(b"X", "1 frames of 14 bytes, the first begin with 474554202f204854")]
     for number in range(WAITING_MAX + 5):
         scene.send(b"%d" % number, [b"x"] * 9)
     waiting = scene.machine.strangers.take()
     assert len(waiting) == WAITING_MAX
-    assert waiting[0][1] == "9 frames of 1, 1, 1, 1, 1, 1, … octets, the first begin with 78, 78"
+    assert waiting[0][1] == "9 frames of 1, 1, 1, 1, 1, 1, … bytes, the first begin with 78, 78"
     assert scene.counters["unknown_dialect"] == WAITING_MAX + 7
 
 
