@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mypy_extensions import mypyc_attr
-
 from core.machine.requests import SETTLED
 from core.rpc.client_engine import Reply, settle_future
 from mdp.client.calls import PendingRequest, body_frames
@@ -65,8 +63,7 @@ class PendingCallback(PendingRequest):
             done(self.context, self.reply, self.error)
 
 
-@mypyc_attr(serializable=True)
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Outcome:
     """The end of one request of `Client.map`.
 
@@ -85,6 +82,26 @@ class Outcome:
     attempts: int
     latency_s: float
     replayed: bool = False
+
+    # Written here, because that of a dataclass is not compiled: one is made for every request.
+    def __init__(
+        self,
+        index: int,
+        reply: list[bytes] | None,
+        error: RequestError | None,
+        attempts: int,
+        latency_s: float,
+        replayed: bool = False,
+    ) -> None:
+        self.index = index
+        self.reply = reply
+        self.error = error
+        self.attempts = attempts
+        self.latency_s = latency_s
+        self.replayed = replayed
+
+    def __reduce__(self) -> tuple[type[Outcome], tuple[Any, ...]]:
+        return Outcome, (self.index, self.reply, self.error, self.attempts, self.latency_s, self.replayed)
 
 
 class RoutedRequest(PendingRequest):

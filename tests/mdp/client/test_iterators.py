@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -190,6 +192,13 @@ def test_an_outcome_can_be_compared_and_shown() -> None:
     outcome = Outcome(0, [b"x"], None, 1, 0.5)
     assert outcome == Outcome(0, [b"x"], None, 1, 0.5)
     assert "latency_s=0.5" in repr(outcome)
+
+
+def test_an_outcome_can_be_copied_and_changed() -> None:
+    outcome = Outcome(0, [b"x"], None, 1, 0.5, replayed=True)
+    assert copy(outcome) == outcome
+    assert replace(outcome, index=1) == Outcome(1, [b"x"], None, 1, 0.5, True)
+    assert [field.name for field in fields(outcome)] == ["index", "reply", "error", "attempts", "latency_s", "replayed"]
 
 
 # --------------------------------------------------------------------------------------------------------------------------------- streams
