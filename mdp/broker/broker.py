@@ -10,7 +10,7 @@ import asyncio
 import ctypes
 import sys
 from math import inf
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
 
 from mypy_extensions import mypyc_attr
 
@@ -50,7 +50,7 @@ LINGER_MS = 1000
 AHEAD_PART = 32
 # Resolution of the broker's time. Nearer times share one float object: each worker keeps some, and a float left from a burst of requests
 # keeps the MiB of memory around it in use.
-CLOCK_S = 0.001
+CLOCK_S: Final = 0.001
 # After this many requests an idle broker returns memory to the system; otherwise the C library keeps it (10 MiB measured after a burst of
 # 100,000 requests). It takes some milliseconds, so it is done only while no request is open.
 BURST_REQUESTS = 10_000
@@ -60,10 +60,10 @@ LOOK_S = 0.005
 FAULT_S = 0.1
 # Replies to a client with HELD_BEHIND_MIN open requests are collected up to HELD_MAX, for up to `hold_replies_ms`: a write costs broker and
 # client as much as several requests. With that many open requests, a client waits many times longer for an answer anyway.
-HELD_BEHIND_MIN = 128
-HELD_MAX = 64
+HELD_BEHIND_MIN: Final = 128
+HELD_MAX: Final = 64
 # Larger replies are not collected: what is collected must be small compared to `unread_max_bytes`.
-HELD_BYTES_MAX = 8 * 1024
+HELD_BYTES_MAX: Final = 8 * 1024
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -15,7 +15,7 @@ queued again or ended.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import MORE, decode_frames, encode_frame, encode_message, split_frames
 from core.zmtp.scan import Batch, frames_between
@@ -46,9 +46,11 @@ __all__ = ["Dispatcher", "Output"]
 
 # Interval of the sweep, which checks the oldest request of each client in each queue: exact enough for `queue_ms`.
 _SWEEP_S = 1.0
-_MORE = bytes((MORE,))
-_HEARTBEAT = encode_message(client_heartbeat())
-_REQUEST, _FINAL = Verb.REQUEST, Verb.FINAL  # a module's names are looked up faster than an enum's
+_MORE: Final = bytes((MORE,))
+_HEARTBEAT: Final = encode_message(client_heartbeat())
+# A module's names are looked up faster than an enum's.
+_REQUEST: Final = Verb.REQUEST
+_FINAL: Final = Verb.FINAL
 
 
 class Dispatcher(WorkerLifecycle):

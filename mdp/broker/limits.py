@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ __all__ = ["REQUEST_OVERHEAD_BYTES", "BrokerArguments", "BrokerOptions", "Broker
 
 # Memory of one request beyond its bytes: record, dictionary entries, queue slot. Counting it makes `memory_max_bytes` a true
 # limit for floods of tiny requests, and bounds their number.
-REQUEST_OVERHEAD_BYTES = 512
+REQUEST_OVERHEAD_BYTES: Final = 512
 
 
 class BrokerSettings(TypedDict, total=False):

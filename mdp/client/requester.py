@@ -17,7 +17,7 @@ from collections import deque
 from itertools import count
 from math import inf
 from struct import Struct
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from core.machine.requests import QUEUED, SENT, SETTLED, settle
 from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, MORE_HEADERS, decode_frames, encode_message
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Requester", "numbers_from"]
 
-_REQUEST_HEAD = MORE_HEADERS[NUMBERED_BYTES] + CLIENT_REQUEST_03
-_CANCEL_HEAD = LAST_HEADERS[NUMBERED_BYTES] + CLIENT_CANCEL_03
-_HEARTBEAT = encode_message([CLIENT_HEARTBEAT_03])
-_PACK_NUMBER = Struct(">Q").pack
+_REQUEST_HEAD: Final = MORE_HEADERS[NUMBERED_BYTES] + CLIENT_REQUEST_03
+_CANCEL_HEAD: Final = LAST_HEADERS[NUMBERED_BYTES] + CLIENT_CANCEL_03
+_HEARTBEAT: Final = encode_message([CLIENT_HEARTBEAT_03])
+_PACK_NUMBER: Final = Struct(">Q").pack
 
 # Bodies up to this size are joined with their request's head into one piece, which is cheaper than separate frames. Larger ones are not
 # copied.
-SPLICED_BYTES_MAX = 4096
-_ENVELOPE_PARTS = 3  # frames of a REQUEST before its body
-_ROOMY_BYTES = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest request with a joined body
+SPLICED_BYTES_MAX: Final = 4096
+_ENVELOPE_PARTS: Final = 3  # frames of a REQUEST before its body
+_ROOMY_BYTES: Final = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest request with a joined body
 
 P = TypeVar("P", bound=PendingRequest)
 

@@ -30,7 +30,7 @@ Hot paths do not call the functions below: they compare and build frames with th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,47 +95,51 @@ __all__ = [
 
 Dialect: TypeAlias = Literal["0.1", "0.2", "0.3"]
 
-V01: Literal["0.1"] = "0.1"
-V02: Literal["0.2"] = "0.2"
-V03: Literal["0.3"] = "0.3"
+V01: Final = "0.1"
+V02: Final = "0.2"
+V03: Final = "0.3"
 DIALECTS: tuple[Dialect, ...] = (V01, V02, V03)
 
-EMPTY = b""
-MDPC01, MDPC02, MDPC03 = b"MDPC01", b"MDPC02", b"MDPC03"
-MDPW01, MDPW02, MDPW03 = b"MDPW01", b"MDPW02", b"MDPW03"
+EMPTY: Final = b""
+MDPC01: Final = b"MDPC01"
+MDPC02: Final = b"MDPC02"
+MDPC03: Final = b"MDPC03"
+MDPW01: Final = b"MDPW01"
+MDPW02: Final = b"MDPW02"
+MDPW03: Final = b"MDPW03"
 
 # Octets of a client's request id and of a worker's token in MDP/0.3.
-ID_BYTES = 8
+ID_BYTES: Final = 8
 # Octets of header and command, and of a whole numbered command frame, in MDP/0.3.
-HEAD_BYTES = 7
-NUMBERED_BYTES = HEAD_BYTES + ID_BYTES
+HEAD_BYTES: Final = 7
+NUMBERED_BYTES: Final = HEAD_BYTES + ID_BYTES
 # A service name is a word, not a payload; 255 bytes fit into a short ZMTP frame and a metadata name (MDP-05).
-SERVICE_BYTES_MAX = 255
+SERVICE_BYTES_MAX: Final = 255
 # Longest text of an ERROR; the rest is truncated, so that a peer cannot fill our logs.
-TEXT_BYTES_MAX = 1024
+TEXT_BYTES_MAX: Final = 1024
 # Longest code of an ERROR; the longest of ours has 17 characters.
-CODE_BYTES_MAX = 32
+CODE_BYTES_MAX: Final = 32
 
-CLIENT_REQUEST_03 = MDPC03 + b"\x01"
-CLIENT_PARTIAL_03 = MDPC03 + b"\x02"
-CLIENT_FINAL_03 = MDPC03 + b"\x03"
-CLIENT_ERROR_03 = MDPC03 + b"\x04"
-CLIENT_CANCEL_03 = MDPC03 + b"\x05"
-CLIENT_HEARTBEAT_03 = MDPC03 + b"\x06"
+CLIENT_REQUEST_03: Final = MDPC03 + b"\x01"
+CLIENT_PARTIAL_03: Final = MDPC03 + b"\x02"
+CLIENT_FINAL_03: Final = MDPC03 + b"\x03"
+CLIENT_ERROR_03: Final = MDPC03 + b"\x04"
+CLIENT_CANCEL_03: Final = MDPC03 + b"\x05"
+CLIENT_HEARTBEAT_03: Final = MDPC03 + b"\x06"
 
-WORKER_READY_03 = MDPW03 + b"\x01"
-WORKER_REQUEST_03 = MDPW03 + b"\x02"
-WORKER_PARTIAL_03 = MDPW03 + b"\x03"
-WORKER_FINAL_03 = MDPW03 + b"\x04"
-WORKER_ERROR_03 = MDPW03 + b"\x05"
-WORKER_HEARTBEAT_03 = MDPW03 + b"\x06"
-WORKER_DISCONNECT_03 = MDPW03 + b"\x07"
-WORKER_CANCEL_03 = MDPW03 + b"\x08"
-WORKER_RECALL_03 = MDPW03 + b"\x09"
-WORKER_PING_03 = MDPW03 + b"\x0a"
-WORKER_RETURN_03 = MDPW03 + b"\x0b"
+WORKER_READY_03: Final = MDPW03 + b"\x01"
+WORKER_REQUEST_03: Final = MDPW03 + b"\x02"
+WORKER_PARTIAL_03: Final = MDPW03 + b"\x03"
+WORKER_FINAL_03: Final = MDPW03 + b"\x04"
+WORKER_ERROR_03: Final = MDPW03 + b"\x05"
+WORKER_HEARTBEAT_03: Final = MDPW03 + b"\x06"
+WORKER_DISCONNECT_03: Final = MDPW03 + b"\x07"
+WORKER_CANCEL_03: Final = MDPW03 + b"\x08"
+WORKER_RECALL_03: Final = MDPW03 + b"\x09"
+WORKER_PING_03: Final = MDPW03 + b"\x0a"
+WORKER_RETURN_03: Final = MDPW03 + b"\x0b"
 
-_STUCK = b"\x81\xa5stuck\xc3"  # msgpack of {"stuck": true}
+_STUCK: Final = b"\x81\xa5stuck\xc3"  # msgpack of {"stuck": true}
 _HEARTBEATS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x04"], V02: [MDPW02, b"\x05"], V03: [WORKER_HEARTBEAT_03]}
 _DISCONNECTS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x05"], V02: [MDPW02, b"\x06"], V03: [WORKER_DISCONNECT_03]}
 

@@ -43,30 +43,30 @@ __all__ = [
 ]
 
 # A trace context and a key take 200 bytes; 8 KiB is the limit of ZMTP metadata.
-OPTIONS_BYTES_MAX = 8192
+OPTIONS_BYTES_MAX: Final = 8192
 # Entries of one map or array, and maps and arrays in one map; ours have at most ten.
-_ENTRIES_MAX = 64
+_ENTRIES_MAX: Final = 64
 # Entry of a worker's metadata: the description of its service, JSON text; see `mdp.typed.descriptions`.
-DESCRIPTION = "mdp-description"
+DESCRIPTION: Final = "mdp-description"
 # Requests that may be in flight at one worker.
-CREDIT_MAX = 65535
+CREDIT_MAX: Final = 65535
 # A request that may wait longer than a day belongs to Titanic.
-DEADLINE_MS_MAX = 86_400_000
+DEADLINE_MS_MAX: Final = 86_400_000
 # Less than one heartbeat a day does not show whether a worker is alive.
-HEARTBEAT_MS_MAX = 86_400_000
+HEARTBEAT_MS_MAX: Final = 86_400_000
 # An idempotency key: more than a UUID or a hash needs.
-KEY_BYTES_MAX = 255
+KEY_BYTES_MAX: Final = 255
 # The name of a user: the limit of PLAIN.
-USER_BYTES_MAX = 255
+USER_BYTES_MAX: Final = 255
 # First bytes of options with a key only; its length, one byte, and the key follow. The usual options of data pipelines.
-KEY_ALONE = msgpack.packb({"key": b""})[:-1]
-_KEY_AT = len(KEY_ALONE) + 1
+KEY_ALONE: Final = msgpack.packb({"key": b""})[:-1]
+_KEY_AT: Final = len(KEY_ALONE) + 1
 # Headers of one request: as many as a request of HTTP usually has; one with a trace, a tenant and a locale has four.
-HEADERS_MAX = 32
+HEADERS_MAX: Final = 32
 # Bytes of their names and values together: half of the options, which leaves place for a key and a trace context.
-HEADERS_BYTES_MAX = 4096
+HEADERS_BYTES_MAX: Final = 4096
 # A worker's version as shown by `mmi.workers`.
-_VERSION_CHARS_MAX = 64
+_VERSION_CHARS_MAX: Final = 64
 
 
 @mypyc_attr(native_class=False)
@@ -129,7 +129,7 @@ class ReadyOptions:
     retry: Retry | None = None
 
 
-NO_REQUEST_OPTIONS = RequestOptions()
+NO_REQUEST_OPTIONS: Final = RequestOptions()
 
 
 def encode_options(options: Mapping[str, Any]) -> bytes:

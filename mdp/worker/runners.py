@@ -16,7 +16,7 @@ import contextvars
 import inspect
 from collections import deque
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from core.runtime import runtime, supervision
 from core.runtime.leftovers import leave
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["RunnerCounters", "Runners"]
 
 # How long handlers that never wait may use the event loop before heartbeats and sockets are served.
-SLICE_S = 0.005
+SLICE_S: Final = 0.005
 # Memory of a kept frame beside its bytes: the object and its place in a list.
-FRAME_OVERHEAD_BYTES = 64
+FRAME_OVERHEAD_BYTES: Final = 64
 # How long a task may take to end after its handler was ended: some loop iterations on a busy machine.
-_LAST_STEPS_S = 0.25
+_LAST_STEPS_S: Final = 0.25
 
 
 class _Runner:
@@ -343,7 +343,7 @@ class Runners:
         task = runner.task
         queue, running, clock = self._queue, self.running, self._now
         handler = self._call
-        counters, on_answer = self.counters, self._on_answer
+        counters, on_answer, cancelling = self.counters, self._on_answer, task.cancelling
         started: RunningRequest | None = None
         request: Request | None
         while True:
@@ -360,7 +360,8 @@ class Runners:
                     reply = None
                 try:
                     value = await (handler(request) if reply is None else reply)
-                    request._owner.answer(request, (value,) if type(value) is bytes else reply_frames(value))
+                    session = request._owner
+                    session.answer(request, (value,) if type(value) is bytes else reply_frames(value))
                 except BaseException as error:
                     del running[request]
                     if self._failed(request, error, task):
@@ -370,9 +371,9 @@ class Runners:
                 else:
                     del running[request]
                     counters.handled += 1
-                    if len(request._owner.outgoing) == 1 and (queue or running):
+                    if len(session.outgoing) == 1 and (queue or running):
                         on_answer()  # the first one; if no request is left, `on_idle` sends at once
-                    if task.cancelling() and self._cancellations.take_back(request, task):
+                    if cancelling() and self._cancellations.take_back(request, task):
                         return
                 now = clock()
                 if now - slice_began > SLICE_S:

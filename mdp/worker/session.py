@@ -12,7 +12,7 @@ another worker. Messages to be sent, for a DEALER socket, are collected in `outg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.errors import LocalProtocolError
 from core.machine.liveness import Liveness
@@ -54,20 +54,20 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionCounters", "SessionOptions", "WorkerSession"]
 
-_REQUEST_01 = [EMPTY, MDPW01, b"\x02"]
-_REPLY_01 = encode_prefix([EMPTY, MDPW01, b"\x03"])
-_DELIMITER = encode_prefix([EMPTY])
-_FINAL_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_FINAL_03
-_FRAMES_01 = 6  # of a request of MDP/0.1, at least
+_REQUEST_01: Final = [EMPTY, MDPW01, b"\x02"]
+_REPLY_01: Final = encode_prefix([EMPTY, MDPW01, b"\x03"])
+_DELIMITER: Final = encode_prefix([EMPTY])
+_FINAL_HEAD: Final = MORE_HEADERS[NUMBERED_BYTES] + WORKER_FINAL_03
+_FRAMES_01: Final = 6  # of a request of MDP/0.1, at least
 
 # Bodies up to this size are copied into one piece with their head; see mdp.client.requester.
-SPLICED_BYTES_MAX = 4096
-_ROOM_BYTES = 512  # the envelope of a reply is smaller: the longest address has 255 octets
-_ROOMY_BYTES = SPLICED_BYTES_MAX + _ROOM_BYTES
-_FEW_FRAMES = 2  # of a reply that needs no check against the limits
-_ENVELOPE_FRAMES_MAX = 5  # of the envelope of a reply
+SPLICED_BYTES_MAX: Final = 4096
+_ROOM_BYTES: Final = 512  # the envelope of a reply is smaller: the longest address has 255 octets
+_ROOMY_BYTES: Final = SPLICED_BYTES_MAX + _ROOM_BYTES
+_FEW_FRAMES: Final = 2  # of a reply that needs no check against the limits
+_ENVELOPE_FRAMES_MAX: Final = 5  # of the envelope of a reply
 # A broker of 0.1 or 0.2 must give one request at a time. This many are accepted from a broker that breaks the rule.
-UNNUMBERED_IN_HAND_MAX = 64
+UNNUMBERED_IN_HAND_MAX: Final = 64
 
 
 class WorkerSession:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -28,11 +28,11 @@ __all__ = ["ClientQueue", "Request", "RequestExtras", "RequestQueue", "Service",
 
 # A queue or list may keep this many dead entries, and beyond that as many as it has live ones. So clearing them costs no more than adding
 # did, and a removal from the middle costs nothing.
-_DEAD_MIN = 64
+_DEAD_MIN: Final = 64
 # Workers with credit are kept in ready lists by load: four lists per multiple of their concurrency. The credit of our workers is four
 # times their concurrency. Fewer lists would approach plain rotation, more lists would cost more moves.
-_READY_LISTS_PER_ROUND = 4
-_READY_LISTS = 16
+_READY_LISTS_PER_ROUND: Final = 4
+_READY_LISTS: Final = 16
 
 
 class RequestExtras:

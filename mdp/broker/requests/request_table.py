@@ -19,7 +19,7 @@ and every accepted request is closed exactly once (`counters.accepted`, `counter
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import split_frames
 from mdp.broker.forwarding import REPLY_HEAD_03, WORK_HEADS, as_prefix, body_octets, error_octets, partial_head, reply_head, work_octets
@@ -46,12 +46,15 @@ __all__ = ["CHECK_S", "GONE", "WATCH_S_MAX", "Output", "RequestTable"]
 
 # How long a worker is free, while another has requests that it cannot have begun, before these are recalled. If answers arrive faster,
 # nothing is recalled: the requests would be begun before the RECALL arrives.
-CHECK_S = 0.002
+CHECK_S: Final = 0.002
 # While requests wait, the pace of the workers is checked after 2 ms, 4 ms and so on, up to this interval.
-WATCH_S_MAX = 0.02
+WATCH_S_MAX: Final = 0.02
 
 # Module names are looked up faster than class attributes; one of these is stored for every request.
-_ACCEPTED, _QUEUED, _GIVEN, _ANSWERED = RequestState.ACCEPTED, RequestState.QUEUED, RequestState.GIVEN, RequestState.ANSWERED
+_ACCEPTED: Final = RequestState.ACCEPTED
+_QUEUED: Final = RequestState.QUEUED
+_GIVEN: Final = RequestState.GIVEN
+_ANSWERED: Final = RequestState.ANSWERED
 
 
 class RequestTable(RequestEnds):
