@@ -16,7 +16,7 @@ from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
 from mdp.session.broker_search import BrokerSearch, SearchTimes
-from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_ready, worker_request
+from mdp.wire.commands import V01, V03, Dialect, client_final, client_request, worker_final, worker_ready, worker_request
 from mdp.worker.session import SessionOptions, WorkerSession
 from tests.scenes.hunts import examples
 
@@ -61,7 +61,8 @@ def test_the_broker_answers_with_whole_messages_in_whatever_reads_the_bytes_come
         octets = damaged(chance)
         peer = chance.choice((b"W3", b"W1", b"C", b"D"))
         if peer.startswith(b"W"):
-            dialect, worker = V03 if peer == b"W3" else V01, brokers[0].directory.workers.get(peer)
+            dialect: Dialect = V03 if peer == b"W3" else V01
+            worker = brokers[0].directory.workers.get(peer)
             if worker is None:
                 octets = encode_message(worker_ready(dialect, b"echo")) + octets * (chance.random() < 0.2)
             elif chance.random() < 0.8:

@@ -19,6 +19,7 @@ from tests.scenes.mdp_requester import sent
 
 if TYPE_CHECKING:
     from mdp.request import Request
+    from mdp.wire.commands import Dialect
 
 BODIES = [[256], [255], [1900], [1, 300, 0], [300, 1], [0, 256], [700, 256, 300]]
 CALL = Call("echo", timeout_s=2.5, attempts=3)
@@ -30,14 +31,13 @@ def body_of(sizes: list[int]) -> list[bytes]:
 
 @pytest.mark.parametrize("sizes", BODIES)
 @pytest.mark.parametrize("dialect", [V01, V03])
-def test_the_broker_takes_a_request_and_its_answer(dialect: str, sizes: list[int]) -> None:
+def test_the_broker_takes_a_request_and_its_answer(dialect: Dialect, sizes: list[int]) -> None:
     scene, body = Scene(), body_of(sizes)
-    spoken = V01 if dialect == V01 else V03
-    scene.ready(spoken, b"W1")
-    scene.ask(spoken, b"C1", *body)
+    scene.ready(dialect, b"W1")
+    scene.ask(dialect, b"C1", *body)
     work = scene.work(b"W1")
     assert list(work.body) == body
-    scene.send(b"W1", worker_final(spoken, work.id, [*reversed(body)]))
+    scene.send(b"W1", worker_final(dialect, work.id, [*reversed(body)]))
     assert scene.reply(b"C1") == [*reversed(body)]
 
 
@@ -51,13 +51,12 @@ def test_the_broker_takes_what_is_not_small(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("sizes", BODIES)
 @pytest.mark.parametrize("dialect", [V01, V03])
-def test_the_worker_takes_a_request_when_it_is_all_there(dialect: str, sizes: list[int]) -> None:
-    spoken = V01 if dialect == V01 else V03
-    search = BrokerSearch(["tcp://127.0.0.1:1"], spoken, SearchTimes(), lambda: 0.0)
+def test_the_worker_takes_a_request_when_it_is_all_there(dialect: Dialect, sizes: list[int]) -> None:
+    search = BrokerSearch(["tcp://127.0.0.1:1"], dialect, SearchTimes(), lambda: 0.0)
     session = WorkerSession("echo", search, SessionOptions(credit=8))
     search.start(0.0)
     session.joined(0.0)
-    octets = encode_message(worker_request(spoken, number(1), body_of(sizes)))
+    octets = encode_message(worker_request(dialect, number(1), body_of(sizes)))
     new: list[Request] = []
     decoder = Decoder(on_command=lambda _: None)
     for at in range(len(octets)):
