@@ -148,6 +148,7 @@ models: $(STAMP)
 	SIM_STATES=20000000 SIM_DAMAGES=10000000 SIM_WALKS=1000000 $(PYTEST) tests/sim tests/mdp/broker/requests/test_random_walk.py tests/titanic/*/test_*crash.py tests/titanic/*/test_*damage.py -n $(JOBS) $(LONG) --sim-states 3000000
 
 mutants: $(STAMP)
+	$(if $(FILES),,$(PY) -m tests.mutants --known)
 	$(PY) -m tests.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(BUDGET_S),--budget-s $(BUDGET_S)) \
 		$(if $(ONLY),--only "$(ONLY)") $(FILES)
 

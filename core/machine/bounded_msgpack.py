@@ -69,8 +69,11 @@ def unpack(
     max_array_len: int = -1,
     max_str_len: int = -1,
     containers_max: int = CONTAINERS_MAX,
+    names_max: int = -1,
 ) -> Any:
     """Return the only value in a peer's bytes; -1 means no limit.
+
+    `names_max` is for the different keys of all maps together: a new one costs three times as much as another value.
 
     Raises BadMsgpack for anything but exactly one value: a false claim of elements, an extension type unless `extensions`, text that is not
     UTF-8, an unusable key (`strict_map_key`: neither text nor bytes), nesting deeper than DEPTH_MAX, or beyond a limit.
@@ -78,14 +81,17 @@ def unpack(
     # Hot path: once per request with options, so arguments are passed by name and not as a map.
     size = len(octets)
     found = 0  # upper bound of the arrays and maps
-    hook = None
+    hook = map_hook = None
     try:
         if size > SMALL_BYTES:
             _check_claims(octets)
         if size > DEPTH_MAX:
             found = _containers_at_most(octets)
             if found > containers_max:
-                hook = _counter(containers_max)
+                hook = map_hook = _counter(containers_max)
+        if 0 <= names_max < size >> 1:  # an entry takes two bytes
+            max_map_len = names_max if max_map_len < 0 else min(max_map_len, names_max)
+            map_hook = _name_counter(names_max, hook)
         collecting = size > LARGE_BYTES and gc.isenabled()
         if collecting:
             gc.disable()
@@ -98,7 +104,7 @@ def unpack(
                 max_array_len=max_array_len,
                 max_str_len=max_str_len,
                 list_hook=hook,
-                object_hook=hook,
+                object_hook=map_hook,
             )
         finally:
             if collecting:
@@ -155,6 +161,24 @@ def _counter(most: int, keep: bool = True) -> Callable[[Any], Any]:
         raise BadMsgpack("too many arrays and maps")
 
     counter = count()  # a third of the cost of calling a function
+    next(counter)
+    return counter.send
+
+
+def _name_counter(most: int, counted: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """Return a function that gives maps back; it raises BadMsgpack for more different keys than allowed in all of them."""
+
+    def count() -> Generator[Any, Any, None]:
+        names = set[Any]()
+        given = None
+        while len(names) <= most:
+            given = yield given
+            names.update(given)
+            if counted is not None:
+                counted(given)
+        raise BadMsgpack("too many different keys")
+
+    counter = count()
     next(counter)
     return counter.send
 

@@ -57,6 +57,8 @@ _SESSION_CHARACTERS_MAX = 64
 _INTERRUPT_EVERY_S = 0.1
 # A map of options has three entries, plus a query's parameters.
 _OPTIONS_BYTES_MAX = 64 * 1024
+# Arrays, maps, and names in them: of the arguments, which a query has some dozens of.
+_OPTIONS_ITEMS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +251,7 @@ def _options(octets: bytes) -> dict[str, Any]:
     if len(octets) > _OPTIONS_BYTES_MAX:
         raise HandlerError(text=f"BAD_REQUEST: options have up to {_OPTIONS_BYTES_MAX} bytes")
     try:
-        options = unpack(octets)
+        options = unpack(octets, containers_max=_OPTIONS_ITEMS_MAX, names_max=_OPTIONS_ITEMS_MAX)
     except BadMsgpack:
         raise HandlerError(text="BAD_REQUEST: options are a msgpack map") from None
     if not isinstance(options, dict) or not options.keys() <= {"format", "session", "args"}:

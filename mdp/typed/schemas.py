@@ -39,12 +39,16 @@ if TYPE_CHECKING:
 __all__ = ["NEEDED_AT_RUN_TIME", "Schema", "SchemaRegistry", "TypeMismatch", "containers_max", "json_schemas", "pack_by_type"]
 
 # Arrays and maps in a call or result: they take some hundred times the time and memory of their bytes. So many are free, and each further
-# one needs so many bytes: 64 KiB of empty arrays are refused, 64 KiB of pairs of numbers are not.
-CONTAINERS_FREE: Final = 20_000
-# The same where an annotation contains `Any` or itself, so that a peer chooses what is made: 64 KiB of any kind cost at most some three
-# times what 64 KiB of records cost.
-CONTAINERS_FREE_ANY: Final = 4_000
+# one needs so many bytes: 64 KiB of empty arrays are refused, 64 KiB of pairs of small numbers are not.
+CONTAINERS_FREE: Final = 14_000
+# The same where an annotation contains `Any` or itself, so that a peer chooses what is made.
+CONTAINERS_FREE_ANY: Final = 1_000
 BYTES_PER_CONTAINER: Final = 8
+BYTES_PER_CONTAINER_ANY: Final = 10
+# Different keys of all maps in a message where a peer chooses what is made: a new one costs three times as much as another value. So many
+# are free, and more need so many bytes each, which a name of ten letters and a number have.
+NAMES_FREE_ANY: Final = 1_000
+BYTES_PER_NAME: Final = 20
 # Bytes before the kind of an extension type: of 4 and 8 bytes, and the length of one of 12.
 _BEFORE_KIND: Final = (0xD6, 0xD7, 12)
 # Types of which a value needs no check of its parts.
@@ -81,9 +85,11 @@ class TypeMismatch(ValueError):
         return (f"${self.place}: " if self.place else "") + self.problem
 
 
-def containers_max(size_bytes: int, free: int = CONTAINERS_FREE) -> int:
-    """Return how many arrays and maps a message of so many bytes may contain."""
-    return free + size_bytes // BYTES_PER_CONTAINER
+def containers_max(size_bytes: int, any_type: bool = False) -> int:
+    """Return how many arrays and maps a message of so many bytes may contain; `any_type`: the peer chooses what is made."""
+    if any_type:
+        return CONTAINERS_FREE_ANY + size_bytes // BYTES_PER_CONTAINER_ANY
+    return CONTAINERS_FREE + size_bytes // BYTES_PER_CONTAINER
 
 
 # ------------------------------------------------------------------------------------------------------------------- packing
@@ -177,17 +183,22 @@ class Schema:
 
     def unpack(self, octets: bytes) -> Any:
         """Return the value of a peer's bytes; raises TypeMismatch if they are not one of this type."""
-        most = containers_max(len(octets), CONTAINERS_FREE_ANY if self._is_deep else CONTAINERS_FREE)
+        most = containers_max(len(octets), self._is_deep)
         try:
             if not self._is_deep and not (self._has_times and _may_have_times(octets)):
                 check(octets, most)
                 return uncollected(self._decoder.decode, octets)
-            plain = unpack(octets, strict_map_key=False, containers_max=most)
+            names = max(NAMES_FREE_ANY, len(octets) // BYTES_PER_NAME)
+            plain = unpack(octets, strict_map_key=False, containers_max=most, names_max=names)
             if self._is_any:
                 return plain
             return msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain)
         except (ValueError, RecursionError) as error:
             raise _mismatch(error) from None
+        except TypeError as error:
+            if not str(error).startswith("unhashable type"):
+                raise  # a fault of a pydantic model
+            raise TypeMismatch("expected elements of a set, got an array or a map as one") from None
 
 
 class SchemaRegistry:

@@ -42,6 +42,9 @@ EPOCH_MAX: Final = 1 << 62
 EPOCH_JUMP_MAX: Final = 1_000_000
 SIZE_MAX: Final = 10**18  # limit of file sizes and offsets in bytes; the system has 2^63
 _CONTAINERS_MAX: Final = 3  # of a swap, which has the most: itself, sizes and names
+# Files in one map: so many, or one for each so many bytes, which the name of a file and a number have.
+_NAMES_FREE: Final = 1_000
+_BYTES_PER_NAME: Final = 10
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
@@ -114,7 +117,7 @@ class Swap(NamedTuple):
 def unpack_argument(data: bytes) -> Any:
     """Decode the argument of a call; raises BadCall."""
     try:
-        return unpack(data, containers_max=_CONTAINERS_MAX)
+        return unpack(data, containers_max=_CONTAINERS_MAX, names_max=max(_NAMES_FREE, len(data) // _BYTES_PER_NAME))
     except BadMsgpack as error:
         raise BadCall("not msgpack") from error
 

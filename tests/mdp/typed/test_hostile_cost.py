@@ -1,0 +1,116 @@
+"""mdp.typed.schemas: what hostile msgpack of 64 KiB costs, in CPU time of an honest message of the same size (fault X2).
+
+The honest message is a list of records with four fields, for a service that takes `Any`: what a program without annotated records
+sends. The limits are set for at most 3 times its cost; the test allows 5, because the time of one decoding varies on a busy machine.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgpack
+import pytest
+
+from mdp.typed.schemas import Schema, TypeMismatch
+
+SIZE = 64 * 1024
+ALLOWED = 5.0
+ROUNDS = 7
+NAMES = SIZE // 20
+HONEST = msgpack.packb([{"id": 7919 * row, "name": f"item {row:05}", "price": 1.37 * row, "active": row % 3 == 0} for row in range(1_360)])
+
+
+def filled(head: int, count: int, pieces: bytes) -> bytes:
+    """Return an array (0xdd) of some pieces, filled up with numbers."""
+    numbers = SIZE - 5 - len(pieces)
+    return bytes([head]) + (count + numbers).to_bytes(4, "big") + pieces + b"\x01" * numbers
+
+
+def named(count: int, value: bytes, first: int = 0) -> bytes:
+    """Return a map of so many short names that are all different."""
+    return b"\xdf" + count.to_bytes(4, "big") + b"".join(b"\xa4%04x" % number + value for number in range(first, first + count))
+
+
+def padded(octets: bytes) -> bytes:
+    """Return an array of a value and of as many bytes as the size wants."""
+    filling = SIZE - 4 - len(octets)
+    return b"\x92" + octets + b"\xc5" + filling.to_bytes(2, "big") + bytes(filling)
+
+
+HOSTILE: dict[str, tuple[Any, bytes]] = {
+    "arrays, refused": (Any, filled(0xDD, 60_000, b"\x90" * 60_000)),
+    "arrays, refused, typed": (list[list[int] | int], filled(0xDD, 60_000, b"\x90" * 60_000)),
+    "arrays, just allowed": (Any, filled(0xDD, 7_550, b"\x90" * 7_550)),
+    "arrays, just allowed, typed": (list[list[int] | int], filled(0xDD, 22_000, b"\x90" * 22_000)),
+    "maps, just allowed": (Any, filled(0xDD, 7_550, b"\x81\xa1k\x01" * 7_550)),
+    "one map, refused": (dict[str, Any], named(10_900, b"\x90")),
+    "one map, just allowed": (Any, padded(named(NAMES, b"\x90"))),
+    "two maps of other names, refused": (Any, padded(b"\x92" + named(NAMES, b"\x90") + named(NAMES, b"\x90", NAMES))),
+    "six maps of other names, refused": (Any, padded(b"\x96" + b"".join(named(1_800, b"\x01", 1_800 * one) for one in range(6)))),
+    "maps of one name, each another": (
+        Any,
+        padded(b"\xdd" + (7_550).to_bytes(4, "big") + b"".join(b"\x81\xa4%04x\x01" % one for one in range(7_550))),
+    ),
+    "a set of texts": (set[str], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
+    "a set of anything": (set[Any], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
+}
+
+
+def took_ns(schema: Schema, octets: bytes) -> int:
+    begun = time.process_time_ns()
+    try:
+        schema.unpack(octets)
+    except TypeMismatch:
+        pass
+    return time.process_time_ns() - begun
+
+
+def test_x2_hostile_64_kib_cost_at_most_a_few_times_an_honest_message() -> None:
+    honest = Schema(Any)
+    schemas = {name: Schema(annotation) for name, (annotation, _) in HOSTILE.items()}
+    assert 0.9 * SIZE < len(HONEST) <= SIZE
+    assert all(len(octets) <= SIZE + 512 for _, octets in HOSTILE.values()), {name: len(octets) for name, (_, octets) in HOSTILE.items()}
+    one = min(took_ns(honest, HONEST) for _ in range(3))
+    least = dict.fromkeys(HOSTILE, 1 << 62)
+    for _ in range(ROUNDS):  # in turn, and the least of each: whatever else the machine does only adds
+        one = min(one, took_ns(honest, HONEST))
+        for name, (_, octets) in HOSTILE.items():
+            least[name] = min(least[name], took_ns(schemas[name], octets))
+    ratios = {name: round(cost / one, 1) for name, cost in least.items()}
+    print(ratios)  # noqa: T201
+    assert max(ratios.values()) <= ALLOWED, ratios
+
+
+def test_x2_maps_have_as_many_different_names_as_their_bytes_pay_for() -> None:
+    for annotation in (Any, list[Any]):
+        schema = Schema(annotation)
+        half = NAMES // 2
+        one, other = named(half, b"\x01"), named(NAMES - half, b"\x01", half)
+        assert len(schema.unpack(padded(named(NAMES, b"\x01")))[0]) == NAMES
+        with pytest.raises(TypeMismatch, match="max_map_len"):
+            schema.unpack(padded(named(NAMES + 1, b"\x01")))
+        assert len(schema.unpack(padded(b"\x92" + one + other))[0]) == 2
+        assert len(schema.unpack(padded(b"\x95" + one * 5))[0]) == 5, "the same names again cost little"
+        with pytest.raises(TypeMismatch, match="too many different keys"):
+            schema.unpack(padded(b"\x93" + one + other + b"\x81\xa1z\x01"))
+    few = {f"{number:04x}": 1 for number in range(1_000)}
+    assert Schema(Any).unpack(msgpack.packb(few)) == few
+    with pytest.raises(TypeMismatch, match="within the limits"):
+        Schema(Any).unpack(msgpack.packb({**few, "one more": 1}))
+    typed = msgpack.packb({f"{number:04x}": 1 for number in range(9_000)})
+    assert len(Schema(dict[str, int]).unpack(typed)) == 9_000, "where the annotation says what is made, the bytes are enough"
+
+
+def test_x2_names_and_arrays_are_counted_together() -> None:
+    octets = padded(b"\xdd" + (9_300).to_bytes(4, "big") + b"\x81\xa1k\x01" * 9_300)
+    with pytest.raises(TypeMismatch, match="too many arrays and maps"):
+        Schema(Any).unpack(octets)
+
+
+@pytest.mark.parametrize("element", [[1], {"a": 1}, [], {}])
+def test_an_array_or_a_map_in_a_set_is_a_mismatch(element: Any) -> None:
+    for annotation in (set[Any], frozenset[Any], dict[str, set[Any]]):
+        value = {"k": [element]} if annotation == dict[str, set[Any]] else [element]
+        with pytest.raises(TypeMismatch, match="elements of a set"):
+            Schema(annotation).unpack(msgpack.packb(value))
