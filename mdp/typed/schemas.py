@@ -46,7 +46,7 @@ CONTAINERS_FREE_ANY: Final = 1_000
 BYTES_PER_CONTAINER: Final = 8
 BYTES_PER_CONTAINER_ANY: Final = 10
 # Different keys of all maps in a message where a peer chooses what is made: a new one costs three times as much as another value. So many
-# are free, and more need so many bytes each, which a name of ten letters and a number have.
+# are free, and more need so many bytes each, which a name of ten characters and a number have.
 NAMES_FREE_ANY: Final = 1_000
 BYTES_PER_NAME: Final = 20
 # Bytes before the kind of an extension type: of 4 and 8 bytes, and the length of one of 12.
