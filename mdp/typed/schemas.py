@@ -86,7 +86,12 @@ class TypeMismatch(ValueError):
 
 
 def containers_max(size_bytes: int, any_type: bool = False) -> int:
-    """Return how many arrays and maps a message of so many bytes may contain; `any_type`: the peer chooses what is made."""
+    """Return how many arrays and maps a message of so many bytes may contain.
+
+    Args:
+        size_bytes: of the message.
+        any_type: the peer chooses what is made.
+    """
     if any_type:
         return CONTAINERS_FREE_ANY + size_bytes // BYTES_PER_CONTAINER_ANY
     return CONTAINERS_FREE + size_bytes // BYTES_PER_CONTAINER
