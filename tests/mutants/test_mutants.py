@@ -36,7 +36,7 @@ def all_of(source: str) -> dict[tuple[str, str], str]:
 
 
 def test_mistakes_that_were_not_seen_once_are_seen() -> None:
-    """In a process of its own, because it changes functions that others run; those with fast tests, the others in `make mutants`."""
+    """In a process of its own, which changes functions; `make mutants` looks at the files with slower tests too."""
     slice_of = [one for one in KNOWN if one.file in FAST]
     assert {one.lives for one in slice_of} == {True, False}
     ended = subprocess.run([sys.executable, "-m", "tests.mutants", "--known", *FAST], cwd=ROOT, capture_output=True, text=True, check=False)
