@@ -1,4 +1,4 @@
-"""mdp.typed.schemas: what hostile msgpack of 64 KiB costs, in CPU time of an honest message of the same size (fault X2).
+"""mdp.typed.schemas: what hostile msgpack of 64 KiB costs, compared with an honest message (fault X2).
 
 The honest message is a list of records with four fields, for a service that takes `Any`: what a program without annotated records
 sends. The limits are set for at most 3 times its cost; the test allows 5, because the time of one decoding varies on a busy machine.
