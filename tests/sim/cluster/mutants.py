@@ -29,9 +29,10 @@ from mdp.broker.requests.reply_cache import ReplyCache
 from mdp.broker.requests.request_ends import RequestEnds
 from mdp.broker.requests.request_table import RequestTable
 from mdp.client.requester import Requester
+from mdp.shards.front import Front
 from mdp.worker.session import WorkerSession
 from peering.local_workers import LocalWorkers
-from peering.peer_router import PeerRouter
+from peering.task_router import TaskRouter
 from pirate.lru_queue import WorkerQueue
 from tests.sim.cluster.scenario import run
 from tests.sim.cluster.scenarios import ALL
@@ -181,9 +182,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a mirror answers before it has synced", "lost_disks", Replica, "_live", _no_sync),
     Mutant("compaction drops open requests", "one_store", RequestIndex, "live_draft", _nothing),
     Mutant("a server that does not answer is waited for", "hanging_server", Agent, "_ask_next", _false),
-    Mutant("lent workers are not counted as returned", "clouds", PeerRouter, "returned", _nothing),
+    Mutant(
+        "a cloud does not notice the loss of another one", "lenders_fail", TaskRouter, "peer_lost", lambda _: lambda machine, peer, now: []
+    ),
     Mutant("a cloud does not publish its state", "clouds", peering.Broker, "_publish", _nothing),
-    Mutant("a cloud does not notice the loss of a worker", "clouds", LocalWorkers, "gone", _nothing),
+    Mutant("a cloud does not notice the loss of a worker", "lenders_fail", LocalWorkers, "gone", _nothing),
+    Mutant("the front does not notice the loss of a peer", "sharded_broker", Front, "_forget", _nothing),
     Mutant("a queue never ticks", "paranoid_pirates", WorkerQueue, "tick", lambda _: lambda queue, now: []),
 )
 

@@ -15,6 +15,7 @@ import pytest
 from tests.sim.cluster.faults import ALL as ALL_FAULTS
 from tests.sim.cluster.faults import Fault, draw
 from tests.sim.cluster.files import HostDisks
+from tests.sim.cluster.history import History
 from tests.sim.cluster.picture import write
 from tests.sim.cluster.scenario import CALM_S, run
 from tests.sim.cluster.scenarios import ALL
@@ -93,6 +94,20 @@ def test_faults_are_drawn_from_the_seed_and_end_in_time() -> None:
     faults = drawn(3)
     assert {fault.kind for fault in faults} > {"crash", "isolate", "power"}
     assert all(10.0 <= fault.at and fault.at + fault.lasts_s <= 600.001 for fault in faults)
+
+
+def test_a_key_may_have_another_reply_only_after_the_time_for_which_replies_are_kept() -> None:
+    def violations(begun: float, kept_s: float) -> list[str]:
+        world = World(1)
+        history = History(world)
+        for at, reply in ((0.0, b"key 0.1"), (begun, b"key 0.2")):
+            world.loop.now = at
+            history.settle(history.begin("client", None, "key", 1.0, b"key"), reply)
+        history.check_keys(kept_s)
+        return world.violations
+
+    assert violations(600.0, 590.0) == []
+    assert "has the replies" in violations(580.0, 590.0)[0]
 
 
 def test_power_that_is_lost_takes_what_was_not_synced_and_nothing_else() -> None:

@@ -48,7 +48,7 @@ def echo(play: Play, process: Process) -> Any:
     async def handle(request: Request) -> bytes:
         operation = play.history.run(int(request.body[0]), process.name)
         await asyncio.sleep(play.random.expovariate(20.0))
-        return _reply(play, operation)
+        return reply_of(operation)
 
     return handle
 
@@ -59,7 +59,7 @@ def echo_thread(play: Play, process: Process) -> Any:
     def handle(request: Request) -> bytes:
         operation = play.history.run(int(request.body[0]), process.name)
         blocked("sleeps").block(0.01 + 0.1 * play.random.random())
-        return _reply(play, operation)
+        return reply_of(operation)
 
     return handle
 
@@ -71,12 +71,13 @@ def echo_parts(play: Play, process: Process) -> Any:
         operation = play.history.run(int(request.body[0]), process.name)
         for _ in range(3):
             await asyncio.sleep(0.01)
-        yield _reply(play, operation)
+        yield reply_of(operation)
 
     return handle
 
 
-def _reply(play: Play, operation: Operation) -> bytes:
+def reply_of(operation: Operation) -> bytes:
+    """Return the reply of the present execution."""
     return (operation.key or operation.id) + b" %d.%d" % (operation.number, len(operation.runs))
 
 
@@ -116,7 +117,8 @@ def client(
             while not ending.done():
                 if len(asking) < WAITING_MAX and not play.stopping:
                     mode = play.random.choice(modes)
-                    key = b"key-%d" % play.random.randrange(len(play.history.operations) // 4 + 1) if mode == "key" else b""
+                    number = play.random.randrange(len(play.history.operations) // 4 + 1) if mode == "key" else 0
+                    key = f"{service}-{number}".encode() if mode == "key" else b""  # a key belongs to a service
                     operation = play.history.begin(process.name, life, mode, bound_s, key)
                     task = asyncio.ensure_future(_ask(play, asked, service, operation))
                     asking.add(task)

@@ -10,7 +10,7 @@ import freelance
 from bstar.net.boot_clock import boot_clock
 from tests.sim.cluster.faults import PROCESS, Fault
 from tests.sim.cluster.scenario import scenario
-from tests.sim.cluster.scenarios.chapters import SERVER_PORT, asker, paired_service, reply_to
+from tests.sim.cluster.scenarios.chapters import SERVER_PORT, asker, cloud, cloud_client, cloud_worker, paired_service, reply_to
 from tests.sim.cluster.scenarios.majordomo import PORT, broker, client, endpoint, worker
 from tests.sim.cluster.scenarios.promises import answers, in_time, one_serves, watch_brokers
 from tests.sim.cluster.scenarios.titanic_stores import (
@@ -24,7 +24,7 @@ from tests.sim.cluster.scenarios.titanic_stores import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
     from random import Random
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 20.0  # of clients that ask once
 SILENT_S = 6.0  # a worker or broker is silent for three heartbeats, then the request is with another one
 SUSPECT_S = 0.5
+NEXT_S = 2.0  # a server that hangs is waited for a third of the time of a request, then the next one is asked
 HALVES = ("one", "two")
 
 
@@ -131,6 +132,7 @@ def hanging_server(play: Play) -> None:
         play.add(name, server)
     play.add("client-0", asker(play, entered))
     answers(play, "client-0")
+    in_time(play, NEXT_S)
 
     def check() -> None:
         slow = [one for one in play.history.operations if one.ended is not None and one.ended - one.begun > SUSPECT_S]
@@ -138,6 +140,25 @@ def hanging_server(play: Play) -> None:
             play.world.violated(f"{len(slow)} of {len(play.history.operations)} requests waited for a server that hangs")
 
     play.finals.append(check)
+
+
+# ---- peering
+
+LENT_S = 1.5  # a task whose worker or broker is lost goes to another one at once
+
+
+@scenario(kinds=("crash", "stop", "reset"), spared=("cloud-0", "cloud-2", "worker-2", "worker-3", "client-0", "client-1"), minutes=10.0)
+def lenders_fail(play: Play) -> None:
+    """A cloud without workers borrows those of two others, of which one fails, and its workers: each task is done soon."""
+    names = ("cloud-0", "cloud-1", "cloud-2")
+    for name in names:
+        play.add(name, cloud(play, name, [other for other in names if other != name]))
+    for number in range(4):
+        play.add(f"worker-{number}", cloud_worker(play, names[1 + number // 2]))
+    for number in range(2):
+        play.add(f"client-{number}", cloud_client(play, "cloud-0", every_s=0.3))
+    answers(play, "client-0", "client-1")
+    in_time(play, LENT_S)
 
 
 # ---- pairs
@@ -150,15 +171,30 @@ def _handovers(random: Random, begin: float, end: float) -> list[Fault]:
     return found
 
 
-def _stop_active(world: World, fault: Fault) -> Callable[[], None]:
-    """End the active half in order; it is started again."""
-    for name in HALVES:
+def _active(world: World, names: Sequence[str]) -> Process | None:
+    for name in names:
         process = world.processes[name]
         pair = process.things.get("pair")
         if pair is not None and process.life is not None and process.alive and process.life.context.run(pair.serves):
-            process.stop()
-            return process.start
-    return lambda: None
+            return process
+    return None
+
+
+def _stop_active(world: World, fault: Fault) -> Callable[[], None]:
+    """End the active half in order; it is started again."""
+    process = _active(world, HALVES)
+    if process is None:
+        return lambda: None
+    process.stop()
+    return process.start
+
+
+def _crash_active(world: World, fault: Fault) -> Callable[[], None]:
+    process = _active(world, STORES)
+    if process is None:
+        return lambda: None
+    process.crash()
+    return process.start
 
 
 @scenario(kinds=(), directed=_handovers, minutes=5.0)
@@ -186,14 +222,24 @@ def handovers(play: Play) -> None:
 # ---- stores
 
 
+STORES = ("store-0", "store-1")
+
+
 def _disasters(random: Random, begin: float, end: float) -> list[Fault]:
-    """Return losses of a whole disk, and halves that see neither the other one nor the witness."""
+    """Return losses of a whole disk, halves that are cut off, and an active half that fails when it alone has everything."""
     found, at = [], begin
-    while (at := at + random.uniform(15.0, 30.0)) + 10.0 < end:
+    while (at := at + random.uniform(15.0, 30.0)) + BEHIND_S < end:
         who = random.randrange(2)
-        one, two = f"store-{who}", f"store-{1 - who}"
-        if random.random() < 0.6:
+        one, two = STORES[who], STORES[1 - who]
+        what = random.random()
+        if what < 0.4:
             found.append(Fault(round(at, 3), round(random.uniform(3.0, 6.0), 3), "lose disk", one, two, round(random.random(), 3)))
+        elif what < 0.6:
+            found.append(Fault(round(at, 3), round(random.uniform(3.0, 6.0), 3), "lose disk and power", one, two))
+        elif what < 0.8:
+            found.append(Fault(round(at, 3), BEHIND_S, "cut", one, two))
+            found.append(Fault(round(at + random.uniform(11.0, 13.0), 3), 4.0, "crash active", one))
+            at += BEHIND_S
         else:
             lasts_s = round(random.uniform(5.0, 10.0), 3)
             found += [Fault(round(at, 3), lasts_s, "cut", one, other) for other in (two, "witness")]
@@ -201,14 +247,14 @@ def _disasters(random: Random, begin: float, end: float) -> list[Fault]:
     return found
 
 
+BEHIND_S = 20.0  # after which a half that was cut off is certainly behind the other one
 OTHER_TOO = 0.6  # above, the other half loses its power at the same moment, and what it has not synced
 LOSE_S = 2.5  # at most so long after the mirror was cut off, which takes the store a little longer to know
 
 
 def _lose_disk(world: World, fault: Fault) -> Callable[[], None]:
     """Cut a half off, then take its power and its disks, unless it alone has what was acknowledged."""
-    halves = [world.processes[name].things.get("half") for name in (fault.who, fault.other)]
-    if not all(world.processes[name].alive for name in (fault.who, fault.other)) or not any(map(_is_in_step, halves)):
+    if not _both_have_all(world, fault):
         return lambda: None
     host, other = world.hosts[fault.who], world.hosts[fault.other]
     links = [(host.ip, other.ip), (other.ip, host.ip)]
@@ -220,15 +266,9 @@ def _lose_disk(world: World, fault: Fault) -> Callable[[], None]:
         process = world.processes[fault.who]
         if host.up and process.alive and not _is_sole(process) and world.processes[fault.other].alive:
             lost[0] = True
-            host.up = False
-            process.crash(silent=True)
-            host.disks.directories.clear()
-            host.disks.locks.clear()
-            world.mark("lost", fault.who, "all of its disks")
+            _take_disks(world, fault.who)
             if fault.amount > OTHER_TOO:
-                world.processes[fault.other].crash(silent=True)
-                other.disks.lose_power(world.random)
-                world.processes[fault.other].start_later(1.0)
+                _take_power(world, fault.other)
 
     world.loop.after(fault.amount * LOSE_S, lose)
 
@@ -240,6 +280,48 @@ def _lose_disk(world: World, fault: Fault) -> Callable[[], None]:
             world.processes[fault.who].start()
 
     return undo
+
+
+def _lose_disk_and_power(world: World, fault: Fault) -> Callable[[], None]:
+    """Take the disks of one half, and the power of both, at the same moment."""
+    store = _store_in_step(world)
+    if store is None or store is not _active(world, STORES) or not world.processes[fault.who].alive:
+        return lambda: None
+    _take_disks(world, fault.who)
+    _take_power(world, fault.other)
+
+    def undo() -> None:
+        world.hosts[fault.who].up = True
+        world.processes[fault.who].start()
+
+    return undo
+
+
+def _take_disks(world: World, name: str) -> None:
+    host = world.hosts[name]
+    host.up = False
+    world.processes[name].crash(silent=True)
+    host.disks.directories.clear()
+    host.disks.locks.clear()
+    world.mark("lost", name, "all of its disks")
+
+
+def _take_power(world: World, name: str) -> None:
+    """Take the power for a moment, and with it what was not synced."""
+    world.processes[name].crash(silent=True)
+    world.hosts[name].disks.lose_power(world.random)
+    world.processes[name].start_later(1.0)
+
+
+def _both_have_all(world: World, fault: Fault) -> bool:
+    halves = [world.processes[name].things.get("half") for name in (fault.who, fault.other)]
+    return all(world.processes[name].alive for name in (fault.who, fault.other)) and any(map(_is_in_step, halves))
+
+
+def _store_in_step(world: World) -> Process | None:
+    """Return the half that is the store, and acknowledges nothing without the other one."""
+    found = [world.processes[name] for name in STORES if _is_in_step(world.processes[name].things.get("half"))]
+    return found[0] if len(found) == 1 and not _is_sole(found[0]) else None
 
 
 def _is_in_step(half: object) -> bool:
@@ -262,17 +344,16 @@ def _is_sole(process: Process) -> bool:
 @scenario(kinds=(*PROCESS, "reset", "slow link"), spared=("collector",), minutes=10.0, every_s=30.0, directed=_disasters)
 def lost_disks(play: Play) -> None:
     """Two Titanics that mirror each other, of which one loses its disk for good: the other one has everything."""
-    play.world.kinds["lose disk"] = _lose_disk
+    play.world.kinds |= {"lose disk": _lose_disk, "lose disk and power": _lose_disk_and_power, "crash active": _crash_active}
     there = [endpoint(play, "broker")]
-    hosts = ("store-0", "store-1")
     play.add("broker", broker(play))
     play.add("witness", witness(play, STORE_WITNESS_PORT, "store"))
     for n in (0, 1):
-        play.add(hosts[n], paired_store(play, n, hosts, there))
+        play.add(STORES[n], paired_store(play, n, STORES, there))
     for number in range(2):
         play.add(f"worker-{number}", worker(play, there))
         play.add(f"client-{number}", submitter(play, there, every_s=0.5))
     play.add("collector", collector(play, there))
     watch_brokers(play)
-    one_serves(play, *hosts)
+    one_serves(play, *STORES)
     nothing_is_lost(play)

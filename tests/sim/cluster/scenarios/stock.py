@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster.faults import ALL
 from tests.sim.cluster.raw_peer import RawPeer, connect
 from tests.sim.cluster.scenario import scenario
-from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, broker, client, endpoint, worker
+from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, broker, client, endpoint, reply_of, worker
 from tests.sim.cluster.scenarios.promises import answers, watch_brokers
 from tests.sim.cluster.scenarios.titanic_stores import OPEN_MAX, SUBMIT_S, collector, nothing_is_lost, store
 
@@ -45,7 +45,7 @@ async def _ask_again(ip: str, service: bytes, *body: bytes) -> list[bytes] | Non
     return None
 
 
-def raw_client(play: Play, host: str, *, every_s: float = 1.0) -> Body:
+def raw_client(play: Play, host: str, *, service: str = "echo", every_s: float = 1.0) -> Body:
     """Return the body of a REQ client of RFC 7, which has one request at a time."""
 
     async def body(process: Process) -> None:
@@ -53,14 +53,14 @@ def raw_client(play: Play, host: str, *, every_s: float = 1.0) -> Body:
         while not ending.done():
             if not play.stopping:
                 operation = play.history.begin(process.name, process.life, "plain", BOUND_S)
-                reply = await _ask_again(play.ip(host), b"echo", operation.id)
+                reply = await _ask_again(play.ip(host), service.encode(), operation.id)
                 play.history.settle(operation, None if reply is None else b"".join(reply), "" if reply else "Timeout")
             await asyncio.wait([ending], timeout=play.random.expovariate(1 / every_s))
 
     return body
 
 
-def raw_worker(play: Play, host: str) -> Body:
+def raw_worker(play: Play, host: str, service: str = "echo") -> Body:
     """Return the body of a DEALER worker of RFC 7."""
 
     async def body(process: Process) -> None:
@@ -68,16 +68,16 @@ def raw_worker(play: Play, host: str) -> Body:
         while not ending.done():
             try:
                 async with await connect(play.ip(host), PORT, b"DEALER") as peer:
-                    await _work(play, process, peer, ending)
+                    await _work(play, process, peer, service, ending)
             except (TimeoutError, OSError):
                 await asyncio.wait([ending], timeout=AGAIN_S)
 
     return body
 
 
-async def _work(play: Play, process: Process, peer: RawPeer, ending: asyncio.Future[None]) -> None:
+async def _work(play: Play, process: Process, peer: RawPeer, service: str, ending: asyncio.Future[None]) -> None:
     loop = asyncio.get_running_loop()
-    peer.send(b"", WORKER, READY, b"echo")
+    peer.send(b"", WORKER, READY, service.encode())
     heard_at = beat_at = loop.time()
     while not ending.done() and loop.time() < heard_at + LIVENESS * HEARTBEAT_S:
         if loop.time() >= beat_at + HEARTBEAT_S:
@@ -93,7 +93,7 @@ async def _work(play: Play, process: Process, peer: RawPeer, ending: asyncio.Fut
             return
         if frames[2] == REQUEST:
             operation = play.history.run(int(frames[5]), process.name)
-            peer.send(b"", WORKER, REPLY, frames[3], b"", operation.id + b" %d" % len(operation.runs))
+            peer.send(b"", WORKER, REPLY, frames[3], b"", reply_of(operation))
     if ending.done():
         peer.send(b"", WORKER, DISCONNECT)
 

@@ -32,6 +32,7 @@ JOURNAL = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=65536, res
 SERVICE = titanic.ServiceOptions(dispatch=DispatchOptions(retry_s=0.5, retry_max_s=4.0, probe_s=0.5, probe_max_s=2.0))
 SUBMIT_S = 20.0  # in which a submit settles
 RESULT_S = 40.0  # after healing, in which an accepted request has its reply
+LATER = 0.3  # share of the requests whose reply the collector asks for, at the end: it must have been kept all the time
 CLOSED = 0.7  # share of the requests that are closed when their reply is there
 LATEST_S = 2.0  # before the end of a run: what is accepted then may have no reply yet
 OPEN_MAX = 30  # accepted requests without a reply, of one client
@@ -136,6 +137,8 @@ async def _store(play: Play, asked: titanic.Client, operation: Operation) -> Non
         return
     play.history.accepted(operation)
     operation.ticket = ticket.uuid
+    if play.random.random() < LATER:
+        return
     while True:
         try:
             reply = await ticket.result(20.0)
