@@ -149,7 +149,7 @@ LENT_S = 1.5  # a task whose worker or broker is lost goes to another one at onc
 
 @scenario(kinds=("crash", "stop", "reset"), spared=("cloud-0", "cloud-2", "worker-2", "worker-3", "client-0", "client-1"), minutes=10.0)
 def lenders_fail(play: Play) -> None:
-    """A cloud without workers borrows those of two others, of which one fails, and its workers: each task is done soon."""
+    """A cloud borrows workers of two others, of which one fails, with its workers: each task is done soon."""
     names = ("cloud-0", "cloud-1", "cloud-2")
     for name in names:
         play.add(name, cloud(play, name, [other for other in names if other != name]))
@@ -226,7 +226,7 @@ STORES = ("store-0", "store-1")
 
 
 def _disasters(random: Random, begin: float, end: float) -> list[Fault]:
-    """Return losses of a whole disk, halves that are cut off, and an active half that fails when it alone has everything."""
+    """Return losses of a disk, halves that are cut off, and failures of a half that alone has everything."""
     found, at = [], begin
     while (at := at + random.uniform(15.0, 30.0)) + BEHIND_S < end:
         who = random.randrange(2)
