@@ -37,7 +37,7 @@ def shard(play: Play, number: int) -> Body:
     async def body(process: Process) -> None:
         place = shard_endpoint(endpoint(play, process.host.name), number)
         assert place is not None
-        async with ShardBroker(FrontIdentity(), heartbeat_ms=HEARTBEAT_MS) as served:
+        async with ShardBroker(FrontIdentity(), SHARDS, number, heartbeat_ms=HEARTBEAT_MS) as served:
             served.bind(place)
             watch_broker(process, served)
             await play.forever(process)
