@@ -104,6 +104,7 @@ def test_a_key_may_have_another_reply_only_after_the_time_for_which_replies_are_
             world.loop.now = at
             history.settle(history.begin("client", None, "key", 1.0, b"key"), reply)
         history.check_keys(kept_s)
+        world.loop.close()
         return world.violations
 
     assert violations(600.0, 590.0) == []
