@@ -47,7 +47,7 @@ class Request:
     def _decoded(self) -> RequestOptions:
         options = self._options
         if isinstance(options, bytes):
-            options = self._options = decode_request_options(options)
+            options = self._options = decode_request_options(options, amended=True)
         return options
 
     @property
@@ -62,6 +62,11 @@ class Request:
         A client cannot set it. None without security, for a client without a name, and at a worker whose rules lack `see_users`.
         """
         return self._decoded.user or None
+
+    @property
+    def owner(self) -> bytes | None:
+        """Digest of whose key it is, 16 bytes; None where the broker does not tell users apart (BEY-11)."""
+        return self._decoded.owner
 
     @property
     def once(self) -> bool:

@@ -457,6 +457,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),
     "mdp front question": "tests/mdp/shards/test_front.py",
+    "mdp front clock": "tests/mdp/shards/test_backpressure.py",
     "mdp shard page": "tests/mdp/commands/test_shards.py",
     "child process": "tests/core/processes/test_children.py",
     "mdp testing delay": "tests/mdp/testing/test_local_broker.py",

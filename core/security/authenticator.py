@@ -15,6 +15,7 @@ import hmac
 import ipaddress
 import logging
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from core.constants import ROUTER
@@ -236,6 +237,12 @@ class Authenticator:
         """Replace all PLAIN users; peers with a removed name or password are disconnected."""
         self._passwords = {user.encode(): password.encode() for user, password in passwords.items()}
         self._generation += 1
+
+    def passwords_digest(self) -> bytes | None:
+        """Return a digest of all PLAIN users and their passwords, 32 bytes; None without users."""
+        pairs = sorted(self._passwords.items())
+        octets = b"".join(len(text).to_bytes(4, "big") + text for pair in pairs for text in pair)
+        return blake2b(octets, digest_size=32).digest() if pairs else None
 
     def authorize(self, key: bytes | str, name: str = "") -> None:
         """Accept a CURVE client from now on."""

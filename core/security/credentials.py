@@ -35,6 +35,10 @@ class Secured(Credentials, Protocol):
 
     authenticator: Authenticator | None  # checks peers that connect to us, None if none may
 
+    @property
+    def lasting_secret(self) -> bytes | None:
+        """A secret of all servers with this configuration, 32 bytes; None if there is none."""
+
 
 class Curve:
     """CURVE: encrypted, and both sides are authenticated.
@@ -158,6 +162,11 @@ class Plain:
 
     def __repr__(self) -> str:
         return f"<Plain {self._user!r}>"
+
+    @property
+    def lasting_secret(self) -> bytes | None:
+        """A digest of the names and passwords that may connect to us, 32 bytes; None without any."""
+        return None if self.authenticator is None else self.authenticator.passwords_digest()
 
     def for_listening(self, options: Options) -> None:
         """Make a bound endpoint a PLAIN server."""

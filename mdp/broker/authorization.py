@@ -17,6 +17,7 @@ from mdp.access.rules import VERBS, Rights, Verb
 from mdp.broker import mmi
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.forwarding import reply_head
+from mdp.broker.requests.request_options import owner_prefix
 from mdp.broker.workers.lifecycle import DISCONNECTS
 from mdp.wire.commands import V03, is_service_name
 from mdp.wire.failover import PAIR_SERVICE
@@ -70,7 +71,7 @@ class GuardedDispatcher(Dispatcher):
         rules: the rights of users.
         user_of: returns a peer's name from the authenticator, None if the peer was not authenticated.
         audit: called with every refusal.
-        first_number: as for `Dispatcher`.
+        first_number, owner_secret: as for `Dispatcher`.
         now: monotonic seconds.
 
     Attributes:
@@ -85,9 +86,10 @@ class GuardedDispatcher(Dispatcher):
         user_of: Callable[[bytes], str | None],
         audit: Callable[[Refusal], None],
         first_number: int = 1,
+        owner_secret: bytes = b"",
         now: float = 0.0,
     ) -> None:
-        super().__init__(options, first_number=first_number, now=now)
+        super().__init__(options, first_number=first_number, owner_secret=owner_secret, now=now)
         self._rules = rules
         self._user_of = user_of
         self._audit = audit
@@ -158,12 +160,6 @@ class GuardedDispatcher(Dispatcher):
             name = self._users[peer] = self._user_of(peer) or ""
         return name
 
-    def _owner_of(self, peer: bytes) -> bytes:
-        owner = self._owners.get(peer)
-        if owner is None:
-            owner = self._owners[peer] = _owner(self._name_of(peer))
-        return owner
-
     def _remember(self, peer: bytes, name: bytes) -> None:
         """Accept further requests of a peer to an allowed service without a check, while the service takes requests."""
         service = self.directory.routes.get(name)
@@ -213,20 +209,17 @@ class GuardedDispatcher(Dispatcher):
             as_it_came = worker.peer not in self.request_table.hops.narrow
             worker.plain = as_it_came and not self._rights_of(worker.peer).may("see_users", worker.service.name)
 
-    def _set_owner(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> None:
-        owner = self._owner_of(peer)
-        if claimed is not None:
-            if self._rights_of(peer).may("pass_users", name):
-                extras.user = claimed
-                owner = _owner(claimed)
-            else:
-                self.counters.count("users_not_believed")
-                if peer not in self._disbelieved:  # once: a peer broker without the right names a user in each request
-                    self._disbelieved.add(peer)
-                    self._audit(Refusal(peer, self._user_of(peer), "pass_users", name))
-                owner += _owner(claimed)  # separates the users of one peer: none gets another's answer
-        if extras.key is not None:
-            extras.key = owner + extras.key
+    def _owner_of(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> bytes:
+        if claimed is not None and self._rights_of(peer).may("pass_users", name):
+            extras.user = claimed
+            return owner_prefix(claimed)
+        owner = self._owners.get(peer)
+        if owner is None:
+            owner = self._owners[peer] = owner_prefix(self._name_of(peer))
+        if claimed is not None and peer not in self._disbelieved:  # once: a peer broker without the right names a user in each request
+            self._disbelieved.add(peer)
+            self._audit(Refusal(peer, self._user_of(peer), "pass_users", name))
+        return owner + super()._owner_of(extras, peer, name, claimed)  # separates the users of one peer: none gets another's answer
 
     def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
         body = decode_frames(tail)
@@ -266,9 +259,3 @@ class GuardedDispatcher(Dispatcher):
             dead_letter = self.dead_letters.get(mmi.dead_letter_number(about))
             return self._may(peer, "manage", b"" if dead_letter is None else dead_letter.service)
         return name in _FREE or bool(rights.manage) or self._may(peer, "call", name)
-
-
-def _owner(name: str) -> bytes:
-    """Return the prefix of a user's idempotency keys; no prefix begins with another one."""
-    octets = name.encode()
-    return len(octets).to_bytes(2, "big") + octets

@@ -98,6 +98,8 @@ class Broker:
         self._audit = AuditLog()
         self._refusals = RefusalLog()
         self._limits = BrokerOptions(**limits)
+        lasting = None if security is None else security.lasting_secret
+        self._owner_secret = runtime.current().random_bytes(32) if lasting is None else lasting
         self.machine = self._new_machine()
         self._context = core.context_for(context, security)
         self._owns_context = context is None
@@ -256,8 +258,15 @@ class Broker:
     def _new_machine(self) -> Dispatcher:
         number = runtime.current().random_bits(63)
         if self._rules is None:
-            return Dispatcher(self._limits, first_number=number)
-        return GuardedDispatcher(self._limits, self._rules, user_of=self._user_of, audit=self._refused, first_number=number)
+            return Dispatcher(self._limits, first_number=number, owner_secret=self._owner_secret)
+        return GuardedDispatcher(
+            self._limits,
+            self._rules,
+            user_of=self._user_of,
+            audit=self._refused,
+            first_number=number,
+            owner_secret=self._owner_secret,
+        )
 
     @property
     def _is_open(self) -> bool:

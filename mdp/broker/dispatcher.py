@@ -14,6 +14,7 @@ queued again or ended.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -24,14 +25,14 @@ from mdp.broker.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.records import RequestExtras
 from mdp.broker.requests.request_ends import Output
-from mdp.broker.requests.request_options import extras_of, key_extras
+from mdp.broker.requests.request_options import extras_of, key_extras, owner_prefix
 from mdp.broker.strangers import Strangers
 from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
 from mdp.wire.commands import V03, client_heartbeat
 from mdp.wire.events import Cancel, Heartbeat, Invalid, parse_at_broker
 from mdp.wire.events import Request as RequestEvent
 from mdp.wire.message_runs import AT_BROKER, NO_OPTIONS, Run, Verb, cut
-from mdp.wire.options import NO_REQUEST_OPTIONS, BadOptions, decode_request_options, drop_user
+from mdp.wire.options import NO_REQUEST_OPTIONS, OWNER_BYTES, BadOptions, decode_request_options, drop_broker_entries, tell_owner
 from mdp.wire.variants import Variant, variant_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Dispatcher(WorkerLifecycle):
         options: limits and intervals.
         first_number: number of the first request; random, so that a worker that outlived a restart of the broker cannot answer a new
             request with an old token by accident.
+        owner_secret: at most 64 bytes, for the digests that tell workers whose key it is; the same in every broker of these workers.
         now: monotonic seconds.
 
     Attributes:
@@ -74,8 +76,9 @@ class Dispatcher(WorkerLifecycle):
         strangers: peers of no known dialect.
     """
 
-    def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, now: float = 0.0) -> None:
+    def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, owner_secret: bytes = b"", now: float = 0.0) -> None:
         super().__init__(options, first_number)
+        self._owner_secret = owner_secret
         self.pair: PairResponder | None = None
         self.held_until = -inf
         self._sweep_at = now + _SWEEP_S
@@ -240,8 +243,8 @@ class Dispatcher(WorkerLifecycle):
         except BadOptions as error:
             table.reject(peer, dialect, key, "BAD_REQUEST", str(error))
             return
-        if wish.user is not None:
-            options = drop_user(options)
+        if wish.user is not None or wish.owner is not None:
+            options = drop_broker_entries(options)
             tail = encode_frame(options, more=True) + split_frames(tail, 1)[1]
         service = self.directory.services.get(name)
         absent = service is None or not service.workers
@@ -259,7 +262,12 @@ class Dispatcher(WorkerLifecycle):
         else:
             extras = extras or extras_of(wish, options, now)
             if extras is not None:
-                self._set_owner(extras, peer, name, wish.user)
+                owner = self._owner_of(extras, peer, name, wish.user)
+                if owner and extras.key is not None:
+                    extras.key = owner + extras.key
+                    digest = blake2b(owner, digest_size=OWNER_BYTES, key=self._owner_secret).digest()
+                    extras.options = tell_owner(extras.options, digest)
+                    tail = encode_frame(extras.options, more=True) + split_frames(tail, 1)[1]
                 if extras.priority:
                     service.queue = PolicyQueue.of(service.queue)
             if extras is not None and extras.key is not None:
@@ -269,10 +277,15 @@ class Dispatcher(WorkerLifecycle):
             else:
                 table.place(table.accept(peer, dialect, (key,), (service,), (tail,), now, extras), now)
 
-    def _set_owner(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> None:
-        """Set the owner of a request with extras; without rules it has none, and no named user is believed."""
-        if claimed is not None:
-            self.counters.count("users_not_believed")
+    def _owner_of(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> bytes:
+        """Return whose key a request has, b"" if all clients are one.
+
+        Without rules nobody who is named is believed; the named users are kept apart.
+        """
+        if claimed is None:
+            return b""
+        self.counters.count("users_not_believed")
+        return owner_prefix(claimed)
 
     def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
         self.counters.count("mmi")

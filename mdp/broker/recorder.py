@@ -242,7 +242,7 @@ def _trace(request: Request) -> str:
     """Return the `traceparent` of the client's trace context, "" without one; its options are valid, as they were decoded before."""
     if request.extras is None:
         return ""
-    parent = (decode_request_options(request.extras.options).trace or {}).get("traceparent")
+    parent = (decode_request_options(request.extras.options, amended=True).trace or {}).get("traceparent")
     return parent if isinstance(parent, str) and len(parent) <= _TRACEPARENT_CHARS_MAX else ""
 
 

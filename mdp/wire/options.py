@@ -37,15 +37,19 @@ __all__ = [
     "decode_heartbeat_options",
     "decode_ready_options",
     "decode_request_options",
-    "drop_user",
+    "drop_broker_entries",
     "encode_options",
     "is_key_alone",
+    "tell_owner",
 ]
 
 # A trace context and a key take 200 bytes; 8 KiB is the limit of ZMTP metadata.
 OPTIONS_BYTES_MAX: Final = 8192
 # Entries of one map or array, and maps and arrays in one map; ours have at most ten.
 _ENTRIES_MAX: Final = 64
+# What a broker adds to the options of a client: user, owner, deadline_ms, delivery. With these they may be larger.
+_ADDED_ENTRIES_MAX: Final = 4
+_ADDED_BYTES_MAX: Final = 512
 # Entry of a worker's metadata: the description of its service, JSON text; see `mdp.typed.descriptions`.
 DESCRIPTION: Final = "mdp-description"
 # Requests that may be in flight at one worker.
@@ -61,6 +65,8 @@ USER_BYTES_MAX: Final = 255
 # First bytes of options with a key only; its length, one byte, and the key follow. The usual options of data pipelines.
 KEY_ALONE: Final = msgpack.packb({"key": b""})[:-1]
 _KEY_AT: Final = len(KEY_ALONE) + 1
+# The digest of whose key it is, made by the broker.
+OWNER_BYTES: Final = 16
 # Headers of one request: as many as a request of HTTP usually has; one with a trace, a tenant and a locale has four.
 HEADERS_MAX: Final = 32
 # Bytes of their names and values together: half of the options, which leaves place for a key and a trace context.
@@ -93,6 +99,7 @@ class RequestOptions:
             see it. A client's own entry is accepted only if it may pass users on.
         headers: small texts by name, for the handler, passed through.
         priority: 1 for high, 0 for normal, -1 for low: which of the waiting requests are given first.
+        owner: whose key it is: `OWNER_BYTES` octets that say nothing else of the user, None where all clients are one; set by the broker.
     """
 
     deadline_ms: int | None = None
@@ -104,6 +111,7 @@ class RequestOptions:
     user: str | None = None
     headers: Mapping[str, str] | None = None
     priority: int = 0
+    owner: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +151,12 @@ def is_key_alone(octets: bytes) -> bool:
     return octets.startswith(KEY_ALONE) and len(octets) > _KEY_AT and octets[_KEY_AT - 1] == len(octets) - _KEY_AT
 
 
-def decode_request_options(octets: bytes) -> RequestOptions:
+def decode_request_options(octets: bytes, *, amended: bool = False) -> RequestOptions:
     """Return the options of a REQUEST.
+
+    Args:
+        octets: the options frame.
+        amended: a broker may have added its entries, so that the limits are larger.
 
     Raises:
         BadOptions: not a map with string keys, too large, or an entry has the wrong type or range.
@@ -152,7 +164,7 @@ def decode_request_options(octets: bytes) -> RequestOptions:
     known = _KNOWN.get(octets)
     if known is not None:
         return known
-    entries = _decode_map(octets)
+    entries = _decode_map(octets, amended)
     return RequestOptions(
         deadline_ms=_integer(entries, "deadline_ms", 0, DEADLINE_MS_MAX),
         key=_key(entries),
@@ -163,6 +175,7 @@ def decode_request_options(octets: bytes) -> RequestOptions:
         user=_user(entries),
         headers=_headers(entries),
         priority=_priority(entries),
+        owner=_owner(entries),
     )
 
 
@@ -204,7 +217,7 @@ def decode_heartbeat_options(octets: bytes) -> bool:
 
 def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int, user: str | None = None) -> bytes:
     """Return valid request options with the changes of the broker; unknown entries stay."""
-    entries = _decode_map(octets) if octets else {}
+    entries = _decode_map(octets, amended=True) if octets else {}
     if deadline_ms is not None:
         entries["deadline_ms"] = deadline_ms
     if delivery > 1:
@@ -214,18 +227,26 @@ def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int, user
     return encode_options(entries)
 
 
-def drop_user(octets: bytes) -> bytes:
-    """Return valid request options without the entry `user`."""
+def drop_broker_entries(octets: bytes) -> bytes:
+    """Return valid request options without the entries `user` and `owner`, which only a broker sets."""
     entries = _decode_map(octets)
     entries.pop("user", None)
+    entries.pop("owner", None)
     return encode_options(entries)
 
 
-def _decode_map(octets: bytes) -> dict[str, Any]:
-    if len(octets) > OPTIONS_BYTES_MAX:
-        raise BadOptions(f"options of {len(octets)} bytes, the limit is {OPTIONS_BYTES_MAX}")
+def tell_owner(octets: bytes, owner: bytes) -> bytes:
+    """Return valid request options with whose key it is."""
+    return encode_options({**_decode_map(octets), "owner": owner})
+
+
+def _decode_map(octets: bytes, amended: bool = False) -> dict[str, Any]:
+    bytes_max = OPTIONS_BYTES_MAX + _ADDED_BYTES_MAX if amended else OPTIONS_BYTES_MAX
+    entries_max = _ENTRIES_MAX + _ADDED_ENTRIES_MAX if amended else _ENTRIES_MAX
+    if len(octets) > bytes_max:
+        raise BadOptions(f"options of {len(octets)} bytes, the limit is {bytes_max}")
     try:
-        entries = unpack(octets, max_map_len=_ENTRIES_MAX, max_array_len=_ENTRIES_MAX, containers_max=_ENTRIES_MAX)
+        entries = unpack(octets, max_map_len=entries_max, max_array_len=entries_max, containers_max=entries_max)
     except BadMsgpack as error:
         raise BadOptions("options are not msgpack within the limits") from error
     if not isinstance(entries, dict):
@@ -263,6 +284,13 @@ def _user(entries: Mapping[str, Any]) -> str | None:
     if user is not None and (not isinstance(user, str) or len(user.encode(errors="replace")) > USER_BYTES_MAX):
         raise BadOptions(f"user is not a text of up to {USER_BYTES_MAX} bytes", "user")
     return user
+
+
+def _owner(entries: Mapping[str, Any]) -> bytes | None:
+    owner = entries.get("owner")
+    if owner is not None and (not isinstance(owner, bytes) or len(owner) != OWNER_BYTES):
+        raise BadOptions(f"owner is not binary of {OWNER_BYTES} bytes", "owner")
+    return owner
 
 
 def _priority(entries: Mapping[str, Any]) -> int:

@@ -431,7 +431,7 @@ class WorkerSession:
             request._options = octets
             return self._is_first(request, now)
         try:
-            options = decode_request_options(octets)
+            options = decode_request_options(octets, amended=True)
         except BadOptions as error:
             self.refuse(request, "BAD_REQUEST", str(error))
             return self._note_request(now)

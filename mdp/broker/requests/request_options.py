@@ -23,6 +23,12 @@ def key_extras(options: bytes) -> RequestExtras | None:
     return extras
 
 
+def owner_prefix(name: str) -> bytes:
+    """Return the prefix of a user's idempotency keys; no prefix begins with another one."""
+    octets = name.encode(errors="backslashreplace")
+    return len(octets).to_bytes(2, "big") + octets
+
+
 def extras_of(wish: RequestOptions, options: bytes, now: float) -> RequestExtras | None:
     """Return the extras of decoded request options, None if they ask for nothing special."""
     if wish is NO_REQUEST_OPTIONS:

@@ -6,7 +6,8 @@
     another one later ────────────────────► the kept reply, until it is too old or beyond the limits
 
 A broker remembers replies itself, so a worker is asked again only after the broker was killed, or has lost the connection to the worker.
-Pure. Two requests are one if key and body are equal; a key with another body is another request, which the broker judges.
+Pure. Two requests are one if owner, key and body are equal: a key belongs to its user (BEY-11). A key with another body is another request,
+which the broker judges.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class KeyedExecution:
     """One execution under a key.
 
     Attributes:
-        name: key, and hash of the body.
+        name: owner of the key, key, and hash of the body.
         waiting: requests that get the same reply.
         reply: frames of the reply, None while the handler runs.
         size: octets counted for it.
@@ -41,7 +42,7 @@ class KeyedExecution:
 
     __slots__ = ("done_at", "name", "reply", "size", "waiting")
 
-    def __init__(self, name: tuple[bytes, int]) -> None:
+    def __init__(self, name: tuple[bytes, bytes, int]) -> None:
         self.name = name
         self.waiting: list[Request] = []
         self.reply: Sequence[bytes] | None = None
@@ -71,8 +72,8 @@ class KeptReplies:
         self._max_bytes = results_max_bytes
         self._s = results_s
         self._now = 0.0
-        self._running: dict[tuple[bytes, int], KeyedExecution] = {}
-        self._done: OrderedDict[tuple[bytes, int], KeyedExecution] = OrderedDict()  # oldest reply first
+        self._running: dict[tuple[bytes, bytes, int], KeyedExecution] = {}
+        self._done: OrderedDict[tuple[bytes, bytes, int], KeyedExecution] = OrderedDict()  # oldest reply first
 
     def __len__(self) -> int:
         return len(self._done)
@@ -84,7 +85,7 @@ class KeptReplies:
             return True
         self.forget_old(now)
         # The hash is seeded for each process, so that no client can find two bodies with the same one.
-        name = (key, hash(tuple(request.body)))
+        name = (request.owner or b"", key, hash(tuple(request.body)))
         execution = self._done.get(name)
         if execution is not None and execution.reply is not None:
             self._counters.replayed += 1

@@ -176,6 +176,52 @@ async def test_keys_of_one_connection_that_take_the_short_way() -> None:
                 assert mine == await ann.request("blind", b"x", key=f"k{number}")
 
 
+async def test_users_that_a_broker_without_rules_does_not_know_are_kept_apart() -> None:
+    """A user who is named by a broker with rules is not believed here, and gets no other user's answer."""
+    handler = Counting()
+    async with mdp.Broker() as broker:
+        where = broker.bind("tcp://127.0.0.1:*")
+        async with mdp.Worker(where, "seen", handler=handler):
+            answers = [await raw(where, None, b"seen", {"user": user, "key": b"k", "wait": True}) for user in ("ann", "bob", "ann")]
+    assert answers == [[b"None-1"], [b"None-2"], [b"None-1"]]
+
+
+async def test_no_client_says_whose_its_key_is() -> None:
+    handler = Counting()
+    async with guarded(CALLERS, SEEING, handler=handler, services=("blind",)) as where:
+        for number in range(2):
+            assert await raw(where, plain("ann"), b"blind", {"key": b"k", "owner": bytes([number]) * 16}) == [b"None-1"]
+        assert (await raw(where, plain("ann"), b"blind", {"key": b"l", "owner": b"short"}))[0] == b"BAD_REQUEST"
+
+
+def users_broker() -> mdp.Broker:
+    return mdp.Broker(security=core.Plain(users=PASSWORDS), rules=rules(CALLERS, SEEING), start_hold_ms=20_000)
+
+
+async def test_a_key_is_still_its_users_own_when_the_broker_has_been_killed() -> None:
+    """IDM-07, BEY-11: a blind worker answers from its kept replies, each user with the user's own."""
+    handler = Counting()
+    answers = []
+    async with AsyncExitStack() as lives, AsyncExitStack() as stack:
+        where = (await lives.enter_async_context(users_broker())).bind("tcp://127.0.0.1:*")
+        worker = mdp.Worker(where, "blind", handler=handler, security=plain("store"), reconnect_ms=10)
+        await stack.enter_async_context(worker)
+        answers.append([await ask(where, user, "blind", key="k") for user in ("ann", "bob")])
+        await lives.aclose()
+        (await lives.enter_async_context(users_broker())).bind(where)
+        await eventually(lambda: worker.connected and worker.session_counters.connections == 2)
+        answers.append([await ask(where, user, "blind", key="k") for user in ("ann", "bob")])
+    assert answers == [[b"None-1", b"None-2"]] * 2
+
+
+@pytest.mark.parametrize("more", [{f"x{number}": 0 for number in range(62)}, {"x": bytes(8192 - 28)}])
+async def test_options_as_large_as_they_may_be_reach_a_worker_that_sees_users(more: dict[str, Any]) -> None:
+    """Do not count what the broker adds against the limits of the client."""
+    async with guarded(CALLERS, SEEING, handler=options_of) as where:
+        options = {"key": b"k", "deadline_ms": 20_000, **more}
+        assert await raw(where, plain("ann"), b"seen", options) == [b"ann b'k' None"]
+
+
 QUESTIONS = [
     ((b"call", b"ann", b"blind"), "200"),
     ((b"call", b"ann", b"titanic.look"), "200"),
