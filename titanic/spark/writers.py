@@ -26,7 +26,7 @@ from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts
 from titanic.spark.options import BadOption
 from titanic.spark.store_client import BatchRefused, commit, ok_frames, stage_of
-from titanic.wire.batch_frames import encode_rows
+from titanic.wire.batch_frames import encode_rows, rows_max
 from titanic.wire.tsp import BATCH
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _Writer:
             given = column_texts(named.column(self.settings.key)) if self.settings.key else [None] * named.num_rows
             for frames, key in zip(bodies, given, strict=True):
                 size = sum(map(len, frames))
-                if chunk and (len(chunk) >= self.settings.chunk_rows or octets + size > _CHUNK_BYTES_MAX):
+                if chunk and (len(chunk) >= min(self.settings.chunk_rows, rows_max(octets)) or octets + size > _CHUNK_BYTES_MAX):
                     yield chunk
                     chunk, octets = [], 0
                 chunk.append((short_key(keys.next(frames) if key is None else key).encode(), list(frames)))

@@ -5,17 +5,23 @@ A chunk is a msgpack array of rows `[key, [body…]]`; every row has a key, so t
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgpack
+import msgspec
+from msgspec import Meta
 
-from core.machine.bounded_msgpack import BadMsgpack, claimed, unpack
+from core.machine.bounded_msgpack import BadMsgpack, check, claimed, uncollected
 from titanic.errors import BadRequest
 from titanic.wire.tsp import KEY_BYTES_MAX, SERVICE_BYTES_MAX, parse_request
 
 CHUNK_ROWS_MAX: Final = 10_000  # one chunk occupies the event loop for about ten milliseconds at most
 STAGES_MAX: Final = 100_000  # tasks of one job
 NAME_BYTES_MAX: Final = 200  # a key of 255 bytes also holds the marks around it
+# Elements of any size in one array. For further ones the array needs so many bytes each: a short row costs as much time as a long one.
+FREE_ELEMENTS: Final = 256
+ROW_BYTES: Final = 32
+STAGE_BYTES: Final = 8
 NO_REQUEST: Final = bytes(16)  # in place of a UUID: the row was refused, because its key was used for another request
 
 
@@ -41,45 +47,43 @@ class BatchChunk(NamedTuple):
         if not 0 < len(service) <= SERVICE_BYTES_MAX:
             raise BadChunk("a chunk needs the name of a service")
         parse_request([service, b""])  # checks the service name as for a single request
-        rows = _unpack(octets, CHUNK_ROWS_MAX, 2)
-        return cls(bytes(service), [_row(row) for row in rows])
+        return cls(bytes(service), _decode(_ROWS, octets, rows_max(len(octets)), 2))
 
 
 def encode_rows(rows: list[tuple[bytes, list[bytes]]]) -> bytes:
     return bytes(msgpack.packb(rows))
 
 
-def _row(row: Any) -> tuple[bytes, list[bytes]]:
-    if not isinstance(row, list) or len(row) != 2:
-        raise BadChunk("a row is a key and body frames")
-    key, frames = row
-    if not isinstance(key, bytes) or not 0 < len(key) <= KEY_BYTES_MAX:
-        raise BadChunk(f"a row's key is 1 to {KEY_BYTES_MAX} bytes")
-    if not isinstance(frames, list) or not frames or not all(isinstance(frame, bytes) for frame in frames):
-        raise BadChunk("a row has one or more body frames")
-    return key, frames
+def rows_max(octets: int) -> int:
+    """Return how many rows a chunk of so many bytes may have."""
+    return min(CHUNK_ROWS_MAX, FREE_ELEMENTS + octets // ROW_BYTES)
 
 
-def _unpack(octets: bytes, most: int, each: int) -> list[Any]:
-    """Decode an array of up to `most` elements, each of up to `each` arrays."""
+_Row = tuple[Annotated[bytes, Meta(min_length=1, max_length=KEY_BYTES_MAX)], Annotated[list[bytes], Meta(min_length=1)]]
+_Stage = tuple[Annotated[bytes, Meta(min_length=1, max_length=NAME_BYTES_MAX)], Annotated[int, Meta(ge=0, le=STAGES_MAX)]]
+_ROWS: Final = msgspec.msgpack.Decoder(list[_Row])
+_STAGES: Final = msgspec.msgpack.Decoder(list[_Stage])
+_Element = TypeVar("_Element")
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[list[_Element]], octets: bytes, most: int, each: int) -> list[_Element]:
+    """Decode an array of up to `most` elements, each of up to `each` arrays; raises BadChunk."""
+    count = claimed(octets)
+    if count > most:
+        raise BadChunk(f"{count} elements in {len(octets)} bytes, at most {most}")
     try:
-        decoded = unpack(octets, max_array_len=max(most, 1024), max_map_len=0, containers_max=1 + each * min(claimed(octets), most))
-    except BadMsgpack as error:
-        raise BadChunk("not the expected msgpack") from error
-    if not isinstance(decoded, list) or len(decoded) > most:
-        raise BadChunk(f"an array of up to {most} is expected")
-    return decoded
+        check(octets, 1 + each * count)
+        found: list[_Element] = uncollected(decoder.decode, octets)
+    except (BadMsgpack, msgspec.MsgspecError) as error:
+        raise BadChunk(f"not the expected msgpack: {error}") from error
+    return found
 
 
 def decode_stages(octets: bytes) -> list[tuple[bytes, int]]:
     """Decode the stages of a commit: (name, number of chunks) of each; raises BadRequest."""
-    stages = []
-    for stage in _unpack(octets, STAGES_MAX, 1):
-        if not isinstance(stage, list) or len(stage) != 2 or not isinstance(stage[0], bytes) or type(stage[1]) is not int:
-            raise BadChunk("a stage is a name and a number of chunks")
-        if not 0 <= stage[1] <= STAGES_MAX:
-            raise BadChunk(f"a stage has up to {STAGES_MAX} chunks")
-        stages.append((parse_name(stage[0]), stage[1]))
+    stages = _decode(_STAGES, octets, min(STAGES_MAX, FREE_ELEMENTS + len(octets) // STAGE_BYTES), 1)
+    if b"\0" in b"".join([name for name, _ in stages]):
+        raise BadChunk("a name has no NUL")
     return stages
 
 

@@ -142,7 +142,7 @@ async def test_a_key_of_another_batch_gives_the_same_request_and_a_key_with_anot
 async def test_what_is_staged_outlives_a_restart_and_a_commit_cut_short_is_finished_after_it(tmp_path: Path) -> None:
     """Rows a commit had stored before the end are not stored twice: their keys are known."""
     async with shop(tmp_path) as opened:
-        await opened.stage("job/0/1", *((b"k%d" % n, b"%d" % n) for n in range(3000)))
+        await opened.stage("job/0/1", *((b"k%d" % n, b"%030d" % n) for n in range(3000)))
         asked = asyncio.create_task(opened.commit("job", "job/0/1"))
         while not opened.waiting:
             await asyncio.sleep(0)

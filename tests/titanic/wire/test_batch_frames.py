@@ -1,0 +1,95 @@
+"""titanic.wire.batch_frames: chunks and lists of stages, their limits, and what the shortest elements cost."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+
+from titanic.errors import BadRequest
+from titanic.wire.batch_frames import FREE_ELEMENTS, BatchChunk, decode_stages, encode_rows, rows_max
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIZE = 64 * 1024
+# At most 3 times the cost is what the limits are set for; one decoding varies on a busy machine.
+ALLOWED = 5.0
+ROUNDS = 9
+SHORT_ROW = (b"k", [b""])
+
+
+def decode_chunk(octets: bytes) -> Any:
+    return BatchChunk.decode(b"echo", octets).rows
+
+
+def filled(elements: list[Any], last: Callable[[int], Any]) -> bytes:
+    """Return an array of some elements, and of one that fills it up to 64 KiB."""
+    return bytes(msgpack.packb([*elements, last(SIZE - len(msgpack.packb(elements)) - 16)]))
+
+
+SHORT_ROWS = filled([SHORT_ROW] * (rows_max(SIZE) - 2), lambda rest: (b"k", [bytes(rest)]))
+SHORT_STAGES = msgpack.packb([(b"s", 1)] * 7_500 + [(b"s" * 200, 1)] * 130)
+ROWS = encode_rows([(b"job-7/3/%06d" % number, [b"x" * 64]) for number in range(750)])
+STAGES = msgpack.packb([(b"job-7/%d/0" % number, 1) for number in range(4_200)])
+
+
+def took_ns(decode: Callable[[bytes], Any], octets: bytes) -> int:
+    begun = time.process_time_ns()
+    decode(octets)
+    return time.process_time_ns() - begun
+
+
+@pytest.mark.parametrize("decode,honest,hostile", [(decode_chunk, ROWS, SHORT_ROWS), (decode_stages, STAGES, SHORT_STAGES)])
+def test_the_shortest_elements_cost_at_most_a_few_times_usual_ones(decode: Callable[[bytes], Any], honest: bytes, hostile: bytes) -> None:
+    assert all(0.9 * SIZE < len(octets) <= 1.1 * SIZE for octets in (honest, hostile)), (len(honest), len(hostile))
+    costs = [(took_ns(decode, honest), took_ns(decode, hostile)) for _ in range(ROUNDS)]
+    usual, short = (min(column) for column in zip(*costs, strict=True))
+    assert short <= ALLOWED * usual
+
+
+def test_a_chunk_has_as_many_short_rows_as_its_bytes_pay_for() -> None:
+    assert len(decode_chunk(encode_rows([SHORT_ROW] * FREE_ELEMENTS))) == FREE_ELEMENTS
+    with pytest.raises(BadRequest, match="3000 elements in 21003 bytes, at most 912"):
+        decode_chunk(encode_rows([SHORT_ROW] * 3_000))
+    with pytest.raises(BadRequest, match="9000 elements in 45003 bytes, at most 5881"):
+        decode_stages(msgpack.packb([(b"s", 1)] * 9_000))
+
+
+def test_rows_and_stages_come_back() -> None:
+    rows = [(b"a", [b"", b"x" * 300]), (b"k" * 255, [b"y"])]
+    assert decode_chunk(encode_rows(rows)) == rows
+    stages = [(b"job/0/1", 0), (b"s" * 200, 100_000)]
+    assert decode_stages(msgpack.packb(stages)) == stages
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [1],
+        [[b"s"]],
+        [[b"s", 1, 1]],
+        [["s", 1]],
+        [[b"", 1]],
+        [[b"s" * 201, 1]],
+        [[b"s", -1]],
+        [[b"s", 100_001]],
+        [[b"s", 1.0]],
+        [[b"a\0b", 1]],
+        [[b"s", True]],
+    ],
+)
+def test_what_is_no_list_of_stages_is_refused(value: Any) -> None:
+    with pytest.raises(BadRequest):
+        decode_stages(msgpack.packb(value))
+
+
+@pytest.mark.parametrize(
+    "value", [{}, [1], [[b"k"]], [["k", [b"x"]]], [[b"", [b"x"]]], [[b"k" * 256, [b"x"]]], [[b"k", []]], [[b"k", b"x"]], [[b"k", [1]]]]
+)
+def test_what_is_no_chunk_is_refused(value: Any) -> None:
+    with pytest.raises(BadRequest):
+        decode_chunk(msgpack.packb(value))
