@@ -88,13 +88,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_runtest_setup() -> None:
-    """Freeze again what a test has thawed, as the hunt for mutants does."""
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let all Spark tests share one process, and give them time: the first waits for a Java process to start."""
     if item.get_closest_marker("spark"):

@@ -109,7 +109,6 @@ class Hunt:
             for name in self.order.files:
                 for mutant in self._chosen(name):
                     self._hunt(name, mutant)
-        gc.unfreeze()
         return True
 
     def _measure(self, items: list[pytest.Item]) -> bool:

@@ -25,7 +25,9 @@ class NotInFunctions(Exception):
 def functions_of(path: Path) -> list[FunctionType]:
     """Return the functions of a file that exist by now."""
     gc.unfreeze()  # the tests freeze all modules, and frozen objects are not returned
-    return [some for some in gc.get_objects() if isinstance(some, FunctionType) and some.__code__.co_filename == str(path)]
+    found = [some for some in gc.get_objects() if isinstance(some, FunctionType) and some.__code__.co_filename == str(path)]
+    gc.freeze()
+    return found
 
 
 def swap(path: Path, changed: ast.Module | str, existing: Iterable[FunctionType]) -> None:
