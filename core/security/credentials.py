@@ -35,10 +35,6 @@ class Secured(Credentials, Protocol):
 
     authenticator: Authenticator | None  # checks peers that connect to us, None if none may
 
-    @property
-    def lasting_secret(self) -> bytes | None:
-        """A secret of all servers with this configuration, 32 bytes; None if there is none."""
-
 
 class Curve:
     """CURVE: encrypted, and both sides are authenticated.

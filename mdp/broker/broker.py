@@ -98,11 +98,12 @@ class Broker:
         self._audit = AuditLog()
         self._refusals = RefusalLog()
         self._limits = BrokerOptions(**limits)
-        lasting = None if security is None else security.lasting_secret
-        self._owner_secret = runtime.current().random_bytes(32) if lasting is None else lasting
-        self.machine = self._new_machine()
         self._context = core.context_for(context, security)
         self._owns_context = context is None
+        known = self._context.security
+        lasting = known.lasting_secret if isinstance(known, core.Curve | core.Plain) else None
+        self._owner_secret = runtime.current().random_bytes(32) if lasting is None else lasting
+        self.machine = self._new_machine()
         # No limit on the number of messages, as a burst of 100,000 small replies is legitimate; bytes are limited.
         # Beyond that limit the peer is disconnected, instead of losing replies silently.
         ahead = self._limits.unread_total_max_bytes // AHEAD_PART

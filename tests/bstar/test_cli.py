@@ -6,7 +6,6 @@ import json
 import resource
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import pytest
 
 from bstar.machine.ballot import COUNTER_MAX, Record, RecordRole
 from bstar.net.ballot_file import BallotFile
+from tests.scenes.programs import first_to_end
 
 if TYPE_CHECKING:
     from tests.scenes.programs import Program, Programs
@@ -170,9 +170,7 @@ def test_two_primaries_are_78_with_the_remedy(programs: Programs) -> None:
         "bstar", "run", "--primary", "--local", "ipc://b", "--remote", "ipc://a", "--frontend", "ipc://d", *BEAT, "--log-level", "error"
     )
     # The server that hears the other stops; the first to stop may not be heard by the one that is left, which then is the only one.
-    while first.process.poll() is second.process.poll() is None:
-        time.sleep(0.01)
-    ended = (first if second.process.poll() is None else second).end()
+    ended = first_to_end(first, second).end()
     assert ended.code == 78
     assert "bstar: both servers are configured as primary: start one of them as backup" in ended.err
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -87,6 +88,15 @@ class Program:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
+
+
+def first_to_end(*programs: Program) -> Program:
+    """Wait for the end of any of some programs, and return the first that has ended."""
+    while True:
+        for program in programs:
+            if program.process.poll() is not None:
+                return program
+        time.sleep(0.01)
 
 
 class Programs:

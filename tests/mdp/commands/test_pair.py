@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
+from tests.scenes.programs import first_to_end
 
 if TYPE_CHECKING:
     from tests.scenes.programs import Program, Programs
@@ -124,16 +125,9 @@ def test_two_primaries_are_78(programs: Programs) -> None:
         )
         for mine, its in names
     ]
-    code, err = next((ended.code, ended.err) for ended in [_first_to_end(started).end()])
+    code, err = next((ended.code, ended.err) for ended in [first_to_end(*started).end()])
     assert code == 78
     assert "both servers are configured as primary: start one of them as backup" in err
-
-
-def _first_to_end(programs: list[Program]) -> Program:
-    while True:
-        for program in programs:
-            if program.process.poll() is not None:
-                return program
 
 
 async def test_user_without_rights_deposes_nobody_at_a_secured_pair(programs: Programs) -> None:
