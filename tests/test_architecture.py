@@ -85,7 +85,7 @@ FILE_LINES_MAX = 600
 # Where a handler of the user is called: its error, whatever it is, is the answer to the request and not a failure of ours.
 FOREIGN_CODE_CALLED_IN = frozenset(
     {
-        "core/sockets/futures.py",
+        "core/sockets/results/futures.py",
         "mdp/worker/running_request.py",
         "mdp/worker/worker.py",
         "mdp/worker/runners.py",
@@ -129,8 +129,8 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "core/sockets/endpoints.py _retire add_done_callback",
         "core/runtime/leftovers.py leave add_done_callback",
         "core/sockets/waiters.py wait_for call_at",
-        "core/sockets/futures.py expire add_done_callback",
-        "core/sockets/futures.py expire call_later",
+        "core/sockets/results/futures.py expire add_done_callback",
+        "core/sockets/results/futures.py expire call_later",
         "mdp/testing/virtual_time.py run_in_executor add_done_callback",
         "mdp/testing/virtual_time.py run_in_executor run_in_executor",
         "mdp/worker/runners.py _start_runner add_done_callback",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.net.socket_port import InnerSocket, SocketContext, SocketFactory
-    from core.sockets.futures import Awaitable
+    from core.sockets.results.futures import Awaitable
     from core.sockets.serialization import Serialization
     from core.zmtp.decoder import Message
 

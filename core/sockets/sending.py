@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 from core import constants as c
 from core.errors import EAGAIN, EINVAL, Again, ZMQError
 from core.runtime.ownership import Owned
-from core.sockets.futures import DONE, PendingSend, expire
+from core.sockets.results.futures import DONE, PendingSend, expire
 from core.zmtp.decoder import Encoded
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from core.pattern.base import Counters, Pattern
     from core.pattern.pipe import Pipe
     from core.sockets.endpoints import Endpoints
-    from core.sockets.futures import Awaitable
+    from core.sockets.results.futures import Awaitable
     from core.zmtp.decoder import Message
     from core.zmtp.frames import Given
 

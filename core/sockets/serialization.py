@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from core.sockets.futures import Awaitable
+    from core.sockets.results.futures import Awaitable
     from core.zmtp.decoder import Message
 
 __all__ = ["Serialization"]

@@ -1,42 +1,21 @@
 """The socket: its public verbs. The pattern decides which message goes where (conformance 5).
 
-A send or receive acts when it is called and returns an awaitable (`core.sockets.futures`). There are two ways to receive, with the same
-order and flow control: `await recv_multipart()`, and `set_receiver` for brokers, which is called with every batch at once.
+A send or receive (`core.sockets.sending`, `core.sockets.receiving`) acts when it is called and returns an awaitable
+(`core.sockets.results`). There are two ways to receive, with the same order and flow control: `await recv_multipart()`, and
+`set_receiver` for brokers, which is called with every batch at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from core import constants as c
-from core.errors import (
-    EAGAIN,
-    AddressInUse,
-    Again,
-    ContextTerminated,
-    OperationNotSupported,
-    SocketClosed,
-    WrongOwner,
-    ZMQBindError,
-    ZMQError,
-)
-from core.frame import Frame, framed
+from core.errors import AddressInUse, ContextTerminated, OperationNotSupported, SocketClosed, WrongOwner, ZMQBindError, ZMQError
 from core.net.socket_port import SocketContext
 from core.pattern.reqrep import Router
 from core.sockets.endpoints import EndpointScope
-from core.sockets.futures import (
-    Awaitable,
-    PendingBatch,
-    PendingFirst,
-    PendingFirstFrame,
-    PendingFrames,
-    PendingReceive,
-    PendingShape,
-    Ready,
-    expire,
-)
 from core.sockets.monitor import SocketMonitoring
 from core.sockets.option_access import SocketOptions
 from core.sockets.serialization import Serialization
@@ -48,30 +27,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.pattern.pipe import Pipe
-    from core.sockets.futures import PendingSend
-    from core.zmtp.decoder import Message
+    from core.sockets.results.futures import Awaitable, PendingReceive, PendingSend
     from core.zmtp.limits import PeerLimits
 
 __all__ = ["Socket"]
-
-_NOBLOCK: Final = int(c.NOBLOCK)  # a plain integer: `&` on an IntFlag costs half a microsecond
 
 
 def _text(endpoint: str | bytes) -> str:
     """Return an endpoint as text; LAST_ENDPOINT is bytes, as in libzmq."""
     return endpoint if isinstance(endpoint, str) else endpoint.decode("utf-8", "backslashreplace")
-
-
-def _first(message: Message) -> bytes:
-    return message[0]
-
-
-def _whole(message: Message) -> Message:
-    return message
-
-
-def _alone(message: Message) -> list[Message]:
-    return [message]
 
 
 class SocketsContext(SocketContext, Protocol):
@@ -216,114 +180,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
             raise OperationNotSupported(msg=f"{self.socket_type.name} does not know its peers by routing id")
         return self.pattern.peer(routing_id)
 
-    # -- receive
-
-    @overload
-    def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[Message]: ...
-    @overload
-    def recv_multipart(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[list[Frame]]: ...
-    @overload
-    def recv_multipart(self, flags: int, copy: Literal[False], track: bool = False) -> Awaitable[list[Frame]]: ...
-    @overload
-    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
-
-    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
-        """Receive one message `[frame, …]`; with `copy=False` its frames are `core.Frame`s, which know their sender.
-
-        Cancel-safe: a cancelled receive loses no message.
-
-        Raises:
-            Again: NOBLOCK and no message (EAGAIN), or RCVTIMEO has passed.
-            BadState, OperationNotSupported: as the pattern says.
-        """
-        if not copy:
-            return self._receive_framed(_whole, flags)
-        receivers = self._receivers
-        if not receivers:
-            message = self._take()
-            if message is not None:
-                return Ready(message)
-        if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
-            return self._receive_later(None, flags)
-        if receivers and get_ident() != self._owner_thread:  # else the guard has checked
-            self.enter()
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self.follow_loop(loop)
-        pending = PendingReceive(loop=loop)
-        receivers.append(pending)
-        return pending
-
-    @overload
-    def recv(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[bytes]: ...
-    @overload
-    def recv(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[Frame]: ...
-    @overload
-    def recv(self, flags: int, copy: Literal[False], track: bool = False) -> Awaitable[Frame]: ...
-    @overload
-    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
-
-    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
-        """Receive the next frame; `rcvmore` is true if its message goes on."""
-        if copy:
-            return self.receive_as(_first, flags, True)
-        return self._receive_framed(self._one_by_one(_first), flags, PendingFirstFrame)
-
-    def _receive_framed(self, shape: Callable[[Message], Any], flags: int, kind: type[PendingFrames] = PendingFrames) -> Awaitable[Any]:
-        if not self._receivers:
-            active = self.inbound.active
-            properties = active[0].metadata if active and not self._parts else {}
-            message = self._take()
-            if message is not None:
-                return Ready(shape(framed(message, properties)))
-        return self._receive_later(shape, flags, kind)
-
-    def recv_many(self) -> Awaitable[list[Message]]:
-        """Receive all queued messages, at least one."""
-        if get_ident() != self._owner_thread:
-            self.enter()
-        if not self._receivers and not self._parts:
-            messages = self.pattern.recv_many()
-            if messages:
-                return Ready(messages)
-        return self._receive_later(_alone, 0, PendingBatch)
-
-    def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
-        """See `Serialization`."""
-        if single:
-            shape = self._one_by_one(shape)
-        if not self._receivers:
-            message = self._take()
-            if message is not None:
-                return Ready(shape(message))
-        return self._receive_later(shape, flags, PendingFirst if single else PendingShape)
-
-    def _one_by_one(self, shape: Callable[[Message], Any]) -> Callable[[Message], Any]:
-        """Return a function that converts the first frame and keeps the others for the next receive."""
-
-        def first(message: Message) -> Any:
-            if len(message) > 1:
-                self._parts = message[1:]
-                self.use_to_take(self._take_parts)
-            return shape(message[:1])
-
-        return first
-
-    def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape) -> Awaitable[Any]:
-        if get_ident() != self._owner_thread:
-            self.enter()
-        if self._endpoints.deferred:
-            self._endpoints.start_deferred()
-        timeout_ms = self.options.rcvtimeo
-        if timeout_ms == 0 or (flags and flags & _NOBLOCK):
-            raise Again(EAGAIN, "no message is queued")
-        loop = asyncio.get_running_loop()
-        self.follow_loop(loop)
-        pending = PendingReceive(loop=loop) if shape is None else kind(shape, loop)
-        if timeout_ms > 0:
-            expire(pending, timeout_ms)
-        self._receivers.append(pending)
-        return pending
+    # -- batch receivers
 
     def set_receiver(
         self,

@@ -1,7 +1,7 @@
-"""The inner side of a socket: messages from sessions and inproc pipes, and the order of pending receives.
+"""The inner side of a socket: messages from sessions and inproc pipes.
 
-The verbs are in `core.sockets.socket` and `core.sockets.sending`; the pattern decides which message goes where. The way of a received
-message: session → `received` → pattern → a pending receive, the inbox, or the batch receiver.
+The verbs are in `core.sockets.socket`, `core.sockets.sending` and `core.sockets.receiving`; the pattern decides which message goes where.
+The way of a received message: session → `received` → pattern → a pending receive, the inbox, or the batch receiver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from core import constants as c
-from core.errors import AuthenticationRefused, InvalidOption, LimitExceeded, ZMQError
+from core.errors import AuthenticationRefused, InvalidOption, LimitExceeded
 from core.options import Options, OptionValue
 from core.pattern.base import Counters, Pattern
 from core.pattern.pair import Pair
@@ -27,7 +27,7 @@ from core.pattern.reqrep import Dealer, Rep, Req, Router
 from core.security.mechanisms import Security
 from core.sockets.endpoints import Endpoints
 from core.sockets.monitor import Monitors
-from core.sockets.sending import Sending
+from core.sockets.receiving import Receiving
 from core.zmtp.frames import Message
 from core.zmtp.limits import PeerLimits
 from core.zmtp.scan import Batch
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from core.net.socket_port import SessionPort, SocketContext
     from core.pattern.fair_queue import FairQueue
     from core.runtime.write_scheduler import WriteScheduler
-    from core.sockets.futures import PendingReceive, PendingSend
+    from core.sockets.results.futures import PendingReceive, PendingSend
     from core.zmtp.mechanism import Mechanism
 
 __all__ = ["MARKS", "BatchReceiver", "PeerWatcher", "Receiver", "SocketBase"]
@@ -71,7 +71,7 @@ _SLOTS: Final = (
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class SocketBase(Sending):
+class SocketBase(Receiving):
     """State of a socket, and the calls from its connections.
 
     Attributes:
@@ -130,73 +130,6 @@ class SocketBase(Sending):
     def scheduler(self) -> WriteScheduler:
         """The write scheduler of the running loop."""
         return self.context.scheduler
-
-    # -- pending receives and pollers
-
-    def _serve_receivers(self) -> None:
-        receivers = self._receivers
-        while receivers:
-            pending = receivers[0]
-            if not pending.done():
-                if not self._plain and not self._parts and not self.pattern.readable():
-                    break  # REP: the next request is delivered after the reply to this one
-                active, rest = self.inbound.active, bool(self._parts)
-                pipe = self._parts_pipe if rest else active[0] if active else None
-                message = self._take_now()
-                if message is None:
-                    break
-                receivers.popleft()
-                pending.deliver(self, message, pipe, rest)
-                self._parts_pipe = pipe if self._parts else None
-            else:
-                receivers.popleft()
-        if self._pollers:
-            self._wake_pollers()
-
-    def _wake_pollers(self) -> None:
-        pollers, self._pollers = self._pollers, []
-        for waiter in pollers:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None:
-        """Put back a message whose receive was cancelled before its result was taken.
-
-        Args:
-            pipe: of the message.
-            message: as it was delivered.
-            rest: the frames before these were received, so these come before any other message.
-            single: only the first frame was for this receive.
-        """
-        if single and len(message) > 1:
-            if self._parts == message[1:]:
-                self._parts = []
-                self.use_to_take(self.pattern.receiver())
-            else:
-                message, rest = message[:1], True  # the frames behind it were received too
-        if rest and not self._parts:
-            self._parts = message
-            self.use_to_take(self._take_parts)
-        else:
-            self.pattern.put_back(pipe, message)
-        if self._receivers:
-            asyncio.get_running_loop().call_soon(self._serve_receivers)
-
-    def _take_parts(self) -> Message | None:
-        message, self._parts = self._parts, []
-        self.use_to_take(self.pattern.receiver())
-        return message
-
-    def _fail_receiver(self) -> None:
-        """Fail the first pending receive of a reply that will not come."""
-        while self._receivers:
-            pending = self._receivers.popleft()
-            if not pending.done():
-                try:
-                    self.pattern.recv()
-                except ZMQError as error:
-                    pending.set_exception(error)
-                return
 
     # -- the batch receiver
 

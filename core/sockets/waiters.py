@@ -6,10 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from core.constants import PollEvent
-from core.sockets.futures import Awaitable, Ready
+from core.sockets.results.ready import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+
+    from core.sockets.results.futures import Awaitable
 
 _POLLIN = int(PollEvent.POLLIN)  # plain integers: flag arithmetic on an enum is slow
 _POLLOUT = int(PollEvent.POLLOUT)

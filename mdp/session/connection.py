@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import core
 from bstar.machine.ballot import NO_BALLOT
 from core.runtime import supervision
-from core.sockets.futures import DONE
+from core.sockets.results.futures import DONE
 from core.zmtp.decoder import Encoded
 from mdp.wire.commands import EMPTY, MDPC01, V01, V03, client_request
 from mdp.wire.failover import PAIR_SERVICE, RETRY_S_USUAL, Membership, ballot_text, parse_membership

@@ -18,7 +18,7 @@ import core
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from core.sockets.futures import Awaitable as Sending
+    from core.sockets.results.futures import Awaitable as Sending
 
     Sent = Sending[None]
 

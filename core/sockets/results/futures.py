@@ -1,28 +1,28 @@
 """Results of sends and receives: awaitables with a future's methods; the call itself acts at once.
 
-`Ready` is complete and costs no `asyncio.Future`; `DONE` is the result of every completed send. `PendingReceive` and `PendingSend` are
-futures that wait for a message or for capacity. asyncio takes all of them for futures, so `gather`, `wait`, `wait_for` and `timeout`
-need no task around them.
+`Ready` (in `ready`) is complete and costs no `asyncio.Future`; `DONE` is the result of every completed send. `PendingReceive`
+and `PendingSend` are futures that wait for a message or for capacity. asyncio takes all of them for futures, so `gather`, `wait`,
+`wait_for` and `timeout` need no task around them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from core.errors import EAGAIN, Again
 from core.frame import framed
+from core.sockets.results.ready import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from contextvars import Context
 
     from core.pattern.base import Pattern
     from core.pattern.pipe import Pipe
     from core.zmtp.decoder import Message
 
 __all__ = ["DONE", "Awaitable", "PendingBatch", "PendingFirst", "PendingFirstFrame", "PendingFrames", "PendingReceive", "PendingSend"]
-__all__ += ["PendingShape", "Ready", "expire"]
+__all__ += ["PendingShape", "expire"]
 
 T = TypeVar("T")
 
@@ -32,55 +32,12 @@ class MessageSource(Protocol):
 
     pattern: Pattern
 
-    # take a message back; see `core.sockets.socket_base`
+    # take a message back; see `core.sockets.receiving`
     def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None: ...
 
 
 # How to put a message back: (socket, message, its pipe, whether it is the rest of one).
 Delivered = tuple[MessageSource, "Message", "Pipe | None", bool]
-
-
-class Ready(Generic[T]):
-    """A completed result."""
-
-    __slots__ = ("_value",)
-
-    # Marks a future for asyncio (`asyncio.isfuture`); no task has to wait for this one.
-    _asyncio_future_blocking = False
-
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._value
-        yield  # unreachable, but makes this a generator function
-
-    __iter__ = __await__
-
-    def done(self) -> Literal[True]:
-        return True
-
-    def cancelled(self) -> Literal[False]:
-        return False
-
-    def result(self) -> T:
-        return self._value
-
-    def exception(self) -> None: ...  # return None: an operation that fails at once raises at the call
-
-    def cancel(self, msg: object = None) -> Literal[False]:
-        return False
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
-        """Call it in the next loop iteration."""
-        asyncio.get_running_loop().call_soon(callback, self, context=context)
-
-    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
-        """Return 0: callbacks of a completed operation are scheduled at once."""
-        return 0
 
 
 class _Done(Ready[None]):
@@ -93,7 +50,6 @@ class _Done(Ready[None]):
 
     # An exhausted iterator ends an await with None, like a generator that returns, and runs no Python code.
     __await__ = cast("Callable[[Any], Generator[Any, None, None]]", iter(()).__iter__)
-    __iter__ = __await__
 
 
 DONE: Final[Ready[None]] = _Done()

@@ -1,0 +1,231 @@
+"""The receiving side of a socket: its verbs, and pending receives in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
+
+from mypy_extensions import mypyc_attr
+
+from core import constants as c
+from core.errors import EAGAIN, Again, ZMQError
+from core.frame import framed
+from core.sockets.results.futures import PendingBatch, PendingFirst, PendingFirstFrame, PendingFrames, PendingReceive, PendingShape, expire
+from core.sockets.results.ready import Ready
+from core.sockets.sending import Sending
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from core.frame import Frame
+    from core.pattern.fair_queue import FairQueue
+    from core.pattern.pipe import Pipe
+    from core.sockets.results.futures import Awaitable
+    from core.zmtp.decoder import Message
+
+__all__ = ["Receiving"]
+
+_NOBLOCK: Final = int(c.NOBLOCK)  # a plain integer: `&` on an IntFlag costs half a microsecond
+
+
+def _first(message: Message) -> bytes:
+    return message[0]
+
+
+def _whole(message: Message) -> Message:
+    return message
+
+
+def _alone(message: Message) -> list[Message]:
+    return [message]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Receiving(Sending):
+    """Base of a socket; `SocketBase` has the attributes."""
+
+    __slots__ = ()
+
+    inbound: FairQueue
+    _active: deque[Pipe]
+    _parts: Message
+    _parts_pipe: Pipe | None
+    _plain: bool
+    _pollers: list[asyncio.Future[None]]
+    _receivers: deque[PendingReceive]
+
+    @overload
+    def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[Message]: ...
+    @overload
+    def recv_multipart(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[list[Frame]]: ...
+    @overload
+    def recv_multipart(self, flags: int, copy: Literal[False], track: bool = False) -> Awaitable[list[Frame]]: ...
+    @overload
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
+
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
+        """Receive one message `[frame, …]`; with `copy=False` its frames are `core.Frame`s, which know their sender.
+
+        Cancel-safe: a cancelled receive loses no message.
+
+        Raises:
+            Again: NOBLOCK and no message (EAGAIN), or RCVTIMEO has passed.
+            BadState, OperationNotSupported: as the pattern says.
+        """
+        if not copy:
+            return self._receive_framed(_whole, flags)
+        receivers = self._receivers
+        if not receivers:
+            message = self._take()
+            if message is not None:
+                return Ready(message)
+        if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
+            return self._receive_later(None, flags)
+        if receivers and get_ident() != self._owner_thread:  # else the guard has checked
+            self.enter()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self.follow_loop(loop)
+        pending = PendingReceive(loop=loop)
+        receivers.append(pending)
+        return pending
+
+    @overload
+    def recv(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[bytes]: ...
+    @overload
+    def recv(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[Frame]: ...
+    @overload
+    def recv(self, flags: int, copy: Literal[False], track: bool = False) -> Awaitable[Frame]: ...
+    @overload
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
+
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
+        """Receive the next frame; `rcvmore` is true if its message goes on."""
+        if copy:
+            return self.receive_as(_first, flags, True)
+        return self._receive_framed(self._one_by_one(_first), flags, PendingFirstFrame)
+
+    def _receive_framed(self, shape: Callable[[Message], Any], flags: int, kind: type[PendingFrames] = PendingFrames) -> Awaitable[Any]:
+        if not self._receivers:
+            active = self.inbound.active
+            properties = active[0].metadata if active and not self._parts else {}
+            message = self._take()
+            if message is not None:
+                return Ready(shape(framed(message, properties)))
+        return self._receive_later(shape, flags, kind)
+
+    def recv_many(self) -> Awaitable[list[Message]]:
+        """Receive all queued messages, at least one."""
+        if get_ident() != self._owner_thread:
+            self.enter()
+        if not self._receivers and not self._parts:
+            messages = self.pattern.recv_many()
+            if messages:
+                return Ready(messages)
+        return self._receive_later(_alone, 0, PendingBatch)
+
+    def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
+        """See `Serialization`."""
+        if single:
+            shape = self._one_by_one(shape)
+        if not self._receivers:
+            message = self._take()
+            if message is not None:
+                return Ready(shape(message))
+        return self._receive_later(shape, flags, PendingFirst if single else PendingShape)
+
+    def _one_by_one(self, shape: Callable[[Message], Any]) -> Callable[[Message], Any]:
+        """Return a function that converts the first frame and keeps the others for the next receive."""
+
+        def first(message: Message) -> Any:
+            if len(message) > 1:
+                self._parts = message[1:]
+                self.use_to_take(self._take_parts)
+            return shape(message[:1])
+
+        return first
+
+    def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape) -> Awaitable[Any]:
+        if get_ident() != self._owner_thread:
+            self.enter()
+        if self._endpoints.deferred:
+            self._endpoints.start_deferred()
+        timeout_ms = self.options.rcvtimeo
+        if timeout_ms == 0 or (flags and flags & _NOBLOCK):
+            raise Again(EAGAIN, "no message is queued")
+        loop = asyncio.get_running_loop()
+        self.follow_loop(loop)
+        pending = PendingReceive(loop=loop) if shape is None else kind(shape, loop)
+        if timeout_ms > 0:
+            expire(pending, timeout_ms)
+        self._receivers.append(pending)
+        return pending
+
+    # -- pending receives and pollers
+
+    def _serve_receivers(self) -> None:
+        receivers = self._receivers
+        while receivers:
+            pending = receivers[0]
+            if not pending.done():
+                if not self._plain and not self._parts and not self.pattern.readable():
+                    break  # REP: the next request is delivered after the reply to this one
+                active, rest = self.inbound.active, bool(self._parts)
+                pipe = self._parts_pipe if rest else active[0] if active else None
+                message = self._take_now()
+                if message is None:
+                    break
+                receivers.popleft()
+                pending.deliver(self, message, pipe, rest)
+                self._parts_pipe = pipe if self._parts else None
+            else:
+                receivers.popleft()
+        if self._pollers:
+            self._wake_pollers()
+
+    def _wake_pollers(self) -> None:
+        pollers, self._pollers = self._pollers, []
+        for waiter in pollers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None:
+        """Put back a message whose receive was cancelled before its result was taken.
+
+        Args:
+            pipe: of the message.
+            message: as it was delivered.
+            rest: the frames before these were received, so these come before any other message.
+            single: only the first frame was for this receive.
+        """
+        if single and len(message) > 1:
+            if self._parts == message[1:]:
+                self._parts = []
+                self.use_to_take(self.pattern.receiver())
+            else:
+                message, rest = message[:1], True  # the frames behind it were received too
+        if rest and not self._parts:
+            self._parts = message
+            self.use_to_take(self._take_parts)
+        else:
+            self.pattern.put_back(pipe, message)
+        if self._receivers:
+            asyncio.get_running_loop().call_soon(self._serve_receivers)
+
+    def _take_parts(self) -> Message | None:
+        message, self._parts = self._parts, []
+        self.use_to_take(self.pattern.receiver())
+        return message
+
+    def _fail_receiver(self) -> None:
+        """Fail the first pending receive of a reply that will not come."""
+        while self._receivers:
+            pending = self._receivers.popleft()
+            if not pending.done():
+                try:
+                    self.pattern.recv()
+                except ZMQError as error:
+                    pending.set_exception(error)
+                return
