@@ -40,9 +40,11 @@ _MYPY_OPTIONS: Final = (
 )
 _BUILD: Final = "build/extension"  # the same path each time, for ccache
 _PURE: Final = "MAJORDOMO_PURE"
-# mypyc (2.4) asks for a negative number of bytes where a slice of bytes begins behind its end, which is SystemError instead of b"".
-# A peer that can choose both would end a connection with it, so all C files are compiled with these lines before them.
-_EMPTY_SLICES: Final = """
+# Two faults of the code that mypyc (2.4) makes; all C files are compiled with these lines before them.
+# It asks for a negative number of bytes where a slice of bytes begins behind its end, which is SystemError instead of b"": a peer that can
+# choose both would end a connection with it. And an error that is thrown into a coroutine, as asyncio does with that of an awaited future,
+# loses its traceback: the log of a handler that failed in a thread would not say where.
+_MENDS: Final = """
 #include <Python.h>
 static inline PyObject *bytes_of(const char *start, Py_ssize_t size) {
     return PyBytes_FromStringAndSize(start, size < 0 ? 0 : size);
@@ -50,6 +52,14 @@ static inline PyObject *bytes_of(const char *start, Py_ssize_t size) {
 static inline PyObject *bytearray_of(const char *start, Py_ssize_t size) {
     return PyByteArray_FromStringAndSize(start, size < 0 ? 0 : size);
 }
+static inline void error_again(PyObject *type, PyObject *value, PyObject *traceback) {
+    if (traceback == Py_None && value != NULL && PyExceptionInstance_Check(value)) {
+        Py_DECREF(traceback);
+        traceback = PyException_GetTraceback(value);
+    }
+    PyErr_Restore(type, value, traceback);
+}
+#define PyErr_Restore error_again
 #define PyBytes_FromStringAndSize bytes_of
 #define PyByteArray_FromStringAndSize bytearray_of
 """
@@ -118,9 +128,9 @@ def _compile_here(target: Path, optimization: str) -> list[str]:
     extensions = mypycify(
         [*_MYPY_OPTIONS, *paths], target_dir=_BUILD, group_name=GROUP, multi_file=True, opt_level=optimization, debug_level="0"
     )
-    header = Path(_BUILD, "empty_slices.h")
+    header = Path(_BUILD, "mends.h")
     header.parent.mkdir(parents=True, exist_ok=True)
-    header.write_text(_EMPTY_SLICES, encoding="utf-8")
+    header.write_text(_MENDS, encoding="utf-8")
     for each in extensions:
         each.extra_compile_args = [*each.extra_compile_args, *([f"/FI{header}"] if os.name == "nt" else ["-include", str(header)])]
     command = build_ext(setuptools.Distribution({"name": GROUP, "ext_modules": extensions}))

@@ -79,7 +79,7 @@ class CallDefaults:
     wait: bool = False
     trace: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
-    priority: Priority = "normal"
+    priority: Any = "normal"  # a `Priority`; `Call` refuses what is none, also where it is no text
 
     def merged(self, options: CallOptions) -> CallDefaults:
         """Return these defaults with the options that are set."""
@@ -173,7 +173,7 @@ class Call:
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        priority: str = "normal",
+        priority: Any = "normal",
         streaming: bool = False,
         user: str | None = None,
     ) -> None:

@@ -22,6 +22,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.events import Cancel, Disconnect, Failure, Final, Heartbeat, Work, parse_at_client, parse_at_worker
 from mdp.wire.options import encode_options
+from tests.scenes.builds import replaces_names
 from tests.scenes.mdp_dispatcher import DIALECTS, number
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ async def test_equal_deadlines_of_one_key_do_not_stop_the_clock(context: core.Co
         assert broker.machine.idle
 
 
+@replaces_names
 @pytest.mark.faults
 async def test_a_tick_that_fails_is_not_the_last_one(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work that was due with it is not forgotten: the other worker's heartbeat, the other deadline."""

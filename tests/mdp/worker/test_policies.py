@@ -89,8 +89,8 @@ async def test_a_rate_holds_for_all_workers_of_a_service() -> None:
         waiting.cancel()
 
 
-@pytest.mark.parametrize("wrong", ["urgent", ""])
-async def test_other_priorities_are_refused(wrong: str) -> None:
+@pytest.mark.parametrize("wrong", ["urgent", "", 1])
+async def test_other_priorities_are_refused(wrong: object) -> None:
     async with mdp.testing.broker() as local:
         with pytest.raises(ValueError, match="priority"):
             local.client.request("handle", priority=wrong)  # type: ignore[arg-type]
