@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import machine, picture, table
 from benchmarks.work import Conditions, Result, Sides, Work, run_work
-from benchmarks.works import alternatives, echo, mdp, pipeline, scale
+from benchmarks.works import alternatives, echo, growth, mdp, pipeline, scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ FOR_USERS = (
     "accepted and on the disk, 256 B, 1000 in flight",
 )
 """Titles of the rows that are on the page for users."""
-ALL: tuple[Work, ...] = (*echo.WORKS, *pipeline.WORKS, *mdp.WORKS, *alternatives.WORKS, *scale.WORKS)
+ALL: tuple[Work, ...] = (*echo.WORKS, *pipeline.WORKS, *mdp.WORKS, *alternatives.WORKS, *scale.WORKS, *growth.WORKS)
 QUICK_SCALE = 0.01
 """Crowds and bursts of a smoke run: a hundredth."""
 

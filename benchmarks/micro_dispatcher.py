@@ -12,6 +12,7 @@ import argparse
 import gc
 import statistics
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core.zmtp.decoder import MORE_HEADERS, Decoder, decode_frames, encode_message, encode_prefix
@@ -25,12 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCH = 200
+CREDIT = 100
+"""Requests that a worker holds, where more are queued."""
+REQUEST_BYTES = 1024
+"""More than the broker counts for a queued request of this body."""
 BODY = b"0123456789abcdef"
 CLIENT = b"client01"
 
 
-def broker(dialect: str, workers: int, credit: int) -> Dispatcher:
-    dispatcher = Dispatcher(BrokerOptions())
+def broker(dialect: str, workers: int, credit: int, window: int) -> Dispatcher:
+    usual = BrokerOptions()
+    room, memory = max(usual.queue_max, window), max(usual.memory_max_bytes, window * REQUEST_BYTES)
+    dispatcher = Dispatcher(replace(usual, queue_max=room, client_queue_max=room, queue_max_bytes=memory, memory_max_bytes=memory))
     options = encode_options({"credit": credit}) if dialect == "0.3" else b""
     for number in range(workers):
         peer = b"w%07d" % number
@@ -49,7 +56,7 @@ def timed(dispatcher: Dispatcher, peer: bytes, octets: bytes) -> tuple[float, di
 
 def pairs_03(workers: int, credit: int, window: int) -> Callable[[int], tuple[float, float]]:
     """Plain requests of one client of MDP/0.3; `window` in flight."""
-    dispatcher = broker("0.3", workers, credit)
+    dispatcher = broker("0.3", workers, credit, window)
     ids = iter(range(1 << 62))
     tail = encode_message([b"", BODY])
 
@@ -66,7 +73,7 @@ def pairs_03(workers: int, credit: int, window: int) -> Callable[[int], tuple[fl
 
 def pairs_01(workers: int, window: int) -> Callable[[int], tuple[float, float]]:
     """Strict MDP/0.1 on both sides: one request at a time and worker, the rest queued."""
-    dispatcher = broker("0.1", workers, 1)
+    dispatcher = broker("0.1", workers, 1, window)
     request = encode_message(client_request("0.1", b"echo", [BODY]))
 
     def finals(work: list[bytes]) -> bytes:
@@ -79,7 +86,10 @@ def walk(
     dispatcher: Dispatcher, requests: Callable[[int], bytes], finals: Callable[[list[bytes]], bytes], window: int
 ) -> Callable[[int], tuple[float, float]]:
     """Answer up to a batch of each worker's requests and send as many new ones; time the machine only."""
-    _, held = timed(dispatcher, CLIENT, requests(window))
+    held: dict[bytes, list[bytes]] = {}
+    for sent in range(0, window, BATCH):
+        for peer, pieces in timed(dispatcher, CLIENT, requests(min(BATCH, window - sent)))[1].items():
+            held.setdefault(peer, []).extend(pieces)
 
     def run(count: int) -> tuple[float, float]:
         nonlocal held
@@ -107,8 +117,8 @@ def walk(
 
 CASES: dict[str, Callable[[], Callable[[int], tuple[float, float]]]] = {
     "0.3, 1 worker with credit for all": lambda: pairs_03(1, 1000, 200),
-    "0.3, 1 worker, credit 100, 900 queued": lambda: pairs_03(1, 100, 1000),
-    "0.3, 10 workers, credit 100": lambda: pairs_03(10, 100, 1000),
+    "0.3, 1 worker, credit 100, 900 queued": lambda: pairs_03(1, CREDIT, 1000),
+    "0.3, 10 workers, credit 100": lambda: pairs_03(10, CREDIT, 1000),
     "0.3, 1,000 workers, credit 10": lambda: pairs_03(1000, 10, 1000),
     "0.3, 10,000 workers, credit 10": lambda: pairs_03(10000, 10, 1000),
     "0.1, 1 worker, 999 queued": lambda: pairs_01(1, 1000),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import core
 from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
-from benchmarks.works.limits import chunk_for, high_water_for
+from benchmarks.works.limits import chunk_for, high_water_for, largest_for
 
 
 def push_await(options: Options) -> None:
@@ -45,7 +45,7 @@ def pull_await(options: Options) -> None:
 
     async def pull_all() -> None:
         async with core.Context() as context:
-            pull = context.socket(core.PULL, rcvhwm=high_water_for(options.size))
+            pull = context.socket(core.PULL, rcvhwm=high_water_for(options.size), max_message_bytes=largest_for(options.size))
             pull.bind(options.endpoint)
             ready()
             chunk = chunk_for(options.size)
@@ -64,7 +64,7 @@ def pull_many(options: Options) -> None:
 
     async def pull_all() -> None:
         async with core.Context() as context:
-            pull = context.socket(core.PULL, rcvhwm=high_water_for(options.size))
+            pull = context.socket(core.PULL, rcvhwm=high_water_for(options.size), max_message_bytes=largest_for(options.size))
             pull.bind(options.endpoint)
             ready()
             assert await pull.recv_multipart() == [body_of(options.size)]
