@@ -118,22 +118,24 @@ class Calls:
     def __init__(self, sources: dict[str, ast.Module]) -> None:
         self.functions = {f"{one.module}.{one.name}": one for module, tree in sources.items() for one in functions_in(module, tree.body)}
         self.names = {module: names_in(tree) for module, tree in sources.items()}
-        self.waits = {key for key, one in self.functions.items() if any(map(blocks_itself, calls_in(one)))}
+        calls = {
+            key: [(call.func, blocks_itself(call), self.target(one, call.func)) for call in calls_in(one)]
+            for key, one in self.functions.items()
+        }
+        self.waits = {key for key, found in calls.items() if any(blocks for _, blocks, _ in found)}
+        # Without calls of asynchronous functions: these are looked at by themselves.
+        self.calls = {key: [one for one in found if not self.is_asynchronous(one[2])] for key, found in calls.items()}
         before = -1
         while len(self.waits) != before:
             before = len(self.waits)
-            self.waits |= {key for key, one in self.functions.items() if self.culprits(one)}
+            self.waits |= {key for key in self.functions if self.culprits(key)}
 
-    def culprits(self, function: Function) -> list[str]:
-        """Return the calls in a function that wait for a disk."""
-        found = []
-        for call in calls_in(function):
-            target = self.target(function, call.func)
-            called = self.functions.get(target)
-            asynchronous = called is not None and isinstance(called.node, ast.AsyncFunctionDef)
-            if not asynchronous and (blocks_itself(call) or target in self.waits):
-                found.append(ast.unparse(call.func))
-        return found
+    def is_asynchronous(self, key: str) -> bool:
+        return key in self.functions and isinstance(self.functions[key].node, ast.AsyncFunctionDef)
+
+    def culprits(self, key: str) -> list[ast.expr]:
+        """Return what a function calls that waits for a disk."""
+        return [called for called, blocks, target in self.calls[key] if blocks or target in self.waits]
 
     def target(self, function: Function, called: ast.expr) -> str:
         names = self.names[function.module]
@@ -151,17 +153,25 @@ class Calls:
 
 def found_in(sources: dict[str, ast.Module]) -> dict[str, list[str]]:
     calls = Calls(sources)
-    asynchronous = (one for one in calls.functions.values() if isinstance(one.node, ast.AsyncFunctionDef))
-    return {f"{one.module.replace('.', '/')}.py {one.name}": culprits for one in asynchronous if (culprits := calls.culprits(one))}
+    return {
+        f"{one.module.replace('.', '/')}.py {one.name}": [ast.unparse(called) for called in culprits]
+        for key, one in calls.functions.items()
+        if calls.is_asynchronous(key) and (culprits := calls.culprits(key))
+    }
+
+
+@cache
+def found_in_product() -> dict[str, list[str]]:
+    return found_in(trees())
 
 
 def test_no_coroutine_waits_for_a_disk() -> None:
-    found = {place: calls for place, calls in found_in(trees()).items() if place not in ALLOWED}
+    found = {place: calls for place, calls in found_in_product().items() if place not in ALLOWED}
     assert found == {}, "use core.runtime.cold_files, or say in ALLOWED why this may block"
 
 
 def test_no_exception_is_left_over() -> None:
-    assert set(ALLOWED) <= set(found_in(trees()))
+    assert set(ALLOWED) <= set(found_in_product())
 
 
 def test_calls_are_found_also_in_what_is_called() -> None:

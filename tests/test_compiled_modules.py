@@ -26,8 +26,14 @@ def tree(module: str) -> ast.Module:
     return ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(module: str) -> list[ast.AST]:
+    return list(ast.walk(tree(module)))
+
+
+@cache
 def classes(module: str) -> list[ast.ClassDef]:
-    return [node for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)]
+    return [node for node in nodes(module) if isinstance(node, ast.ClassDef)]
 
 
 def name_of(node: ast.expr) -> str:
@@ -45,12 +51,13 @@ def homes(module: str) -> dict[str, str]:
     """Return where the imported names of a module come from."""
     return {
         (alias.asname or alias.name): f"{node.module}.{alias.name}"
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
 
 
+@cache
 def native_classes() -> dict[str, ast.ClassDef]:
     return {f"{module}.{node.name}": node for module in MODULES for node in classes(module) if is_native(node)}
 
@@ -115,7 +122,7 @@ def test_bounds_of_slices_call_nothing_but_len(module: str) -> None:
     # mypyc knows better only where it sees that a list, a tuple, text or bytes is sliced.
     calls = {
         ast.unparse(call)
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.Slice)
         for bound in (node.lower, node.upper, node.step)
         if bound is not None
@@ -130,7 +137,7 @@ def test_nothing_is_awaited_in_finally(module: str) -> None:
     """After a call that ended there with an error, each later call would raise that error again."""
     found = [
         f"{module}:{node.lineno}"
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.Try)
         for statement in node.finalbody
         if any(isinstance(each, ast.Await | ast.Yield | ast.YieldFrom | ast.AsyncWith | ast.AsyncFor) for each in ast.walk(statement))

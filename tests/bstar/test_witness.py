@@ -143,7 +143,7 @@ async def test_witness_that_cannot_write_refuses_and_says_why(
         assert (await second.ask(QuestionKind.ASK, B)).kind is WitnessAnswerKind.GRANTED
         assert one.trouble == ""
         assert one.counters["not_written"] == 2
-        assert one.counters["ballot_not_written"] == 1
+        assert one.counters["ballot_not_written"] in (1, 2)  # once for both, unless the machine paused between them
     with BallotFile(path, RecordRole.WITNESS) as store:
         assert store.load() == Record(RecordRole.WITNESS, B.node, 1, B.counter)
 

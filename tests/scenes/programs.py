@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tests.scenes.prefork import Forked, can_fork
+
 ROOT = Path(__file__).parents[2]
 _ELSEWHERE = {"zmtp": "core.cli", "mdp": "mdp.commands.main", "titanic": "titanic.commands.main"}
 
@@ -48,7 +50,8 @@ class Program:
 
     def __init__(self, arguments: tuple[str, ...], folder: Path, env: dict[str, str]) -> None:
         self.read: list[str] = []
-        self.process = subprocess.Popen(
+        started = Forked if can_fork(env) else subprocess.Popen
+        self.process = started(
             [sys.executable, "-m", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
