@@ -320,7 +320,7 @@ class Timer:
     A call that fails is made again after a back-off, unless it has set the timer itself. Made by `Supervisor.timer`.
     """
 
-    __slots__ = ("_call", "_faults", "_handle", "_record", "_restart", "_supervisor", "when")
+    __slots__ = ("_call", "_cancelled", "_faults", "_handle", "_record", "_restart", "_supervisor", "when")
 
     def __init__(self, supervisor: Supervisor, record: _Record, call: Callable[[], object], restart: Restart) -> None:
         self._supervisor = supervisor
@@ -328,6 +328,7 @@ class Timer:
         self._call = call
         self._restart = restart
         self._faults = 0  # in a row
+        self._cancelled = False  # by its owner, since it was set last
         self._handle: asyncio.TimerHandle | None = None
         self.when: float | None = None  # the loop time it is set to, None if it is not set
 
@@ -335,6 +336,7 @@ class Timer:
         if self._handle is not None:
             self._handle.cancel()
         self._handle = asyncio.get_running_loop().call_at(when, self._fire)
+        self._cancelled = False
         self.when = when
 
     def after(self, delay_s: float) -> None:
@@ -342,6 +344,7 @@ class Timer:
 
     def cancel(self) -> None:
         """Unset the timer. It may be set again."""
+        self._cancelled = True
         if self._handle is not None:
             self._handle.cancel()
             self._handle = self.when = None
@@ -357,6 +360,8 @@ class Timer:
             self._call()
         except Exception as error:
             supervisor._fault(self._record, error)
+            if self._cancelled:
+                return  # by the call itself, which then failed: nothing is to be done again
             self._faults += 1
             self._record.unwell[self] = (_reason(error), float("inf"))
             if self._handle is None:

@@ -159,6 +159,23 @@ async def test_a_clock_that_is_stopped_is_in_no_trouble() -> None:
     assert supervisor.troubles == {}
 
 
+async def test_a_clock_that_its_owner_stops_in_a_tick_that_fails_stays_stopped() -> None:
+    supervisor = Supervisor()
+    ticked = asyncio.Event()
+
+    def tick() -> None:
+        ticked.set()
+        timer.cancel()
+        raise Broken
+
+    timer = supervisor.timer("a clock", tick, restart=QUICK)
+    timer.after(0)
+    await ticked.wait()
+    assert timer.when is None
+    assert supervisor.faults == {"a clock": 1}
+    assert supervisor.troubles == {}
+
+
 async def test_what_is_called_once_tells_its_owner() -> None:
     supervisor = Supervisor()
     told = asyncio.get_running_loop().create_future()
