@@ -88,6 +88,12 @@ class CallDefaults:
             given["headers"] = {**self.headers, **given["headers"]}
         return replace(self, **given)
 
+    def merged_for_many(self, options: MapOptions) -> CallDefaults:
+        """Return these defaults with the options that are set, and without a key, which is of one request."""
+        if "key" in options:
+            raise TypeError("a key is of one request, not of many")
+        return replace(self.merged(options), key=None)  # type: ignore[arg-type]  # CallOptions without its key
+
     @property
     def key_of(self) -> Callable[[int], str | bytes] | None:
         """Key of one of many requests, by its index.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from core.address import parse_connect
 from core.runtime import runtime
-from mdp.client.calls import CallDefaults, CallOptions, body_frames
+from mdp.client.calls import CallDefaults, body_frames
 from mdp.client.engine import MdpEngine
 from mdp.client.iterators import Outcome, RequestWindow, frames_of, map_outcomes, stream_parts
 from mdp.client.middleware import ClientCall, ClientChain, ClientMiddleware
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import core
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
-    from mdp.client.calls import Call, Priority
+    from mdp.client.calls import Call, CallOptions, MapOptions
     from mdp.client.iterators import Body
     from mdp.errors import RequestError
     from mdp.wire.commands import Dialect
@@ -149,19 +149,7 @@ class Client(TypedCalls):
 
     # --------------------------------------------------------------------------------------------------------------- requests
 
-    def with_options(
-        self,
-        *,
-        timeout: float | None = None,
-        attempts: int | None = None,
-        key: str | bytes | None = None,
-        deadline: float | None = None,
-        once: bool | None = None,
-        wait: bool | None = None,
-        trace: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-    ) -> Self:
+    def with_options(self, **options: Unpack[CallOptions]) -> Self:
         """Return this client with other options: its requests, calls, streams and maps have them unless they set their own.
 
         It uses the connection, limits and counters of this client; closing one closes both. Options are those of `request`, None leaves
@@ -171,7 +159,7 @@ class Client(TypedCalls):
             TypeError, ValueError: as for `request`.
         """
         view = copy(self)
-        view.defaults = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers, priority)
+        view.defaults = self.defaults.merged(options)
         view.defaults.call("any")  # which checks them
         view._calls = {}
         return view
@@ -185,20 +173,7 @@ class Client(TypedCalls):
         self._chain.add(function)
         return function
 
-    def request(
-        self,
-        service: str | bytes,
-        *frames: bytes,
-        timeout: float | None = None,
-        attempts: int | None = None,
-        key: str | bytes | None = None,
-        deadline: float | None = None,
-        once: bool | None = None,
-        wait: bool | None = None,
-        trace: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-    ) -> asyncio.Future[list[bytes]]:
+    def request(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> asyncio.Future[list[bytes]]:
         """Send a request and return a future of the reply's body frames `[body…]`.
 
         Args:
@@ -228,22 +203,15 @@ class Client(TypedCalls):
         then keeps `timeout`, `attempts`, `deadline` and `once`.
         """
         if self._chain:
-            merged = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers, priority)
-            return self._chain.request(ClientCall.of(service, frames, merged))
-        if (
-            timeout is None
-            and attempts is None
-            and deadline is None
-            and once is None
-            and wait is None
-            and not (trace or headers)
-            and priority is None
-        ):
+            return self._chain.request(ClientCall.of(service, frames, self.defaults.merged(options)))
+        # Hot path: nearly all requests have no option, or a key alone.
+        if not options or (len(options) == 1 and "key" in options):
             call = self._calls.get(service) or self._prepare(service)
+            key = options.get("key")
             if key is not None:
                 call = call.with_key(key)
         else:
-            call = self._merged(timeout, attempts, key, deadline, once, wait, trace, headers, priority).call(service)
+            call = self.defaults.merged(options).call(service)
         for frame in frames:
             if type(frame) is not bytes:
                 frames = body_frames(frames)
@@ -288,15 +256,8 @@ class Client(TypedCalls):
         requests: Iterable[Body],
         *,
         window: int = 256,
-        timeout: float | None = None,
-        attempts: int | None = None,
         key: Callable[[int], str | bytes] | None = None,
-        deadline: float | None = None,
-        once: bool | None = None,
-        wait: bool | None = None,
-        trace: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
+        **options: Unpack[MapOptions],
     ) -> AsyncGenerator[Outcome, None]:
         """Send one request per body of an iterable; yield an `Outcome` for each, in the order of the iterable.
 
@@ -309,44 +270,20 @@ class Client(TypedCalls):
             requests: bodies: `bytes` for one frame, a sequence of `bytes` for several.
             window: requests sent and not yielded.
             key: returns the idempotency key of the request with this index. A client with a key (`with_options`) appends "-" and the index.
-            timeout: this and the following as for `request`.
-            attempts: see there.
-            deadline: see there.
-            once: see there.
-            wait: see there.
-            trace: see there.
-            headers: see there.
-            priority: see there.
+            options: as for `request`, by name: `timeout=5.0`.
         """
         key_of = key or self.defaults.key_of
 
-        def merged() -> CallDefaults:
-            return replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers, priority), key=None)
-
         if self._chain:
-            return self._chain.map(
-                lambda index, body: ClientCall.of(
-                    service, frames_of(body), replace(merged(), key=None if key_of is None else key_of(index))
-                ),
-                requests,
-                window,
-            )
-        return map_outcomes(self._shards.engine_for, lambda: merged().call(service), requests, window, key_of)
 
-    def open_window(
-        self,
-        service: str | bytes,
-        on_end: Callable[[], None],
-        *,
-        timeout: float | None = None,
-        attempts: int | None = None,
-        deadline: float | None = None,
-        once: bool | None = None,
-        wait: bool | None = None,
-        trace: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-    ) -> RequestWindow:
+            def call(index: int, body: Body) -> ClientCall:
+                merged = self.defaults.merged_for_many(options)
+                return ClientCall.of(service, frames_of(body), merged if key_of is None else replace(merged, key=key_of(index)))
+
+            return self._chain.map(call, requests, window)
+        return map_outcomes(self._shards.engine_for, lambda: self.defaults.merged_for_many(options).call(service), requests, window, key_of)
+
+    def open_window(self, service: str | bytes, on_end: Callable[[], None], **options: Unpack[MapOptions]) -> RequestWindow:
         """Return a `RequestWindow`: requests whose outcomes are taken as they end, not in their order.
 
         For callers that bound what is in flight themselves: it sends what it is given, as far as the client's `window` allows. Its requests
@@ -355,32 +292,11 @@ class Client(TypedCalls):
         Args:
             service: name of the service.
             on_end: called on the event loop when there are outcomes to take, and there were none before. It must not raise.
-            timeout: this and the following as for `request`.
-            attempts: see there.
-            deadline: see there.
-            once: see there.
-            wait: see there.
-            trace: see there.
-            headers: see there.
-            priority: see there.
+            options: as for `request`, by name: `timeout=5.0`.
         """
-        options = replace(self._merged(timeout, attempts, None, deadline, once, wait, trace, headers, priority), key=None)
-        return RequestWindow(self._shards.engine_for, options.call(service), on_end)
+        return RequestWindow(self._shards.engine_for, self.defaults.merged_for_many(options).call(service), on_end)
 
-    def stream(
-        self,
-        service: str | bytes,
-        *frames: bytes,
-        timeout: float | None = None,
-        attempts: int | None = None,
-        key: str | bytes | None = None,
-        deadline: float | None = None,
-        once: bool | None = None,
-        wait: bool | None = None,
-        trace: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: Priority | None = None,
-    ) -> AsyncGenerator[list[bytes], None]:
+    def stream(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> AsyncGenerator[list[bytes], None]:
         """Send a request and yield its reply part by part, `[body…]` each; a reply in one piece is one part.
 
         Arguments are those of `request`; `timeout` is the longest silence between two parts. When the connection or worker is lost after
@@ -389,13 +305,9 @@ class Client(TypedCalls):
         Raises:
             RequestError: as the future of `request`; `Overrun` when too many parts are not taken.
         """
-
-        def merged() -> CallDefaults:
-            return self._merged(timeout, attempts, key, deadline, once, wait, trace, headers, priority)
-
         if self._chain:
-            return self._chain.stream(lambda: ClientCall.of(service, frames, merged(), streaming=True))
-        return stream_parts(self._shards.engine_for, lambda: merged().call(service, streaming=True), frames)
+            return self._chain.stream(lambda: ClientCall.of(service, frames, self.defaults.merged(options), streaming=True))
+        return stream_parts(self._shards.engine_for, lambda: self.defaults.merged(options).call(service, streaming=True), frames)
 
     async def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Unpack[CallOptions]) -> pyarrow.Table:
         """Ask a batch service about the rows of a table, with one request.
@@ -484,30 +396,3 @@ class Client(TypedCalls):
             self._calls.clear()
         call = self._calls[service if user is None else (service, user)] = self.defaults.call(service, user=user)
         return call
-
-    def _merged(
-        self,
-        timeout: float | None,
-        attempts: int | None,
-        key: str | bytes | None,
-        deadline: float | None,
-        once: bool | None,
-        wait: bool | None,
-        trace: Mapping[str, Any] | None,
-        headers: Mapping[str, str] | None,
-        priority: Priority | None,
-    ) -> CallDefaults:
-        """Return the options of a request, in place of those of the client that it does not set."""
-        return self.defaults.merged(
-            CallOptions(
-                timeout=timeout,
-                attempts=attempts,
-                key=key,
-                deadline=deadline,
-                once=once,
-                wait=wait,
-                trace=trace,
-                headers=headers,
-                priority=priority,
-            )
-        )

@@ -120,3 +120,12 @@ async def test_a_client_of_one_purpose_can_be_entered_as_such() -> None:
         mdp.Client(local.endpoint, context=local.context).with_options(wait=True) as client,
     ):
         assert await client.request("echo", b"x") == [b"x"]
+
+
+async def test_many_requests_have_no_common_key() -> None:
+    client = mdp.Client("tcp://127.0.0.1:1")
+    with pytest.raises(TypeError, match="a key is of one request"):
+        client.open_window("echo", lambda: None, key="k")  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        client.request("echo", b"", prio="high")  # type: ignore[call-arg]  # the mistake
+    await client.close()
