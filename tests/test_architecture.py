@@ -80,8 +80,19 @@ PURE_OF_OS = frozenset({"strerror"})
 _TABLES = ("/spark/", "mdp/batch/")
 ROOMS = {"pyspark": ("/spark/",), "pandas": ("/spark/",), "pyarrow": (*_TABLES, "mdp/client/client.py", "mdp/client/sync.py")}
 PICKLES = frozenset({"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "shelve", "marshal"})
-FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 500
+# What is longer still, "file" or "file function"; the list only gets shorter.
+LONGER = frozenset(
+    {
+        "mdp/spark/rows/job.py dispatch",
+        "tests/mdp/broker/recordings/broker_recording.py",
+        "tests/mdp/worker/test_session.py",
+        "tests/sim/bstar_model.py",
+        "tests/sim/cluster/network.py",
+        "tests/spec/test_mdp_broker_queues.py",
+    }
+)
 # Where a handler of the user is called: its error, whatever it is, is the answer to the request and not a failure of ours.
 FOREIGN_CODE_CALLED_IN = frozenset(
     {
@@ -243,19 +254,18 @@ def test_third_parties_stay_in_their_folders() -> None:
 
 
 def test_sizes() -> None:
-    long = []
+    long = {}
     for name in ALL_FILES:
         lines = len((ROOT / name).read_text(encoding="utf-8").splitlines())
         if lines > FILE_LINES_MAX:
-            long.append(f"{name} has {lines} lines")
-        long += [
-            f"{name}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
-            for node in ast.walk(parse(name))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.end_lineno is not None
-            and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
-        ]
-    assert not long
+            long[name] = lines
+        for node in ast.walk(parse(name)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long[f"{name} {node.name}"] = lines
+    assert {name: lines for name, lines in long.items() if name not in LONGER} == {}
+    assert sorted(LONGER - long.keys()) == []
 
 
 def catches_everything(handler: ast.ExceptHandler) -> bool:

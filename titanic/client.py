@@ -306,10 +306,8 @@ class Client:
                 given = key.decode(errors="replace") if isinstance(key, bytes) else key
                 await self.book.add(ticket.uuid, target.decode(errors="replace"), given)
             return ticket
-        if reason.startswith("FORBIDDEN") and code == 400:
-            raise Forbidden(reason)
         if code == 400:
-            raise BadRequest(reason or "the store refused the request")
+            raise Forbidden(reason) if reason.startswith("FORBIDDEN") else BadRequest(reason or "the store refused the request")
         raise _unavailable(reason)
 
     async def _ask_what_it_takes(self, *, refuse: bool) -> bool:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mdp.app.middleware import Middleware
     from mdp.request import Request
     from mdp.wire.policies import Rate, Retry
-    from mdp.worker.handler import Body, WorkerSettings
+    from mdp.worker.handler import Body, ServiceMark, WorkerSettings
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -200,15 +200,7 @@ class Worker:
         if mark is not None:
             options = {**mark.options, **options}
             inline = inline or mark.inline
-            if mark.batch:
-                from mdp.batch.handler import batch_handler  # late: it needs pyarrow
-
-                handler = batch_handler(handler, name_of(handler))
-                options["metadata"] = {**(options.get("metadata") or {}), BATCH_METADATA: mark.batch}
-            elif is_typed(handler):
-                described = description_of(handler, service, str(options.get("version", "")))
-                options["metadata"] = announced(described, options.get("metadata"))
-                handler = typed_handler(handler, name_of(handler))
+            handler, options["metadata"] = _with_arguments(handler, mark, service, options)
         if around is not None:
             handler = around(handler)
         self._kind = kind_of(handler, inline=inline)
@@ -490,3 +482,18 @@ class Worker:
         registration = self._registration_of(request)
         if registration is not None:
             registration.give_back()
+
+
+def _with_arguments(
+    handler: Callable[..., Any], mark: ServiceMark, service: str, options: WorkerSettings
+) -> tuple[Callable[..., Any], Any]:
+    """Return the handler of requests that calls a batch or typed function, and the metadata that describes it."""
+    metadata = options.get("metadata")
+    if mark.batch:
+        from mdp.batch.handler import batch_handler  # late: it needs pyarrow
+
+        return batch_handler(handler, name_of(handler)), {**(metadata or {}), BATCH_METADATA: mark.batch}
+    if is_typed(handler):
+        described = description_of(handler, service, str(options.get("version", "")))
+        return typed_handler(handler, name_of(handler)), announced(described, metadata)
+    return handler, metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,10 @@ from core.security.authenticator import curve_keypair
 from core.zmtp.zap import ZapReply
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import core
+    from core.sockets.monitor import MonitorEvent
     from core.zmtp.zap import ZapRequest
     from tests.interop.ends import End
 
@@ -46,3 +51,26 @@ def join(one: End, other: End, anywhere: str, one_binds: bool) -> None:
         other.connect(one.bind(anywhere))
     else:
         one.connect(other.bind(anywhere))
+
+
+async def converse(dealer: End, router: End, bodies: Sequence[list[bytes]]) -> None:
+    """Send every body there and back."""
+    for body in bodies:
+        await dealer.send(*body)
+        routing_id, *frames = await router.recv()
+        assert routing_id == b"the dealer"
+        assert frames == body
+        await router.send(routing_id, *body)
+        assert await dealer.recv() == body
+
+
+class Watch:
+    """Monitor events of a socket of ours, to be waited for."""
+
+    def __init__(self, socket: core.Socket, events: int) -> None:
+        self._events: asyncio.Queue[MonitorEvent] = asyncio.Queue()
+        socket.on_event(self._events.put_nowait, events)
+
+    async def next(self) -> MonitorEvent:
+        async with asyncio.timeout(100):
+            return await self._events.get()

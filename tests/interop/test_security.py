@@ -1,7 +1,4 @@
-"""PLAIN, CURVE and ZAP through sockets.
-
-Ours against libzmq in both roles, and the rules that need a socket to be seen.
-"""
+"""PLAIN, CURVE and ZAP through sockets, ours against libzmq in both roles."""
 
 from __future__ import annotations
 
@@ -24,31 +21,19 @@ from tests.interop.credentials import (
     OTHER_SECRET,
     SERVER,
     SERVER_PUBLIC,
+    Watch,
+    converse,
     join,
     welcome,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from core.sockets.monitor import MonitorEvent
     from tests.interop.ends import End, Foreign, Ours
 
 CREDENTIALS = {"PLAIN": (b"admin", b"secret"), "CURVE": (z85.decode(CLIENT_PUBLIC),), "NULL": ()}
 FAILED = core.EVENT_HANDSHAKE_FAILED_NO_DETAIL | core.EVENT_HANDSHAKE_FAILED_AUTH | core.EVENT_HANDSHAKE_FAILED_PROTOCOL
-
-
-class Watch:
-    """Monitor events of a socket of ours, to be waited for."""
-
-    def __init__(self, socket: core.Socket, events: int) -> None:
-        self._events: asyncio.Queue[MonitorEvent] = asyncio.Queue()
-        socket.on_event(self._events.put_nowait, events)
-
-    async def next(self) -> MonitorEvent:
-        async with asyncio.timeout(100):
-            return await self._events.get()
 
 
 @pytest.fixture
@@ -64,17 +49,6 @@ async def let_in(zap: End) -> ZapRequest:
     request = ZapRequest.decode(await zap.recv())
     await zap.send(*ZapReply(b"200", b"OK", b"somebody").encode(request))
     return request
-
-
-async def converse(dealer: End, router: End, bodies: Sequence[list[bytes]]) -> None:
-    """Send every body there and back."""
-    for body in bodies:
-        await dealer.send(*body)
-        routing_id, *frames = await router.recv()
-        assert routing_id == b"the dealer"
-        assert frames == body
-        await router.send(routing_id, *body)
-        assert await dealer.recv() == body
 
 
 @pytest.mark.parametrize("server_binds", [True, False], ids=["server binds", "client binds"])

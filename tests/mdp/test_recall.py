@@ -8,8 +8,8 @@ import pytest
 
 from mdp.wire.commands import worker_partial, worker_return
 from mdp.wire.events import Recall, Work
-from tests.mdp.broker.workers.test_fairness import Shop
 from tests.mdp.broker.workers.test_maintenance import FIRST_LOOKS, Quiet
+from tests.scenes.mdp_shop import Shop
 
 
 def ahead(held: int, *, concurrency: int = 1) -> tuple[Quiet, list[Work]]:

@@ -289,6 +289,33 @@ ACTIONS = st.one_of(
 )
 
 
+class Watched:
+    """Effects of a queue: each worker has one request at a time, each client gets one reply."""
+
+    def __init__(self, head: list[bytes]) -> None:
+        self.head = head
+        self.holds: dict[bytes, list[bytes]] = {}  # worker → the request it was given last
+        self.done: dict[bytes, list[bytes]] = {}
+        self.given_out: set[bytes] = set()
+        self.answered: set[bytes] = set()
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ToWorker([name, *frames]) if frames != [HEARTBEAT]:
+                    request = frames[len(self.head) :]
+                    assert name not in self.holds
+                    assert request[-1] not in self.given_out
+                    self.given_out.add(request[-1])
+                    self.holds[name] = request
+                case ToWorker([name, *_]):
+                    assert name not in self.holds or self.head
+                case ToClient(frames):
+                    assert frames[-1] in self.given_out
+                    assert frames[-1] not in self.answered
+                    self.answered.add(frames[-1])
+
+
 @given(st.booleans(), st.booleans(), st.sampled_from([None, 1.0]), st.lists(ACTIONS, max_size=80))
 def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: list[tuple[str, int, int]]) -> None:
     """No wrong, second or out-of-order reply; no worker has two requests.
@@ -298,26 +325,8 @@ def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: 
     queue = WorkerQueue(QueueLimits(simple=simple, guide_compatible=guide, ttl_s=ttl_s, waiting_max=5), 0.0)
     head = [b""] if simple else []
     now, serial = 0.0, 0
-    holds: dict[bytes, list[bytes]] = {}  # worker → the request it was given last
-    done: dict[bytes, list[bytes]] = {}
-    given_out: set[bytes] = set()
-    answered: set[bytes] = set()
-
-    def carry_out(effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case ToWorker([name, *frames]) if frames != [HEARTBEAT]:
-                    request = frames[len(head) :]
-                    assert name not in holds
-                    assert request[-1] not in given_out
-                    given_out.add(request[-1])
-                    holds[name] = request
-                case ToWorker([name, *_]):
-                    assert name not in holds or simple
-                case ToClient(frames):
-                    assert frames[-1] in given_out
-                    assert frames[-1] not in answered
-                    answered.add(frames[-1])
+    to = Watched(head)
+    holds, done, carry_out = to.holds, to.done, to.carry_out
 
     for action, who, what in actions:
         name, client = b"w%d" % who, b"c%d" % who
@@ -329,7 +338,7 @@ def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: 
             case "answer" if name in holds:
                 done[name] = holds.pop(name)
                 carry_out(queue.receive([name, *head, *done[name]], now))
-                assert done[name][-1] in answered
+                assert done[name][-1] in to.answered
             case "answer again" if name in done:
                 carry_out(queue.receive([name, *head, *done[name]], now))
             case "ask":
@@ -343,7 +352,7 @@ def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: 
                 queue.client_gone(client)
             case "undelivered" if name in holds:
                 request = holds.pop(name)
-                given_out.discard(request[-1])
+                to.given_out.discard(request[-1])
                 carry_out(queue.not_sent([name, *head, *request], now))
             case "time":
                 until = now + who / 10

@@ -13,10 +13,9 @@ import pytest
 import mdp
 import mdp.testing
 from mdp.broker.workers.pacing import Pace
-from mdp.wire.commands import WORKER_HEARTBEAT_03, WORKER_PING_03, worker_error, worker_final, worker_heartbeat, worker_ready, worker_return
-from mdp.wire.events import Cancel, Final, Ping, Recall, Work, parse_at_worker
-from mdp.wire.options import encode_options
-from tests.scenes.mdp_dispatcher import ECHO, Scene
+from mdp.wire.commands import WORKER_HEARTBEAT_03, WORKER_PING_03, worker_error, worker_final, worker_heartbeat, worker_return
+from mdp.wire.events import Cancel, Final, Recall, Work, parse_at_worker
+from tests.scenes.mdp_shop import Shop
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -24,26 +23,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mdp.worker.handler import WorkerSettings
-
-
-class Shop(Scene):
-    """Workers with a concurrency, which tell it."""
-
-    def join(self, peer: bytes, concurrency: int, credit: int = 0) -> None:
-        told = {"credit": credit or 4 * concurrency, "concurrency": concurrency}
-        self.send(peer, worker_ready("0.3", ECHO, options=encode_options(told)))
-
-    def given(self, peer: bytes) -> list[Work]:
-        """Take the requests a worker was sent."""
-        events = [event for event in self.at_worker(peer) if not isinstance(event, Ping)]
-        assert all(isinstance(event, Work) for event in events), events
-        return [event for event in events if isinstance(event, Work)]
-
-    def recalled(self, peer: bytes) -> list[bytes]:
-        """Take the tokens a worker was asked for."""
-        events = self.at_worker(peer)
-        assert all(isinstance(event, Recall) for event in events), events
-        return [event.id for event in events if isinstance(event, Recall)]
 
 
 def test_the_next_request_goes_to_the_worker_that_holds_least() -> None:

@@ -9,9 +9,9 @@ import pytest
 from mdp.wire.commands import worker_disconnect, worker_heartbeat, worker_ping, worker_ready, worker_return
 from mdp.wire.events import Ping, Work
 from mdp.wire.options import encode_options
-from tests.mdp.broker.workers.test_fairness import Shop
 from tests.mdp.broker.workers.test_pacing import Yard, looks
 from tests.scenes.mdp_dispatcher import ECHO, number
+from tests.scenes.mdp_shop import Shop
 
 if TYPE_CHECKING:
     from collections.abc import Callable

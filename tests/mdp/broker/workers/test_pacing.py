@@ -8,8 +8,8 @@ from mdp.broker.requests.records import Request, Service, Worker
 from mdp.broker.workers.pacing import TRUST_US, Pace, allotments
 from mdp.wire.commands import worker_error, worker_heartbeat, worker_return
 from mdp.wire.events import Recall, Work
-from tests.mdp.broker.workers.test_fairness import Shop
 from tests.scenes.mdp_dispatcher import ECHO
+from tests.scenes.mdp_shop import Shop
 
 BEGUN = 5_000_000  # the clock at the first look
 
