@@ -107,12 +107,12 @@ class Batch:
         """Return all messages, head included."""
         octets, head = self.octets, self.head
         if head:
-            found = [head + frames_between(octets, start, end) for start, end in zip(self.starts, self.ends, strict=True)]
+            found = [head + frames_between(octets, start, end) for start, end in zip(self.starts, self.ends)]
         else:
             # Hot path of every receive: most messages are one short frame.
             found = [
                 frames_between(octets, start, end) if octets[start] else [octets[start + 2 : end]]
-                for start, end in zip(self.starts, self.ends, strict=True)
+                for start, end in zip(self.starts, self.ends)
             ]
         return self.made + found if self.made else found
 

@@ -212,7 +212,7 @@ def _columns(layout: Layout, octets: bytes, starts: list[int], ends: list[int], 
     key_at, key_end = len(layout.head), layout.key_end
     keys = [octets[start + key_at : start + key_end] for start in starts] if layout.keyed else []
     if not layout.named:
-        return Run(layout, first, keys, [], [octets[start + key_end : end] for start, end in zip(starts, ends, strict=True)])
+        return Run(layout, first, keys, [], [octets[start + key_end : end] for start, end in zip(starts, ends)])
     after = _SHORT_HEADER_BYTES if layout.options else 0
     size_at = key_end + 1
     # Most runs are for one service: then all names end at the same place.
@@ -220,7 +220,7 @@ def _columns(layout: Layout, octets: bytes, starts: list[int], ends: list[int], 
     names = [octets[start + key_end : start + name_end] for start in starts]
     if names.count(names[0]) == len(names):
         tail_at = name_end - after
-        return Run(layout, first, keys, names, [octets[start + tail_at : end] for start, end in zip(starts, ends, strict=True)])
+        return Run(layout, first, keys, names, [octets[start + tail_at : end] for start, end in zip(starts, ends)])
     tails_at = [start + key_end + _SHORT_HEADER_BYTES + octets[start + size_at] for start in starts]
-    names = [octets[start + key_end : tail_at + after] for start, tail_at in zip(starts, tails_at, strict=True)]
-    return Run(layout, first, keys, names, [octets[tail_at:end] for tail_at, end in zip(tails_at, ends, strict=True)])
+    names = [octets[start + key_end : tail_at + after] for start, tail_at in zip(starts, tails_at)]
+    return Run(layout, first, keys, names, [octets[tail_at:end] for tail_at, end in zip(tails_at, ends)])

@@ -115,7 +115,7 @@ class RequestTable(RequestEnds):
             client_requests = self.clients[client] = {}
         accepted: list[Request] = []
         size = 0
-        for key, service, tail in zip(keys, services, tails, strict=True):
+        for key, service, tail in zip(keys, services, tails):
             if key in client_requests:
                 self.counters.count("dropped_duplicate")
                 continue
@@ -332,7 +332,7 @@ class RequestTable(RequestEnds):
         last: bytes | None = None
         pieces: list[bytes] = []
         freed = 0
-        for request, body in zip(requests, bodies, strict=True):
+        for request, body in zip(requests, bodies):
             client = request.client
             if request.extras is not None or client is None or client in narrow:
                 self.finish_one(request, body, now)
