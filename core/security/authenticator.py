@@ -340,13 +340,16 @@ class ZapHandler:
     Args:
         context: of the sockets that ask.
         judge: as for `Context.authenticator`; requests are handled concurrently.
+        questions_max: how many at once; a peer beyond them gets status 300 and may try again.
 
     Attributes:
         malformed: malformed requests, which were dropped.
+        put_off: requests answered with 300, because too many had no verdict yet.
     """
 
-    def __init__(self, context: SocketFactory, judge: Judge) -> None:
-        self.malformed = 0
+    def __init__(self, context: SocketFactory, judge: Judge, *, questions_max: int = 10_000) -> None:
+        self.malformed = self.put_off = 0
+        self._questions_max = questions_max
         self._judge = judge
         self._socket = context.socket(ROUTER, linger=0)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -366,6 +369,10 @@ class ZapHandler:
                 request = ZapRequest.decode(message)
             except RemoteProtocolError:
                 self.malformed += 1
+                continue
+            if len(self._tasks) >= self._questions_max:
+                self.put_off += 1
+                self._socket.send_multipart(ZapReply(b"300", b"too many questions").encode(request))
                 continue
             supervision.current().task("core authenticator", partial(self._answer, request), restart=ONCE, among=self._tasks)
 

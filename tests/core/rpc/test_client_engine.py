@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from math import inf
 from typing import Any
 
@@ -140,6 +141,25 @@ async def test_another_loop_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match="another event loop"):
         await asyncio.to_thread(asyncio.run, ask_there())
+    await engine.close()
+
+
+async def test_another_loop_is_refused_while_requests_of_this_iteration_are_collected() -> None:
+    engine = Engine()
+    engine.ask()
+    engine.ask()  # which has the end of the iteration scheduled
+
+    async def ask_there() -> None:
+        engine.ask()
+
+    def in_a_thread() -> None:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            asyncio.run(ask_there())
+
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    thread.join()  # without an iteration of this loop
+    assert len(engine.machine.open) == 2
     await engine.close()
 
 

@@ -262,6 +262,27 @@ async def test_a_handler_answers_500_for_an_authenticator_without_a_verdict(stat
         assert ZapReply.decode(await asking.recv_multipart(), request).status_code == b"500"
 
 
+async def test_a_handler_with_enough_questions_puts_others_off() -> None:
+    """Status 300: the peer may connect again."""
+    gate = asyncio.Event()
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        await gate.wait()
+        return ZapReply(b"200")
+
+    async with core.Context() as context, ZapHandler(context, judge, questions_max=2) as handler:
+        socket = context.socket(core.DEALER, linger=0, rcvtimeo=60_000)
+        socket.connect(ZAP_ENDPOINT)
+        for number in range(3):
+            await socket.send_multipart(ZapRequest(request_id=b"%d" % number).encode())
+        assert ZapReply.decode(await socket.recv_multipart(), ZapRequest(request_id=b"2")).status_code == b"300"
+        assert handler.put_off == 1
+        gate.set()
+        assert {(await socket.recv_multipart())[3] for _ in range(2)} == {b"200"}
+        await socket.send_multipart(ZapRequest(request_id=b"3").encode())
+        assert ZapReply.decode(await socket.recv_multipart(), ZapRequest(request_id=b"3")).status_code == b"200"
+
+
 async def test_a_handler_that_leaves_takes_its_unfinished_verdicts_with_it() -> None:
     asked = asyncio.Event()
     cancelled = []
