@@ -31,7 +31,7 @@ from titanic.errors import TitanicError, Wounded
 from titanic.journal.ownership import read_mark, write_mark
 from titanic.mirror.peer_query import ask_peer
 from titanic.mirror.replica_directory import lineage_at
-from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine, Terms
+from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine, MirrorTerms
 from titanic.mirror.replica_server import NO_LEASE, Mirror
 from titanic.mirror.succession import Answer, Role, led_mark, role_of
 from titanic.store.index.limits import Limits
@@ -101,7 +101,7 @@ class PairedOptions:
 
 
 def service_of(
-    options: PairedOptions, disk: Disk | None, *, context: core.Context | None = None, terms: Terms | None = None, **more: Any
+    options: PairedOptions, disk: Disk | None, *, context: core.Context | None = None, terms: MirrorTerms | None = None, **more: Any
 ) -> Service:
     """Return a service with its store and the link to its mirror; `more` are further options of `Service`."""
     link = None
@@ -335,7 +335,7 @@ class PairedTitanic:
 
     async def _serve(self, alone: bool) -> None:
         """Serve as the store while active."""
-        terms = Terms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, self._serves)
+        terms = MirrorTerms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, self._serves)
         service = service_of(
             self.options, self._disk, context=self._context, terms=terms,
             guard=self._serves, about=self._pair_status, progress=self._progress, drain_s=0.0,

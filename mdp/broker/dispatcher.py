@@ -183,7 +183,7 @@ class Dispatcher(WorkerLifecycle):
             table.finish(worker, requests, tails if count == len(tails) else tails[:count], now)
             if worker.service.queue.count:
                 table.feed(worker, now)
-            elif len(worker.in_flight) < worker.low:
+            elif len(worker.in_flight) < worker.list_from:
                 table.mark_ready(worker, now)
         return count
 

@@ -98,7 +98,7 @@ class WorkerSession:
         "_liveness",
         "_name",
         "_numbered",
-        "_obliging",
+        "_pinged",
         "_peer",
         "_plain_max",
         "_recalled",
@@ -139,7 +139,7 @@ class WorkerSession:
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
         self._in_hand: dict[bytes, Request] = {}  # requests in flight, by token, or by a number of our own
-        self._obliging = False  # the broker has sent PING or RECALL: older ones refuse heartbeats with options
+        self._pinged = False  # the broker has sent PING or RECALL: older ones refuse heartbeats with options
         self._unwanted: list[Request] = []
         self._recalled: list[Request] = []
         self._liveness: Liveness | None = None  # while serving
@@ -171,7 +171,7 @@ class WorkerSession:
         self._plain_max = SPLICED_BYTES_MAX if roomy else -1
         self.search.joined(now)
         dialect = self.search.dialect
-        self._numbered, self._obliging = dialect == V03, False
+        self._numbered, self._pinged = dialect == V03, False
         self._liveness, self.told_stuck = Liveness(self.options.heartbeat_s, self.options.liveness, now), False
         self.outgoing.append(worker_ready(dialect, self.service, options=self.options.ready() if self._numbered else b""))
         self.counters.connections += 1
@@ -396,7 +396,7 @@ class WorkerSession:
 
     def _beat(self) -> None:
         self.counters.heartbeats += 1
-        self.told_stuck = self.stuck and self._obliging
+        self.told_stuck = self.stuck and self._pinged
         self.outgoing.append(worker_heartbeat(self.search.dialect, stuck=self.told_stuck))
 
     def _leave(self) -> None:
@@ -475,12 +475,12 @@ class WorkerSession:
                 self.counters.cancelled += 1
                 self._unwanted.append(request)
         elif isinstance(event, Recall):
-            self._obliging = True
+            self._pinged = True
             recalled = self._in_hand.get(event.id)
             if recalled is not None:  # otherwise its answer and the RECALL have crossed
                 self._recalled.append(recalled)
         elif isinstance(event, Ping):
-            self._obliging = True
+            self._pinged = True
             if not self.mute:
                 self._beat()
 

@@ -351,7 +351,7 @@ class Walk:
 
     def one_answer(self, worker: Worker, number: int, dice: float) -> list[bytes]:
         dialect, token = worker.dialect, number.to_bytes(8, "big")
-        if worker.obliging and (worker.recalled or dice > 0.97):
+        if worker.knows_ping and (worker.recalled or dice > 0.97):
             return worker_return(token)
         if dialect != V01 and dice < 0.14:
             return worker_partial(dialect, token, [BODY] if dice < 0.1 else [BODY * 12])

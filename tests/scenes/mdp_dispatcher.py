@@ -198,7 +198,7 @@ class Scene:
                 assert (
                     (worker.ready_list is not None) == any(worker is other for other in listed) == (len(worker.in_flight) < worker.allowed)
                 )
-                assert worker.ready_list is None or worker.low <= len(worker.in_flight) < worker.high
+                assert worker.ready_list is None or worker.list_from <= len(worker.in_flight) < worker.list_to
                 held = [request for request in worker.in_flight.values() if request.client is not None]
                 running += len(held)
                 octets += sum(len(r.payload) + 512 + (len(r.extras.parts) if r.extras else 0) for r in held)

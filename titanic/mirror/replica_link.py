@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from titanic.journal.group_commit import Journal
     from titanic.journal.segment_log import SegmentLog
 
-__all__ = ["MirrorAttachment", "MirrorLine", "Terms"]
+__all__ = ["MirrorAttachment", "MirrorLine", "MirrorTerms"]
 
 log = logging.getLogger("titanic")
 
@@ -47,7 +47,7 @@ IN_STEP: Final = "in step"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class MirrorTerms:
     """Additional settings in a pair."""
 
     window_s: float  # how long the mirror may take over, and how long the store waits before it acknowledges alone
@@ -79,7 +79,7 @@ class MirrorLine:
         security: Secured | None = None,
         timeout_s: float = TIMEOUT_S,
         socket_options: Mapping[str, Any] | None = None,
-        terms: Terms | None = None,
+        terms: MirrorTerms | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.terms = terms

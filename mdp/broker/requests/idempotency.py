@@ -357,7 +357,7 @@ class SharedRequestTable(RequestTable):
             # A worker that has begun it continues, because the client may send the request again; others return it.
             worker = request.worker
             self.close(request, RequestState.UNCLAIMED, GONE)
-            if worker.obliging and len(worker.in_flight) > worker.concurrency:
+            if worker.knows_ping and len(worker.in_flight) > worker.concurrency:
                 self.recall(worker, request.number.to_bytes(ID_BYTES, "big"))
         else:
             self.reply_cache.abandon(execution)

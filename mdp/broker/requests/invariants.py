@@ -243,8 +243,8 @@ def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) 
         if credit:  # a lending slot has no credit: it gets lent requests and sends no heartbeats
             if not 0 <= worker.allowed <= credit or holds > credit or (ready_list is not None) != (holds < worker.allowed):
                 _broken(f"worker {peer.hex()} holds {holds} of {worker.allowed} of {credit}, and is{' not' * (ready_list is None)} ready")
-            if ready_list is not None and not worker.low <= holds < worker.high:
-                _broken(f"worker {peer.hex()} holds {holds} and is in the ready list of {worker.low} to {worker.high}")
+            if ready_list is not None and not worker.list_from <= holds < worker.list_to:
+                _broken(f"worker {peer.hex()} holds {holds} and is in the ready list of {worker.list_from} to {worker.list_to}")
             if holds > worker.concurrency and worker not in service.ahead:
                 _broken(f"worker {peer.hex()} holds {holds}, works on {worker.concurrency} at once and is not known to be ahead")
             if worker in service.ahead and holds < worker.concurrency + (ready_list is None):

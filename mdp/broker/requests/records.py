@@ -302,11 +302,11 @@ class Worker:
         plain: gets requests unchanged: without names of users, and it accepts messages as large as the broker does.
         small: encoded requests of up to this many octets need no check against its limits.
         ready_list: the ready list of its service that it is in, None without credit left.
-        low: with fewer requests it belongs into an earlier ready list, or into one at all, or is no longer ahead.
-        high: with this many requests it belongs into a later ready list, or into none.
+        list_from: with fewer requests it belongs into an earlier ready list, or into one at all, or is no longer ahead.
+        list_to: with this many requests it belongs into a later ready list, or into none.
         entries: bits of the ready lists it has an entry in; all but that of `ready_list` are out of date, and skipped.
         recalled: keys of requests, in flight or answered, that it was asked to return.
-        obliging: whether it knows PING and RECALL.
+        knows_ping: whether it knows PING and RECALL.
         pinged: whether it was sent a PING, which shows that the broker knows them too.
         beats_busy: whether it is known to send heartbeats while it works (MDP-37).
         beat_at: when to send it the next heartbeat.
@@ -320,8 +320,8 @@ class Worker:
 
     __slots__ = (
         "allowed", "beat_at", "beat_s", "beats_busy", "concurrency", "credit", "dialect", "done", "entries", "expiry_s",
-        "high", "in_flight", "is_v03", "live", "low", "metadata", "obliging", "pace", "peer", "pinged", "plain", "ready_list", "recalled",
-        "seen", "service", "since", "small", "stuck", "user", "version",
+        "in_flight", "is_v03", "knows_ping", "list_from", "list_to", "live", "metadata", "pace", "peer", "pinged", "plain", "ready_list",
+        "recalled", "seen", "service", "since", "small", "stuck", "user", "version",
     )  # fmt: skip
 
     def __init__(self, peer: bytes, service: Service, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> None:
@@ -337,10 +337,10 @@ class Worker:
         self.is_v03 = dialect == V03
         self.small = ANY_SIZE
         self.ready_list: deque[Worker] | None = None
-        self.low = self.high = credit
+        self.list_from = self.list_to = credit
         self.done = self.entries = 0
         self.recalled: set[bytes] = set()
-        self.obliging = self.pinged = False
+        self.knows_ping = self.pinged = False
         self.beats_busy = dialect == V03
         self.beat_s = self.expiry_s = 0.0
         self.user: str | None = None
@@ -406,23 +406,23 @@ class Service:
         if in_flight >= allowed:
             worker.ready_list = None
             if in_flight > worker.concurrency:
-                worker.low = max(allowed, worker.concurrency + 1)
+                worker.list_from = max(allowed, worker.concurrency + 1)
                 self.ahead[worker] = None
             else:
-                worker.low = allowed
+                worker.list_from = allowed
                 self.ahead.pop(worker, None)
             return
         if worker.credit == 1:
-            index, worker.low, worker.high = 0, 0, 1
+            index, worker.list_from, worker.list_to = 0, 0, 1
         else:
             concurrency = worker.concurrency
             index = min(in_flight * _READY_LISTS_PER_ROUND // concurrency, _READY_LISTS - 1)
-            worker.low = -(-index * concurrency // _READY_LISTS_PER_ROUND)
+            worker.list_from = -(-index * concurrency // _READY_LISTS_PER_ROUND)
             if index >= _READY_LISTS_PER_ROUND:
                 self.ahead[worker] = None
             else:
                 self.ahead.pop(worker, None)
-            worker.high = allowed if index == _READY_LISTS - 1 else min(allowed, -(-(index + 1) * concurrency // _READY_LISTS_PER_ROUND))
+            worker.list_to = allowed if index == _READY_LISTS - 1 else min(allowed, -(-(index + 1) * concurrency // _READY_LISTS_PER_ROUND))
         ready_list = self._ready_lists.get(index)
         if ready_list is None:
             ready_list = self._ready_lists[index] = deque()
@@ -458,7 +458,7 @@ class Service:
     def mark_used(self, worker: Worker) -> None:
         """Move the chosen worker, which got a request, to the end of the ready list for its load."""
         in_flight = len(worker.in_flight)
-        if in_flight < worker.high:
+        if in_flight < worker.list_to:
             self.ready.rotate(-1)
             return
         self.ready.popleft()
@@ -467,7 +467,7 @@ class Service:
             self.mark_ready(worker)
         else:
             worker.ready_list = None
-            worker.low = worker.allowed
+            worker.list_from = worker.allowed
             if in_flight > worker.concurrency:
                 self.ahead[worker] = None
 

@@ -160,7 +160,7 @@ class RequestTable(RequestEnds):
                 self._queue_last(request, now)
             elif stop < count and len(service.ready) == 1:
                 # A single worker gets as many as it may before it would move to another ready list.
-                most = min(count, at + worker.high - len(worker.in_flight))
+                most = min(count, at + worker.list_to - len(worker.in_flight))
                 while stop < most and requests[stop].service is service:
                     stop += 1
                 self.give(worker, requests[at:stop], now)
@@ -276,7 +276,7 @@ class RequestTable(RequestEnds):
                 policies.take(len(live), now)
         if policies is not None:
             self.await_token(worker.service, now)
-        if worker.ready_list is not None or len(in_flight) < worker.low:
+        if worker.ready_list is not None or len(in_flight) < worker.list_from:
             self.mark_ready(worker, now)
         elif len(in_flight) > worker.concurrency:
             worker.service.ahead[worker] = None  # registered, or allowed all its credit again, without being in a ready list in between

@@ -72,7 +72,7 @@ class Directory:
     def join(self, service: Service, peer: bytes, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> Worker:
         """Register a worker, not yet as ready for requests. A worker that sent its concurrency knows PING and RECALL."""
         worker = Worker(peer, service, dialect, credit, now, concurrency or credit)
-        worker.obliging = concurrency is not None
+        worker.knows_ping = concurrency is not None
         self.workers[peer] = worker
         if not service.workers:
             self._offered += 1

@@ -41,7 +41,7 @@ def next_beat(beat_s: float, now: float) -> float:
 
 def beat_to(worker: Worker) -> list[bytes]:
     """Return the frames of the heartbeat that is due to a worker."""
-    if worker.pinged or not worker.obliging:
+    if worker.pinged or not worker.knows_ping:
         return worker_heartbeat(worker.dialect)
     worker.pinged = True  # it learns that this broker knows PING, and may add to its heartbeats what older brokers do not understand
     return worker_ping()

@@ -121,7 +121,7 @@ class Upkeep:
             for worker in list(islice(service.ready_workers(), PINGS_MAX)):
                 table.feed(worker, now, heard=worker.seen + self._window_s / 2)
         if queue.lost:
-            for worker in islice((worker for worker in service.ready_workers() if worker.obliging), PINGS_MAX):
+            for worker in islice((worker for worker in service.ready_workers() if worker.knows_ping), PINGS_MAX):
                 table.send(worker.peer, _PING)
 
     # Workers of different speed.

@@ -73,7 +73,7 @@ class Reference:
     def __init__(self, dialect: Dialect, options: SessionOptions) -> None:
         self.dialect, self.options = dialect, options
         self.counted = asdict(SessionCounters())
-        self.serving = self.draining = self.mute = self.stuck = self.told_stuck = self.answered_all = self.obliging = False
+        self.serving = self.draining = self.mute = self.stuck = self.told_stuck = self.answered_all = self.was_pinged = False
         self.hand: list[tuple[bytes, list[bytes]]] = []  # address or token, body
         self.sent: list[list[bytes]] = []
         self.unwanted: list[tuple[bytes, list[bytes]]] = []
@@ -90,7 +90,7 @@ class Reference:
 
     def joined(self, now: float, limits: PeerLimits | None) -> None:
         self.limits = USUAL if limits is None and self.numbered else limits
-        self.serving, self.told_stuck, self.obliging = True, False, False
+        self.serving, self.told_stuck, self.was_pinged = True, False, False
         self.heard_at, self.send_at = now, now + self.options.heartbeat_s
         self.sent.append(worker_ready(self.dialect, b"echo", options=self.options.ready() if self.numbered else b""))
         self.count("connections")
@@ -140,10 +140,10 @@ class Reference:
                 self.count("cancelled" if event.id in in_hand else "cancel_unknown")
                 self.unwanted += [one for one in self.hand if one[0] == event.id]
             case Recall():
-                self.obliging = True
+                self.was_pinged = True
                 self.recalled += [one for one in self.hand if one[0] == event.id]
             case Ping():
-                self.obliging = True
+                self.was_pinged = True
                 if not self.mute:
                     self.beat()
             case Heartbeat():
@@ -193,7 +193,7 @@ class Reference:
 
     def beat(self) -> None:
         self.count("heartbeats")
-        self.told_stuck = self.stuck and self.obliging
+        self.told_stuck = self.stuck and self.was_pinged
         self.sent.append(worker_heartbeat(self.dialect, stuck=self.told_stuck))
 
     def deadline(self) -> float:
