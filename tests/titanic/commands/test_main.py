@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import subprocess
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
 
+from tests.scenes.programs import ROOT, Program
 from tests.sim.journal_model import Play
 from titanic.commands.main import main
 from titanic.errors import StoreLocked
@@ -48,8 +48,8 @@ def titanic(*arguments: str | Path) -> Result:
 
 def exit_code(*arguments: str | Path) -> tuple[int, str, str]:
     """Run as the shell would, since exit codes are decided at the very end."""
-    done = subprocess.run([sys.executable, "-m", "titanic", *map(str, arguments)], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+    done = Program(("titanic", *map(str, arguments)), ROOT, {}).end()
+    return done.code, done.out.decode(), done.err
 
 
 def flip(path: Path, offset: int, bit: int = 1) -> None:
