@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -43,32 +41,29 @@ def run_job(spark: SparkSession, processes: Processes, source: Input, output: Ou
     return run_file_job(spark, source, output, request=request, window=64, timeout=20.0, attempts=2, **to)  # type: ignore[arg-type]
 
 
-def test_a_file_is_answered_as_a_user_runs_it(geo_service: Processes, tmp_path: Path) -> None:
+@pytest.fixture
+def started(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Give commands the session of the tests; return what they would have started."""
+    sessions: list[tuple[Any, ...]] = []
+
+    def start(*arguments: Any, **_: Any) -> Kept:
+        sessions.append(arguments)
+        return Kept(spark)
+
+    monkeypatch.setattr("mdp.spark.session.local_session", start)
+    return sessions
+
+
+def test_a_file_is_answered_as_a_user_runs_it(geo_service: Processes, tmp_path: Path, started: list[tuple[Any, ...]]) -> None:
     output = tmp_path / "answered"
     arguments = ["--broker", geo_service.broker, "--service", geo_service.service, "--input", str(airports_file()), "--output", str(output)]
     columns = [word for name in ("iata", "latitude", "longitude") for word in ("--request", name)]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mdp",
-            "dispatch",
-            *arguments,
-            *columns,
-            "--schema",
-            "nearest string, km double",
-            "--master",
-            "local[2]",
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    schema = ["--schema", "nearest string, km double"]
+    done = CliRunner().invoke(dispatch, [*arguments, *columns, *schema, "--master", "local[2]", "--json"])
+    assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {"rows": 3376, "failed": 0, "sent_again": 0, "first_error": None}
     assert list(output.glob("*.parquet"))
+    assert started == [("mdp dispatch", "local[2]")]
 
 
 @pytest.mark.parametrize("output_format", ["parquet", "json", "csv"])
@@ -122,10 +117,8 @@ def test_wrong_usage_is_said_before_spark_starts(
     assert "starting Spark" not in result.output
 
 
-def test_a_job_that_fails_says_why_in_one_line(
-    spark: SparkSession, geo_service: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mdp.spark.session.local_session", lambda *_, **__: Kept(spark))
+@pytest.mark.usefixtures("started")
+def test_a_job_that_fails_says_why_in_one_line(geo_service: Processes, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("one\n")
     places = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out")]
     arguments = ["--broker", geo_service.broker, "--service", geo_service.service, *places, "--on-error", "fail"]

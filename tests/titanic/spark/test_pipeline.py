@@ -21,6 +21,7 @@ from examples.pipeline.page import write_page
 from mdp.spark import register
 from mdp.spark.demo.processes import POLL_S, READY_WITHIN_S
 from tests.mdp.spark.conftest import ROOT
+from tests.scenes.spark_checkpoint import forget_last_commit
 from tests.scenes.titanic_spark_processes import House
 
 if TYPE_CHECKING:
@@ -63,10 +64,7 @@ def ingest_once(spark: SparkSession, lake: str, broker: str) -> StreamingQuery:
     query: StreamingQuery = page_functions()["ingest"](spark, lake, broker)
     query.processAllAvailable()
     query.stop()
-    commits = Path(lake, "checkpoints", "ingest", "commits")
-    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
-    (commits / f"{last}").unlink()
-    (commits / f".{last}.crc").unlink()
+    forget_last_commit(Path(lake, "checkpoints", "ingest"))
     return job.ingest(spark, lake, broker)
 
 
