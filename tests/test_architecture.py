@@ -191,10 +191,20 @@ def parse(name: str) -> ast.Module:
     return ast.parse((ROOT / name).read_text(encoding="utf-8"), filename=name)
 
 
-def imports(name: str) -> Iterator[tuple[int, str]]:
+@cache
+def nodes(name: str) -> list[ast.AST]:
+    return list(ast.walk(parse(name)))
+
+
+@cache
+def imports(name: str) -> list[tuple[int, str]]:
+    return list(imported_in(name))
+
+
+def imported_in(name: str) -> Iterator[tuple[int, str]]:
     """Yield (line, absolute dotted name) of everything a file imports, names taken out of a module included."""
     package = name.split("/")[:-1]
-    for node in ast.walk(parse(name)):
+    for node in nodes(name):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -228,7 +238,7 @@ def test_imports_follow_the_arrows() -> None:
 def test_pure_files_import_nothing_that_acts() -> None:
     acting = []
     for name in PURE_FILES:
-        asked = {node.attr for node in ast.walk(parse(name)) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "os"}
+        asked = {node.attr for node in nodes(name) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "os"}
         acting += [
             f"{name}:{line} imports {imported}"
             for line, imported in imports(name)
@@ -259,7 +269,7 @@ def test_sizes() -> None:
         lines = len((ROOT / name).read_text(encoding="utf-8").splitlines())
         if lines > FILE_LINES_MAX:
             long[name] = lines
-        for node in ast.walk(parse(name)):
+        for node in nodes(name):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
                 lines = node.end_lineno - node.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
@@ -279,7 +289,7 @@ def test_errors_are_caught_by_name() -> None:
         f"{name}:{node.lineno}"
         for name in PACKAGE_FILES
         if name not in FOREIGN_CODE_CALLED_IN | SUPERVISED_IN
-        for node in ast.walk(parse(name))
+        for node in nodes(name)
         if isinstance(node, ast.ExceptHandler)
         and catches_everything(node)
         and (node.type is None or not any(isinstance(inner, ast.Raise) for inner in ast.walk(node)))
@@ -289,15 +299,15 @@ def test_errors_are_caught_by_name() -> None:
 
 def starts(name: str) -> Iterator[tuple[str, int]]:
     """Yield (file, function and starter, line) of what a file starts past the supervisor."""
-    parents = {child: node for node in ast.walk(parse(name)) for child in ast.iter_child_nodes(node)}
+    parents = {child: node for node in nodes(name) for child in ast.iter_child_nodes(node)}
     groups = {
         ast.unparse(item.optional_vars)
-        for node in ast.walk(parse(name))
+        for node in nodes(name)
         if isinstance(node, ast.AsyncWith)
         for item in node.items
         if item.optional_vars is not None and ast.unparse(item.context_expr).endswith("TaskGroup()")
     }
-    for node in ast.walk(parse(name)):
+    for node in nodes(name):
         if not isinstance(node, ast.Call):
             continue
         starter = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -399,7 +409,7 @@ def test_msgpack_of_peers_is_read_by_the_bounded_decoder() -> None:
         f"{name}:{node.lineno}"
         for name in PACKAGE_FILES
         if name not in OWN_MSGPACK
-        for node in ast.walk(parse(name))
+        for node in nodes(name)
         if isinstance(node, ast.Attribute) and ast.unparse(node) in {"msgpack.unpackb", "msgpack.unpack", "msgpack.Unpacker"}
     ]
     assert not readers
