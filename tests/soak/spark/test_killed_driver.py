@@ -1,4 +1,4 @@
-"""A driver that is really killed between the commit of the sink and Spark's log; `make test` removes Spark's note instead."""
+"""A driver is killed between the commit of the sink and Spark's log; `make test` removes Spark's note instead."""
 
 from __future__ import annotations
 
