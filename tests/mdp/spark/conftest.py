@@ -36,7 +36,8 @@ def spark() -> Iterator[SparkSession]:
     connect = connect if has_spark("4.0") else {}
     # A killed task has to end by itself: Spark would end its Python process otherwise.
     patient = {"spark.python.task.killTimeout": "100s"}
-    warm = {"spark.python.daemon.module": "tests.scenes.spark_daemon"}
+    # What the daemon imports needs Spark 4.
+    warm = {"spark.python.daemon.module": "tests.scenes.spark_daemon"} if has_spark("4.0") else {}
     session = local_session("tests", "local[2,3]", partitions=2, settings={**connect, **SHORT_LIVED, **patient, **warm})
     yield session
     session.stop()
