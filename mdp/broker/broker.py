@@ -29,7 +29,7 @@ from mdp.broker.slow_peers import Backlog
 from mdp.broker.workers.peer_limits import Hops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from types import TracebackType
 
     from core.options import OptionValue
@@ -305,13 +305,15 @@ class Broker:
         return messages
 
     def _release(self) -> None:
-        """Send the collected replies."""
-        self._release_clock.cancel()
-        held, self._held = self._held, {}
-        for client, messages in held.items():
-            self._socket.send_octets(client, messages)
+        """Send the collected replies; replies that a fault stopped are kept, and the clock runs again."""
+        held, clients = self._held, {*self._held}
+        while held:
+            client = next(iter(held))
+            self._socket.send_octets(client, held[client])
+            del held[client]
         if self._socket.counters.peer_full != self._full:
-            self._note_full({*held})
+            self._note_full(clients)
+        self._release_clock.cancel()
 
     def _on_peer(self, peer: bytes, joined: bool) -> None:
         if self._loop is None:
@@ -407,13 +409,19 @@ class Broker:
             for peer, pipe in pattern.routes.items()
             if peer not in self._cut and peer not in workers and (octets := pipe.waiting_bytes())
         }
-        self._look_clock.cancel()
         slow = self._backlog.look(waiting, loop.time())
         awaited = self._backlog.awaited
         if awaited:  # before anything else can fail: only this timer resumes paused workers
             self._look_clock.after(LOOK_S)
         self._cut_slow(slow)
-        if not awaited and not self._held_back:
+        self._throttle(awaited)
+        if not awaited:  # last: a timer repeats its call after a fault unless it was cancelled in it
+            self._look_clock.cancel()
+
+    def _throttle(self, awaited: Collection[bytes]) -> None:
+        """Pause the workers that answer the clients that are waited for, and resume the others."""
+        pattern, workers = self._socket.pattern, self.machine.directory.workers
+        if not isinstance(pattern, Router) or (not awaited and not self._held_back):
             return
         for worker in workers.values():
             pipe = pattern.routes.get(worker.peer)

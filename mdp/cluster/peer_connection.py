@@ -101,6 +101,7 @@ class PeerConnection:
 
     async def close(self) -> None:
         """Close the connection; no more events follow."""
+        self._clock.cancel()
         self._drop()
         for socket in self._closed:
             await socket.wait_closed()
@@ -113,7 +114,7 @@ class PeerConnection:
         return socket
 
     def _drop(self) -> None:
-        self._clock.cancel()
+        # The clock is left as it is: within its own call a cancelled clock would not try again after a fault.
         self._up = False
         if self._socket.closed:
             return  # closed before, when no other one could be made

@@ -11,6 +11,7 @@ no vote, because workers send it too. READY of a worker is answered with DISCONN
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bstar.machine.ballot import NO_BALLOT
@@ -66,7 +67,7 @@ class StandbyFrontend:
         self._reply = reply
         self._disconnect = disconnect
         self._undecided: list[HeldRequest] = []
-        self._held: list[HeldRequest] = []
+        self._held: deque[HeldRequest] = deque()
         self._held_bytes = 0
         self._handle: asyncio.Handle | None = None
         self._hold_clock = supervision.current().timer("mdp pair clock", self._refuse_held)
@@ -92,7 +93,7 @@ class StandbyFrontend:
         """Drop the requests of a peer that has disconnected."""
         if not joined and (self._held or self._undecided):
             self._undecided = [request for request in self._undecided if request.message[0] != peer]
-            self._held = [request for request in self._held if request.message[0] != peer]
+            self._held = deque(request for request in self._held if request.message[0] != peer)
             self._held_bytes = sum(request.size for request in (*self._held, *self._undecided))
 
     def release_held(self) -> list[Message]:
@@ -111,7 +112,7 @@ class StandbyFrontend:
             self._handle.cancel()
             self._handle = None
         self._hold_clock.cancel()
-        self._held, self._held_bytes, self._undecided = [], 0, []
+        self._held, self._held_bytes, self._undecided = deque(), 0, []
 
     def _take_request(self, message: Message, service: bytes) -> None:
         seen = (parse_ballot(message[-1]) or NO_BALLOT) if service == PAIR_SERVICE else NO_BALLOT
@@ -143,9 +144,10 @@ class StandbyFrontend:
             self._hold_clock.after(HOLD_S)
 
     def _refuse_held(self) -> None:
-        held = self._held
-        self._forget()
-        for request in held:
+        """Refuse the requests that waited long enough; after a fault with one of them the timer refuses the others."""
+        while self._held:
+            request = self._held.popleft()
+            self._held_bytes -= request.size
             self._refuse(request)
 
     def _refuse(self, request: HeldRequest) -> None:

@@ -236,8 +236,8 @@ class MirrorLine:
 
     def _send_pulse(self) -> None:
         """Send the next pulse once the previous one was answered: it confirms to the mirror that its answer arrived."""
-        self._pulse_clock.cancel()
         if self.terms is None or not self.live or self._socket is None:
+            self._pulse_clock.cancel()
             return
         if not self._pulse_open:
             self._pulse += 1
