@@ -489,7 +489,8 @@ def cancels_of(statements: list[ast.stmt], cancels: set[str], rest: bool) -> lis
 
 def test_a_timer_is_not_cancelled_by_its_own_call_before_the_end_of_it() -> None:
     """After a fault of the call it would not be called again."""
-    found, seen = [], 0
+    found: list[str] = []
+    seen = 0
     packages = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering")
     for path in (path for package in packages for path in (ROOT / package).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
