@@ -475,7 +475,7 @@ def test_a_fault_is_injected_under_every_name() -> None:
 
 
 def cancels_of(statements: list[ast.stmt], cancels: set[str], rest: bool) -> list[int]:
-    """Return the lines that cancel by one of some texts and do not end their method; `rest`: more statements follow these."""
+    """Return the lines that cancel and do not end their method; `rest`: more statements follow these."""
     found = []
     for place, statement in enumerate(statements):
         follows = place + 1 < len(statements) and not isinstance(statements[place + 1], ast.Return)
