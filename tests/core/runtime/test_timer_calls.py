@@ -1,4 +1,8 @@
-"""Timers whose own call cancels them: only at its end, for a timer is repeated after a fault unless it was cancelled in the call."""
+"""Find timers that their own call cancels before its last line.
+
+A timer whose call fails is set again, unless it was cancelled in that call: to cancel first and fail
+afterwards would end the timer for good.
+"""
 
 from __future__ import annotations
 
