@@ -23,6 +23,7 @@ PORT = 5555
 HEARTBEAT_MS = 1000
 ATTEMPTS, TIMEOUT_S = 3, 3.0
 BOUND_S = ATTEMPTS * TIMEOUT_S + 1.0
+MODES = ("plain", "plain", "once", "key", "deadline", "wait")
 WAITING_MAX = 20  # open requests of one client; a broken broker must not fill the memory
 
 
@@ -104,9 +105,10 @@ def client(
     every_s: float = 1.0,
     timeout_s: float = TIMEOUT_S,
     attempts: int = ATTEMPTS,
+    modes: Sequence[str] = MODES,
 ) -> Body:
     """Return the body of a client that asks again and again, in every mode its dialect has."""
-    modes = ("plain",) if dialect != "auto" else ("plain", "plain", "once", "key", "deadline", "wait")
+    modes = ("plain",) if dialect != "auto" else modes
     bound_s = attempts * timeout_s + 1.0
 
     async def body(process: Process) -> None:

@@ -18,6 +18,7 @@ from tests.sim.cluster.scenarios.titanic_stores import (
     WITNESS_PORT,
     collector,
     nothing_is_lost,
+    paired_broker,
     paired_store,
     submitter,
     witness,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from random import Random
 
-    from tests.sim.cluster.process import Process
+    from tests.sim.cluster.process import Body, Process
     from tests.sim.cluster.scenario import Play
     from tests.sim.cluster.scenarios.chapters import Ask
     from tests.sim.cluster.world import World
@@ -197,6 +198,20 @@ def _crash_active(world: World, fault: Fault) -> Callable[[], None]:
     return process.start
 
 
+def pair_client(play: Play, patience_s: float, *, every_s: float = 1.0) -> Body:
+    """Return the body of a client of the pair that waits so long for each reply."""
+
+    async def entered(process: Process, stack: AsyncExitStack) -> Ask:
+        asked = await stack.enter_async_context(bstar.Client(*(f"tcp://{play.ip(host)}:{PORT}" for host in HALVES), patience=patience_s))
+
+        async def ask(body: bytes) -> bytes:
+            return b"".join(await asked.request(body))
+
+        return ask
+
+    return asker(play, entered, every_s=every_s)
+
+
 @scenario(kinds=(), directed=_handovers, minutes=5.0)
 def handovers(play: Play) -> None:
     """A pair whose active half is stopped in order again and again: the other one serves within a heartbeat."""
@@ -205,18 +220,49 @@ def handovers(play: Play) -> None:
     for n in (0, 1):
         play.add(HALVES[n], paired_service(play, n, HALVES))
 
-    async def entered(process: Process, stack: AsyncExitStack) -> Ask:
-        asked = await stack.enter_async_context(bstar.Client(*(f"tcp://{play.ip(host)}:{PORT}" for host in HALVES), patience=PATIENCE_S))
-
-        async def ask(body: bytes) -> bytes:
-            return b"".join(await asked.request(body))
-
-        return ask
-
-    play.add("client-0", asker(play, entered, every_s=0.2))
+    play.add("client-0", pair_client(play, PATIENCE_S, every_s=0.2))
     one_serves(play, *HALVES)
     answers(play, "client-0")
     in_time(play, 1.0)
+
+
+# ---- pairs with clients that wait
+
+
+PATIENT_S = 600.0  # of clients that wait: longer than a run
+PATIENT_ATTEMPTS = 20
+PAIR_FAULTS = ("crash", "suspend", "isolate", "cut", "flap", "reset")
+PATIENT = ("client-0", "client-1")
+
+
+@scenario(kinds=PAIR_FAULTS, spared=(*PATIENT, "worker-0", "worker-1"), minutes=10.0)
+def patient_brokers(play: Play) -> None:
+    """A pair of brokers with a witness; clients that wait for long get every reply, whatever becomes of the three."""
+    brokers = [endpoint(play, host) for host in HALVES]
+    play.add("witness", witness(play, WITNESS_PORT, "broker"))
+    for n in (0, 1):
+        play.add(HALVES[n], paired_broker(play, n, HALVES))
+    for number in range(2):
+        play.add(f"worker-{number}", worker(play, brokers))
+    for name in PATIENT:
+        play.add(name, client(play, brokers, timeout_s=PATIENT_S / PATIENT_ATTEMPTS, attempts=PATIENT_ATTEMPTS, modes=("wait",)))
+    watch_brokers(play, workers=2)
+    one_serves(play, *HALVES)
+    answers(play, *PATIENT)
+    in_time(play, PATIENT_S, modes=("wait",))
+
+
+@scenario(kinds=PAIR_FAULTS, spared=PATIENT, minutes=10.0)
+def patient_services(play: Play) -> None:
+    """A pair of a user's servers with a witness; clients that wait for long get every reply, whatever becomes of the three."""
+    play.add("witness", witness(play, WITNESS_PORT, "service"))
+    for n in (0, 1):
+        play.add(HALVES[n], paired_service(play, n, HALVES))
+    for name in PATIENT:
+        play.add(name, pair_client(play, PATIENT_S))
+    one_serves(play, *HALVES)
+    answers(play, *PATIENT)
+    in_time(play, PATIENT_S)
 
 
 # ---- stores
