@@ -254,7 +254,7 @@ def patient_brokers(play: Play) -> None:
 
 @scenario(kinds=PAIR_FAULTS, spared=PATIENT, minutes=10.0)
 def patient_services(play: Play) -> None:
-    """A pair of a user's servers with a witness; clients that wait for long get every reply, whatever becomes of the three."""
+    """A pair of a user's servers with a witness; clients that wait for long get every reply."""
     play.add("witness", witness(play, WITNESS_PORT, "service"))
     for n in (0, 1):
         play.add(HALVES[n], paired_service(play, n, HALVES))
