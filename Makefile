@@ -74,7 +74,7 @@ lowest: $(LOWEST_STAMP)
 
 # What a peer can send and what machines make of it, and the comparison with libzmq: where a compiled module could differ from its source.
 # The long hunts take all their examples here, and a tenth of them on the sources (tests/scenes/hunts.py).
-COMPILED := tests/core/zmtp tests/core/pattern tests/core/machine tests/core/rpc tests/mdp/wire tests/mdp/broker/recordings tests/mdp/worker/test_session.py \
+COMPILED := tests/core/zmtp tests/core/net/test_inproc.py tests/core/pattern tests/core/machine tests/core/rpc tests/mdp/wire tests/mdp/broker/recordings tests/mdp/worker/test_session.py \
 	tests/mdp/client tests/mdp/broker/requests/test_random_walk.py tests/fuzz tests/interop/test_differential.py tests/test_compiled_modules.py
 COMPILED_PYTEST := cd out/compiled && ../../.venv-compiled/bin/python -m pytest -p no:cacheprovider
 MISSING := without="not soak"; said=""; \

@@ -51,7 +51,7 @@ class InprocPipe(Pipe, Passive):
         self.takes_octets = False
         self.engine = self
         self.outbox = deque[Message]()  # until both ends are ready
-        self._prefix: Message = []
+        self._prefix: Given = []
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
         """Add the marks of both ends; 0 at either end means no limit, and bytes are not counted."""
@@ -80,8 +80,8 @@ class InprocPipe(Pipe, Passive):
         """Hand a message to the other end; the list is copied, its frames are not."""
         body = frames[first]  # IndexError for an empty message, as with other pipes; the socket reports it
         if type(body) is bytes and len(frames) == 1 and not self._prefix:
-            message = [body]
-        else:
+            message: Given = [body]
+        else:  # of bytes-like frames, until they are copied: compiled code believes the type
             message = self._prefix + frames[first:]
             for frame in message:
                 if type(frame) is not bytes:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from core.machine.requests import SETTLED
 from core.rpc.client_engine import Reply, settle_future
 from mdp.client.calls import PendingRequest, body_frames
@@ -63,6 +65,7 @@ class PendingCallback(PendingRequest):
             done(self.context, self.reply, self.error)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # mdp.spark adds the parts of a reply
 @dataclass(slots=True, init=False)
 class Outcome:
     """The end of one request of `Client.map`.

@@ -121,6 +121,20 @@ async def test_what_was_sent_before_the_peer_was_there_comes_before_what_follows
     assert [await pull.recv() for _ in range(6)] == [b"%d" % n for n in range(6)]
 
 
+@pytest.mark.parametrize("kinds", [(bytearray, bytes), (bytes, memoryview), (bytearray, memoryview)])
+async def test_frames_of_any_bytes_like_type_arrive(context: core.Context, kinds: tuple[type, type]) -> None:
+    """TRN-12: with several frames too; a buffer that changes after it was sent does not change the message."""
+    make = maker(context)
+    push, pull = make("PUSH"), make("PULL")
+    pull.bind(NAME)
+    push.connect(NAME)
+    parts = [kind(text) for kind, text in zip(kinds, (b"one", b"two"), strict=True)]
+    await push.send_multipart(parts)
+    if isinstance(parts[0], bytearray):
+        parts[0][:] = b"ONE"
+    assert await pull.recv_multipart() == [b"one", b"two"]
+
+
 async def test_a_receiver_gets_what_an_end_says_at_once(context: core.Context) -> None:
     """`set_receiver` on the bound end: the probe comes with its routing id, in the next iteration of the loop."""
     make = maker(context)

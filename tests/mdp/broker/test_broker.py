@@ -379,6 +379,7 @@ async def test_a_broker_that_was_never_entered_does_nothing() -> None:
     assert broker.stats["workers"] == 0
 
 
+@replaces_names
 async def test_memory_is_given_back_after_a_burst(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when no request waits any longer; the C library accepts the call."""
     given: list[int] = []

@@ -17,6 +17,7 @@ from mdp.wire.events import Failure, Final, Partial, Work
 from mdp.wire.failover import PAIR_SERVICE, PairResponder, ballot_text
 from mdp.wire.options import encode_options
 from tests.mdp.broker.recordings.recorded_scene import Tale
+from tests.scenes.builds import stands_in
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch, decoded, number
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def test_deadlines_that_are_over_in_one_tick_end_in_their_order() -> None:
     assert [event.id for event in scene.at_client(b"C1") if isinstance(event, Failure)] == [ids[1], ids[2], ids[0]]
 
 
+@stands_in
 def test_a_fault_at_one_deadline_is_not_the_end_of_the_clock_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
     for client in (b"C1", b"C2", b"C3"):
@@ -170,6 +172,7 @@ def test_numbers_begin_so_low_that_none_ever_needs_more_than_eight_octets(first:
     assert [message[1][-8:] for message in decoded(out)] == [number(token)]
 
 
+@stands_in
 def test_a_fault_with_one_worker_is_not_the_end_of_the_clock_of_the_others() -> None:
     class Broken(Recorder):
         def worker_lost(self, worker: object, why: str) -> None:

@@ -10,6 +10,7 @@ from mdp.wire.commands import worker_disconnect, worker_heartbeat, worker_ping, 
 from mdp.wire.events import Ping, Work
 from mdp.wire.options import encode_options
 from tests.mdp.broker.workers.test_pacing import Yard, looks
+from tests.scenes.builds import stands_in
 from tests.scenes.mdp_dispatcher import ECHO, number
 from tests.scenes.mdp_shop import Shop
 
@@ -141,6 +142,7 @@ def test_services_that_are_due_together_are_looked_at_in_the_order_of_their_mome
     scene.check()
 
 
+@stands_in
 def test_a_fault_with_one_service_is_not_the_end_of_it_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """All services are checked again a sixteenth of the interval later.
 
