@@ -17,7 +17,7 @@ from bstar.pair_options import HEARTBEAT, KEY_HELP, key_from, pair_errors
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.http import http_option
-from core.daemon.option_fields import options
+from core.daemon.option_fields import field_options, options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
@@ -27,7 +27,6 @@ from core.runtime.event_loop import run as run_loop
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from core.daemon.http import NamedAddress
     from core.security.credentials import Secured
 
 __all__ = ["main"]
@@ -58,17 +57,21 @@ main.add_command(ballot)
 
 
 @main.command()
-@click.option("--primary/--backup", "primary", default=None, help="Which of the two this is.  [required]")
-@click.option("--local", type=BIND, required=True, help="Endpoint to publish the state on.")
-@click.option("--remote", type=CONNECT, required=True, help="Endpoint on which the peer publishes its state.")
-@click.option("--frontend", type=BIND, required=True, help="Endpoint for clients.")
-@click.option("--witness", type=CONNECT, help="Endpoint of the witness; without one the pair is fenced.")
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, help="The same on both servers and the witness.")
-@click.option("--store", metavar="FILE", help="Ballot file, kept over restarts; one for each server.")
+@field_options(
+    ServerDaemonOptions,
+    skip=("pair_key", "handler", "security", "http"),
+    primary={"flag": "--primary/--backup", "default": None, "required": False},
+    local={"type": BIND},
+    remote={"type": CONNECT},
+    frontend={"type": BIND},
+    witness={"type": CONNECT},
+    heartbeat_ms={"type": HEARTBEAT},
+    store={"metavar": "FILE"},
+    control={"type": BIND},
+    compatible={"flag": "--compatible"},
+    lone_backup={"flag": "--lone-backup"},
+)
 @click.option("--pair-key-file", type=click.Path(dir_okay=False), help=KEY_HELP)
-@click.option("--control", type=BIND, help="Endpoint for status and switchover; for operators only.")
-@click.option("--compatible", is_flag=True, help="Be compatible with a stock member, fatal states included.")
-@click.option("--lone-backup", is_flag=True, help="A backup that never heard its primary may serve.")
 @handler_option("Answers requests.")
 @security_options(listens=True, connects=True)
 @http_option
@@ -85,14 +88,12 @@ def run(primary: bool | None, pair_key_file: str | None, settings: DaemonSetting
 
 
 @main.command()
-@click.option("--bind", "binds", type=BIND, required=True, multiple=True, help="Endpoint for the two servers of a pair; one for each pair.")
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, help="That of the pair, the longest of several.")
-@click.option(
-    "--store",
-    "stores",
-    metavar="FILE",
-    multiple=True,
-    help="File that keeps the highest ballot over a restart; one for each --bind, in order.",
+@field_options(
+    WitnessDaemonOptions,
+    skip=("pair_keys", "security", "http"),
+    binds={"flag": "--bind", "type": BIND},
+    heartbeat_ms={"type": HEARTBEAT},
+    stores={"flag": "--store", "metavar": "FILE"},
 )
 @click.option(
     "--pair-key-file",
@@ -104,15 +105,7 @@ def run(primary: bool | None, pair_key_file: str | None, settings: DaemonSetting
 @security_options(listens=True)
 @http_option
 @daemon_options
-def witness(
-    binds: tuple[str, ...],
-    heartbeat_ms: int,
-    stores: tuple[str, ...],
-    key_files: tuple[str, ...],
-    security: Secured | None,
-    http: NamedAddress | None,
-    settings: DaemonSettings,
-) -> None:
+def witness(binds: tuple[str, ...], stores: tuple[str, ...], key_files: tuple[str, ...], settings: DaemonSettings, **given: Any) -> None:
     """Run the witness of one or more pairs: a third process that makes two masters impossible."""
     if stores and len(stores) != len(binds):
         raise click.UsageError(f"{len(binds)} --bind and {len(stores)} --store: each pair needs a file of its own, or none has one")
@@ -120,7 +113,7 @@ def witness(
         raise click.UsageError(f"{len(binds)} --bind and {len(key_files)} --pair-key-file: each pair has a key of its own, or none has one")
     keys = [key_from(path) for path in key_files]
 
-    chosen = WitnessDaemonOptions(binds, heartbeat_ms, stores, keys, security, http)
+    chosen = WitnessDaemonOptions(binds, stores=stores, pair_keys=keys, **given)
     with pair_errors():
         run_daemon(partial(serve_witness, chosen), settings)
 

@@ -31,7 +31,7 @@ class ServerDaemonOptions:
     """Options of `bstar run`.
 
     Attributes:
-        primary: whether this is the primary, not the backup.
+        primary: which of the two this is.  [required]
         local: endpoint to publish the state on.
         remote: endpoint on which the peer publishes its state.
         frontend: endpoint for clients.
@@ -102,15 +102,15 @@ class WitnessDaemonOptions:
     """Options of `bstar witness`, for one pair or several.
 
     Attributes:
-        endpoints: for the two servers of a pair; one for each pair.
+        binds: endpoint for the two servers of a pair; one for each pair.
         heartbeat_ms: that of the pair, the longest of several.
-        stores: files that keep the highest ballots over a restart, one for each endpoint; or none.
+        stores: file that keeps the highest ballot over a restart; one for each --bind, in order.
         pair_keys: keys of the pairs, one for each endpoint; or none.
         security: which servers may connect.
         http: address of the page, None for none.
     """
 
-    endpoints: Sequence[str]
+    binds: Sequence[str]
     heartbeat_ms: int = 1000
     stores: Sequence[str] = ()
     pair_keys: Sequence[bytes | None] = ()
@@ -128,7 +128,7 @@ async def serve_witness(options: WitnessDaemonOptions, lifetime: Lifetime) -> No
     async with AsyncExitStack() as stack:
         ones = [
             Witness(endpoint, heartbeat_ms=options.heartbeat_ms, store=store, pair_key=key, security=options.security)
-            for endpoint, store, key in zip_longest(options.endpoints, options.stores, options.pair_keys)
+            for endpoint, store, key in zip_longest(options.binds, options.stores, options.pair_keys)
         ]
         for one in ones:
             await stack.enter_async_context(one)

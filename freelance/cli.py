@@ -10,6 +10,7 @@ import click
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option
+from core.daemon.option_fields import field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
@@ -51,19 +52,22 @@ main.add_command(names)
 
 
 @main.command()
-@click.option("--bind", type=BIND, required=True, help="Endpoint for clients.")
-@click.option("--identity", metavar="ENDPOINT", help="Endpoint that clients connect to.  [default: --bind, with this machine's name for *]")
-@click.option("--model", type=MODEL, default="3", help="Model of the clients.")
+@field_options(
+    ServerDaemonOptions,
+    skip=("handler", "security", "http"),
+    endpoint={"flag": "--bind", "type": BIND},
+    identity={"metavar": "ENDPOINT"},
+    model={"type": MODEL, "default": "3", "help": "Model of the clients."},
+)
 @handler_option("Function from the body's frames to the reply's.")
-@click.option("--running-max", type=click.IntRange(min=1), default=1000, help="Maximum requests being handled.")
 @security_options(listens=True)
 @http_option
 @daemon_options
-def serve(bind: str, model: str, handler: Callable[[list[bytes]], Any] | None, settings: DaemonSettings, **given: Any) -> None:
+def serve(endpoint: str, model: str, handler: Callable[[list[bytes]], Any] | None, settings: DaemonSettings, **given: Any) -> None:
     """Answer requests."""
-    if given["identity"] is None and bind == "ipc://*":
+    if given["identity"] is None and endpoint == "ipc://*":
         raise BadConfig("ipc://* gets a new name at each start; give --identity, or a path")
-    chosen = ServerDaemonOptions(bind, model=_model(model), handler=handler or echo, **given)
+    chosen = ServerDaemonOptions(endpoint, model=_model(model), handler=handler or echo, **given)
     run_daemon(partial(serve_server, chosen), settings)
 
 

@@ -25,8 +25,8 @@ class ServerDaemonOptions:
     """Options of `freelance serve`.
 
     Attributes:
-        endpoint: for clients.
-        identity: endpoint that clients connect to; None: `endpoint`, with this machine's name for *.
+        endpoint: endpoint for clients.
+        identity: endpoint that clients connect to.  [default: --bind, with this machine's name for *]
         model: of the clients.
         running_max: maximum requests being handled.
         handler: function from the body's frames to the reply's.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+ENDPOINT: Final = {"type": BIND}
 PEER_HELP: Final = "A peer: NAME, or NAME=CLOUD,STATE with its endpoints; repeatable. SIGHUP adds and removes peers."
 DIRECTORY: Final = click.option(
     "--directory",
@@ -86,11 +87,15 @@ def _peers(texts: Sequence[str]) -> Peers:
 @main.command()
 @click.argument("name")
 @click.option("--peer", "peers", type=_peer, multiple=True, metavar="PEER", help=PEER_HELP)
-@click.option("--localfe", type=BIND, help="Endpoint for clients.")
-@click.option("--localbe", type=BIND, help="Endpoint for workers.")
-@click.option("--cloudfe", type=BIND, help="Endpoint for tasks of peers.")
-@click.option("--statebe", type=BIND, help="Endpoint the state is published on.")
-@click.option("--control", type=BIND, help="Endpoint for `peering status`.")
+@field_options(
+    BrokerDaemonOptions,
+    skip=("name", "peers", "directory", "limits", "peers_of", "security", "http"),
+    localfe=ENDPOINT,
+    localbe=ENDPOINT,
+    cloudfe=ENDPOINT,
+    statebe=ENDPOINT,
+    control=ENDPOINT,
+)
 @DIRECTORY
 @field_options(RouterLimits)
 @security_options(listens=True, connects=True)

@@ -33,7 +33,7 @@ class BrokerDaemonOptions:
     Attributes:
         name: of the broker.
         peers: other brokers, by name.
-        localfe: endpoint for clients; None, as for the others: the default one in `directory`.
+        localfe: endpoint for clients.
         localbe: endpoint for workers.
         cloudfe: endpoint for tasks of peers.
         statebe: endpoint the state is published on.

@@ -11,6 +11,7 @@ import click
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.http import http_option
+from core.daemon.option_fields import field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 HEARTBEAT: Final = click.FloatRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
-KIND_HELP: Final = "Workers are REQ sockets without heartbeats, or speak PPP."
+KIND: Final = {"flag": "--simple/--paranoid", "show_default": "paranoid"}
 
 
 # A command line for the help of each command.
@@ -46,16 +47,16 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--frontend", type=BIND, default="tcp://*:5555", help="Endpoint for clients.")
-@click.option("--backend", type=BIND, default="tcp://*:5556", help="Endpoint for workers.")
-@click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, help="Interval of heartbeats, both ways.")
-@click.option("--liveness", type=click.IntRange(min=1), default=3, help="Silent intervals until a worker is given up.")
-@click.option(
-    "--ttl", type=click.FloatRange(min=0), help="Seconds a request waits for a worker; 0: for ever.  [default: 7.5; 0 if --simple]"
+@field_options(
+    QueueDaemonOptions,
+    skip=("security", "http"),
+    frontend={"type": BIND},
+    backend={"type": BIND},
+    simple=KIND,
+    heartbeat_ms={"type": HEARTBEAT},
+    ttl={"type": click.FloatRange(min=0)},
+    guide_compatible={"flag": "--guide-compatible"},
 )
-@click.option("--waiting-max", type=click.IntRange(min=1), default=1000, help="Maximum waiting requests.")
-@click.option("--guide-compatible", is_flag=True, help="A heartbeat of an unknown worker registers it.")
 @security_options(listens=True)
 @http_option
 @daemon_options
@@ -65,20 +66,20 @@ def queue(settings: DaemonSettings, **options: Any) -> None:
 
 
 @main.command()
-@click.option("--queue", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5556"], help="Backend; repeatable.")
-@click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
+@field_options(
+    WorkerDaemonOptions,
+    skip=("handler", "security"),
+    endpoints={"flag": "--queue", "type": CONNECT},
+    simple=KIND,
+    heartbeat_ms={"type": HEARTBEAT},
+    heartbeat_busy={"flag": "--heartbeat-busy"},
+)
 @handler_option("Function from the body's frames to the reply's.")
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, help="Interval of heartbeats, the same as the queue's.")
-@click.option("--liveness", type=click.IntRange(min=1), default=3, help="Silent intervals until the queue is given up.")
-@click.option("--heartbeat-busy", is_flag=True, help="Heartbeat while working too; not for the guide's queue.")
-@click.option("--reconnect-ms", type=SECONDS, default=1000, help="First pause before reconnecting; it doubles.")
-@click.option("--reconnect-max-ms", type=SECONDS, default=32_000, help="The longest pause.")
 @click.option("--simulate-failures", is_flag=True, help="Crash or stall at random. Never for real work.")
 @click.option("--seed", type=int, help="Seed of the simulated failures.  [default: random]")
 @security_options(connects=True)
 @daemon_options
 def worker(
-    endpoints: tuple[str, ...],
     handler: Callable[[list[bytes]], Any] | None,
     simulate_failures: bool,
     seed: int | None,
@@ -92,7 +93,7 @@ def worker(
     if options["reconnect_max_ms"] < options["reconnect_ms"]:
         raise click.UsageError("--reconnect-max-ms is less than --reconnect-ms")
 
-    chosen = WorkerDaemonOptions(endpoints, answer, **options)
+    chosen = WorkerDaemonOptions(handler=answer, **options)
     with exits({SimulatedCrash: RequestFailed}):
         run_daemon(partial(serve_worker, chosen), settings)
 

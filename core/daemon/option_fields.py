@@ -1,6 +1,7 @@
 """Command-line options from a dataclass: name, type, default and help are written once, in the dataclass.
 
-A field `heartbeat_ms: float = 2500` becomes `--heartbeat-ms FLOAT`, its line under "Attributes:" in the docstring the help.
+A field `heartbeat_ms: float = 2500` becomes `--heartbeat-ms FLOAT`, its line under "Attributes:" in the docstring the help. A field
+`Sequence[str]` becomes an option that may be repeated, a field without default one that must be given.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def attribute_texts(cls: type) -> dict[str, str]:
     for name, text in plain.items():
         for attribute, flag in flags.items():
             text = text.replace(attribute, flag)
-        plain[name] = text[:1].upper() + text[1:]
+        plain[name] = (text[:1].upper() + text[1:]).replace(" [", "  [")  # as click writes its own
     return plain
 
 
@@ -46,20 +47,37 @@ def options(*decorators: Decorator) -> Decorator:
 
 
 def field_options(
-    cls: type, *, skip: Collection[str] = (), zero: Collection[str] = (), choices: dict[str, list[str]] | None = None
+    cls: type,
+    *,
+    skip: Collection[str] = (),
+    zero: Collection[str] = (),
+    choices: dict[str, list[str]] | None = None,
+    **special: dict[str, Any],
 ) -> Decorator:
-    """Add an option for each field of a dataclass not in `skip`; numbers are positive, or 0 if in `zero`."""
+    """Add an option for each field of a dataclass not in `skip`; numbers are positive, or 0 if in `zero`.
+
+    Args:
+        cls: the dataclass.
+        skip: fields without an option.
+        zero: numbers that may be 0.
+        choices: the texts that a field may be.
+        special: by field: `flag`, if it is not the name of the field, and other arguments of its `click.option`.
+    """
     texts = attribute_texts(cls)
 
     def option(field: dataclasses.Field[Any]) -> Decorator:
-        kind = str(field.type).removesuffix(" | None")
-        flag = field.name.replace("_", "-")
-        return click.option(
-            f"--{flag}/--no-{flag}" if kind == "bool" else f"--{flag}",
-            type=_click_type(kind, field.name in zero, (choices or {}).get(field.name)),
-            default=field.default,
-            help=texts.get(field.name),
-        )
+        given = dict(special.get(field.name, {}))
+        several, _, kind = str(field.type).removesuffix(" | None").removesuffix("]").rpartition("[")
+        name = field.name.replace("_", "-")
+        flag = given.pop("flag", f"--{name}/--no-{name}" if kind == "bool" else f"--{name}")
+        given.setdefault("help", texts.get(field.name))
+        if "type" not in given:
+            given["type"] = _click_type(kind, field.name in zero, (choices or {}).get(field.name))
+        if field.default is dataclasses.MISSING:
+            given.setdefault("required", True)
+        else:
+            given.setdefault("default", field.default)
+        return click.option(flag, field.name, is_flag=kind == "bool" or None, multiple=several == "Sequence", **given)
 
     return options(*(option(field) for field in dataclasses.fields(cls) if field.name not in skip))
 

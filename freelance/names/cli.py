@@ -13,7 +13,7 @@ from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.config import read_toml
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option
-from core.daemon.option_fields import options
+from core.daemon.option_fields import field_options, options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
@@ -25,7 +25,6 @@ from freelance.names.resolver import Listing, Names
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from core.daemon.http import NamedAddress
     from core.security.credentials import Secured
 
 __all__ = ["names"]
@@ -54,30 +53,24 @@ _JSON = json_option("Print JSON, one object a line.")
 
 
 @names.command()
-@click.option("--bind", type=BIND, required=True, help="Endpoint for clients and the other servers.")
-@click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint of another server of the pool; repeatable.")
-@click.option("--identity", metavar="ENDPOINT", help="Endpoint that clients connect to.  [default: --bind, with this machine's name for *]")
+@field_options(
+    NameServerDaemonOptions,
+    skip=("names", "source", "security", "http"),
+    endpoint={"flag": "--bind", "type": BIND},
+    peers={"flag": "--peer", "type": CONNECT},
+    identity={"metavar": "ENDPOINT"},
+)
 @click.option("--file", metavar="TOML", help="Initial endpoints: a table for each environment, with one for each name.")
-@click.option("--sync-s", type=SECONDS, default=5.0, help="Seconds between comparisons with each peer.")
 @security_options(listens=True, connects=True, required=False)
 @http_option
 @daemon_options
-def serve(
-    bind: str,
-    peers: tuple[str, ...],
-    identity: str | None,
-    file: str | None,
-    sync_s: float,
-    security: Secured | None,
-    http: NamedAddress | None,
-    settings: DaemonSettings,
-) -> None:
+def serve(endpoint: str, identity: str | None, file: str | None, settings: DaemonSettings, **given: Any) -> None:
     """Run a name server."""
-    if identity is None and bind == "ipc://*":
+    if identity is None and endpoint == "ipc://*":
         raise BadConfig("ipc://* gets a new name at each start; give --identity, or a path")
-    given = _read_file(file) if file else []
+    known = _read_file(file) if file else []
 
-    chosen = NameServerDaemonOptions(bind, peers, identity, given, file or "", sync_s, security, http)
+    chosen = NameServerDaemonOptions(endpoint, identity=identity, names=known, source=file or "", **given)
     run_daemon(partial(serve_names, chosen), settings)
 
 

@@ -29,9 +29,9 @@ class NameServerDaemonOptions:
     """Options of `freelance names serve`.
 
     Attributes:
-        endpoint: for clients and the other servers.
-        peers: endpoints of the other servers of the pool.
-        identity: endpoint that clients connect to; None: `endpoint`, with this machine's name for *.
+        endpoint: endpoint for clients and the other servers.
+        peers: endpoint of another server of the pool; repeatable.
+        identity: endpoint that clients connect to.  [default: --bind, with this machine's name for *]
         names: initial endpoints of names.
         source: file that `names` are from, for errors.
         sync_s: seconds between comparisons with each peer.

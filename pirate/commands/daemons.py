@@ -28,18 +28,18 @@ class QueueDaemonOptions:
     Attributes:
         frontend: endpoint for clients.
         backend: endpoint for workers.
-        simple: whether workers are REQ sockets without heartbeats.
+        simple: workers are REQ sockets without heartbeats, or speak PPP.
         heartbeat_ms: interval of heartbeats, both ways.
         liveness: silent intervals until a worker is given up.
-        ttl: seconds a request waits for a worker; 0: for ever; None: 7.5, 0 if `simple`.
+        ttl: seconds a request waits for a worker; 0: for ever.  [default: 7.5; 0 if `simple`]
         waiting_max: maximum waiting requests.
-        guide_compatible: whether a heartbeat of an unknown worker registers it.
+        guide_compatible: a heartbeat of an unknown worker registers it.
         security: which peers may connect.
         http: address of the page, None for none.
     """
 
-    frontend: str
-    backend: str
+    frontend: str = "tcp://*:5555"
+    backend: str = "tcp://*:5556"
     simple: bool = False
     heartbeat_ms: float = 1000
     liveness: int = 3
@@ -80,18 +80,18 @@ class WorkerDaemonOptions:
     """Options of `pirate worker`.
 
     Attributes:
-        endpoints: backends of queues.
+        endpoints: backend; repeatable.
         handler: function from the body's frames to the reply's.
-        simple: whether it is a REQ socket without heartbeats.
+        simple: workers are REQ sockets without heartbeats, or speak PPP.
         heartbeat_ms: interval of heartbeats, the same as the queue's.
         liveness: silent intervals until the queue is given up.
-        heartbeat_busy: whether it sends heartbeats while working too; not for the guide's queue.
+        heartbeat_busy: heartbeat while working too; not for the guide's queue.
         reconnect_ms: first pause before reconnecting; it doubles.
         reconnect_max_ms: the longest pause.
         security: what it presents to the queues.
     """
 
-    endpoints: Sequence[str]
+    endpoints: Sequence[str] = ("tcp://127.0.0.1:5556",)
     handler: Callable[[list[bytes]], Any] = echo
     simple: bool = False
     heartbeat_ms: float = 1000

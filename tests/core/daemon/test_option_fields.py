@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from core.daemon.option_fields import attribute_texts, field_options, given
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from click.testing import Result
 
 
@@ -51,6 +53,39 @@ def run(*arguments: str) -> Result:
 def test_defaults_are_the_fields() -> None:
     expected = [("gas", False), ("mode", "auto"), ("oven_ms", 2500.0), ("pots", 3), ("rest_s", None)]
     assert run().output == f"{expected} {{}}\n"
+
+
+@dataclass(frozen=True)
+class Oven:
+    """Options of an oven.
+
+    Attributes:
+        name: of the oven.  [default: its number]
+        racks: rack to use; repeatable.
+        fan: use the fan.
+    """
+
+    name: str
+    racks: Sequence[str] = ("middle",)
+    fan: bool = False
+
+
+@click.command()
+@field_options(Oven, name={"flag": "--called", "type": click.Choice(["big", "small"])}, racks={"flag": "--rack"}, fan={"flag": "--fan"})
+def bake(**values: Any) -> None:
+    click.echo(Oven(**values))
+
+
+def test_a_field_may_have_another_flag_and_other_arguments() -> None:
+    baked = CliRunner().invoke(bake, ["--called", "big", "--rack", "low", "--rack", "high", "--fan"])
+    assert baked.output == "Oven(name='big', racks=('low', 'high'), fan=True)\n"
+    assert CliRunner().invoke(bake, ["--called", "big"]).output == "Oven(name='big', racks=('middle',), fan=False)\n"
+    assert "Of the oven.  [default: its number]" in CliRunner().invoke(bake, ["--help"]).output
+
+
+def test_a_field_without_default_must_be_given() -> None:
+    assert "Missing option '--called'" in CliRunner().invoke(bake, []).output
+    assert CliRunner().invoke(bake, ["--called", "big", "--no-fan"]).exit_code == 2
 
 
 def test_given_are_those_somebody_chose() -> None:
