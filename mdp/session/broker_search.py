@@ -77,12 +77,14 @@ class SearchTimes:
 
     reconnect_s: float = 2.5  # first wait after silence or DISCONNECT, as in the guide (MDP-20)
     reconnect_max_s: float = 32.0  # cap of the waits
+    away_max_s: float = inf  # another cap, while brokers cannot be reached; not after a DISCONNECT, which says that we are not wanted
     lost_s: float = 0.1  # first wait after a lost connection: long enough to spread many clients (fault B10), too short to be noticed
     join_s: float = 1.0  # how long one of several brokers may take before the next is tried
     shard_s: float = 5.0  # how long a shard may take before the broker itself is used: a shard is started again within seconds
 
     def __post_init__(self) -> None:
-        if not (0 < self.lost_s and 0 < self.reconnect_s <= self.reconnect_max_s and self.join_s > 0 and self.shard_s > 0):
+        positive = (self.lost_s, self.reconnect_s, self.away_max_s, self.join_s, self.shard_s)
+        if not (min(positive) > 0 and self.reconnect_s <= self.reconnect_max_s):
             raise ValueError(f"waits must be positive: {self}")
 
 
@@ -101,7 +103,7 @@ class BrokerSearch:
 
     __slots__ = (
         "_brokers", "_chance", "_due", "_first", "_fixed", "_index", "_joined_at", "_refused_at", "_refused_until", "_actions", "_times",
-        "_forwarded", "ballot", "dialect", "ever_up", "failures", "service", "shards", "state",
+        "_forwarded", "_most_s", "ballot", "dialect", "ever_up", "failures", "service", "shards", "state",
     )  # fmt: skip
 
     def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: SearchTimes, chance: Callable[[], float]) -> None:
@@ -119,6 +121,7 @@ class BrokerSearch:
         self._due = inf
         self._actions: list[Action] = []
         self._forwarded = False  # the shard of our service could not be reached: connect to the broker next
+        self._most_s = times.reconnect_max_s  # cap of the next wait
         self.service = b""  # of a worker, which connects to the shard of its service
         self.shards = 0  # of the present broker, 0 without any
         self.ballot: Ballot = NO_BALLOT
@@ -180,7 +183,7 @@ class BrokerSearch:
         """Note that the endpoint refuses connections; if there are several brokers, the next is tried at once."""
         if self.state in (SearchState.PROBING, SearchState.JOINING) and len(self._brokers) > 1:
             self._actions.append(Action.CLOSE)
-            self.failures += 1
+            self._is_away()
             self._next(now)
 
     def joined(self, now: float) -> None:
@@ -202,7 +205,9 @@ class BrokerSearch:
         self._actions.append(Action.CLOSE)
         at_shard = self.target != self.endpoint
         self._forwarded = False
-        self.failures += 1
+        self._is_away()
+        if reason is EndReason.DISCONNECTED:
+            self._most_s = self._times.reconnect_max_s
         if reason is EndReason.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
             self._index = self._first = 0
             self._wait(self._times.lost_s, now)
@@ -228,7 +233,7 @@ class BrokerSearch:
             self._try(now)
         elif self.state in (SearchState.PROBING, SearchState.JOINING):
             self._actions.append(Action.CLOSE)
-            self.failures += 1
+            self._is_away()
             if self.state is SearchState.JOINING and self.target != self.endpoint:
                 self._forwarded = True
                 self._try(now)
@@ -237,6 +242,11 @@ class BrokerSearch:
 
     def deadline(self) -> float:
         return self._due
+
+    def _is_away(self) -> None:
+        """Note that a broker cannot be reached, or not any more."""
+        self.failures += 1
+        self._most_s = min(self._times.away_max_s, self._times.reconnect_max_s)
 
     def _next(self, now: float) -> None:
         """Try the next broker at once; wait after the last one."""
@@ -257,7 +267,7 @@ class BrokerSearch:
         doublings = (self.failures - 1) // len(self._brokers)
         self.state = SearchState.WAITING
         # Half of the wait is random, so that clients that lost their connections together do not return together.
-        self._due = now + backoff_s(first_s, self._times.reconnect_max_s, doublings, 0.5, self._chance())
+        self._due = now + backoff_s(first_s, self._most_s, doublings, 0.5, self._chance())
 
     def _try(self, now: float) -> None:
         if self._fixed is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import core
 from bstar.machine.ballot import NO_BALLOT
@@ -36,6 +36,10 @@ DIALECT_SERVICE = b"mmi.protocol"
 PROBE_S = 1.0
 # Silences of such a broker before another connection is tried: this one may be broken without notice.
 SILENCES_MAX = 8
+
+# A system asks a machine that is off ever less often, up to a minute apart. A new attempt asks at once, so that clients and workers are there
+# soon after the machine is: a broker that starts waits for its workers. A proxy may need longer.
+CONNECT_TIMEOUT_MS: Final = 2500
 
 SILENT = "it accepted the connection and does not answer"
 NO_GREETING = "it accepted the connection and has not begun to speak ZMTP"
@@ -68,7 +72,8 @@ class Connection:
         self._on_joined = on_joined  # called when the connection is up; it may send
         self._on_lost = on_lost  # called once when a connection that was up is lost; then call `close`
         # No high-water marks: messages in flight are limited by the client's window and the worker's credit.
-        self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **options})
+        given = {"connect_timeout": 0 if options.get("socks_proxy") else CONNECT_TIMEOUT_MS, **options}
+        self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **given})
         self._socket.on_event(self._note_trouble, _TROUBLES)
         self._socket.on_event(self._note_connected, core.EVENT_CONNECTED)
         self._socket.set_receiver(on_batch, on_peer=self._peer_changed)

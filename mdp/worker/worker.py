@@ -73,7 +73,7 @@ class WorkerOptions:
         heartbeat_ms: heartbeat interval in both directions; in MDP/0.1 and 0.2 it must be the same as the broker's.
         liveness: silent intervals after which the broker counts as dead.
         reconnect_ms: wait before connecting again after silence or DISCONNECT; doubles, with jitter, up to `reconnect_max_ms`.
-        reconnect_max_ms: longest wait.
+        reconnect_max_ms: longest wait; while no broker can be reached, half of `heartbeat_ms` times `liveness` is, if that is shorter.
         drain_s: how long leaving the block waits for running handlers; requests without a handler go to other workers.
         cancel_s: how long a cancelled handler may take to end. Then it is logged; a worker that closes does not wait for it any longer.
         blocked_s: a handler that blocks the event loop for so long is logged, 0 for never.
@@ -366,6 +366,8 @@ class Worker:
         times = SearchTimes(
             reconnect_s=options.reconnect_ms / 1000,
             reconnect_max_s=max(options.reconnect_ms, options.reconnect_max_ms) / 1000,
+            # A broker that starts lets requests wait for its workers during one liveness window: we are back within half of it.
+            away_max_s=options.heartbeat_ms * options.liveness / 2000,
         )
         search = BrokerSearch(self._brokers, chosen_dialect(options.dialect), times, self._chance.random)
         inline = self._kind is HandlerKind.INLINE and not self._middleware

@@ -114,6 +114,35 @@ def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_t
     assert waits == [2.5, 5.0, 10.0, 20.0, 32.0, 32.0, 32.0]
 
 
+def test_brokers_that_cannot_be_reached_are_tried_again_within_the_shorter_cap() -> None:
+    """BEY-05: a broker that starts after a long outage waits one liveness window for its workers."""
+    made = search(A, B, times=SearchTimes(away_max_s=3.75))
+    made.ballot = (1, 0)
+    made.start(0.0)
+    now, waits = 0.0, []
+    for _ in range(40):
+        made.unreachable(now)
+        if made.state is WAITING:
+            waits.append(made.deadline() - now)
+            now = made.deadline()
+            made.tick(now)
+    assert waits[:3] == pytest.approx([0.1, 0.2, 0.4])
+    assert max(waits) == pytest.approx(3.75)
+
+
+def test_a_broker_that_disconnects_us_is_asked_less_often_than_one_that_is_away() -> None:
+    """MDP-18: the shorter cap is not for those that are not wanted."""
+    made = search(dialect=V01, times=SearchTimes(away_max_s=3.75))
+    made.start(0.0)
+    waits = []
+    for why in (DISCONNECTED, DISCONNECTED, DISCONNECTED, SILENT):
+        made.joined(0.0)
+        made.failed(why, 0.0)
+        waits.append(made.deadline())
+        made.tick(made.deadline())
+    assert waits == [2.5, 5.0, 10.0, 3.75]
+
+
 def test_half_of_a_wait_is_random() -> None:
     for chance, wait in ((0.0, 1.25), (0.5, 1.875), (0.999, 2.49875)):
         made = search(dialect=V01, chance=chance)
@@ -205,7 +234,7 @@ def test_a_silent_broker_is_followed_by_the_next_at_once(why: EndReason) -> None
 def test_there_must_be_a_broker_and_waits_must_be_positive() -> None:
     with pytest.raises(ValueError, match="one broker"):
         BrokerSearch((), None, SearchTimes(), random.random)
-    for wrong in ({"reconnect_s": 0.0}, {"reconnect_s": 5.0, "reconnect_max_s": 1.0}, {"lost_s": 0.0}, {"join_s": -1.0}):
+    for wrong in ({"reconnect_s": 0.0}, {"reconnect_s": 5.0, "reconnect_max_s": 1.0}, {"lost_s": 0.0}, {"join_s": -1.0}, {"away_max_s": 0.0}):
         with pytest.raises(ValueError, match="positive"):
             SearchTimes(**wrong)
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import core
 import mdp
+from mdp.session.connection import CONNECT_TIMEOUT_MS, Connection
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import eventually
 
@@ -52,3 +54,14 @@ async def test_what_accepts_connections_and_speaks_another_protocol_is_named() -
         with pytest.raises(mdp.Unreachable) as caught:
             await client.request("echo", b"x", timeout=0.5, attempts=1)
     assert "it accepted the connection and has not begun to speak ZMTP" in str(caught.value)
+
+
+@pytest.mark.parametrize(("proxy", "wait_ms"), [(b"", CONNECT_TIMEOUT_MS), (b"127.0.0.1:1080", 0)])
+async def test_connecting_is_begun_anew_unless_a_proxy_may_need_longer(proxy: bytes, wait_ms: int) -> None:
+    """BEY-05: the system asks a machine that is off ever less often."""
+    async with core.Context() as context:
+        options = {"socks_proxy": proxy}
+        connection = Connection(context, "tcp://127.0.0.1:1", options, on_joined=int, on_batch=len, on_lost=int)
+        assert connection._socket.connect_timeout == wait_ms
+        connection.close()
+        await connection.wait_closed()

@@ -29,6 +29,8 @@ from mdp.broker.requests.reply_cache import ReplyCache
 from mdp.broker.requests.request_ends import RequestEnds
 from mdp.broker.requests.request_table import RequestTable
 from mdp.client.requester import Requester
+from mdp.session import connection
+from mdp.session.broker_search import BrokerSearch
 from mdp.shards.front import Front
 from mdp.worker.session import WorkerSession
 from peering.local_workers import LocalWorkers
@@ -133,6 +135,14 @@ def _no_sync(live: Any) -> Any:
     return lambda replica, call, arguments: None if call in (Call.SYNC, Call.SYNC_DIRECTORY) else live(replica, call, arguments)
 
 
+def _grows(away: Any) -> Any:
+    def without_cap(search: Any) -> None:
+        away(search)
+        search._most_s = search._times.reconnect_max_s
+
+    return without_cap
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("a store acknowledges before the sync", "one_store", SegmentLog, "commit", _unsynced),
     Mutant("no sync reaches the disk", "one_store", RealDisk, "sync", _nothing),
@@ -188,6 +198,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a cloud does not publish its state", "clouds", peering.Broker, "_publish", _nothing),
     Mutant("a cloud does not notice the loss of a worker", "lenders_fail", LocalWorkers, "gone", _nothing),
     Mutant("the front does not notice the loss of a peer", "sharded_broker", Front, "_forget", _nothing),
+    Mutant("a worker comes back late after a long outage", "returning_pair", BrokerSearch, "_is_away", _grows),
+    Mutant("the system decides when to connect again", "returning_broker", connection, "CONNECT_TIMEOUT_MS", lambda _: 0),
     Mutant("a queue never ticks", "paranoid_pirates", WorkerQueue, "tick", lambda _: lambda queue, now: []),
 )
 
