@@ -44,8 +44,9 @@ def _outages(random: Random, begin: float, end: float) -> list[Fault]:
     while (at := at + random.uniform(20.0, 60.0)) + 70.0 < end:
         kind = random.choice(("crash", "power"))
         lasts_s = random.choice((3.0, 12.0, 40.0))
-        for name in HALVES:
-            found.append(Fault(round(at + random.uniform(0.0, 3.0), 3), round(lasts_s * random.uniform(0.5, 1.5), 3), kind, name))
+        found += [
+            Fault(round(at + random.uniform(0.0, 3.0), 3), round(lasts_s * random.uniform(0.5, 1.5), 3), kind, name) for name in HALVES
+        ]
         at += lasts_s
     return found
 
