@@ -234,7 +234,13 @@ def test_a_silent_broker_is_followed_by_the_next_at_once(why: EndReason) -> None
 def test_there_must_be_a_broker_and_waits_must_be_positive() -> None:
     with pytest.raises(ValueError, match="one broker"):
         BrokerSearch((), None, SearchTimes(), random.random)
-    for wrong in ({"reconnect_s": 0.0}, {"reconnect_s": 5.0, "reconnect_max_s": 1.0}, {"lost_s": 0.0}, {"join_s": -1.0}, {"away_max_s": 0.0}):
+    for wrong in (
+        {"reconnect_s": 0.0},
+        {"reconnect_s": 5.0, "reconnect_max_s": 1.0},
+        {"lost_s": 0.0},
+        {"join_s": -1.0},
+        {"away_max_s": 0.0},
+    ):
         with pytest.raises(ValueError, match="positive"):
             SearchTimes(**wrong)
 
