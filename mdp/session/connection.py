@@ -37,8 +37,8 @@ PROBE_S = 1.0
 # Silences of such a broker before another connection is tried: this one may be broken without notice.
 SILENCES_MAX = 8
 
-# A system asks a machine that is off ever less often, up to a minute apart. A new attempt asks at once, so that clients and workers are there
-# soon after the machine is: a broker that starts waits for its workers. A proxy may need longer.
+# A system asks a machine that is off ever less often, up to a minute apart. A new attempt asks at once, so that clients and workers are
+# there soon after the machine is: a broker that starts waits for its workers. A proxy may need longer.
 CONNECT_TIMEOUT_MS: Final = 2500
 
 SILENT = "it accepted the connection and does not answer"
