@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bstar.machine.ballot import Ballot
 from mdp.session.broker_search import Action, BrokerSearch, EndReason, SearchState, SearchTimes, chosen_dialect
 from mdp.wire.commands import V01, V02, V03
 
@@ -117,7 +118,7 @@ def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_t
 def test_brokers_that_cannot_be_reached_are_tried_again_within_the_shorter_cap() -> None:
     """BEY-05: a broker that starts after a long outage waits one liveness window for its workers."""
     made = search(A, B, times=SearchTimes(away_max_s=3.75))
-    made.ballot = (1, 0)
+    made.ballot = Ballot(1, 0)
     made.start(0.0)
     now, waits = 0.0, []
     for _ in range(40):
