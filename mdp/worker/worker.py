@@ -366,8 +366,7 @@ class Worker:
         times = SearchTimes(
             reconnect_s=options.reconnect_ms / 1000,
             reconnect_max_s=max(options.reconnect_ms, options.reconnect_max_ms) / 1000,
-            # A broker that starts lets requests wait for its workers during one liveness window: we are back within half of it.
-            away_max_s=options.heartbeat_ms * options.liveness / 2000,
+            away_max_s=options.heartbeat_ms * options.liveness / 2000,  # half of the time in which a broker that starts waits for us
         )
         search = BrokerSearch(self._brokers, chosen_dialect(options.dialect), times, self._chance.random)
         inline = self._kind is HandlerKind.INLINE and not self._middleware
