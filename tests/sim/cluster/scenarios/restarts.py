@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _around(play: Play, brokers: str | Sequence[str]) -> None:
-    """Add two workers and two clients that never fail, each request of which must get its reply or be sent too often."""
+    """Add two workers and two clients that never fail; none of the requests may be refused."""
     for number in range(2):
         play.add(f"worker-{number}", worker(play, brokers))
     for name in PATIENT:
