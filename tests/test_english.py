@@ -55,6 +55,15 @@ FORBIDDEN = {
     r"\bsen[dt]s? (?:\w+ )?away\b": "disconnect, refuse",
     r"\bturns? of the (?:event[ -])?loop\b|\bloop turns?\b|\b(?:in|within) (?:one|the same|that|this) turn\b": "event-loop iteration",
 }
+# Words in names of the code, between underscores or capitals, that have another name in the field.
+NAMES = {
+    r"(?:_|^)(?:room|desk|seats?|staff|lanes?|glance|gate|knock|waiting_room)(?:_|$)": "capacity, registration, status …",
+    r"(?:_|^)(?:in_hand|send_away|patience)(?:_|$)": "in flight, disconnect, timeout",
+    r"(?:_|^)(?:dial|dialer|dialler)(?:_|$)": "connect, reconnector",
+    r"^(?:on_)?letters?$": "dead letter",
+}
+# Public names, and those of others.
+NAMES_KEPT = frozenset(("patience",))
 # Text for users speaks of bytes; only the frames of an RFC have octets.
 OCTET = re.compile(r"\boctets?\b", re.IGNORECASE)
 RULES = [(re.compile(pattern, re.IGNORECASE), better) for pattern, better in FORBIDDEN.items()]
@@ -153,6 +162,20 @@ def texts_of_tree(tree: str) -> tuple[Text, ...]:
 def test_code_has_no_forbidden_words(tree: str) -> None:
     found = forbidden(list(texts_of_tree(tree)))
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_in_the_code_are_words_of_the_field(package: str) -> None:
+    rules = [(re.compile(pattern), better) for pattern, better in NAMES.items()]
+    found = {
+        f"{path.relative_to(ROOT)}: {name} ({better})"
+        for path in python_files(package)
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+        if token.type == tokenize.NAME and (name := token.string) not in NAMES_KEPT
+        for pattern, better in rules
+        if pattern.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_"))
+    }
+    assert found == set()
 
 
 @pytest.mark.parametrize("tree", TREES)

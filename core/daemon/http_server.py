@@ -61,7 +61,7 @@ class _HttpConnection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self.silent = True  # its request is incomplete
         self._tail = b""  # last bytes received, to find the end of a header
-        self._end = supervision.current().later("http visit", server.limits.request_s, self._cut, failed=lambda _: self._cut())
+        self._end = supervision.current().later("http visit", server.limits.request_s, self._abort, failed=lambda _: self._abort())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -92,7 +92,7 @@ class _HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _cut(self) -> None:
+    def _abort(self) -> None:
         """Close a connection whose time is over, unless it streams."""
         if self._transport is not None and self.handler not in self._server.streaming:
             self._server.dropped["request_s"] += 1

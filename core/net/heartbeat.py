@@ -146,7 +146,7 @@ class KeptAlive(FrameReading):
 
     def has_place(self) -> bool:
         """Whether received messages have a place: in the inbox, or read ahead."""
-        return not self.pipe.throttled or (self._ahead is not None and self._ahead.has_room())
+        return not self.pipe.throttled or (self._ahead is not None and self._ahead.has_capacity())
 
     def _read_ahead(self) -> None:
         """Keep messages from now on, until the inbox has capacity."""
@@ -225,4 +225,4 @@ class KeptAlive(FrameReading):
             return False  # a lost transport logs every write
         if not self.pipe.throttled:
             return True
-        return not peer_has_ended(transport) and (not unread(transport) or (self._ahead is not None and not self._ahead.has_room()))
+        return not peer_has_ended(transport) and (not unread(transport) or (self._ahead is not None and not self._ahead.has_capacity()))

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 # One per iteration: a flood of connections must not delay those that are open (W8). With more, asyncio without file descriptors sets
 # a timer per attempt, and each timer repeats all of them (P5).
-ACCEPTS_PER_TURN: Final = 1
+ACCEPTS_PER_ITERATION: Final = 1
 # Without file descriptors accepting fails every second; this limits the log lines.
 TELL_AGAIN_S: Final = 60.0
 # Short, because closing waits for a restart.
@@ -72,9 +72,9 @@ class Listener:
         if isinstance(loop, asyncio.SelectorEventLoop):
             self._server = Acceptor(loop, sock, self._accept, self._accept_failed)
         elif sock.family.name == "AF_UNIX":
-            self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=ACCEPTS_PER_TURN)
+            self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=ACCEPTS_PER_ITERATION)
         else:
-            self._server = await loop.create_server(self._accept, sock=sock, backlog=ACCEPTS_PER_TURN)
+            self._server = await loop.create_server(self._accept, sock=sock, backlog=ACCEPTS_PER_ITERATION)
         if not self._closed:
             sock.listen(backlog)  # asyncio takes one number for accepts per iteration and for the kernel's queue
         if self._closed:

@@ -53,7 +53,7 @@ class ReadAhead:
         self._batches: deque[tuple[Batch, int, int]] = deque()
         self._bytes = 0
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         pipe = self._pipe
         return self._bytes < min(AHEAD_BYTES_MAX, pipe.rcvhwm_bytes - pipe.unread_bytes) and self._scheduler.ahead < self._octets_max
 
@@ -61,7 +61,7 @@ class ReadAhead:
         size = octets + MESSAGE_BYTES * len(batch)
         self._batches.append((batch, octets, size))
         self._count(size)
-        if not self.has_room():
+        if not self.has_capacity():
             self._full()
 
     def _count(self, size: int) -> None:
@@ -85,7 +85,7 @@ class ReadAhead:
 def read_rest(transport: asyncio.Transport, ahead: ReadAhead) -> None:
     """Read what the system still holds of a connection that failed in a write, within the limit."""
     number = descriptor(transport)
-    while number >= 0 and os.name == "posix" and ahead.has_room():
+    while number >= 0 and os.name == "posix" and ahead.has_capacity():
         try:
             data = os.read(number, READ_BYTES)
         except OSError:  # nothing more has come or will come
@@ -95,9 +95,9 @@ def read_rest(transport: asyncio.Transport, ahead: ReadAhead) -> None:
         while data:
             protocol = transport.get_protocol()
             if isinstance(protocol, asyncio.BufferedProtocol):
-                room = memoryview(protocol.get_buffer(len(data)))
-                count = min(len(room), len(data))
-                room[:count] = data[:count]
+                target = memoryview(protocol.get_buffer(len(data)))
+                count = min(len(target), len(data))
+                target[:count] = data[:count]
                 protocol.buffer_updated(count)
                 data = data[count:]
             else:  # a session, which is no subclass of `asyncio.Protocol`

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.frames import Given
 
-__all__ = ["distribute", "has_room"]
+__all__ = ["distribute", "has_capacity"]
 
 
-def has_room(pipe: Pipe) -> bool:
+def has_capacity(pipe: Pipe) -> bool:
     return len(pipe.outbox) < pipe.limit or pipe.engine.flush()
 
 
@@ -28,7 +28,7 @@ def distribute(pipes: Iterable[Pipe], frames: Given, counters: Counters) -> None
     for pipe in pipes:
         if pipe.limits is not None and len(piece) > pipe.limits.small and pipe.limits.judge([Encoded(piece)]) is not None:
             counters.beyond_peer += 1
-        elif not has_room(pipe):
+        elif not has_capacity(pipe):
             counters.peer_full += 1
         elif pipe.takes_octets:
             pipe.write_octets(piece)

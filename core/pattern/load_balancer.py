@@ -34,7 +34,7 @@ class LoadBalancer:
             if at < self._next:
                 self._next -= 1
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether some pipe has capacity. Does not change the order."""
         return any(len(pipe.outbox) < pipe.limit or pipe.engine.flush() for pipe in self.pipes) or self.choose() is not None
 

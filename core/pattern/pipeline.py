@@ -88,7 +88,7 @@ class Balanced(Pattern):
         return pipes[0] if len(pipes) == 1 else None
 
     def writable(self) -> bool:
-        return self.outbound.has_room()
+        return self.outbound.has_capacity()
 
 
 class Push(Balanced):

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
 from core.pattern.base import Counters, Pattern
-from core.pattern.distributor import distribute, has_room
+from core.pattern.distributor import distribute, has_capacity
 from core.pattern.pipe import Detached, Pipe
 from core.pattern.subscriptions import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
 
@@ -146,7 +146,7 @@ class XPub(Pattern):
         if not pipes:
             return True
         if self.options.xpub_nodrop:
-            full = [pipe for pipe in pipes if not has_room(pipe)]
+            full = [pipe for pipe in pipes if not has_capacity(pipe)]
             for pipe in full:
                 pipe.waiting_for_capacity = True
             if full:

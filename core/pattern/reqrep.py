@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.errors import BadState, HostUnreachable
 from core.pattern.base import Counters, Pattern
-from core.pattern.distributor import has_room
+from core.pattern.distributor import has_capacity
 from core.pattern.pipeline import Balanced
 from core.zmtp.decoder import Encoded, Message, encode_message, encode_pair
 from core.zmtp.zap import PROVEN_PROPERTIES
@@ -172,7 +172,7 @@ class Router(Pattern):
         if not self.options.router_mandatory:
             return True
         for pipe in self.routes.values():
-            if has_room(pipe):
+            if has_capacity(pipe):
                 return True
             pipe.waiting_for_capacity = True
         return False

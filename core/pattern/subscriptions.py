@@ -250,7 +250,7 @@ class PublisherSubscriptions(Generic[P]):
         held = topic in wanted.topics(pipe)
         if subscribe:
             if not held:
-                self._check_room(wanted, pipe, topic)
+                self._check_limits(wanted, pipe, topic)
             first = not held and wanted.add(pipe, topic)
             return _SUBSCRIBE + topic if first or self.report_all_subscribes or self.manual else None
         last = not held or wanted.discard(pipe, topic)
@@ -277,7 +277,7 @@ class PublisherSubscriptions(Generic[P]):
     def topics(self, pipe: P) -> list[bytes]:
         return list(self._applied.topics(pipe))
 
-    def _check_room(self, wanted: _Subscriptions[P], pipe: P, topic: bytes) -> None:
+    def _check_limits(self, wanted: _Subscriptions[P], pipe: P, topic: bytes) -> None:
         if len(topic) > self.topic_octets_max:
             raise SubscriptionLimit(f"topic of {len(topic)} bytes", self.topic_octets_max)
         cost = wanted.cost(pipe) + len(topic) + TOPIC_OVERHEAD_OCTETS

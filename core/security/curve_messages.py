@@ -117,7 +117,7 @@ class CurveMechanism(Mechanism):
         shared = self._traffic_key or self._traffic()
         seal, key, prefix = shared.seal_into, shared.key, self._seal_prefix
         scratch, view = self._scratch
-        room = len(view)
+        capacity = len(view)
         sent, at, end = self._sent, 0, len(octets)
         if sent + end // 2 > _SHORT_NONCE_MAX:
             raise LocalProtocolError("short nonces are used up, the connection has to be made anew")
@@ -132,9 +132,9 @@ class CurveMechanism(Mechanism):
                 size = octets[at + 1]
             at = start + size
             length = size + _MAC_AND_FLAGS
-            if length > room:
-                room = length
-                scratch, view = shared.scratch(room)
+            if length > capacity:
+                capacity = length
+                scratch, view = shared.scratch(capacity)
             sent += 1
             nonce = _PACK_NONCE(sent)
             seal(scratch, _FLAG_OCTETS[flags & MORE] + octets[start:at], size + 1, prefix + nonce, key)
@@ -152,7 +152,7 @@ class CurveMechanism(Mechanism):
         opens, key, prefix = shared.open_into, shared.key, self._open_prefix
         source = shared.pointer(octets)
         scratch, view = self._scratch
-        room = len(view)
+        capacity = len(view)
         last = _PACK_NONCE(self._received)
         end = len(octets)
         try:
@@ -178,9 +178,9 @@ class CurveMechanism(Mechanism):
                 nonce = octets[start + 8 : box]
                 if nonce <= last:
                     raise RemoteProtocolError("nonce does not increase", code=Code.ZMTP_INVALID_SEQUENCE)
-                if size > room:
-                    room = size
-                    scratch, view = shared.scratch(room)
+                if size > capacity:
+                    capacity = size
+                    scratch, view = shared.scratch(capacity)
                 if opens(scratch, source + box, stop - box, prefix + nonce, key):
                     raise RemoteProtocolError("MESSAGE does not open", code=Code.ZMTP_CRYPTOGRAPHIC)
                 last = nonce

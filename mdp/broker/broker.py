@@ -128,7 +128,7 @@ class Broker:
         self._hold_s = self._limits.hold_replies_ms / 1000
         self._release_clock = self._supervisor.timer("mdp broker release clock", self._release)
         self._memory_clock = self._supervisor.timer("mdp broker memory clock", _give_memory_back)
-        self._cut: set[bytes] = set()  # peers that are being disconnected
+        self._disconnecting: set[bytes] = set()  # peers that are being disconnected
         self._recorder: Recorder | None = None
 
     # Called by programs.
@@ -319,8 +319,8 @@ class Broker:
         if self._loop is None:
             return
         now = self._now(self._loop)
-        if peer in self._cut:
-            self._cut.discard(peer)
+        if peer in self._disconnecting:
+            self._disconnecting.discard(peer)
             self._memory_clock.after(0)  # after its unsent messages were dropped with its connection
         self._held_back.discard(peer)
         self._held.pop(peer, None)
@@ -396,7 +396,9 @@ class Broker:
         self._full = self._socket.counters.peer_full
         pattern = self._socket.pattern
         if isinstance(pattern, Router):
-            self._cut_slow(peer for peer in peers if (pipe := pattern.routes.get(peer)) is not None and len(pipe.outbox) >= pipe.limit)
+            self._disconnect_slow(
+                peer for peer in peers if (pipe := pattern.routes.get(peer)) is not None and len(pipe.outbox) >= pipe.limit
+            )
 
     def _look_backlog(self) -> None:
         """Check the unread bytes of all peers: disconnect the slowest, pause workers for those that are waited for."""
@@ -407,13 +409,13 @@ class Broker:
         waiting = {
             peer: octets
             for peer, pipe in pattern.routes.items()
-            if peer not in self._cut and peer not in workers and (octets := pipe.waiting_bytes())
+            if peer not in self._disconnecting and peer not in workers and (octets := pipe.waiting_bytes())
         }
         slow = self._backlog.look(waiting, loop.time())
         awaited = self._backlog.awaited
         if awaited:  # before anything else can fail: only this timer resumes paused workers
             self._look_clock.after(LOOK_S)
-        self._cut_slow(slow)
+        self._disconnect_slow(slow)
         self._throttle(awaited)
         if not awaited:  # last: a timer repeats its call after a fault unless it was cancelled in it
             self._look_clock.cancel()
@@ -435,10 +437,10 @@ class Broker:
                 self._held_back.discard(worker.peer)
                 pipe.engine.resume()
 
-    def _cut_slow(self, peers: Iterable[bytes]) -> None:
+    def _disconnect_slow(self, peers: Iterable[bytes]) -> None:
         for peer in peers:
-            if peer not in self._cut:
-                self._cut.add(peer)
+            if peer not in self._disconnecting:
+                self._disconnecting.add(peer)
                 self.machine.counters.count("cut_slow")
                 self._socket.cut(peer, "it does not read what it is sent")
 

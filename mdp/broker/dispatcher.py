@@ -10,6 +10,16 @@ returns when `tick` is due. No message of a peer raises an error.
 
 An answer is looked up among the requests of its sender, so no worker can answer for another (MDP-30). All requests of a lost worker are
 queued again or ended.
+
+States of the machine, with the method on each edge; those of requests are in `mdp.broker.requests.request_table`, those of workers in
+`mdp.broker.workers.worker_states`:
+
+    made --begin--> HOLDING --_sweep, after `start_hold_ms`--> SERVING --drain--> DRAINING         each of them --stop--> STOPPED
+
+    HOLDING     a service without workers may still get them: its requests wait, whatever their options
+    SERVING     a route leads to a service that has workers and is enabled; where requests wait, no worker has credit
+    DRAINING    there are no routes, so that nothing more is accepted; every accepted request is still open or closed once
+    STOPPED     no request is open, no worker is registered; clients and workers have been notified
 """
 
 from __future__ import annotations

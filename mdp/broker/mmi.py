@@ -120,7 +120,7 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
     if name in _ACTIONS:
         return [_act(name, about, subject, now)]
     if name in _ON_DEAD_LETTERS:
-        return _on_letter(name, about, subject, now)
+        return _on_dead_letter(name, about, subject, now)
     return _report(name, about, subject, now)
 
 
@@ -153,7 +153,7 @@ def _act(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:
     return _OK
 
 
-def _on_letter(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
+def _on_dead_letter(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
     dead_letter = subject.dead_letters.get(dead_letter_number(about))
     if dead_letter is None or name == RETRY:  # the dispatcher handles a retry that is possible
         return [_NOT_FOUND]

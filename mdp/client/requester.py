@@ -49,7 +49,7 @@ _PACK_NUMBER: Final = Struct(">Q").pack
 # copied.
 SPLICED_BYTES_MAX: Final = 4096
 _ENVELOPE_PARTS: Final = 3  # frames of a REQUEST before its body
-_ROOMY_BYTES: Final = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest request with a joined body
+_AMPLE_BYTES: Final = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest request with a joined body
 
 P = TypeVar("P", bound=PendingRequest)
 
@@ -197,7 +197,7 @@ class Requester(RequesterBase[P]):
             limits: announced by the broker; the usual ones when None.
         """
         self._peer = USUAL if limits is None else limits
-        takes_plain = min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts > _ENVELOPE_PARTS
+        takes_plain = min(self._peer.message_bytes, self._peer.frame_bytes) >= _AMPLE_BYTES and self._peer.parts > _ENVELOPE_PARTS
         self._plain_max = SPLICED_BYTES_MAX if takes_plain else -1
         self.connected = True
         self.dead = False

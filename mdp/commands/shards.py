@@ -140,7 +140,7 @@ def _admit_again(identity: FrontIdentity, security: Secured | None) -> Sequence[
 def _run_front(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSettings) -> None:
     for number in range(shards.count):
         shard_endpoints(options.endpoints, number)
-    identity, link_security = FrontIdentity.made_for(options.security)
+    identity, shard_security = FrontIdentity.made_for(options.security)
 
     def command(number: int) -> list[str]:
         log = [] if options.events is None else ["--events", str(shard_log(options.events, number))]
@@ -165,7 +165,7 @@ def _run_front(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSet
             if not child.ready:
                 page.forget(child.number)
 
-        front = Front(shards.count, options.limits, security=options.security, link_security=link_security, more=figures)
+        front = Front(shards.count, options.limits, security=options.security, shard_security=shard_security, more=figures)
         page = FrontPage(shards.count, front.stats, not_ready)
         children = Children(
             shards.count,

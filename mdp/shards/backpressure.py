@@ -1,9 +1,9 @@
 """Back-pressure of the front: a sender whose messages do not leave is not read from until they have left.
 
-Messages of a peer wait in its link while the shard does not read or is being started, and messages of the shards wait at the front while
-the peer does not read. At a mark the front stops reading from the sender, and TCP slows it down: a peer itself, or the shard, which then
-pauses workers or ends the connection, as a broker does. No more waits for one peer than the mark and what is read at once; the sum of the
-marks is `unread_total_max_bytes` at most, however many peers there are.
+Messages of a peer wait in its connection while the shard does not read or is being started, and messages of the shards wait at the front
+while the peer does not read. At a mark the front stops reading from the sender, and TCP slows it down: a peer itself, or the shard, which
+then pauses workers or ends the connection, as a broker does. No more waits for one peer than the mark and what is read at once; the sum of
+the marks is `unread_total_max_bytes` at most, however many peers there are.
 
 A queue is looked at each time as many bytes were sent as would fill it, and by a timer while something is held back.
 """

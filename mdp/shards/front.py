@@ -22,10 +22,10 @@ from core.zmtp.frames import encode_frame, encode_message
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.mmi import PREFIX, RETRY
 from mdp.shards.backpressure import Backpressure, Queue
-from mdp.shards.identity import USER_BYTES_MAX, link_name
-from mdp.shards.link import Link
+from mdp.shards.identity import USER_BYTES_MAX, connection_name
 from mdp.shards.questions import Question
 from mdp.shards.routing import Kind, Route, route_of
+from mdp.shards.shard_connection import ShardConnection
 from mdp.wire.commands import DIALECTS, V03, client_final, worker_disconnect
 from mdp.wire.message_runs import AT_BROKER, Verb, cut
 from mdp.wire.shards import greeting, shard_endpoint
@@ -53,7 +53,7 @@ FOUND_S: Final = 600.0
 # Questions to all shards at the same time, each with a connection to each shard. Beyond either limit, the oldest of the same peer is
 # closed, or of all; some are possible with any number of shards.
 QUESTIONS_MAX: Final = 64
-QUESTION_LINKS_MAX: Final = 256
+QUESTION_CONNECTIONS_MAX: Final = 256
 QUESTIONS_MIN: Final = 8
 # Messages of the shards that wait for one peer: few, so that a shard notices a peer that does not read as early as a broker does.
 TO_PEER_BYTES: Final = 2**20
@@ -71,8 +71,8 @@ class _Peer:
     Attributes:
         id: its routing id at the front.
         user: its name from the authenticator, empty without one.
-        links: its connections, by shard.
-        to_links: messages that wait in them, by shard.
+        connections: its connections, by shard.
+        to_shards: messages that wait in them, by shard.
         to_peer: messages that wait for it.
         shard: of its service, if it is a worker, else -1.
         dialect: of the worker, or 0.3 of a client that sent requests of it.
@@ -80,14 +80,14 @@ class _Peer:
         variant: None if its frames are those of the RFCs; else it is translated here, and the shards see RFC 18.
     """
 
-    __slots__ = ("dialect", "id", "links", "questions", "shard", "to_links", "to_peer", "user", "variant")
+    __slots__ = ("connections", "dialect", "id", "questions", "shard", "to_peer", "to_shards", "user", "variant")
 
     def __init__(self, id: bytes, user: bytes, to_peer: Queue) -> None:
         self.id = id
         self.user = user
         self.to_peer = to_peer
-        self.links: dict[int, Link] = {}
-        self.to_links: dict[int, Queue] = {}
+        self.connections: dict[int, ShardConnection] = {}
+        self.to_shards: dict[int, Queue] = {}
         self.shard = -1
         self.dialect: Dialect | None = None
         self.questions: dict[Question, None] = {}
@@ -101,12 +101,12 @@ class Front:
         count: number of shards.
         limits: of the broker.
         security: of the public endpoints.
-        link_security: of the connections to the shards.
+        shard_security: of the connections to the shards.
         socket_options: of the ROUTER.
         more: returns further counters, for `mmi.stats`.
 
     Attributes:
-        counters: messages forwarded and dropped, links, questions, by name.
+        counters: messages forwarded and dropped, connections, questions, by name.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Front:
         limits: BrokerOptions | None = None,
         *,
         security: Secured | None = None,
-        link_security: Secured | None = None,
+        shard_security: Secured | None = None,
         socket_options: Mapping[str, OptionValue | str] | None = None,
         more: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
@@ -124,7 +124,7 @@ class Front:
         self._limits = limits or BrokerOptions()
         self._more = more
         self._context = core.context_for(None, security)
-        self._link_context = core.context_for(None, link_security)
+        self._shard_context = core.context_for(None, shard_security)
         unread = self._limits.unread_max_bytes
         own = {"sndhwm": 0, "sndhwm_bytes": unread, "rcvhwm": 0, "linger": LINGER_MS, "tell_limits": 1}
         self._socket = self._context.socket(core.ROUTER, **{**own, **(socket_options or {})})
@@ -133,9 +133,9 @@ class Front:
         self._questions: dict[Question, None] = {}
         self._serials = numbers(1)
         self._known: dict[bytes, Route] = {}  # of requests that are forwarded, by the encoded name of their service
-        self._link_count = 0
-        self._pressure = Backpressure(self._limits.unread_total_max_bytes, lambda: len(self._peers) + self._link_count)
-        self._questions_max = min(QUESTIONS_MAX, max(QUESTIONS_MIN, QUESTION_LINKS_MAX // count))
+        self._connection_count = 0
+        self._pressure = Backpressure(self._limits.unread_total_max_bytes, lambda: len(self._peers) + self._connection_count)
+        self._questions_max = min(QUESTIONS_MAX, max(QUESTIONS_MIN, QUESTION_CONNECTIONS_MAX // count))
         self._full = 0
         self._stopping = False
         self._supervisor = supervision.current()
@@ -160,7 +160,12 @@ class Front:
 
     def stats(self) -> dict[str, int]:
         """Return counters and gauges, named as they are shown."""
-        gauges = {"peers": len(self._peers), "links": self._link_count, "held": len(self._pressure.held), "holds": self._pressure.times}
+        gauges = {
+            "peers": len(self._peers),
+            "links": self._connection_count,
+            "held": len(self._pressure.held),
+            "holds": self._pressure.times,
+        }
         return {f"front_{name}": value for name, value in {**self.counters, **gauges}.items()} | {"shards": self.count} | dict(self._more())
 
     def refuse_connections(self) -> None:
@@ -181,7 +186,7 @@ class Front:
         self._socket.set_batch_receiver(None)
         self._socket.close()
         await self._socket.wait_closed()
-        await self._link_context.aclose(0)
+        await self._shard_context.aclose(0)
         await self._context.aclose()
 
     # From peers.
@@ -194,9 +199,9 @@ class Front:
     def _forget(self, peer: _Peer) -> None:
         self._peers.pop(peer.id, None)
         self._pressure.forget(peer.to_peer)
-        for shard, link in [*peer.links.items()]:
-            self._remove_link(peer, shard)
-            link.close(LINGER_MS)  # a worker's last DISCONNECT
+        for shard, connection in [*peer.connections.items()]:
+            self._remove_connection(peer, shard)
+            connection.close(LINGER_MS)  # a worker's last DISCONNECT
         for question in [*peer.questions]:
             question.close()
 
@@ -206,7 +211,7 @@ class Front:
         if peer is None:
             peer = self._new_peer(batch.peer)
             if len(peer.user) > USER_BYTES_MAX:
-                self._cut(peer, "its user name is too long to be passed on")
+                self._disconnect(peer, "its user name is too long to be passed on")
                 return
         octets, starts, ends = batch.octets, batch.starts, batch.ends
         to_shards: dict[int, list[bytes]] = {}
@@ -244,12 +249,12 @@ class Front:
 
     def _new_peer(self, id: bytes) -> _Peer:
         def hold() -> None:
-            for link in peer.links.values():
-                link.hold()
+            for connection in peer.connections.values():
+                connection.hold()
 
         def release() -> None:
-            for link in peer.links.values():
-                link.release()
+            for connection in peer.connections.values():
+                connection.release()
 
         def unread() -> int:
             pipe = self._pipe_of(peer)
@@ -276,7 +281,7 @@ class Front:
                 return (route.shard,)
             return (max(peer.shard, 0),)
         if kind is Kind.EVERYWHERE:
-            return [*peer.links] or (0,)
+            return [*peer.connections] or (0,)
         if kind is Kind.HELLO:
             self._answer_hello(peer, route)
         else:
@@ -294,15 +299,15 @@ class Front:
         self._to_peer(peer, [encode_message(client_final(route.dialect, route.service, route.request, body))])
 
     def _to_shard(self, peer: _Peer, shard: int, messages: list[bytes]) -> None:
-        link = peer.links.get(shard) or self._add_link(peer, shard)
-        if link.send(messages):
+        connection = peer.connections.get(shard) or self._add_connection(peer, shard)
+        if connection.send(messages):
             self.counters["to_shards"] += len(messages)
-            self._pressure.sent(peer.to_links[shard], sum(map(len, messages)))
+            self._pressure.sent(peer.to_shards[shard], sum(map(len, messages)))
         else:
             self.counters["dropped_full"] += len(messages)
-            self._cut(peer, "its shard does not read")
+            self._disconnect(peer, "its shard does not read")
 
-    def _add_link(self, peer: _Peer, shard: int) -> Link:
+    def _add_connection(self, peer: _Peer, shard: int) -> ShardConnection:
         def hold() -> None:
             pipe = self._pipe_of(peer)
             if pipe is not None and not pipe.throttled:
@@ -310,18 +315,20 @@ class Front:
 
         def release() -> None:
             pipe = self._pipe_of(peer)
-            if pipe is not None and pipe.throttled and self._pressure.held.keys().isdisjoint(peer.to_links.values()):
+            if pipe is not None and pipe.throttled and self._pressure.held.keys().isdisjoint(peer.to_shards.values()):
                 pipe.engine.resume()
 
-        link = peer.links[shard] = self._new_link(peer, shard, partial(self._to_peer, peer), partial(self._link_lost, peer, shard))
-        peer.to_links[shard] = Queue(link.unread, hold, release, self._limits.unread_max_bytes // 2)
-        self._link_count += 1
-        return link
+        connection = peer.connections[shard] = self._new_connection(
+            peer, shard, partial(self._to_peer, peer), partial(self._shard_lost, peer, shard)
+        )
+        peer.to_shards[shard] = Queue(connection.unread, hold, release, self._limits.unread_max_bytes // 2)
+        self._connection_count += 1
+        return connection
 
-    def _remove_link(self, peer: _Peer, shard: int) -> None:
-        del peer.links[shard]
-        self._link_count -= 1
-        self._pressure.forget(peer.to_links.pop(shard))
+    def _remove_connection(self, peer: _Peer, shard: int) -> None:
+        del peer.connections[shard]
+        self._connection_count -= 1
+        self._pressure.forget(peer.to_shards.pop(shard))
 
     # From shards.
 
@@ -335,11 +342,11 @@ class Front:
         self._pressure.sent(peer.to_peer, sum(map(len, messages)))
         if self._socket.counters.peer_full != self._full:
             self._full = self._socket.counters.peer_full
-            self._cut(peer, "it does not read what it is sent")
+            self._disconnect(peer, "it does not read what it is sent")
 
-    def _link_lost(self, peer: _Peer, shard: int) -> None:
+    def _shard_lost(self, peer: _Peer, shard: int) -> None:
         """Disconnect a peer from a shard that has ended: it registers or sends again."""
-        self._remove_link(peer, shard)
+        self._remove_connection(peer, shard)
         self.counters["links_lost"] += 1
         if self._stopping or peer.id not in self._peers:
             return
@@ -347,18 +354,20 @@ class Front:
             peer.shard = -1
             self._to_peer(peer, [encode_message(worker_disconnect(peer.dialect))])
         elif peer.dialect == V03:
-            self._cut(peer, "the shard of its requests has ended")
+            self._disconnect(peer, "the shard of its requests has ended")
 
-    def _cut(self, peer: _Peer, why: str) -> None:
+    def _disconnect(self, peer: _Peer, why: str) -> None:
         self.counters["cut"] += 1
         self._socket.cut(peer.id, why)
 
-    def _new_link(self, peer: _Peer, shard: int, on_messages: Callable[[list[bytes]], None], on_lost: Callable[[], None]) -> Link:
+    def _new_connection(
+        self, peer: _Peer, shard: int, on_messages: Callable[[list[bytes]], None], on_lost: Callable[[], None]
+    ) -> ShardConnection:
         endpoint = shard_endpoint(_local(self._endpoints[0]), shard)
         assert endpoint is not None  # `bind` has checked it
-        name = link_name(next(self._serials), peer.user)
+        name = connection_name(next(self._serials), peer.user)
         self.counters["links_opened"] += 1
-        return Link(self._link_context, endpoint, name, self._limits.unread_max_bytes, on_messages=on_messages, on_lost=on_lost)
+        return ShardConnection(self._shard_context, endpoint, name, self._limits.unread_max_bytes, on_messages=on_messages, on_lost=on_lost)
 
     # Questions to all shards.
 
@@ -380,9 +389,9 @@ class Front:
         timer = self._supervisor.later("mdp front question", wait_s, question.expire, failed=lambda _: question.close())
         for shard in range(self.count):
             received, lost = partial(question.received, shard), partial(question.lost, shard)
-            link = self._new_link(peer, shard, received, lost)
-            question.links.append(link)
-            link.send([message])
+            connection = self._new_connection(peer, shard, received, lost)
+            question.connections.append(connection)
+            connection.send([message])
 
 
 def _local(endpoint: str) -> str:

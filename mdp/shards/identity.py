@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
 
-__all__ = ["FRONT", "USER_BYTES_MAX", "FrontIdentity", "ShardBroker", "link_name"]
+__all__ = ["FRONT", "USER_BYTES_MAX", "FrontIdentity", "ShardBroker", "connection_name"]
 
 FRONT: Final = "MAJORDOMO_FRONT"  # environment variable of a shard
 _SERIAL_BYTES: Final = 8
@@ -28,7 +28,7 @@ _NAME_AT: Final = 1 + _SERIAL_BYTES
 USER_BYTES_MAX: Final = 255 - _NAME_AT  # a routing id has 255 bytes
 
 
-def link_name(serial: int, user: bytes) -> bytes:
+def connection_name(serial: int, user: bytes) -> bytes:
     """Return the routing id of a connection for a peer with this user name."""
     return b"F" + serial.to_bytes(_SERIAL_BYTES, "big") + user  # another first byte than 0, which marks ids that a ROUTER made
 

@@ -12,8 +12,8 @@ from mdp.wire.commands import CLIENT_PARTIAL_03, HEAD_BYTES, client_final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mdp.shards.link import Link
     from mdp.shards.routing import Route
+    from mdp.shards.shard_connection import ShardConnection
 
 __all__ = ["Question"]
 
@@ -21,7 +21,7 @@ _HEAD_AT: Final = 2  # after the header of a short frame
 
 
 class Question:
-    """The question, the links over which it was sent, and the answers so far.
+    """The question, the connections over which it was sent, and the answers so far.
 
     Args:
         route: of the request.
@@ -48,7 +48,7 @@ class Question:
         self._ended = ended
         self._missing = set(range(count))  # shards without an answer
         self._bodies: dict[int, list[bytes]] = {}
-        self.links: list[Link] = []
+        self.connections: list[ShardConnection] = []
 
     def received(self, shard: int, messages: list[bytes]) -> None:
         """Take messages of a shard."""
@@ -70,11 +70,11 @@ class Question:
             self._finish()
 
     def close(self) -> None:
-        """Close the links; nothing is answered any longer."""
+        """Close the connections; nothing is answered any longer."""
         self._missing.clear()
-        links, self.links = self.links, []
-        for link in links:
-            link.close()
+        connections, self.connections = self.connections, []
+        for connection in connections:
+            connection.close()
         self._ended(self)
 
     def _answered(self, shard: int) -> None:

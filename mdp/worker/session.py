@@ -62,12 +62,12 @@ _FRAMES_01: Final = 6  # of a request of MDP/0.1, at least
 
 # Bodies up to this size are copied into one piece with their head; see mdp.client.requester.
 SPLICED_BYTES_MAX: Final = 4096
-_ROOM_BYTES: Final = 512  # the envelope of a reply is smaller: the longest address has 255 octets
-_ROOMY_BYTES: Final = SPLICED_BYTES_MAX + _ROOM_BYTES
+_ENVELOPE_BYTES: Final = 512  # the envelope of a reply is smaller: the longest address has 255 octets
+_AMPLE_BYTES: Final = SPLICED_BYTES_MAX + _ENVELOPE_BYTES
 _FEW_FRAMES: Final = 2  # of a reply that needs no check against the limits
 _ENVELOPE_FRAMES_MAX: Final = 5  # of the envelope of a reply
 # A broker of 0.1 or 0.2 must give one request at a time. This many are accepted from a broker that breaks the rule.
-UNNUMBERED_IN_HAND_MAX: Final = 64
+UNNUMBERED_IN_FLIGHT_MAX: Final = 64
 
 
 class WorkerSession:
@@ -94,7 +94,7 @@ class WorkerSession:
 
     __slots__ = (
         "_answered_all",
-        "_in_hand",
+        "_in_flight",
         "_liveness",
         "_name",
         "_numbered",
@@ -138,7 +138,7 @@ class WorkerSession:
         self.stuck = self.told_stuck = False
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
-        self._in_hand: dict[bytes, Request] = {}  # requests in flight, by token, or by a number of our own
+        self._in_flight: dict[bytes, Request] = {}  # requests in flight, by token, or by a number of our own
         self._pinged = False  # the broker has sent PING or RECALL: older ones refuse heartbeats with options
         self._unwanted: list[Request] = []
         self._recalled: list[Request] = []
@@ -149,9 +149,9 @@ class WorkerSession:
         self._plain_max = SPLICED_BYTES_MAX  # octets of a reply of a few frames that need no check against the limits
 
     @property
-    def in_hand(self) -> int:
+    def in_flight(self) -> int:
         """Number of requests in flight: accepted and not answered."""
-        return len(self._in_hand)
+        return len(self._in_flight)
 
     # ------------------------------------------------------------------------------------------------------------- connection
 
@@ -165,10 +165,10 @@ class WorkerSession:
         if self.search.state is not SearchState.JOINING:
             return
         self._peer = USUAL if limits is None and self.search.dialect == V03 else limits
-        roomy = self._peer is None or (
-            min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts >= _ENVELOPE_FRAMES_MAX + _FEW_FRAMES
+        ample = self._peer is None or (
+            min(self._peer.message_bytes, self._peer.frame_bytes) >= _AMPLE_BYTES and self._peer.parts >= _ENVELOPE_FRAMES_MAX + _FEW_FRAMES
         )
-        self._plain_max = SPLICED_BYTES_MAX if roomy else -1
+        self._plain_max = SPLICED_BYTES_MAX if ample else -1
         self.search.joined(now)
         dialect = self.search.dialect
         self._numbered, self._pinged = dialect == V03, False
@@ -191,9 +191,9 @@ class WorkerSession:
             return []  # in transit when the connection was given up
         # Hot path: one record and one dictionary entry per request.
         new: list[Request] = []
-        in_hand = self._in_hand
+        in_flight = self._in_flight
         name = self._name
-        careful = not self._numbered or len(in_hand) + len(batch) > self.options.credit
+        careful = not self._numbered or len(in_flight) + len(batch) > self.options.credit
         for message in batch:
             head = message[0]
             if not head and self._first_of_01(message, new):
@@ -206,7 +206,7 @@ class WorkerSession:
             token = head[HEAD_BYTES:]
             options = message[1]
             request = Request(name, message[2:], token, token, self)
-            if in_hand.setdefault(token, request) is not request:
+            if in_flight.setdefault(token, request) is not request:
                 self.counters.malformed += 1
             elif not options or self._accept_options(request, options, now):
                 new.append(request)
@@ -221,13 +221,13 @@ class WorkerSession:
 
         Its frames are `["", MDPW01, 02, address, "", body…]`.
         """
-        if self._in_hand or len(message) < _FRAMES_01 or message[:3] != _REQUEST_01 or message[4] or not message[3]:
+        if self._in_flight or len(message) < _FRAMES_01 or message[:3] != _REQUEST_01 or message[4] or not message[3]:
             return False
         if self.search.dialect != V01:
             return False
         self._serial += 1
         token = self._serial.to_bytes(ID_BYTES, "big")
-        request = self._in_hand[token] = Request(self._name, message[5:], token, message[3], self)
+        request = self._in_flight[token] = Request(self._name, message[5:], token, message[3], self)
         new.append(request)
         return True
 
@@ -248,7 +248,7 @@ class WorkerSession:
         """Return a recalled request, which will not be begun here, to the broker."""
         if self.holds(request):
             self.forget(request)
-            del self._in_hand[request._token]
+            del self._in_flight[request._token]
             self.counters.returned += 1
             self.outgoing.append(worker_return(request._token))
 
@@ -259,7 +259,7 @@ class WorkerSession:
 
     def holds(self, request: Request) -> bool:
         """Return whether the broker waits for an answer to this request."""
-        return self._in_hand.get(request._token) is request
+        return self._in_flight.get(request._token) is request
 
     def take_outgoing(self, now: float) -> list[Message | bytes]:
         """Remove and return the messages to be sent; they replace the next heartbeat (MDP-19)."""
@@ -282,7 +282,7 @@ class WorkerSession:
         token = request._token
         if request._execution is not None:
             self.kept.complete(request, body)
-        if self._in_hand.get(token) is not request:
+        if self._in_flight.get(token) is not request:
             self.counters.unwanted += 1
             return
         size = len(body[0]) if len(body) == 1 else sum(map(len, body))
@@ -304,8 +304,8 @@ class WorkerSession:
                 message = b"".join(pieces)
             else:
                 message = worker_final(self.search.dialect, address, body)
-            self._answered_all = len(self._in_hand) == 1
-        del self._in_hand[token]
+            self._answered_all = len(self._in_flight) == 1
+        del self._in_flight[token]
         self.counters.answered += 1
         self.outgoing.append(message)
 
@@ -317,7 +317,7 @@ class WorkerSession:
         """
         if request._execution is not None:
             self.kept.abandon(request, "BUSY", "a request with this key runs, and its reply comes in parts")
-        if self._in_hand.get(request._token) is not request:
+        if self._in_flight.get(request._token) is not request:
             self.counters.unwanted += 1
             return
         self._judge(request, body, sum(map(len, body)))
@@ -327,10 +327,10 @@ class WorkerSession:
         """Answer a request with an ERROR (MDP/0.3); see `give_back` for dialects that have none."""
         if request._execution is not None:
             self.kept.abandon(request, code, text)
-        if self._in_hand.get(request._token) is not request:
+        if self._in_flight.get(request._token) is not request:
             self.counters.unwanted += 1
             return
-        del self._in_hand[request._token]
+        del self._in_flight[request._token]
         self.counters.failed += 1
         self.outgoing.append(worker_error(request._token, code, text))
 
@@ -363,7 +363,7 @@ class WorkerSession:
         liveness = self._liveness
         if liveness is None:
             return
-        if not self._numbered and self._in_hand:
+        if not self._numbered and self._in_flight:
             liveness.heard_at = now  # example brokers do not heartbeat busy workers (MDP-21)
         elif liveness.is_dead(now):
             self.counters.silences += 1
@@ -377,7 +377,7 @@ class WorkerSession:
         liveness = self._liveness
         if liveness is None:
             return self.search.deadline()
-        if not self._numbered and self._in_hand:
+        if not self._numbered and self._in_flight:
             return liveness.send_at
         return liveness.deadline()
 
@@ -410,12 +410,12 @@ class WorkerSession:
     def _forget(self) -> None:
         self._liveness = None
         self._recalled.clear()
-        self._unwanted += self._in_hand.values()
-        self.counters.abandoned += len(self._in_hand)
-        self._in_hand.clear()
+        self._unwanted += self._in_flight.values()
+        self.counters.abandoned += len(self._in_flight)
+        self._in_flight.clear()
 
     def _judge(self, request: Request, body: Sequence[bytes], size: int) -> None:
-        if self._peer is None or size + 9 * len(body) + _ROOM_BYTES <= self._peer.small:
+        if self._peer is None or size + 9 * len(body) + _ENVELOPE_BYTES <= self._peer.small:
             return
         # FINAL and PARTIAL have equal envelopes: one frame in MDP/0.3; in the others from the header to the address and "".
         parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, 7 + len(request._address))}.get(
@@ -466,9 +466,9 @@ class WorkerSession:
             self._liveness.heard_at = now
         self.search.confirmed()
         if isinstance(event, Work):
-            self._take_in_hand(event, now, new)
+            self._accept(event, now, new)
         elif isinstance(event, Cancel):
-            request = self._in_hand.get(event.id)
+            request = self._in_flight.get(event.id)
             if request is None:
                 self.counters.cancel_unknown += 1
             else:
@@ -476,7 +476,7 @@ class WorkerSession:
                 self._unwanted.append(request)
         elif isinstance(event, Recall):
             self._pinged = True
-            recalled = self._in_hand.get(event.id)
+            recalled = self._in_flight.get(event.id)
             if recalled is not None:  # otherwise its answer and the RECALL have crossed
                 self._recalled.append(recalled)
         elif isinstance(event, Ping):
@@ -484,17 +484,17 @@ class WorkerSession:
             if not self.mute:
                 self._beat()
 
-    def _take_in_hand(self, work: Work, now: float, new: list[Request]) -> None:
-        limit = self.options.credit if self._numbered else UNNUMBERED_IN_HAND_MAX
-        if len(self._in_hand) >= limit or (self._numbered and work.id in self._in_hand):
+    def _accept(self, work: Work, now: float, new: list[Request]) -> None:
+        limit = self.options.credit if self._numbered else UNNUMBERED_IN_FLIGHT_MAX
+        if len(self._in_flight) >= limit or (self._numbered and work.id in self._in_flight):
             self.counters.overcredited += 1
-            if self._numbered and work.id not in self._in_hand:
+            if self._numbered and work.id not in self._in_flight:
                 self.outgoing.append(worker_error(work.id, "BUSY", f"this worker takes {limit} requests at once"))
             return
         self._serial += 1
         # A client address may occur twice in MDP/0.1: each request in flight needs its own key.
         token = work.id if self._numbered else self._serial.to_bytes(ID_BYTES, "big")
         request = Request(self._name, [*work.body], token, work.id, self)
-        self._in_hand[token] = request
+        self._in_flight[token] = request
         if not work.options or self._accept_options(request, work.options, now):
             new.append(request)

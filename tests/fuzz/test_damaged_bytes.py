@@ -126,7 +126,7 @@ def test_workers_take_damaged_bytes(dialect: str, seed: int) -> None:
     for _ in range(INPUTS):
         read = Decoder(on_command=lambda _: None).feed(damaged(chance))
         new = session.receive(read.messages(), 1.0)
-        assert session.in_hand <= (8 if dialect == V03 else 64)
+        assert session.in_flight <= (8 if dialect == V03 else 64)
         for request in new:
             session.answer(request, request.body)
         session.take_outgoing(1.0)

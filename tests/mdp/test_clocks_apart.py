@@ -52,7 +52,7 @@ class Hosts:
         self.worker.joined(self.now("worker"))
         self.client = requester(heartbeat_s=BEAT_S)
         self.client.joined(self.now("client"))
-        self.in_hand: list[Request] = []
+        self.in_flight: list[Request] = []
         self.settled: list[PendingRequest] = []
         self.move()
 
@@ -67,9 +67,9 @@ class Hosts:
 
     def answer(self) -> None:
         """Let the worker answer what it has."""
-        for request in self.in_hand:
+        for request in self.in_flight:
             self.worker.answer(request, request.body)
-        self.in_hand.clear()
+        self.in_flight.clear()
         self.move()
 
     def to_broker(self, peer: bytes, messages: list[list[bytes]]) -> None:
@@ -78,9 +78,9 @@ class Hosts:
     def deliver(self, out: Output) -> None:
         for peer, *frames in decoded(out):
             if peer == WORKER:
-                self.in_hand += self.worker.receive([frames], self.now("worker"))
+                self.in_flight += self.worker.receive([frames], self.now("worker"))
                 for request in self.worker.take_unwanted():
-                    self.in_hand.remove(request)
+                    self.in_flight.remove(request)
                     self.worker.refuse(request, "CANCELLED", "")
             else:
                 self.settled += self.client.receive([frames], self.now("client"))
@@ -149,7 +149,7 @@ def test_a_deadline_is_kept_by_the_clock_of_its_keeper(clocks: tuple[Clock, Cloc
     """The remaining time is sent: a request of ten seconds has ten, up to the difference of clock rates."""
     hosts = Hosts(*clocks)
     pending = hosts.ask(b"x", deadline_s=10.0)
-    (request,) = hosts.in_hand
+    (request,) = hosts.in_flight
     left_s = request.left_s(hosts.now("worker"))
     assert left_s is not None
     assert left_s == pytest.approx(10.0, abs=0.01)
@@ -157,7 +157,7 @@ def test_a_deadline_is_kept_by_the_clock_of_its_keeper(clocks: tuple[Clock, Cloc
     assert not hosts.settled
     hosts.wait(10.0 / 0.8)
     assert hosts.settled == [pending]
-    assert not hosts.in_hand
+    assert not hosts.in_flight
 
 
 @pytest.mark.parametrize("jump_s", [60.0, 30 * DAY_S])

@@ -352,7 +352,7 @@ class World:
         self.now = 0.0
         self.number = 0
         self.waiting: dict[tuple[Side, bytes], set[bytes]] = {}  # bodies somebody connected waits for
-        self.in_hand: dict[bytes, list[bytes]] = {}
+        self.in_flight: dict[bytes, list[bytes]] = {}
         self.at_peers: dict[bytes, list[list[bytes]]] = {peer: [] for peer in PEERS}
         self.up: set[bytes] = set()
         for peer in PEERS:
@@ -363,8 +363,8 @@ class World:
             match effect:
                 case ToWorker(frames):
                     if len(frames) > 2:
-                        assert frames[0] not in self.in_hand, "a worker has one task at a time"
-                        self.in_hand[frames[0]] = frames[1:]
+                        assert frames[0] not in self.in_flight, "a worker has one task at a time"
+                        self.in_flight[frames[0]] = frames[1:]
                 case ToPeer(frames):
                     assert frames[0] in self.up
                     assert frames[1] in CLIENTS, "a task of a peer is never passed on"
@@ -388,13 +388,13 @@ class World:
                 self.waiting.setdefault((Side.CLOUD, name), set()).add(body)
                 self.do(one.task(Side.CLOUD, [name, b"theirs", b"", body], now))
             case "ready":
-                if name not in self.in_hand:
+                if name not in self.in_flight:
                     self.do(one.worker([name, READY], now))
             case "gone":
-                self.in_hand.pop(name, None)
+                self.in_flight.pop(name, None)
                 self.do(one.worker_gone(name, now))
-            case "work" if name in self.in_hand:
-                self.do(one.worker([name, *self.in_hand.pop(name)], now))
+            case "work" if name in self.in_flight:
+                self.do(one.worker([name, *self.in_flight.pop(name)], now))
             case "state":
                 self.do(one.peer_state(name, [name, b"2"], now))
             case "up":
@@ -420,12 +420,12 @@ class World:
         """A worker comes and works until nothing is left; peers are gone."""
         for peer in PEERS:
             self.do(self.one.peer_lost(peer, self.now))
-        for name in [*self.in_hand]:
-            self.do(self.one.worker([name, *self.in_hand.pop(name)], self.now))
+        for name in [*self.in_flight]:
+            self.do(self.one.worker([name, *self.in_flight.pop(name)], self.now))
         self.do(self.one.worker([b"last", READY], self.now))
-        while self.in_hand:
-            for name in [*self.in_hand]:
-                self.do(self.one.worker([name, *self.in_hand.pop(name)], self.now))
+        while self.in_flight:
+            for name in [*self.in_flight]:
+                self.do(self.one.worker([name, *self.in_flight.pop(name)], self.now))
 
 
 @given(st.lists(STEPS, max_size=60))

@@ -35,7 +35,7 @@ class Sharded:
         self._security = security
         self._options = options
         self.identity, link_security = FrontIdentity.made_for(security())
-        self.front = Front(count, limits, security=security(), link_security=link_security, more=lambda: {"extra": 1})
+        self.front = Front(count, limits, security=security(), shard_security=link_security, more=lambda: {"extra": 1})
         self.shards: list[ShardBroker | None] = [None] * count
 
     def shard_of(self, service: bytes) -> int:

@@ -71,7 +71,7 @@ class Walk:
         assert came + Line.waiting(peer.pipe) == peer.held
         del peer.held[: len(came)]
 
-    def has_room(self, peer: Peer) -> bool:
+    def has_capacity(self, peer: Peer) -> bool:
         return (peer.line is not None and peer.line.takes) or not self.mark or len(peer.held) < self.mark
 
     def available(self, peer: Peer) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.scenes.titanic_disk import ToldDisk
 from titanic.journal.manifest import Manifest
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, RecordKind, record_size
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, RecordKind, record_size
 from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
@@ -30,7 +30,7 @@ BODY = 104  # of a record that takes 152 octets; six fit into a segment with the
 SIZE = record_size(BODY)
 
 
-ROOM = CAPACITY - HEADER_BYTES - ROOM_BYTES
+ROOM = CAPACITY - HEADER_BYTES - SPARE_BYTES
 
 
 def opened(disk: ToldDisk | None = None, **options: int) -> tuple[SegmentLog, ToldDisk, RequestIndex]:

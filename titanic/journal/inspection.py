@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Damage, Record, SegmentHeader, first_sequence, scan, scan_sealed, seed_of
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Damage, Record, SegmentHeader, first_sequence, scan, scan_sealed, seed_of
 from titanic.journal.record_bodies import check_body
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def scan_span(data: bytes, seed: int, span: Span) -> Iterator[Record | Damage]:
 def _scan_open(data: bytes, seed: int, first: int) -> Iterator[Record | Damage]:
     """Scan an open segment; report a "cut" of one sequence at the end if the file was shortened.
 
-    A crash cannot shorten it: the file has its full length before the first record, and its last `ROOM_BYTES` stay unused.
+    A crash cannot shorten it: the file has its full length before the first record, and its last `SPARE_BYTES` stay unused.
     """
     expected, end, broken = first, HEADER_BYTES, False
     for item in scan(data, seed, HEADER_BYTES, first):
@@ -236,7 +236,7 @@ def _scan_open(data: bytes, seed: int, first: int) -> Iterator[Record | Damage]:
         else:
             expected, end, broken = max(expected, item.last + 1), item.offset + item.length, item.kind == "length"
         yield item
-    if broken or len(data) - end < ROOM_BYTES:
+    if broken or len(data) - end < SPARE_BYTES:
         yield Damage(len(data), 0, "cut", expected, expected, b"")
 
 

@@ -24,7 +24,7 @@ from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.checkpoint import CHECKPOINT_NAME, Checkpoint
 from titanic.journal.inspection import MANIFEST_NAME, Inspection, Problem, inspect_store, read_file, scan_span, segment_name, unreadable
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Damage, Draft, Record, SegmentHeader, encode, seed_of
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Damage, Draft, Record, SegmentHeader, encode, seed_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -232,7 +232,7 @@ def _write_new(
     synced = done.next - 1
     drafts: list[Draft] = [(record.kind, record.uuid, record.body) for record in carried]
     records = encode(drafts, done.next, synced, seed_of(done.store))
-    done.size = max(segment_bytes, HEADER_BYTES + sum(map(len, records)) + ROOM_BYTES)
+    done.size = max(segment_bytes, HEADER_BYTES + sum(map(len, records)) + SPARE_BYTES)
     done.handle = prepare_segment(disk, header, records, done.size)
     publish_segment(disk, header, done.handle)
     done.spans[header.number] = Span(header.number, header.first, OPEN)

@@ -35,7 +35,7 @@ from titanic.journal.checkpoint import CHECKPOINT_NAME
 from titanic.journal.inspection import MANIFEST_NAME, is_accepted, segment_name, size_of
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
 from titanic.journal.ownership import check_is_store
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Draft, SegmentHeader, encode, seed_of
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Draft, SegmentHeader, encode, seed_of
 from titanic.journal.recovery import Consumer, Recovered, Start, prepare_segment, publish_segment, recover, replace_file
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class SegmentLog:
         encoded = encode(drafts, self._next, self.durable, self._seed)
         sizes = [SIZES[size >> 3] if (size := len(octets)) <= SHARED_BYTES_MAX else size for octets in encoded]
         total = sum(sizes)
-        wanted = self._at + total + ROOM_BYTES
+        wanted = self._at + total + SPARE_BYTES
         if not self._alive or (wanted > self._capacity and self._at > HEADER_BYTES):
             self._rotate(total)
         elif wanted > self._capacity:
@@ -241,7 +241,7 @@ class SegmentLog:
             self.durable = self._next - 1
         # On a full disk use only part of the released reserve: the manifest that frees segments needs the rest.
         capacity = self.options.reserve_bytes // 4 if self.full else self.options.segment_bytes
-        capacity = max(capacity, HEADER_BYTES + wanted + ROOM_BYTES)
+        capacity = max(capacity, HEADER_BYTES + wanted + SPARE_BYTES)
         header = SegmentHeader(self.store, self.number + 1, self._next, self._created_ms)
         handle = prepare_segment(self.disk, header, (), capacity)
         old, at, alive = self._handle, self._at, self._alive
@@ -348,7 +348,7 @@ class SegmentLog:
                 if self.wounded is None:
                     self.sync()
                     if self._alive:
-                        self.disk.truncate(self._handle, self._at + ROOM_BYTES)
+                        self.disk.truncate(self._handle, self._at + SPARE_BYTES)
                         self.disk.sync(self._handle)
             finally:
                 self.disk.close(self._handle)

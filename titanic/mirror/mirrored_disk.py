@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplicaLink", "MirroredDisk"]
 
-TURN_S: Final = 1.0  # maximum time between two checks of a waiting writer
+WAIT_S: Final = 1.0  # maximum time between two checks of a waiting writer
 
 
 class ReplicaLink(Protocol):
@@ -153,7 +153,7 @@ class MirroredDisk:
                 return
             if link.ending:
                 raise MirrorAway("the store was closed while it waited for its mirror")
-            link.wait_change(TURN_S)
+            link.wait_change(WAIT_S)
 
     def _post(self, call: Call, *arguments: bytes) -> int:
         return self._link.post(call, *arguments) if self._link.live else 0

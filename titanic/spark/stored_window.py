@@ -71,7 +71,7 @@ class StoredWindow:
         self._target = service.encode()
         self._on_end = on_end
         self._attempts = min(attempts, ATTEMPTS_MAX)
-        self._patience_s = attempts * timeout_s
+        self._timeout_s = attempts * timeout_s
         self._clock = asyncio.get_running_loop().time
         self._wait_s = min(_WAIT_S, timeout_s / 2)  # of a question, whose own timeout is that of the client
         # Without keys: the broker would answer a question that is repeated from its memory, and the state has changed since.
@@ -113,7 +113,7 @@ class StoredWindow:
         bodies = []
         for one in asked:
             one.sent += 1
-            left_s = max(0.001, min(self._wait_s, self._patience_s - (now - one.began)))
+            left_s = max(0.001, min(self._wait_s, self._timeout_s - (now - one.began)))
             bodies.append((ASK, b"%d" % round(left_s * 1000), *one.frames))
         first = self._questions.send(bodies)
         self._open.update(enumerate(asked, first))
@@ -153,7 +153,7 @@ class StoredWindow:
 
     def _outcome(self, asked: _Asked, outcome: Outcome) -> Outcome | None:
         """Return the end of a request, None to ask again: later if there were faults."""
-        late = self._clock() - asked.began >= self._patience_s
+        late = self._clock() - asked.began >= self._timeout_s
         error = outcome.error
         frames = outcome.reply or ()
         code = parse_status(frames[0]) if frames else None

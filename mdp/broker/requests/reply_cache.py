@@ -99,7 +99,7 @@ class ReplyCache:
         limits = self._options
         if not execution.shared:
             return
-        self._make_room(len(body))
+        self._drop_for(len(body))
         if execution.size + len(body) > limits.parts_max_bytes or self.size + len(body) > limits.results_max_bytes:
             self._forget_parts(execution)
             execution.shared = False
@@ -116,7 +116,7 @@ class ReplyCache:
         execution.reply = reply
         execution.done_at = now
         added = len(reply) + EXECUTION_OVERHEAD_BYTES
-        self._make_room(added)
+        self._drop_for(added)
         if not execution.shared or self.size + added > self._options.results_max_bytes:
             self._forget_parts(execution)
             return
@@ -138,7 +138,7 @@ class ReplyCache:
         while self._done and next(iter(self._done.values())).done_at <= before:
             self._drop_oldest()
 
-    def _make_room(self, octets: int) -> None:
+    def _drop_for(self, octets: int) -> None:
         while self._done and self.size + octets > self._options.results_max_bytes:
             self._drop_oldest()
 

@@ -21,7 +21,7 @@ BEATS_PER_INTERVAL: Final = 16
 # The shortest interval and the longest wait, in broker intervals, that a worker can request: it cannot occupy the broker with heartbeats
 # alone, nor keep a request for ever.
 BEAT_S_MIN: Final = 0.1
-PATIENCE_MAX: Final = 16
+SILENCE_INTERVALS_MAX: Final = 16
 
 
 def pace(options: BrokerOptions, told_ms: int | None) -> tuple[float, float]:
@@ -30,7 +30,7 @@ def pace(options: BrokerOptions, told_ms: int | None) -> tuple[float, float]:
     told_s = own_s if told_ms is None else told_ms / 1000
     if told_s < own_s:
         return max(told_s, min(own_s, BEAT_S_MIN)), options.expiry_s
-    return own_s, min(told_s, own_s * PATIENCE_MAX) * options.liveness
+    return own_s, min(told_s, own_s * SILENCE_INTERVALS_MAX) * options.liveness
 
 
 def next_beat(beat_s: float, now: float) -> float:

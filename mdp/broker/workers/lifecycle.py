@@ -68,7 +68,7 @@ class WorkerLifecycle:
         if worker is None:
             if action is Action.REGISTER and isinstance(event, Ready):
                 self._register(peer, event, now)
-            elif action is Action.SEND_AWAY and dialect is not None:
+            elif action is Action.DISCONNECT and dialect is not None:
                 self.counters.count("told_disconnect")
                 self.request_table.send(peer, DISCONNECTS[dialect])
             elif action is Action.IGNORE:
@@ -81,7 +81,7 @@ class WorkerLifecycle:
         elif action is Action.DELETE:
             self._remove(worker, "workers_left" if isinstance(event, Disconnect) else "cut_invalid", now)
         else:
-            self._send_away(worker, now)
+            self._disconnect(worker, now)
 
     def _answer(self, worker: Worker, event: FinalEvent | Partial | Failure | Return, now: float) -> bool:
         """Forward an answer of a busy worker; return False if it is not for a request of this worker (MDP-30)."""
@@ -155,7 +155,7 @@ class WorkerLifecycle:
         service.policies.adopt(options.rate, options.retry)
         self.directory.update_routes(service, now)
 
-    def _send_away(self, worker: Worker, now: float) -> None:
+    def _disconnect(self, worker: Worker, now: float) -> None:
         """Send DISCONNECT as the last message, and remove the worker (MDP-28)."""
         self.request_table.send(worker.peer, DISCONNECTS[worker.dialect])
         self._remove(worker, "cut_unexpected", now)

@@ -1,11 +1,11 @@
 """State table of workers (MDP-26): the broker's action for each command in each state, refused ones too.
 
                     READY       REPLY / FINAL   PARTIAL     ERROR       RETURN      HEARTBEAT   DISCONNECT  invalid
-    unknown         REGISTER    SEND_AWAY       SEND_AWAY   SEND_AWAY   SEND_AWAY   SEND_AWAY   IGNORE      DROP
-    idle            SEND_AWAY   SEND_AWAY       SEND_AWAY   SEND_AWAY   SEND_AWAY   REFRESH     DELETE      DELETE
-    busy            SEND_AWAY   FORWARD         FORWARD     FORWARD     FORWARD     REFRESH     DELETE      DELETE
+    unknown         REGISTER    DISCONNECT      DISCONNECT  DISCONNECT  DISCONNECT  DISCONNECT  IGNORE      DROP
+    idle            DISCONNECT  DISCONNECT      DISCONNECT  DISCONNECT  DISCONNECT  REFRESH     DELETE      DELETE
+    busy            DISCONNECT  FORWARD         FORWARD     FORWARD     FORWARD     REFRESH     DELETE      DELETE
 
-A worker is unknown until it is registered and again once it is deleted; busy while it has a request. FORWARD becomes SEND_AWAY when the
+A worker is unknown until it is registered and again once it is deleted; busy while it has a request. FORWARD becomes DISCONNECT when the
 answer is not for a request of this worker (MDP-30), or a RETURN was not requested by RECALL. Whenever a busy worker is deleted, its
 requests are queued again.
 A command of another dialect than the worker registered with is invalid. Pure.
@@ -38,7 +38,7 @@ class Action(Enum):
     REGISTER = auto()  # as idle
     FORWARD = auto()  # to the client, a RETURN to another worker; a FINAL, ERROR or RETURN gives the credit back
     REFRESH = auto()  # note that it lives
-    SEND_AWAY = auto()  # send DISCONNECT as the last message, and delete it if registered (MDP-28)
+    DISCONNECT = auto()  # send DISCONNECT as the last message, and delete it if registered (MDP-28)
     DELETE = auto()  # without a message to it
     DROP = auto()  # drop the message
     IGNORE = auto()  # not an error
@@ -46,26 +46,26 @@ class Action(Enum):
 
 _UNKNOWN: dict[type[BrokerEvent], Action] = {
     Ready: Action.REGISTER,
-    Final: Action.SEND_AWAY,
-    Partial: Action.SEND_AWAY,
-    Failure: Action.SEND_AWAY,
-    Return: Action.SEND_AWAY,
-    Heartbeat: Action.SEND_AWAY,  # MDP-27: it learns that it must register again
+    Final: Action.DISCONNECT,
+    Partial: Action.DISCONNECT,
+    Failure: Action.DISCONNECT,
+    Return: Action.DISCONNECT,
+    Heartbeat: Action.DISCONNECT,  # MDP-27: it learns that it must register again
     Disconnect: Action.IGNORE,
     Invalid: Action.DROP,  # MDP-29: no record is made
 }
 _IDLE: dict[type[BrokerEvent], Action] = {
-    Ready: Action.SEND_AWAY,
-    Final: Action.SEND_AWAY,
-    Partial: Action.SEND_AWAY,
-    Failure: Action.SEND_AWAY,
-    Return: Action.SEND_AWAY,
+    Ready: Action.DISCONNECT,
+    Final: Action.DISCONNECT,
+    Partial: Action.DISCONNECT,
+    Failure: Action.DISCONNECT,
+    Return: Action.DISCONNECT,
     Heartbeat: Action.REFRESH,
     Disconnect: Action.DELETE,
     Invalid: Action.DELETE,
 }
 _BUSY: dict[type[BrokerEvent], Action] = {
-    Ready: Action.SEND_AWAY,
+    Ready: Action.DISCONNECT,
     Final: Action.FORWARD,
     Partial: Action.FORWARD,
     Failure: Action.FORWARD,

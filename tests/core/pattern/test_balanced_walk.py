@@ -56,11 +56,11 @@ class Walk:
             return False
         return peer.line is not None or not self.immediate
 
-    def has_room(self, peer: Peer) -> bool:
+    def has_capacity(self, peer: Peer) -> bool:
         return self.may_have(peer) and ((peer.line is not None and peer.line.takes) or not self.mark or len(peer.held) < self.mark)
 
     def with_room(self) -> set[Peer]:
-        return {peer for peer in self.peers if self.has_room(peer)}
+        return {peer for peer in self.peers if self.has_capacity(peer)}
 
     def left(self, peer: Peer) -> None:
         """Read from the peer, whose messages may have gone."""
@@ -237,7 +237,7 @@ class Walk:
         assert (pattern.counters.undelivered, pattern.counters.extra_peer) == (self.lost, self.extra)
         assert set(pattern.pipes) == {peer.pipe for peer in self.peers}
         possible = [peer for peer in self.peers if self.may_have(peer)]
-        if len(possible) == 1 and self.has_room(possible[0]):
+        if len(possible) == 1 and self.has_capacity(possible[0]):
             assert pattern.route(b"any") is possible[0].pipe
         if not possible or len(self.with_room()) > 1:
             assert pattern.route(b"any") is None

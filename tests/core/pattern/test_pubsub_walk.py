@@ -83,12 +83,12 @@ class Walk:
         assert came + Line.waiting(peer.pipe) == peer.held
         del peer.held[: len(came)]
 
-    def has_room(self, peer: Peer) -> bool:
+    def has_capacity(self, peer: Peer) -> bool:
         return (peer.line is not None and peer.line.takes) or not self.mark or len(peer.held) < self.mark
 
     def distributed(self, peers: list[Peer], frames: list[bytes]) -> None:
         for peer in peers:
-            if self.has_room(peer):
+            if self.has_capacity(peer):
                 peer.held.append(frames)
             else:
                 self.full += 1
@@ -331,7 +331,7 @@ class PublisherWalk(Walk):
         frames = self.body()
         topics = [(peer, peer.granted if self.manual else peer.asked) for peer in self.peers if peer.known]
         matching = [peer for peer, wanted in topics if any(frames[0].startswith(topic) for topic in wanted) is not self.inverted]
-        full = [peer for peer in matching if not self.has_room(peer)]
+        full = [peer for peer in matching if not self.has_capacity(peer)]
         if self.nodrop and full:
             assert self.pattern.send(frames) is False
             assert all(peer.pipe.waiting_for_capacity for peer in full)

@@ -54,7 +54,7 @@ class RouterWalk(Walk):
             peer = self.routes.get(name)
             assert self.pattern.peer(name) is self.pattern.route(name) is (peer and peer.pipe)
         if self.rng.random() < 0.5:
-            writable = not self.mandatory or any(map(self.has_room, self.routes.values()))
+            writable = not self.mandatory or any(map(self.has_capacity, self.routes.values()))
             assert self.pattern.writable() is writable
             assert writable or all(peer.pipe.waiting_for_capacity for peer in self.routes.values())  # they are reported later
 
@@ -116,7 +116,7 @@ class RouterWalk(Walk):
             return "unknown" if self.mandatory else "gone"
         if not frames:
             self.empty += 1
-        elif self.has_room(peer):
+        elif self.has_capacity(peer):
             peer.held.append(frames)
         elif self.mandatory:
             return "waits"
@@ -188,7 +188,7 @@ class ReqWalk(Walk):
         assert (counters.unexpected, counters.malformed, counters.stale) == (self.unexpected, self.malformed, self.stale)
         assert self.turned == self.expected_turns
         if self.rng.random() < 0.5:
-            possible = any(self.available(peer) and self.has_room(peer) for peer in self.peers)
+            possible = any(self.available(peer) and self.has_capacity(peer) for peer in self.peers)
             assert self.pattern.writable() is ((not self.waiting or self.relaxed) and possible)
 
     def drops(self, peer: Peer) -> bool:
@@ -215,7 +215,7 @@ class ReqWalk(Walk):
             with pytest.raises(BadState):
                 self.pattern.send(given)
             return
-        possible = [peer for peer in self.peers if self.available(peer) and self.has_room(peer)]
+        possible = [peer for peer in self.peers if self.available(peer) and self.has_capacity(peer)]
         in_batch = self.rng.random() < 0.3
         count = 2 if in_batch and self.relaxed is False and possible else 1
         if in_batch and not self.relaxed and possible:
@@ -404,7 +404,7 @@ class RepWalk(Walk):
         self.expected_turns += 1
         if peer not in self.peers or not self.available(peer):
             self.gone += 1
-        elif self.has_room(peer):
+        elif self.has_capacity(peer):
             peer.held.append([*envelope, *frames])
         else:
             self.full += 1

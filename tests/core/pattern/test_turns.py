@@ -119,16 +119,16 @@ def test_whose_turn_it_is_stays_when_another_pipe_goes(chosen: int, removed: int
 def test_a_full_pipe_is_passed_over_until_it_has_capacity() -> None:
     pipes = [pipe("a", limit=1), pipe("b"), pipe("c", limit=0)]
     balancer = balanced(*pipes)
-    assert balancer.has_room()
+    assert balancer.has_capacity()
     sent = [balancer.send([b"0", b"%d" % number], 1) for number in range(4)]
     assert sent == [True, True, True, False]
     assert balancer.last is pipes[1]
     assert [one.outbox for one in pipes] == [[[b"0"]], [[b"1"], [b"2"]], []]
     assert [(one.listed, one.waiting_for_capacity) for one in pipes] == [(False, True)] * 3
-    assert not balancer.has_room()
+    assert not balancer.has_capacity()
     pipes[0].outbox.clear()
     balancer.add(pipes[0])
-    assert balancer.has_room()
+    assert balancer.has_capacity()
     assert names(balancer, 2) == "aa"
 
 
@@ -144,7 +144,7 @@ def test_when_all_were_full_the_first_with_capacity_again_is_the_first() -> None
 
 def test_a_full_pipe_that_can_be_emptied_has_capacity() -> None:
     balancer = balanced(pipe("a", limit=0, flushes=True))
-    assert balancer.has_room()
+    assert balancer.has_capacity()
     assert names(balancer, 2) == "aa"
 
 

@@ -115,9 +115,9 @@ def test_a_worker_survives(seed: int, dialect: Any) -> None:
                     session.answer(request, request.body)
                 case 1 if session.can_refuse:
                     session.refuse(request, "HANDLER_ERROR", "")
-        if session.in_hand > 2:
+        if session.in_flight > 2:
             session.lost(now)  # those that were never answered
         session.take_unwanted()
         session.take_outgoing(now)
-        assert session.in_hand <= 64
+        assert session.in_flight <= 64
     assert session.counters.received > 10

@@ -29,7 +29,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.options import decode_ready_options
 from mdp.worker.handler import ReplyTooLarge
-from mdp.worker.session import SPLICED_BYTES_MAX, UNNUMBERED_IN_HAND_MAX, SessionOptions, WorkerSession
+from mdp.worker.session import SPLICED_BYTES_MAX, UNNUMBERED_IN_FLIGHT_MAX, SessionOptions, WorkerSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,7 +148,7 @@ def test_a_request_is_answered_once_with_the_address_it_came_with(dialect: Diale
     """MDP-06, MDP-07, MDP-22."""
     machine = serving(dialect)
     (request,) = machine.receive([work(7, *body, dialect=dialect)], 0.1)
-    assert (request.service, request.body, machine.in_hand) == ("echo", [*body], 1)
+    assert (request.service, request.body, machine.in_flight) == ("echo", [*body], 1)
     machine.answer(request, request.body)
     machine.answer(request, request.body)
     expected = {
@@ -157,7 +157,7 @@ def test_a_request_is_answered_once_with_the_address_it_came_with(dialect: Diale
         V03: [WORKER_FINAL_03 + token(7), *body],
     }
     assert sent(machine) == [expected[dialect]]
-    assert (machine.in_hand, machine.counters.answered, machine.counters.unwanted) == (0, 1, 1)
+    assert (machine.in_flight, machine.counters.answered, machine.counters.unwanted) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(("dialect", "head"), [(V02, [b"MDPW02", b"\x03", token(1), b""]), (V03, [WORKER_PARTIAL_03 + token(1)])])
@@ -204,7 +204,7 @@ def test_an_error_answers_the_request_and_gives_the_credit_back() -> None:
     machine.refuse(request, "HANDLER_ERROR", "ValueError")
     machine.refuse(request, "HANDLER_ERROR", "ValueError")
     assert sent(machine) == [[WORKER_ERROR_03 + token(1), b"HANDLER_ERROR", b"ValueError"]]
-    assert (machine.in_hand, machine.counters.failed, machine.counters.unwanted) == (0, 1, 1)
+    assert (machine.in_flight, machine.counters.failed, machine.counters.unwanted) == (0, 1, 1)
 
 
 @pytest.mark.parametrize("dialect", [V01, V02])
@@ -247,16 +247,16 @@ def test_requests_beyond_the_credit_are_refused_at_once() -> None:
     assert len(give(machine, 1, 2, 3)) == 2
     assert sent(machine)[0][:2] == [WORKER_ERROR_03 + token(3), b"BUSY"]
     assert give(machine, 4) == []
-    assert (machine.in_hand, machine.counters.overcredited) == (2, 2)
+    assert (machine.in_flight, machine.counters.overcredited) == (2, 2)
 
 
 @pytest.mark.parametrize("dialect", [V01, V02])
 def test_a_broker_without_credit_may_give_several_requests_up_to_a_limit(dialect: Dialect) -> None:
     machine = serving(dialect)
-    requests = machine.receive([work(1, b"%d" % n, dialect=dialect) for n in range(UNNUMBERED_IN_HAND_MAX + 5)], 0.0)
-    assert len(requests) == machine.in_hand == UNNUMBERED_IN_HAND_MAX
+    requests = machine.receive([work(1, b"%d" % n, dialect=dialect) for n in range(UNNUMBERED_IN_FLIGHT_MAX + 5)], 0.0)
+    assert len(requests) == machine.in_flight == UNNUMBERED_IN_FLIGHT_MAX
     machine.answer(requests[1], [b"r"])
-    assert (machine.in_hand, machine.counters.overcredited) == (UNNUMBERED_IN_HAND_MAX - 1, 5)
+    assert (machine.in_flight, machine.counters.overcredited) == (UNNUMBERED_IN_FLIGHT_MAX - 1, 5)
 
 
 @pytest.mark.parametrize("credit", [1, 8])
@@ -511,7 +511,7 @@ def test_what_arrives_after_the_end_is_dropped() -> None:
     machine.lost(1.0)
     machine.lost(1.0)
     assert give(machine, 1) == []
-    assert machine.in_hand == 0
+    assert machine.in_flight == 0
 
 
 # --------------------------------------------------------------------------------------------------------------------------- seeded walks
@@ -558,6 +558,6 @@ def test_a_walk_answers_every_request_of_a_connection_at_most_once_and_none_of_a
             now += 60
             machine.joined(now)
             assert len(sent(machine, now)) == 1
-        assert machine.in_hand == len(held) == len(given)
+        assert machine.in_flight == len(held) == len(given)
     assert machine.counters.answered > 100
     assert machine.counters.connections > 3

@@ -40,7 +40,7 @@ from mdp.wire.events import Cancel, Disconnect, Heartbeat, Invalid, Ping, Recall
 from mdp.wire.options import BadOptions, decode_request_options, encode_options
 from mdp.wire.size_limits import USUAL
 from mdp.worker.handler import ReplyTooLarge
-from mdp.worker.session import UNNUMBERED_IN_HAND_MAX, SessionCounters, SessionOptions, WorkerSession
+from mdp.worker.session import UNNUMBERED_IN_FLIGHT_MAX, SessionCounters, SessionOptions, WorkerSession
 
 if TYPE_CHECKING:
     from mdp.request import Request
@@ -115,16 +115,16 @@ class Reference:
             self.sent = []
             self.ended()
             return []
-        in_hand = dict(self.hand)
-        limit = self.options.credit if self.numbered else UNNUMBERED_IN_HAND_MAX
-        if isinstance(event, Work) and self.numbered and event.id in in_hand and len(in_hand) < limit:
+        in_flight = dict(self.hand)
+        limit = self.options.credit if self.numbered else UNNUMBERED_IN_FLIGHT_MAX
+        if isinstance(event, Work) and self.numbered and event.id in in_flight and len(in_flight) < limit:
             self.count("malformed")
             return []
         self.heard_at = now
         match event:
             case Work() if len(self.hand) >= limit:
                 self.count("overcredited")
-                if self.numbered and event.id not in in_hand:
+                if self.numbered and event.id not in in_flight:
                     self.sent.append(worker_error(event.id, "BUSY", f"this worker takes {limit} requests at once"))
             case Work():
                 self.count("received")
@@ -137,7 +137,7 @@ class Reference:
                 self.hand.append((event.id, [*event.body]))
                 return [] if self.draining else [[*event.body]]
             case Cancel():
-                self.count("cancelled" if event.id in in_hand else "cancel_unknown")
+                self.count("cancelled" if event.id in in_flight else "cancel_unknown")
                 self.unwanted += [one for one in self.hand if one[0] == event.id]
             case Recall():
                 self.was_pinged = True
@@ -227,7 +227,7 @@ class Walk:
         if search.state is not SearchState.JOINING:
             assert machine.deadline() == search.deadline()
             self.broker_says()  # all of it is dropped
-            assert machine.in_hand == 0
+            assert machine.in_flight == 0
             self.now = max(self.now, search.deadline())
             self.tick()
         limits = self.random.choice(LIMITS)
@@ -425,7 +425,7 @@ class Walk:
 
     def check(self) -> None:
         assert asdict(self.machine.counters) == self.reference.counted
-        assert self.machine.in_hand == len(self.reference.hand)
+        assert self.machine.in_flight == len(self.reference.hand)
         if self.reference.serving:
             assert self.machine.deadline() == pytest.approx(self.reference.deadline(), abs=1e-9)
         else:

@@ -14,7 +14,7 @@ from tests.sim.disk import SimDisk, Snapshot, crash_images
 from tests.sim.journal_model import LIMITS, OPTIONS, STORE, Play, recover
 from tests.titanic.journal.test_damage import image, records_of, segments
 from titanic.journal.inspection import segment_name
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, RecordKind
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, RecordKind
 from titanic.journal.segment_log import SegmentLog
 from titanic.store.compaction import compact
 from titanic.store.index.request_index import RequestIndex
@@ -42,7 +42,7 @@ def files_of(ended: str) -> Image:
 def sizes(files: Image, part: int, parts: int) -> range:
     """Return every `parts`-th length the last segment is shorter at than it may be."""
     last = records_of(files[segments(files)[-1]])[-1]
-    return range(HEADER_BYTES + part, last.offset + last.size + ROOM_BYTES, parts)
+    return range(HEADER_BYTES + part, last.offset + last.size + SPARE_BYTES, parts)
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -165,11 +165,11 @@ def test_the_room_behind_the_last_record_is_always_there(count: int) -> None:
             assert log.commit([(RecordKind.REQUEST, bytes([number + 1] * 16), body)]).sizes == [size]
             found = disk.survivors()
             last = records_of(found[segment_name(log.number)])[-1]
-            assert len(found[segment_name(log.number)]) >= last.offset + last.size + ROOM_BYTES
+            assert len(found[segment_name(log.number)]) >= last.offset + last.size + SPARE_BYTES
             assert check(SimDisk(found))[0] == []
         log.close()
         assert last is not None
-        assert len(disk.survivors()[segment_name(log.number)]) == last.offset + last.size + ROOM_BYTES
+        assert len(disk.survivors()[segment_name(log.number)]) == last.offset + last.size + SPARE_BYTES
 
 
 @pytest.mark.parametrize("ended", ["closed", "killed"])

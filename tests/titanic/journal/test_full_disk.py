@@ -19,7 +19,7 @@ from tests.scenes.titanic_segments import (
     without_details,
 )
 from titanic.errors import MirrorAway, StoreFull, Wounded
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, record_size
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, record_size
 from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
@@ -42,9 +42,9 @@ def test_a_full_disk_gives_the_reserve_back_refuses_requests_and_takes_what_ends
         log.commit(drafts(1))
     assert disk.taken() == []
     assert log.commit(drafts(1), essential=True) == (2, [HEADER_BYTES], [SIZE])
-    assert log.size_of(2) == max(RESERVE // 4, HEADER_BYTES + SIZE + ROOM_BYTES)
+    assert log.size_of(2) == max(RESERVE // 4, HEADER_BYTES + SIZE + SPARE_BYTES)
     assert log.commit(drafts(1, 26), essential=True).segment == 3
-    assert log.size_of(3) == max(RESERVE // 4, HEADER_BYTES + record_size(26) + ROOM_BYTES)
+    assert log.size_of(3) == max(RESERVE // 4, HEADER_BYTES + record_size(26) + SPARE_BYTES)
 
 
 def test_a_segment_on_a_full_disk_is_a_part_of_the_reserve() -> None:
@@ -59,7 +59,7 @@ def test_a_disk_too_full_for_records_that_end_requests_is_reported_as_full() -> 
     log, disk, _ = opened()
     log.commit(drafts(6))
     failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
-    failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + ROOM_BYTES}", errno.ENOSPC)
+    failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + SPARE_BYTES}", errno.ENOSPC)
     with pytest.raises(StoreFull, match="disk"):
         log.commit(drafts(1), essential=True)
     assert (log.full, log.wounded) == (True, None)
@@ -145,7 +145,7 @@ def test_a_store_stays_full_as_long_as_either_is_missing(what: str) -> None:
 
 def test_a_wounded_store_does_not_resume() -> None:
     log, disk = full()
-    failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + ROOM_BYTES}", errno.EIO, 2)
+    failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + SPARE_BYTES}", errno.EIO, 2)
     with pytest.raises(Wounded):
         log.commit(drafts(1), essential=True)
     disk.taken()

@@ -211,7 +211,7 @@ BUGS = [
     Bug(
         "nobody looks whether a segment was cut off",
         "journal/inspection.py",
-        "if broken or len(data) - end < ROOM_BYTES:",
+        "if broken or len(data) - end < SPARE_BYTES:",
         "if False:",
         "cut",
     ),
@@ -233,7 +233,7 @@ BUGS = [
     Bug(
         "no room behind the last record",
         "journal/segment_log.py",
-        "wanted = self._at + total + ROOM_BYTES",
+        "wanted = self._at + total + SPARE_BYTES",
         "wanted = self._at + total",
         "cut",
     ),

@@ -24,7 +24,7 @@ from tests.scenes.titanic_segments import (
 from titanic.errors import JournalError, StoreLocked, Wounded
 from titanic.journal.manifest import Accepted, Manifest
 from titanic.journal.ownership import MARK_NAME
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, record_size
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, record_size
 from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.compaction import compact_segment
 from titanic.store.index.limits import Limits
@@ -61,7 +61,7 @@ def test_what_was_read_is_counted_and_sequences_go_on() -> None:
     log.close()
     log, disk, _ = opened(ToldDisk(disk.survivors()))
     assert (log.records, log.next, log.durable) == (3, 4, 3)
-    assert log.octets == HEADER_BYTES + 3 * SIZE + ROOM_BYTES
+    assert log.octets == HEADER_BYTES + 3 * SIZE + SPARE_BYTES
     assert [*log.spans] == [1, 2]
     assert log.commit(drafts(2)).segment == 2
     assert (log.next, log.durable) == (6, 5)
@@ -109,7 +109,7 @@ def test_a_segment_takes_what_leaves_room_behind_it_and_the_next_takes_the_rest(
     assert log.commit(drafts(1), sync=synced) == (2, [HEADER_BYTES], [SIZE])
     wanted = [] if synced else ["sync 1"]
     wanted += [f"preallocate 2 {CAPACITY}", f"write 2 0+{HEADER_BYTES}", "sync 2", "name 2", "sync directory"]
-    wanted += [f"truncate 1 {CAPACITY - ROOM_BYTES}", "close 1", *WRITTEN_MANIFEST, f"write 2 {HEADER_BYTES}+{SIZE}"]
+    wanted += [f"truncate 1 {CAPACITY - SPARE_BYTES}", "close 1", *WRITTEN_MANIFEST, f"write 2 {HEADER_BYTES}+{SIZE}"]
     assert without_details(disk.taken()) == wanted + (["sync 2"] if synced else [])
     assert manifest_written(log, disk)
     assert [(span.number, span.first) for span in log.spans.values()] == [(1, 1), (2, 7)]
@@ -170,16 +170,16 @@ def test_an_empty_segment_is_made_longer_for_a_batch_that_fits_in_no_segment(mor
     log, disk, _ = opened()
     size = ROOM - 48 + more
     log.commit(drafts(1, size))
-    total = HEADER_BYTES + record_size(size) + ROOM_BYTES
+    total = HEADER_BYTES + record_size(size) + SPARE_BYTES
     longer = [f"preallocate 1 {total}", "sync 1"] if more else []
     assert disk.taken() == [*longer, f"write 1 {HEADER_BYTES}+{record_size(size)}", "sync 1"]
     assert log.size_of(1) == CAPACITY + more
     disk.taken()
     assert log.commit(drafts(1)).segment == 2
-    assert (log.size_of(1), log.size_of(2)) == (total - ROOM_BYTES, CAPACITY)
+    assert (log.size_of(1), log.size_of(2)) == (total - SPARE_BYTES, CAPACITY)
     size = 2 * ROOM
     assert log.commit(drafts(1, size)).segment == 3
-    assert log.size_of(3) == HEADER_BYTES + record_size(size) + ROOM_BYTES
+    assert log.size_of(3) == HEADER_BYTES + record_size(size) + SPARE_BYTES
 
 
 def test_a_segment_made_longer_is_full_at_its_own_end() -> None:
@@ -347,11 +347,11 @@ def test_a_store_that_is_closed_gives_unused_room_back() -> None:
     log.commit(drafts(1), sync=False)
     disk.taken()
     log.close()
-    assert disk.taken() == ["sync 1", f"truncate 1 {HEADER_BYTES + SIZE + ROOM_BYTES}", "sync 1", "close 1"]
+    assert disk.taken() == ["sync 1", f"truncate 1 {HEADER_BYTES + SIZE + SPARE_BYTES}", "sync 1", "close 1"]
     assert not disk.locked
 
 
-@pytest.mark.parametrize("what", ["sync 1", f"truncate 1 {HEADER_BYTES + SIZE + ROOM_BYTES}"])
+@pytest.mark.parametrize("what", ["sync 1", f"truncate 1 {HEADER_BYTES + SIZE + SPARE_BYTES}"])
 def test_a_store_whose_end_fails_is_closed_all_the_same(what: str) -> None:
     log, disk, _ = opened()
     log.commit(drafts(1), sync=False)

@@ -75,7 +75,7 @@ def test_a_kept_reply_answers_the_request_on_the_next_connection() -> None:
     desk.reconnect()
     assert desk.give(2, b"x", b"y") == []
     assert desk.sent() == [frames_of(final(2, b"one", b"two"))]
-    assert (desk.seen, desk.session.in_hand) == ((1, 0), 0)
+    assert (desk.seen, desk.session.in_flight) == ((1, 0), 0)
     # The same key with another body is another request; so is one without a key.
     assert len(desk.give(3, b"x")) == len(desk.give(4, b"x", b"y", options=b"")) == 1
 
@@ -96,7 +96,7 @@ def test_a_request_waits_for_the_handler_that_runs() -> None:
     assert desk.give(2) == []
     desk.reconnect()
     assert desk.give(3) == []
-    assert (desk.sent(), desk.session.in_hand) == ([], 1)
+    assert (desk.sent(), desk.session.in_flight) == ([], 1)
     desk.session.answer(first, [b"late"])
     assert desk.sent() == [frames_of(final(3, b"late"))]
     assert desk.seen == (0, 2)
@@ -144,7 +144,7 @@ def test_a_broker_with_lower_limits_gets_an_error() -> None:
     assert desk.give(2) == []
     ((head, *_),) = desk.sent()
     assert head.endswith(token(2))
-    assert desk.session.in_hand == 0
+    assert desk.session.in_flight == 0
 
 
 @pytest.mark.parametrize(

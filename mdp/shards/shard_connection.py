@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from core.zmtp.scan import Batch
 
-__all__ = ["Link", "pieces_of"]
+__all__ = ["ShardConnection", "pieces_of"]
 
 
-class Link:
+class ShardConnection:
     """A DEALER whose messages are forwarded as bytes.
 
     Args:
@@ -24,7 +24,7 @@ class Link:
         name: its routing id at the shard.
         unsent_max_bytes: what may wait for a shard that does not read or is being started.
         on_messages: called with encoded messages from the shard.
-        on_lost: called once when the connection was up and is lost; the link is closed then.
+        on_lost: called once when the connection was up and is lost; the connection is closed then.
 
     Messages that are sent before the connection is up are sent then.
     """
