@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from core.zmtp.frames import MORE, encode_prefix, split_frames
 from mdp.broker.forwarding import body_octets, partial_head
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
-from mdp.broker.requests.reply_cache import ReplyCache, SharedExecution, digest_of
+from mdp.broker.requests.reply_cache import ReplyCache, digest_of
 from mdp.broker.requests.request_ends import GONE
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
 from mdp.broker.requests.request_table import RequestTable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mdp.broker.counters import Counters
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.requests.dead_letters import Loss
-    from mdp.broker.requests.records import Request, RequestExtras, Service
+    from mdp.broker.requests.records import Request, RequestExtras, Service, SharedExecution
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
 

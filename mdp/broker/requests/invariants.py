@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mdp.broker.dispatcher import Dispatcher
-    from mdp.broker.requests.records import ClientQueue, Request, Service, Worker
-    from mdp.broker.requests.reply_cache import SharedExecution
+    from mdp.broker.requests.records import ClientQueue, Request, Service, SharedExecution, Worker
 
 __all__ = ["InvariantBroken", "check_broker", "check_clock", "check_invariants", "check_stats", "check_wakes"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mdp.broker.requests.dead_letters import DeadLetter, Loss
-    from mdp.broker.requests.reply_cache import SharedExecution
     from mdp.broker.requests.request_states import RequestState
     from mdp.wire.commands import Dialect
 
-__all__ = ["ClientQueue", "Request", "RequestExtras", "RequestQueue", "Service", "Worker"]
+__all__ = ["ClientQueue", "Request", "RequestExtras", "RequestQueue", "Service", "SharedExecution", "Worker"]
 
 # A queue or list may keep this many dead entries, and beyond that as many as it has live ones. So clearing them costs no more than adding
 # did, and a removal from the middle costs nothing.
@@ -79,22 +78,6 @@ class Request:
     """A request the broker has accepted and not yet answered.
 
     There is no `__init__`: `RequestTable.accept` sets the fields of many requests at once; a call per request would cost more than that.
-
-    Attributes:
-        client: routing id of the client, None when no client waits for the answer.
-        client_requests: open requests of the client by key; contains this one while `client` is set.
-        key: key in `client_requests`: the client's id in MDP/0.3, else a number; `dialect` is the client's.
-        service: the requested service.
-        payload: encoded frames as received: `[body…]`, in MDP/0.3 `[options][body…]`. b"" when no client waits for the answer.
-        number: of this request in this broker; the token for the worker is made of it.
-        reply_head: encoded frames before the body of the final reply to this client.
-        state: current state, or how it ended (`mdp.broker.requests.request_states`).
-        worker: the worker that has it, None while it is queued or follows another request.
-        client_queue: where it waits in the queue, None at the front; set when it enters.
-        expires: when it must leave the queue, set when it enters.
-        opened: when it was accepted, monotonic seconds.
-        given: when it was last given to a worker, 0.0 if never.
-        extras: rare properties, None without any.
     """
 
     __slots__ = (
@@ -102,36 +85,50 @@ class Request:
         "reply_head", "service", "state", "worker",
     )  # fmt: skip
 
-    client: bytes | None
-    client_requests: dict[bytes | int, Request]
-    key: bytes | int
-    dialect: Dialect
+    client: bytes | None  # routing id of the client, None when no client waits for the answer
+    client_requests: dict[bytes | int, Request]  # open requests of the client by key; contains this one while `client` is set
+    key: bytes | int  # in `client_requests`: the client's id in MDP/0.3, else a number
+    dialect: Dialect  # of the client
     service: Service
-    payload: bytes
-    number: int
-    reply_head: bytes
-    state: RequestState
-    worker: Worker | None
-    client_queue: ClientQueue | None
-    expires: float
-    opened: float
-    given: float
-    extras: RequestExtras | None
+    payload: bytes  # encoded frames as received: `[body…]`, in MDP/0.3 `[options][body…]`; b"" when no client waits for the answer
+    number: int  # of this request in this broker; the token for the worker is made of it
+    reply_head: bytes  # encoded frames before the body of the final reply to this client
+    state: RequestState  # `mdp.broker.requests.request_states`
+    worker: Worker | None  # the worker that has it, None while it is queued or follows another request
+    client_queue: ClientQueue | None  # where it waits in the queue, None at the front; set when it enters
+    expires: float  # when it must leave the queue, set when it enters
+    opened: float  # when it was accepted, monotonic seconds
+    given: float  # when it was last given to a worker, 0.0 if never
+    extras: RequestExtras | None  # rare properties, None without any
+
+
+class SharedExecution:
+    """One execution of the requests with one idempotency key."""
+
+    __slots__ = ("digest", "done_at", "followers", "name", "parts", "reply", "request", "shared", "size")
+
+    def __init__(self, name: tuple[bytes, bytes], digest: bytes) -> None:
+        self.name = name  # service and key
+        self.digest = digest  # of the body
+        self.request: Request | None = None  # the open request that is executed, None once it is answered
+        # Open requests with the same key that wait for the same answer, in order of arrival; removal of any needs no search.
+        self.followers: OrderedDict[Request, None] = OrderedDict()
+        self.parts: list[bytes] = []  # encoded bodies of the PARTIALs so far
+        self.reply: bytes | None = None  # encoded body of the FINAL, None before it
+        self.size = 0  # bytes counted for it: of its parts, and of reply and record once it is answered
+        self.done_at = 0.0  # when it was answered, monotonic seconds
+        self.shared = True  # False once the answer is too large to keep: no further request can follow
 
 
 @mypyc_attr(native_class=False)
 class ClientQueue(deque[Request]):
-    """The requests of one client in one queue, in order; entries of dropped requests may remain.
-
-    Attributes:
-        waiting: number of requests that were not dropped.
-    """
+    """The requests of one client in one queue, in order; entries of dropped requests may remain."""
 
     __slots__ = ("waiting",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting = 0
+        self.waiting = 0  # requests that were not dropped
 
 
 class RequestQueue:

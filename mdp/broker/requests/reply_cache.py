@@ -12,11 +12,12 @@ from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING
 
+from mdp.broker.requests.records import SharedExecution
+
 if TYPE_CHECKING:
     from mdp.broker.limits import BrokerOptions
-    from mdp.broker.requests.records import Request
 
-__all__ = ["ReplyCache", "SharedExecution", "digest_of"]
+__all__ = ["ReplyCache", "digest_of"]
 
 # Memory of an execution in addition to the octets of its answer: record, two dictionary entries, key.
 EXECUTION_OVERHEAD_BYTES = 512
@@ -26,35 +27,6 @@ _DIGEST_BYTES = 16
 def digest_of(body: bytes) -> bytes:
     """Return the digest of a body (encoded frames), by which bodies are compared."""
     return blake2b(body, digest_size=_DIGEST_BYTES).digest()
-
-
-class SharedExecution:
-    """One execution under a key.
-
-    Attributes:
-        name: service and key.
-        digest: of the body.
-        request: the open request that is executed, None once it is answered.
-        followers: open requests with the same key that wait for the same answer.
-        parts: encoded bodies of the PARTIALs so far.
-        reply: encoded body of the FINAL, None before it.
-        size: octets counted for it: of its parts, and of reply and record once it is answered.
-        done_at: when it was answered, monotonic seconds.
-        shared: False once the answer is too large to keep: no further request can follow.
-    """
-
-    __slots__ = ("digest", "done_at", "followers", "name", "parts", "reply", "request", "shared", "size")
-
-    def __init__(self, name: tuple[bytes, bytes], digest: bytes) -> None:
-        self.name = name
-        self.digest = digest
-        self.request: Request | None = None
-        self.followers: OrderedDict[Request, None] = OrderedDict()  # in order of arrival; removal of any needs no search
-        self.parts: list[bytes] = []
-        self.reply: bytes | None = None
-        self.size = 0
-        self.done_at = 0.0
-        self.shared = True
 
 
 class ReplyCache:

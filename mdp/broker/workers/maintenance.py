@@ -17,17 +17,18 @@ Pure: `now` in monotonic seconds.
 
 from __future__ import annotations
 
-from itertools import islice
+from bisect import bisect_right
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import encode_message
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_table import CHECK_S, WATCH_S_MAX
-from mdp.broker.workers.pacing import TRUST_US, allotments
+from mdp.broker.workers.pacing import TRUST_US
 from mdp.wire.commands import worker_ping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from core.machine.deadlines import Deadlines
     from mdp.broker.requests.records import Service, Worker
@@ -53,6 +54,12 @@ WATCH_S_IDLE: Final = 1.0
 GROWTH: Final = 1.125
 # After this time the measurement of an idle worker is forgotten; exactly at TRUST_US would be too early.
 FORGOTTEN_S: Final = TRUST_US / 1e6 + 0.001
+# A worker is slow if it takes this many times as long as others.
+_SLOW: Final = 2
+# Beyond what it works on, a slow worker gets as much as it does in this time, which is many round trips to the broker.
+_AHEAD_US: Final = 5_000
+# Unit of rates: requests per this time.
+_PER_US: Final = 1_000_000_000
 _PING: Final = encode_message(worker_ping())
 
 
@@ -228,3 +235,36 @@ class Upkeep:
         self._table.place_again(worker.in_flight.pop(key), now)
         self._table.feed(worker, now)
         return True
+
+
+def allotments(workers: Sequence[Worker], waiting: int) -> Iterator[tuple[Worker, int]]:
+    """Yield each worker with the number of requests it may have now.
+
+    A worker that takes at least twice as long as others is *slow* compared to them. It gets little beyond what it works on. It gets
+    nothing when the others will have answered all waiting requests before it could answer one more, because that answer would come last.
+    For a quicker worker, the longer round and its current requests count; for a slow one, the shorter round. So equally quick workers,
+    with requests of all lengths, are treated as equal.
+
+    Args:
+        workers: all of one service.
+        waiting: number of requests that no worker has.
+    """
+    is_v03 = sorted(
+        (worker.pace.most_us, worker.concurrency, min(len(worker.in_flight), worker.concurrency))
+        for worker in workers
+        if worker.pace.known and not worker.stuck
+    )
+    slowest = [most for most, _, _ in is_v03]
+    rates = list(accumulate(places * _PER_US // max(most, 1) for most, places, _ in is_v03))
+    taken = list(accumulate(running for _, _, running in is_v03))
+    waiting += sum(max(0, len(worker.in_flight) - worker.concurrency) for worker in workers)
+    for worker in workers:
+        least, places = worker.pace.least_us, worker.concurrency
+        quicker = bisect_right(slowest, least // _SLOW)
+        if not least or not quicker:
+            yield worker, worker.credit
+            continue
+        running = min(len(worker.in_flight), places)
+        rest = waiting + taken[quicker - 1] - least * rates[quicker - 1] // _PER_US
+        ahead = places + places * _AHEAD_US // worker.pace.most_us
+        yield worker, 0 if rest <= 0 else min(worker.credit, ahead, running + rest)

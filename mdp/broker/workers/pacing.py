@@ -1,4 +1,4 @@
-"""Shares of a service's requests: how many each worker gets, by its time for one request.
+"""Measured pace of a worker: its time for one request.
 
 While requests wait, the broker measures the workers every few milliseconds (`mdp.broker.workers.maintenance`), without any messages. By
 Little's law the time for one request is the time that places of a worker were taken, divided by the requests it answered meanwhile. A place
@@ -7,37 +7,19 @@ is one request at work: a worker has as many places as its concurrency.
     taken   ████████████████  2 places × 0.5 s           a round: as many answers as it has places, at least four
     answers     a   a   a  a  4               → 250 ms   the last two rounds: from `least_us` to `most_us`
 
-A worker that takes at least twice as long as others is *slow* compared to them. It gets little beyond what it works on. It gets nothing
-when the others will have answered all waiting requests before it could answer one more, because that answer would come last. For a quicker
-worker, the longer round and its current requests count; for a slow one, the shorter round. So equally quick workers, with requests of all
-lengths, are treated as equal.
-
 Pure, in whole microseconds.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from mdp.broker.requests.records import Worker
-
-__all__ = ["TRUST_US", "Pace", "allotments"]
+__all__ = ["TRUST_US", "Pace"]
 
 # The measurement of a worker without work is forgotten after this time, so that a worker that was slow once gets work again.
 TRUST_US: Final = 10_000_000
 # Minimum answers of a round.
 _ROUND_MIN: Final = 4
-# A worker is slow if it takes this many times as long as others.
-_SLOW: Final = 2
-# Beyond what it works on, a slow worker gets as much as it does in this time, which is many round trips to the broker.
-_AHEAD_US: Final = 5_000
-# Unit of rates: requests per this time.
-_PER_US: Final = 1_000_000_000
 
 
 class Pace:
@@ -88,31 +70,3 @@ class Pace:
             self._busy = self._answered = 0
         at_us = self._busy // max(1, self._answered + running)
         self.least_us, self.most_us = (min(self._rounds), max(*self._rounds, at_us)) if self.known else (at_us, at_us)
-
-
-def allotments(workers: Sequence[Worker], waiting: int) -> Iterator[tuple[Worker, int]]:
-    """Yield each worker with the number of requests it may have now.
-
-    Args:
-        workers: all of one service.
-        waiting: number of requests that no worker has.
-    """
-    is_v03 = sorted(
-        (worker.pace.most_us, worker.concurrency, min(len(worker.in_flight), worker.concurrency))
-        for worker in workers
-        if worker.pace.known and not worker.stuck
-    )
-    slowest = [most for most, _, _ in is_v03]
-    rates = list(accumulate(places * _PER_US // max(most, 1) for most, places, _ in is_v03))
-    taken = list(accumulate(running for _, _, running in is_v03))
-    waiting += sum(max(0, len(worker.in_flight) - worker.concurrency) for worker in workers)
-    for worker in workers:
-        least, places = worker.pace.least_us, worker.concurrency
-        quicker = bisect_right(slowest, least // _SLOW)
-        if not least or not quicker:
-            yield worker, worker.credit
-            continue
-        running = min(len(worker.in_flight), places)
-        rest = waiting + taken[quicker - 1] - least * rates[quicker - 1] // _PER_US
-        ahead = places + places * _AHEAD_US // worker.pace.most_us
-        yield worker, 0 if rest <= 0 else min(worker.credit, ahead, running + rest)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.requests.dead_letters import DeadLetter, DeadLetters
-from mdp.broker.requests.reply_cache import EXECUTION_OVERHEAD_BYTES, ReplyCache, SharedExecution, digest_of
+from mdp.broker.requests.reply_cache import EXECUTION_OVERHEAD_BYTES, ReplyCache, digest_of
+
+if TYPE_CHECKING:
+    from mdp.broker.requests.records import SharedExecution
 
 
 def test_running_then_answered_then_too_old() -> None:

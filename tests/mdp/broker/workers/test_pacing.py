@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mdp.broker.requests.records import Request, Service, Worker
-from mdp.broker.workers.pacing import TRUST_US, Pace, allotments
+from mdp.broker.workers.maintenance import allotments
+from mdp.broker.workers.pacing import TRUST_US, Pace
 from mdp.wire.commands import worker_error, worker_heartbeat, worker_return
 from mdp.wire.events import Recall, Work
 from tests.scenes.mdp_dispatcher import ECHO
