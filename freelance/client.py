@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
 import core
 from core.address import parse_connect
+from core.machine.requests import SETTLED
 from core.zmtp.frames import octets_of
-from freelance.engine import FreelanceEngine
+from freelance.engine import FreelanceEngine, SequentialEngine
 from freelance.errors import ClientClosed, Overrun
 from freelance.models.agent import Agent, AgentLimits, AgentRequest
 from freelance.models.client_machine import FreelanceRequest
-from freelance.models.sequential import Sequential
+from freelance.models.sequential import Sequential, SequentialRequest
 from freelance.models.server_list import Health
 from freelance.models.shotgun import Shotgun
 
@@ -37,6 +38,7 @@ __all__ = ["Client", "ClientSettings"]
 TIMEOUT_S: Final = {3: 3.0, 2: 2.5}  # FLP-06, FRL-05; model 1 ends after its tries
 TRIES_IN_TIMEOUT: Final = 3
 TRY_S: Final = 1.0  # of model 1, FRL-01
+REQUESTS: Final[dict[int, type[FreelanceRequest]]] = {1: SequentialRequest, 2: FreelanceRequest, 3: AgentRequest}
 
 
 class ClientSettings(TypedDict, total=False):
@@ -103,18 +105,18 @@ class Client:
         whole = timeout if timeout is not None else TIMEOUT_S.get(model, TRIES_IN_TIMEOUT * TRY_S)
         if try_timeout is None:
             try_timeout = TRY_S if model == 1 else whole / TRIES_IN_TIMEOUT
-        self._try_s, self._timeout_s = try_timeout, timeout
-        self._sequential: Sequential | None = None  # of model 1, within the block
-        self._machine: Agent | Shotgun
+        own: dict[str, Any] = {"context": context, "security": security, "socket_options": socket_options}
+        self._engine: FreelanceEngine | SequentialEngine
+        if model == 1:
+            self._engine = SequentialEngine(Sequential(self._endpoints, try_timeout, timeout), **own)
+            return
         if model == 2:
-            self._machine = Shotgun(self._endpoints, whole)
+            machine: Agent | Shotgun = Shotgun(self._endpoints, whole)
         else:
             hedge_s = None if hedge is None else hedge * try_timeout
             limits = AgentLimits(timeout_s=whole, try_s=try_timeout, hedge_s=hedge_s, health=health or Health())
-            self._machine = Agent(self._endpoints, limits)
-        self._engine = FreelanceEngine(
-            self._machine, model, self._endpoints, alias=alias, context=context, security=security, socket_options=socket_options
-        )
+            machine = Agent(self._endpoints, limits)
+        self._engine = FreelanceEngine(machine, model, self._endpoints, alias=alias, **own)
 
     async def __aenter__(self) -> Self:
         engine = self._engine
@@ -123,14 +125,9 @@ class Client:
         except core.ZMQError:
             await engine.close()
             raise
-        if self._model == 1:
-            options = engine.socket_options
-            self._sequential = Sequential(self._endpoints, engine.context, try_s=self._try_s, timeout_s=self._timeout_s, options=options)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._sequential is not None:
-            self._sequential.close()
         await self._engine.close()
 
     async def request(self, *frames: bytes, timeout: float | None = None) -> list[bytes]:
@@ -158,12 +155,12 @@ class Client:
         body = [frame if type(frame) is bytes else octets_of(frame) for frame in frames]
         self._outstanding += 1
         try:
-            if self._sequential is not None:
-                return await self._sequential.request(body, timeout)
-            pending = FreelanceRequest(body, timeout) if self._model == 2 else AgentRequest(body, timeout)
+            pending = REQUESTS[self._model](body, timeout)
             reply: asyncio.Future[list[bytes]] = loop.create_future()  # half the cost of a `Reply`, which this coroutine does not need
             pending.caller = reply
             engine.submit(pending)
+            if pending.stage == SETTLED:  # there is no server
+                engine.notify((pending,))
             try:
                 return await reply
             except BaseException:
@@ -184,9 +181,7 @@ class Client:
             return
         parse_connect(endpoint)  # before any change
         self._endpoints.append(endpoint)
-        if self._sequential is not None:
-            self._sequential.servers.add(endpoint)
-        self._machine.add(endpoint)
+        self._engine.machine.add(endpoint)
         self._engine.connect(endpoint)
 
     def remove_server(self, endpoint: str) -> None:
@@ -201,9 +196,7 @@ class Client:
             raise core.EndpointNotFound(msg=f"{endpoint} is no server of this client", endpoint=endpoint)
         self._endpoints.remove(endpoint)
         name = endpoint.encode()
-        if self._sequential is not None:
-            self._sequential.servers.remove(name)
-        updates = self._machine.remove(name, self._engine.clock())
+        updates = self._engine.machine.remove(name, self._engine.clock())
         self._engine.disconnect(endpoint)
         self._engine.updated(updates)
 
@@ -214,15 +207,16 @@ class Client:
 
     @property
     def counters(self) -> Counter[str]:
-        """Requests sent, dropped and given up, by name (models 2 and 3)."""
-        return self._machine.counters
+        """Requests sent, dropped and given up, by name."""
+        return self._engine.machine.counters
 
     @property
     def live(self) -> list[str]:
         """Endpoints of the servers that may be asked now, in order of priority (model 3)."""
-        if isinstance(self._machine, Shotgun):
+        machine = self._engine.machine
+        if not isinstance(machine, Agent):
             return []
-        return [server.endpoint for server in self._machine.servers.by_name.values() if server.live]
+        return [server.endpoint for server in machine.servers.by_name.values() if server.live]
 
     def _check_open(self) -> None:
         if self._engine.loop is None or self._engine.closed:

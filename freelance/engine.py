@@ -1,7 +1,9 @@
-"""Shell of models 2 and 3: their sockets; see `core.rpc.client_engine`."""
+"""Shells of the models: their sockets; see `core.rpc.client_engine`."""
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,6 +14,7 @@ from core.zmtp.decoder import decode_frames
 from freelance.errors import ClientClosed, TooLarge
 from freelance.models.agent import Agent
 from freelance.models.client_machine import ENCODED_MAX
+from freelance.models.sequential import Close, Open, Sequential
 from freelance.models.shotgun import Shotgun
 
 if TYPE_CHECKING:
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from core.zmtp.decoder import Message
 
-__all__ = ["FreelanceEngine"]
+__all__ = ["FreelanceEngine", "SequentialEngine"]
+
+log = logging.getLogger(__name__)
 
 Machine: TypeAlias = Agent | Shotgun
 
@@ -30,7 +35,7 @@ class FreelanceEngine(ClientEngine[Machine]):
 
     Args:
         machine: of the model.
-        model: 1, 2 or 3.
+        model: 2 or 3.
         endpoints: of the servers at the start.
         alias: name each server by the endpoint it was connected at (model 3).
         context: of the sockets; the engine has its own when None.
@@ -162,3 +167,83 @@ class FreelanceEngine(ClientEngine[Machine]):
             error = too_large
         parts, control = (1, frames[0]) if self._model == 3 else (2, frames[1])
         self.notify(self.machine.refused(name, control, TooLarge.of(error, parts, len(control)), self.clock()))
+
+
+class SequentialEngine(ClientEngine[Sequential]):
+    """A REQ socket for each try of model 1.
+
+    Args:
+        machine: of the model.
+        context: of the sockets; the engine has its own when None.
+        security: of the engine's own context.
+        socket_options: of the sockets.
+    """
+
+    def __init__(
+        self,
+        machine: Sequential,
+        *,
+        context: core.Context | None,
+        security: Secured | None,
+        socket_options: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__(machine, "freelance", ClientClosed, context, security, socket_options)
+        self._ticker = supervision.current().timer("freelance client clock", self._tick)
+        self._sockets: dict[int, core.Socket] = {}  # by the number of the try
+
+    def connect(self, endpoint: str) -> None:
+        """Do nothing: each try connects."""
+
+    def disconnect(self, endpoint: str) -> None:
+        """Do nothing: a try that has begun goes on."""
+
+    def flush(self) -> None:
+        """Open and close the sockets of the machine."""
+        machine = self.machine
+        while machine.outgoing:
+            outgoing, machine.outgoing = machine.outgoing, []
+            for order in outgoing:
+                if isinstance(order, Open):
+                    self._open(order)
+                else:
+                    self._end(order)
+
+    def _open(self, order: Open) -> None:
+        # IMMEDIATE: nothing is sent before the limits of the server are known.
+        options = {"tell_limits": 1, **self.socket_options, "linger": 0, "immediate": 1}
+        try:
+            socket = self._sockets[order.number] = self.context.socket(core.REQ, **options)
+            socket.set_receiver(partial(self._receive, order.number), on_peer=partial(self._peer_changed, order))
+            socket.connect(order.endpoint)
+        except core.ZMQError as error:
+            self.notify(self.machine.failed(order.number, error, self.clock()))
+
+    def _end(self, order: Close) -> None:
+        if order.unanswered:
+            log.warning("no response from %s", order.unanswered)
+        socket = self._sockets.pop(order.number, None)
+        if socket is not None and self.loop is not None:
+            self.loop.call_soon(partial(socket.close, linger=0))  # this may be a call of the socket
+
+    def _connect(self) -> None:
+        """Do nothing: each try connects."""
+
+    async def _disconnect(self) -> None:
+        for socket in [*self._sockets.values()]:
+            socket.close(linger=0)
+            await socket.wait_closed()
+
+    def _peer_changed(self, order: Open, _: bytes, joined: bool) -> None:
+        socket = self._sockets.get(order.number)
+        if not joined or socket is None or self.closed:
+            return
+        try:
+            socket.send_multipart(order.body, core.NOBLOCK)
+        except (core.Again, core.BadState):
+            self.machine.counters["send_blocked"] += 1  # the connection is lost again, or took the request before; its time ends
+        except core.MessageTooLarge as error:
+            self.updated(self.machine.refused(order.number, TooLarge.of(error, 1, 0), self.clock()))
+
+    def _receive(self, number: int, batch: list[Message]) -> None:
+        if not self.closed:
+            self.updated(self.machine.receive(number, batch[0], self.clock()))

@@ -48,7 +48,7 @@ PURE = {
     "core/security": "curve nacl plain",
     "core/zmtp": "commands connection decoder frames greeting mechanism secured_decoder z85 zap zmtp2",
     "freelance": "errors",
-    "freelance/models": "agent client_machine flp server_list shotgun",
+    "freelance/models": "agent client_machine flp sequential server_list shotgun",
     "mdp": "errors request",
     "mdp/broker": "counters dispatcher forwarding limits mmi recorder",
     "mdp/broker/requests": "dead_letters idempotency records reply_cache request_table",

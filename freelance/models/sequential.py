@@ -1,93 +1,155 @@
-"""Client of model 1: one server after the other, a fresh REQ socket for each try (FRL-01, FRL-02).
+"""Client machine of model 1: one server after the other, a fresh REQ socket for each try (FRL-01, FRL-02).
+
+    submit ──► Open ──reply──► answered
+                ▲ └──try_s, too large──► Close ──a server is left──┐      └── none left ──► NoServer, TooLarge
+                └──────────────────────────────────────────────────┘
 
 The guide waits the whole timeout for a dead first server on every request. Here a server that did not answer is asked last for some
 time (`freelance.models.server_list`), so that cost is paid once.
+
+Pure: `now` in monotonic seconds. `outgoing` collects the sockets to open and to close; calls return the requests that have ended.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import core
-from freelance.errors import ClientClosed, NoServer, TooLarge
+from core.machine.requests import SENT, KeyedRequests
+from freelance.errors import ClientClosed, NoServer
+from freelance.models.client_machine import WAITING_MAX, FreelanceRequest
 from freelance.models.server_list import Health, ServerList
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["TRIES_OF_A_LONE_SERVER", "Sequential"]
+    from freelance.errors import TooLarge
 
-log = logging.getLogger(__name__)
+__all__ = ["TRIES_OF_A_LONE_SERVER", "Close", "Open", "Sequential", "SequentialRequest"]
 
 TRIES_OF_A_LONE_SERVER: Final = 3  # FRL-01; with several servers each is tried once
 
 
-class Sequential:
-    """Asks servers one after the other.
+class Open(NamedTuple):
+    """Open a socket for a try, and send the request there once it is connected."""
+
+    number: int  # of the try
+    endpoint: str
+    body: Sequence[bytes]
+
+
+class Close(NamedTuple):
+    """Close the socket of a try."""
+
+    number: int
+    unanswered: str = ""  # the endpoint that did not answer in time
+
+
+class SequentialRequest(FreelanceRequest):
+    """One request until its end; its key is the number of its present try.
+
+    Attributes:
+        order: servers that are still to be asked.
+        server: the one that is asked.
+        asked_at: since when.
+    """
+
+    __slots__ = ("asked_at", "order", "server")
+
+    order: list[bytes]
+    server: bytes
+    asked_at: float
+
+
+class Sequential(KeyedRequests[SequentialRequest]):
+    """Requests of one client.
 
     Args:
         endpoints: of the servers, most wanted first.
-        context: to make sockets in.
-        try_s: seconds for each try.
-        timeout_s: seconds for all of them; None: the sum of the tries.
-        options: of the sockets.
+        try_s: for each try.
+        timeout_s: for all of them; None: the sum of the tries.
 
     Attributes:
         servers: see `ServerList`.
+        outgoing: sockets to open and to close, in order.
+
+    Raises:
+        ValueError: no endpoint.
     """
 
-    def __init__(
-        self, endpoints: Iterable[str], context: core.Context, *, try_s: float, timeout_s: float | None, options: Mapping[str, Any]
-    ) -> None:
+    __slots__ = ("_number", "_timeout_s", "_try_s", "outgoing", "servers")
+
+    def __init__(self, endpoints: Iterable[str], try_s: float, timeout_s: float | None) -> None:
+        super().__init__(WAITING_MAX, ClientClosed, NoServer)
         self.servers = ServerList(endpoints, Health())
-        self._context = context
+        self.outgoing: list[Open | Close] = []
         self._try_s = try_s
         self._timeout_s = timeout_s
-        self._options = options
-        self._sockets: set[core.Socket] = set()  # of outstanding requests
-        self._closed = False
+        self._number = 0
 
-    async def request(self, body: list[bytes], timeout_s: float | None = None) -> list[bytes]:
-        """Ask the servers in order until one answers.
+    def submit(self, pending: SequentialRequest, now: float) -> None:
+        """Take a request and ask the first server; without a server, it ends at once."""
+        pending.order = self._order(now)
+        pending.server = b""
+        pending.stage = SENT
+        self._renumber(pending)
+        self.timeouts.start(pending, now, self._try_s, self._timeout_s if pending.timeout_s is None else pending.timeout_s)
+        self._ask_next(pending, now)
 
-        Raises:
-            NoServer: none answered.
-            TooLarge: no server that answered takes a request so large.
-            ClientClosed: `close` was called.
-        """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        whole = self._timeout_s if timeout_s is None else timeout_s
-        ends_at = None if whole is None else began + whole
-        attempts = 0
-        refused: dict[bytes, TooLarge] = {}
-        for name in self._order(began):
-            if name not in self.servers or name in refused:
-                continue  # removed in the meantime
-            asked_at = loop.time()
-            until = asked_at + self._try_s if ends_at is None else min(ends_at, asked_at + self._try_s)
-            if until <= asked_at:
-                break
-            attempts += 1
-            try:
-                async with asyncio.timeout_at(until):
-                    reply = await self._ask(name.decode(), body)
-            except core.MessageTooLarge as error:
-                attempts -= 1
-                refused[name] = TooLarge.of(error, 1, 0)  # the delimiter
-            except TimeoutError:
-                log.warning("no response from %s", name.decode())
-                if name in self.servers:
-                    self.servers.failed(name, asked_at, loop.time())
+    def receive(self, number: int, reply: list[bytes], now: float) -> list[SequentialRequest]:
+        """Take the reply of a try."""
+        pending = self._open.get(number)
+        if pending is None:
+            self.counters["reply_unknown"] += 1
+            return []
+        if pending.server in self.servers:
+            self.servers.answered(pending.server)
+        self._finish(pending, now, reply)
+        return self._updates()
+
+    def refused(self, number: int, error: TooLarge, now: float) -> list[SequentialRequest]:
+        """Record that a request was too large for its server, and ask the next one."""
+        pending = self._open.get(number)
+        if pending is not None:
+            self.counters["send_refused"] += 1
+            self.counters["sent"] -= 1
+            pending.sent -= 1
+            pending.refused[pending.server] = error
+            self.outgoing.append(Close(number))
+            self._ask_next(pending, now)
+        return self._updates()
+
+    def failed(self, number: int, error: Exception, now: float) -> list[SequentialRequest]:
+        """End a request for which no socket could be opened."""
+        pending = self._open.get(number)
+        if pending is not None:
+            self._fail(pending, now, error)
+        return self._updates()
+
+    def add(self, endpoint: str) -> bool:
+        """Add a server for further requests; return whether it is new."""
+        return self.servers.add(endpoint)
+
+    def remove(self, name: bytes, now: float) -> list[SequentialRequest]:
+        """Remove a server; a request that it was asked may still be answered."""
+        if name in self.servers:
+            self.servers.remove(name)
+        return []
+
+    def tick(self, now: float) -> list[SequentialRequest]:
+        """End the tries whose time is over, and ask the next servers."""
+        for pending in self.timeouts.expired(now):
+            self.outgoing.append(Close(pending.key, pending.server.decode()))
+            if pending.server in self.servers:
+                self.servers.failed(pending.server, pending.asked_at, now)
+            if now < pending.give_up_at:
+                self._ask_next(pending, now)
             else:
-                if name in self.servers:
-                    self.servers.answered(name)
-                return reply
-        for beyond in refused.values():
-            raise beyond
-        raise NoServer(attempts=attempts, after_s=loop.time() - began)
+                self._no_server(pending, now)
+        return self._updates()
+
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+        return self.timeouts.wake_at
 
     def _order(self, now: float) -> list[bytes]:
         """Return the servers in the order to ask them, recent failures last."""
@@ -98,26 +160,35 @@ class Sequential:
             order.append(server.name)
         return order if len(order) > 1 else order * TRIES_OF_A_LONE_SERVER
 
-    async def _ask(self, endpoint: str, body: list[bytes]) -> list[bytes]:
-        if self._closed:
-            raise ClientClosed
-        socket = self._context.socket(core.REQ, **{"tell_limits": 1, **self._options, "linger": 0})
-        self._sockets.add(socket)
-        try:
-            socket.connect(endpoint)
-            await socket.send_multipart(body)
-            reply: list[bytes] = await socket.recv_multipart()
-            return reply
-        except core.ZMQError:
-            if self._closed:
-                raise ClientClosed from None
-            raise
-        finally:
-            self._sockets.discard(socket)
-            socket.close()
+    def _ask_next(self, pending: SequentialRequest, now: float) -> None:
+        """Ask the next server of a request, in a new try; end the request if there is none."""
+        while pending.order:
+            name = pending.order.pop(0)
+            if name in self.servers and name not in pending.refused:  # it may have been removed in the meantime
+                del self._open[pending.key]
+                self._renumber(pending)
+                pending.server, pending.asked_at = name, now
+                pending.sent += 1
+                self.counters["sent"] += 1
+                self.timeouts.restart(pending, now, self._try_s)
+                self.outgoing.append(Open(pending.key, name.decode(), pending.body))
+                return
+        self._no_server(pending, now)
 
-    def close(self) -> None:
-        """End every request with ClientClosed."""
-        self._closed = True
-        for socket in [*self._sockets]:
-            socket.close(linger=0)
+    def _renumber(self, pending: SequentialRequest) -> None:
+        self._number += 1
+        pending.key = self._number
+        self._open[pending.key] = pending
+
+    def _no_server(self, pending: SequentialRequest, now: float) -> None:
+        """Fail a request that no server has answered; if one could not take it, with that."""
+        if pending.refused:
+            self.counters["too_large"] += 1
+            self._fail(pending, now, next(iter(pending.refused.values())))
+        else:
+            self.counters["gave_up"] += 1
+            self._fail(pending, now, NoServer(attempts=pending.sent, after_s=now - pending.started_at))
+
+    def _end(self, pending: SequentialRequest, now: float) -> None:
+        self.outgoing.append(Close(pending.key))
+        super()._end(pending, now)

@@ -1,0 +1,129 @@
+"""freelance.models.sequential: one server after the other, a new socket for each try."""
+
+from __future__ import annotations
+
+import pytest
+
+import freelance
+from freelance.models.sequential import Close, Open, Sequential, SequentialRequest
+
+A, B = "tcp://a:1", "tcp://b:1"
+
+
+def made(*endpoints: str, timeout_s: float | None = None) -> Sequential:
+    return Sequential(endpoints or (A, B), 1.0, timeout_s)
+
+
+def submitted(machine: Sequential, now: float = 0.0, timeout_s: float | None = None) -> SequentialRequest:
+    pending = SequentialRequest([b"x"], timeout_s)
+    machine.submit(pending, now)
+    return pending
+
+
+def taken(machine: Sequential) -> list[Open | Close]:
+    orders, machine.outgoing = machine.outgoing, []
+    return orders
+
+
+def opened(machine: Sequential) -> tuple[int, str]:
+    """Return number and endpoint of the only try that begins."""
+    (order,) = (order for order in taken(machine) if isinstance(order, Open))
+    return order.number, order.endpoint
+
+
+def test_frl_01_several_servers_are_asked_once_each_and_a_lone_one_three_times() -> None:
+    for endpoints, tries in (((A, B), [A, B]), ((A,), [A] * 3)):
+        machine = made(*endpoints)
+        pending = submitted(machine)
+        asked = [opened(machine)[1]]
+        while not (ended := machine.tick(machine.deadline())):
+            asked.append(opened(machine)[1])
+        assert (asked, ended) == (tries, [pending])
+        assert isinstance(pending.error, freelance.NoServer)
+        assert (pending.error.attempts, pending.error.after_s) == (len(tries), float(len(tries)))
+        assert len(machine) == 0
+
+
+def test_a_try_that_ends_closes_its_socket_and_names_its_server() -> None:
+    machine = made()
+    submitted(machine)
+    number, _ = opened(machine)
+    machine.tick(1.0)
+    assert taken(machine) == [Close(number, A), Open(number + 1, B, [b"x"])]
+    assert machine.receive(number, [b"late"], 1.1) == []
+    assert machine.counters["reply_unknown"] == 1
+
+
+def test_the_reply_ends_the_request_and_clears_the_server() -> None:
+    machine = made()
+    submitted(machine)
+    machine.tick(1.0)
+    pending = submitted(machine, 1.1)
+    number, endpoint = [(order.number, order.endpoint) for order in taken(machine) if isinstance(order, Open)][-1]
+    assert endpoint == B  # a server that did not answer is asked last
+    assert machine.receive(number, [b"y"], 1.2) == [pending]
+    assert pending.reply == [b"y"]
+    assert taken(machine) == [Close(number)]
+
+
+def test_the_timeout_of_the_request_ends_its_last_try() -> None:
+    machine = made(timeout_s=5.0)
+    pending = submitted(machine, timeout_s=0.25)
+    assert machine.deadline() == 0.25
+    assert machine.tick(0.25) == [pending]
+    assert isinstance(pending.error, freelance.NoServer)
+    assert pending.error.attempts == 1
+    assert machine.servers.by_name[A.encode()].failures == 1
+
+
+def test_a_server_that_does_not_take_it_counts_as_no_try() -> None:
+    machine = made()
+    pending = submitted(machine)
+    error = freelance.TooLarge("bytes of the request", 10, 5)
+    number, endpoint = opened(machine)
+    assert (endpoint, machine.refused(number, error, 0.1)) == (A, [])
+    number, endpoint = opened(machine)
+    assert (endpoint, pending.due) == (B, 1.1)
+    assert machine.tick(1.1) == [pending]
+    assert pending.error is error  # said rather than that no other one answered
+    assert machine.refused(number, error, 1.2) == []
+
+
+def test_servers_come_and_go() -> None:
+    machine = made(A)
+    machine.remove(A.encode(), 0.0)
+    machine.remove(A.encode(), 0.0)
+    pending = submitted(machine)
+    assert isinstance(pending.error, freelance.NoServer)  # at once
+    assert (pending.error.attempts, taken(machine)) == (0, [Close(1)])
+    assert machine.add(B)
+    assert not machine.add(B)
+    submitted(machine)
+    assert opened(machine)[1] == B
+    assert machine.remove(B.encode(), 0.1) == []
+    assert len(machine) == 1  # it may still be answered
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_client_ends_a_request(closed: bool) -> None:
+    machine = made()
+    pending = submitted(machine)
+    number, _ = opened(machine)
+    if closed:
+        assert machine.close(0.5) == [pending]
+        assert isinstance(pending.error, freelance.ClientClosed)
+    else:
+        machine.cancel(pending, 0.5)
+        assert pending.error is None
+    assert taken(machine) == [Close(number)]
+    assert machine.deadline() >= 1.0
+    assert machine.tick(1.0) == []
+
+
+def test_a_socket_that_cannot_be_opened_ends_the_request() -> None:
+    machine = made()
+    pending = submitted(machine)
+    error = OSError()
+    assert machine.failed(opened(machine)[0], error, 0.1) == [pending]
+    assert pending.error is error
+    assert machine.failed(1, error, 0.2) == []
