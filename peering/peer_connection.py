@@ -30,7 +30,7 @@ class PeerConnection:
         peer: bytes,
         endpoints: Endpoints,
         *,
-        probe: dict[str, int],  # options of cloudbe: when a silent connection is probed, and when it is closed and reconnected
+        probe: dict[str, int],  # options of both sockets: when a silent connection is probed, and when it is closed and reconnected
         options: dict[str, Any],
         on_state: Callable[[bytes, list[bytes]], None],  # called with (peer, frames) for each state message
         on_reply: Callable[[list[bytes]], None],  # called with `[peer][client][""][body…]`
@@ -45,7 +45,8 @@ class PeerConnection:
         self._on_stranger = on_stranger
         # MANDATORY: a message that cannot be sent raises and goes to another peer (PEER-11). Nothing is queued for an absent peer.
         self._cloud = context.socket(core.ROUTER, identity=name, router_mandatory=1, linger=0, **{"tell_limits": 1, **probe, **options})
-        self._state = context.socket(core.SUB, linger=0, **options)
+        # It only listens: without a probe it would wait for ever at a connection that one side has forgotten.
+        self._state = context.socket(core.SUB, linger=0, **{**probe, **options})
         try:
             self._cloud.set_receiver(self._replied, on_peer=self._changed)
             self._state.setsockopt(core.SUBSCRIBE, b"")

@@ -154,6 +154,8 @@ async def _course(play: Play, faults: Faults, until: float) -> None:
     play.healed_at = world.now
     world.mark("calm", "world", "everything is healed")
     for process in world.processes.values():
+        if process.things.get("wounded"):
+            process.stop()  # as its document asks of an operator
         process.start()
     for name, serves in play.serves:
         await world.eventually(serves, HEALED_S - (world.now - play.healed_at), f"{name} serves again")

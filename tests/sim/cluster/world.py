@@ -27,6 +27,7 @@ MARKS_MAX = 20_000
 STEPS_MAX = 100_000_000
 COLLECT_STEPS = 100_000
 STEPS_PER_S_MAX = 8_000  # of all processes together, twice what any scenario needs; a loop without pause makes far more
+WOUNDED = "store is wounded"  # in the line of a store that writes nothing until it is restarted
 
 
 class Violation(AssertionError):
@@ -247,4 +248,7 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         owner = OWNER.get()
         if owner is None or owner.alive:
-            self._world.mark("log", "world" if owner is None else owner.name, f"{record.levelname} {record.getMessage()[:300]}")
+            text = record.getMessage()[:300]
+            if owner is not None and WOUNDED in text:
+                self._world.processes[owner.name].things["wounded"] = True
+            self._world.mark("log", "world" if owner is None else owner.name, f"{record.levelname} {text}")
