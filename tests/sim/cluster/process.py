@@ -248,6 +248,17 @@ class Life:
         self.files.end()
         self.world.bury(self)
 
+    def watch(self, step: Callable[[], None]) -> None:
+        """Have something called after each step."""
+        before = self.after
+
+        def both() -> None:
+            assert before is not None
+            before()
+            step()
+
+        self.after = step if before is None else both
+
     def suspend(self) -> Callable[[], None]:
         if not self.holds:
             self.world.mark("suspend", self.name)

@@ -76,6 +76,7 @@ class Play:
 
     Attributes:
         serves: each returns whether something serves, asked when everything is healed.
+        together: called after each step of these processes.
         calm: called when everything has been healed for a minute; they call `world.violated`.
         finals: called at the end, likewise.
         stopping: no new requests.
@@ -86,6 +87,7 @@ class Play:
         self.history = History(world)
         self.random = Random(f"{world.seed} work")
         self.serves: list[tuple[str, Callable[[], object]]] = []
+        self.together: dict[str, list[Callable[[], None]]] = {}
         self.calm: list[Callable[[], None]] = []
         self.finals: list[Callable[[], None]] = []
         self.stopping = False

@@ -29,7 +29,7 @@ from tests.sim.cluster.scenarios.majordomo import (
     endpoint,
     worker,
 )
-from tests.sim.cluster.scenarios.promises import answers, one_serves, stays, watch_broker, watch_brokers
+from tests.sim.cluster.scenarios.promises import answers, one_serves, stays, watch_broker, watch_brokers, watch_pair
 from tests.sim.cluster.scenarios.titanic_stores import STATE_PORT, WITNESS_PORT, pair_of, witness
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ def paired_service(play: Play, n: int, hosts: Sequence[str]) -> Body:
     async def body(process: Process) -> None:
         async with pair_of(play, process, n, hosts, "service", (STATE_PORT, WITNESS_PORT), "witness") as pair:
             pair.voter(f"tcp://{process.host.ip}:{PORT}", handler=lambda request: [reply_to(play, process, request.body[0])])
-            process.things["pair"] = pair
+            watch_pair(play, process, pair)
             await until_one_ends(play.forever(process), pair.serve_forever())
             await pair.drain(1.0)
 

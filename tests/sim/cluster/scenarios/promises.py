@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from bstar.machine.fsm import State
+from bstar.machine.member_values import Claim
 from mdp.broker.requests.invariants import check_clock, check_invariants, check_stats
 
 if TYPE_CHECKING:
@@ -12,11 +14,12 @@ if TYPE_CHECKING:
 
     import bstar
     import mdp
+    from bstar.machine.member_values import Member, Settings
     from tests.sim.cluster.history import Operation
     from tests.sim.cluster.process import Process
     from tests.sim.cluster.scenario import Play
 
-__all__ = ["answers", "in_time", "is_calm", "one_serves", "stays", "watch_broker", "watch_brokers"]
+__all__ = ["answers", "in_time", "is_calm", "one_serves", "stays", "watch_broker", "watch_brokers", "watch_pair"]
 
 T = TypeVar("T")
 
@@ -126,7 +129,7 @@ def watch_broker(process: Process, served: mdp.Broker) -> None:
             process.world.violated(f"{process.name}: {error}")
 
     assert process.life is not None
-    process.life.after = step
+    process.life.watch(step)
 
 
 def _check_bounds(play: Play, process: Process, served: mdp.Broker, lost: dict[tuple[str, bytes], float]) -> None:
@@ -173,13 +176,26 @@ COUNTED = (
 )
 
 
+def _counts(process: Process, served: mdp.Broker) -> dict[str, int]:
+    """Return the counters that stay as they are in a calm world.
+
+    A worker of MDP/0.1 that never sends heartbeats while it works may be silent for minutes: it does not count, whether it is lost or not.
+    """
+    assert process.life is not None
+    now = process.life.local(process.world.now)
+    workers = served.machine.directory.workers.values()
+    silent = sum(1 for worker in workers if worker.in_flight and not worker.beats_busy and now - worker.seen > SETTLED_S)
+    stats = served.stats
+    return {key: stats[key] for key in COUNTED} | {"workers": stats["workers"] - silent}
+
+
 def is_calm(play: Play, workers: int | None = None) -> None:
     """Demand that nobody gives up a connection in a calm world, and that every worker is registered."""
     before: dict[str, dict[str, int]] = {}
 
     def served() -> dict[str, dict[str, int]]:
-        found = {process.name: _running(process) for process in play.world.processes.values()}
-        return {name: {key: one.stats[key] for key in (*COUNTED, "workers")} for name, one in found.items() if one is not None}
+        found = {process: _running(process) for process in play.world.processes.values()}
+        return {process.name: _counts(process, one) for process, one in found.items() if one is not None}
 
     def begin() -> None:
         if play.healed_at is not None and not before and play.world.now > play.healed_at + SETTLED_S:
@@ -222,8 +238,48 @@ def stays(play: Play, process: str, counters: Sequence[str]) -> None:
 # ---- pairs
 
 
+def watch_pair(play: Play, process: Process, pair: bstar.Pair) -> None:
+    """Check the state of a half after each of its steps, and that the other half does not serve then."""
+    process.things["pair"] = pair
+    before: list[Member | None] = [None]
+
+    def step() -> None:
+        machine = pair._machine
+        if machine is None or machine.member is before[0]:
+            return
+        last, before[0] = before[0], machine.member
+        try:
+            check_member(machine.settings, machine.member, last)
+            for check in play.together.get(process.name, ()):
+                check()
+        except AssertionError as error:
+            process.world.violated(f"{process.name}: {error}")
+
+    assert process.life is not None
+    process.life.watch(step)
+
+
+def check_member(settings: Settings, member: Member, last: Member | None) -> None:
+    """Check that the fields of a half agree, and that a step from the last one was allowed."""
+    assert 0 <= member.ballot <= member.counter, f"ballot {member.ballot} of counter {member.counter}"
+    if member.state is State.ACTIVE:
+        assert member.claim is Claim.IDLE, "active, and it claims"
+        assert member.ballot or not settings.ballots, "active without a ballot"
+    if member.claim is not Claim.IDLE:
+        assert member.ballot, "it claims without a ballot"
+        assert settings.lease_s or member.claim is Claim.PERSISTING, "it asks a witness that it does not have"
+    if last is not None:
+        assert member.counter >= last.counter, f"its counter fell from {last.counter} to {member.counter}"
+        assert member.lease_until >= last.lease_until or member.state is not State.ACTIVE, "its lease became shorter"
+        won = member.state is State.ACTIVE and last.state is not State.ACTIVE
+        assert not won or not settings.lease_s or last.claim is Claim.ACQUIRING, "active without the witness"
+
+
 def one_serves(play: Play, *names: str) -> None:
-    """Demand that never both halves serve, and ballots only grow; in a calm world the halves hear each other."""
+    """Demand that never both halves serve, and ballots only grow; in a calm world the halves hear each other.
+
+    It is asked after each step of a half, and every second.
+    """
     highest: list[bstar.Ballot | None] = [None]
 
     def check() -> None:
@@ -246,6 +302,8 @@ def one_serves(play: Play, *names: str) -> None:
                 play.world.violated(f"{name} does not hear its peer in a calm world: {status['peer']}")
 
     play.world.checks.append(check)
+    for name in names:
+        play.together.setdefault(name, []).append(check)
     play.calm.append(calm)
 
 

@@ -13,7 +13,7 @@ from core.runtime.event_loop import until_one_ends
 from tests.sim.cluster.faults import ALL, CLOCK, NETWORK, PROCESS
 from tests.sim.cluster.scenario import HEALED_S, scenario
 from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, broker, client, endpoint, worker
-from tests.sim.cluster.scenarios.promises import answers, one_serves, watch_broker, watch_brokers
+from tests.sim.cluster.scenarios.promises import answers, one_serves, watch_broker, watch_brokers, watch_pair
 from titanic.journal.disk import HeldDisk, RealDisk
 from titanic.paired_store import PairedOptions, PairedTitanic, service_of
 from titanic.store.delivery_queue import DispatchOptions
@@ -81,7 +81,7 @@ def paired_broker(play: Play, n: int, hosts: Sequence[str]) -> Body:
         pair = pair_of(play, process, n, hosts, "broker", (STATE_PORT, WITNESS_PORT), "witness")
         async with pair, mdp.PairedBroker(pair, heartbeat_ms=HEARTBEAT_MS) as served:
             served.bind(f"tcp://{process.host.ip}:{PORT}")
-            process.things["pair"] = pair
+            watch_pair(play, process, pair)
             watch_broker(process, served)
             await until_one_ends(play.forever(process), pair.serve_forever())
 
@@ -101,7 +101,8 @@ def paired_store(play: Play, n: int, hosts: Sequence[str], brokers: Sequence[str
         )
         pair = pair_of(play, process, n, hosts, "store", (STORE_STATE_PORT, STORE_WITNESS_PORT), "witness")
         async with pair, PairedTitanic(pair, HeldDisk("store"), options) as half:
-            process.things |= {"half": half, "pair": pair}
+            process.things["half"] = half
+            watch_pair(play, process, pair)
             await until_one_ends(play.forever(process), half.serve_forever())
             await half.drain(1.0)
 
