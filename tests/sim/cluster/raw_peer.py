@@ -103,6 +103,11 @@ class RawPeer(asyncio.Protocol):
         if not self.lost:
             self._transport.write(_encode(frames))
 
+    def write(self, octets: bytes) -> None:
+        """Send bytes that may be no ZMTP."""
+        if not self.lost:
+            self._transport.write(octets)
+
     async def recv(self, timeout_s: float) -> list[bytes]:
         """Return the next message; raises TimeoutError, ConnectionError."""
         async with asyncio.timeout(timeout_s):
