@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import peering
 from bstar.machine import ballot as ballot_rules
 from bstar.machine.ballot import LeaseTable
+from bstar.machine.driver import Machine
 from bstar.net.ballot_file import BallotFile
 from bstar.net.ballot_writer import BallotWriter
 from bstar.net.lease_client import LeaseClient
@@ -40,6 +42,7 @@ from tests.sim.cluster.scenario import run
 from tests.sim.cluster.scenarios import ALL
 from titanic.journal import record
 from titanic.journal.disk import RealDisk
+from titanic.journal.group_commit import Journal
 from titanic.journal.segment_log import SegmentLog
 from titanic.mirror import replica_server
 from titanic.mirror.mirrored_disk import MirroredDisk
@@ -135,6 +138,49 @@ def _no_sync(live: Any) -> Any:
     return lambda replica, call, arguments: None if call in (Call.SYNC, Call.SYNC_DIRECTORY) else live(replica, call, arguments)
 
 
+def _lost_again(queue_first: Any) -> Any:
+    """Give a request whose worker was lost to any worker, not only to those heard since."""
+    return lambda table, request, now, *, lost=False: queue_first(table, request, now)
+
+
+def _believed(request: Any) -> Any:
+    def believe(machine: Any, seen: Any, now: float) -> Any:
+        if seen.counter < 2**40:
+            machine.member = machine.member._replace(counter=max(machine.member.counter, seen.counter))
+        return request(machine, seen, now)
+
+    return believe
+
+
+def _fails_at_times(tick: Any) -> Any:
+    calls = count(1)
+
+    def fail(machine: Any, now: float) -> Any:
+        if next(calls) % 20 == 0:
+            raise ValueError("two requests with one deadline")
+        return tick(machine, now)
+
+    return fail
+
+
+def _dies_quietly(_: Any) -> Any:
+    """End the writer of a store at an error that is none of its disk, and tell nobody."""
+
+    def write(journal: Any) -> None:
+        commit, calls = journal.log.commit, count(1)
+
+        def fails(*arguments: Any, **named: Any) -> Any:
+            if next(calls) > 50:
+                raise RuntimeError
+            return commit(*arguments, **named)
+
+        journal.log.commit = fails
+        with suppress(RuntimeError):
+            journal._commit_until_closed()
+
+    return write
+
+
 def _grows(away: Any) -> Any:
     def without_cap(search: Any) -> None:
         away(search)
@@ -200,6 +246,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("the front does not notice the loss of a peer", "sharded_broker", Front, "_forget", _nothing),
     Mutant("a worker comes back late after a long outage", "returning_pair", BrokerSearch, "_is_away", _grows),
     Mutant("the system decides when to connect again", "returning_broker", connection, "CONNECT_TIMEOUT_MS", lambda _: 0),
+    Mutant("workers that are lost together count one by one", "machine_fails", RequestTable, "queue_first", _lost_again),
+    Mutant("a broker that starts does not wait for its workers", "returning_broker", Dispatcher, "begin", _nothing),
+    Mutant("a ballot that a client names is believed", "lied_to_pair", Machine, "request", _believed),
+    Mutant("a tick of a broker fails now and then", "one_broker", Dispatcher, "tick", _fails_at_times),
+    Mutant("the writer of a store dies quietly", "one_store", Journal, "_write", _dies_quietly),
     Mutant("a queue never ticks", "paranoid_pirates", WorkerQueue, "tick", lambda _: lambda queue, now: []),
 )
 

@@ -23,7 +23,7 @@ def test_a_connection_that_swallows_everything_is_found_by_heartbeats(name: str,
 
 
 def test_states_of_other_clouds_come_again_after_their_connections_have_swallowed_everything() -> None:
-    """N2: who only listens notices nothing but the silence."""
+    """N2: a socket that only receives notices nothing but the silence."""
     faults = [Fault(CALM_S + 0.5, 1.0, "black hole", "cloud-2", other) for other in ("cloud-0", "cloud-1")]
     assert _with("clouds", *faults).violations == []
 

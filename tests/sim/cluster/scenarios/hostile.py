@@ -107,7 +107,8 @@ LIES: tuple[Lie, ...] = (_reply, _reply_03, _ready, _request, _request_03, _anyt
 
 def _question(play: Play) -> list[bytes]:
     """Ask the witness for the highest ballot of all, or for nothing at all."""
-    claim = encode_question(Question(QuestionKind.ASK, 1, Ballot(COUNTER_MAX, 7), 1000))
+    counter = play.random.choice((COUNTER_MAX, COUNTER_MAX // 2))
+    claim = encode_question(Question(QuestionKind.ASK, 1, Ballot(counter, 7), 1000))
     return [play.random.choice((claim, claim[:-1], claim + b"\0", _junk(play)))]
 
 

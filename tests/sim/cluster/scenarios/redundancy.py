@@ -61,6 +61,24 @@ def one_worker_fails(play: Play) -> None:
     in_time(play, 2.2, modes=("deadline",), errors=("DeadlineExceeded",))
 
 
+CROWD = 8  # workers of one machine, more than the deliveries of a request
+
+
+@scenario(kinds=("power", "sleep"), disks=("many",), spared=("broker", "worker-0", "worker-1", "client-0"), minutes=5.0, every_s=20.0)
+def machine_fails(play: Play) -> None:
+    """Most workers are on one machine that fails as a whole: their requests are answered by the others, and count as lost once."""
+    there = endpoint(play, "broker")
+    play.add("broker", broker(play))
+    for number in range(CROWD):
+        play.add(f"crowd-{number}", worker(play, there, concurrency=2), "many")
+    for number in range(2):
+        play.add(f"worker-{number}", worker(play, there, concurrency=2))
+    play.add("client-0", client(play, there, every_s=0.1, timeout_s=PATIENCE_S, attempts=1, modes=("plain", "wait")))
+    watch_brokers(play, workers=CROWD + 2)
+    answers(play, "client-0")
+    in_time(play, 2 * SILENT_S, modes=("plain", "wait"))
+
+
 BACK_S = 2.5  # two heartbeats, and what a connection takes
 
 
