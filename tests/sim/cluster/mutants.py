@@ -164,7 +164,7 @@ def _fails_at_times(tick: Any) -> Any:
 
 
 def _dies_quietly(_: Any) -> Any:
-    """End the writer of a store at an error that is none of its disk, and tell nobody."""
+    """End the writer of a store at an error that is not of its disk, without a word."""
 
     def write(journal: Any) -> None:
         commit, calls = journal.log.commit, count(1)

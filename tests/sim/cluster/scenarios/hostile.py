@@ -156,7 +156,7 @@ def lied_to(play: Play) -> None:
 
 @scenario(kinds=("skew", "jump"), minutes=5.0, every_s=20.0)
 def lied_to_pair(play: Play) -> None:
-    """A pair of brokers with a witness, to which peers lie in vain: nothing fails over, and each request is answered soon."""
+    """A pair of brokers with a witness, to which peers lie in vain: no fail-over, and every request is answered."""
     brokers = [endpoint(play, host) for host in HALVES]
     play.add("witness", witness(play, WITNESS_PORT, "broker"))
     for n in (0, 1):

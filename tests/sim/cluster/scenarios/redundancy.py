@@ -66,7 +66,7 @@ CROWD = 8  # workers of one machine, more than the deliveries of a request
 
 @scenario(kinds=("power", "sleep"), disks=("many",), spared=("broker", "worker-0", "worker-1", "client-0"), minutes=5.0, every_s=20.0)
 def machine_fails(play: Play) -> None:
-    """Most workers are on one machine that fails as a whole: their requests are answered by the others, and count as lost once."""
+    """Most workers are on one machine that fails as a whole: its requests count as lost once."""
     there = endpoint(play, "broker")
     play.add("broker", broker(play))
     for number in range(CROWD):
