@@ -90,7 +90,6 @@ LONGER = frozenset(
         "tests/mdp/worker/test_session.py",
         "tests/sim/bstar_model.py",
         "tests/sim/cluster/network.py",
-        "tests/spec/test_mdp_broker_queues.py",
     }
 )
 # Where a handler of the user is called: its error, whatever it is, is the answer to the request and not a failure of ours.
