@@ -145,7 +145,8 @@ sim: $(STAMP)
 	$(PY) -m tests.sim.cluster --hours $(or $(HOURS),24) $(if $(SEED),--seed $(SEED)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(MINUTES),--minutes $(MINUTES))
 
 models: $(STAMP)
-	SIM_STATES=20000000 SIM_DAMAGES=10000000 SIM_WALKS=1000000 $(PYTEST) tests/sim tests/mdp/broker/requests/test_random_walk.py tests/titanic/*/test_*crash.py tests/titanic/*/test_*damage.py -n $(JOBS) $(LONG) --sim-states 3000000
+	HUNTS=all SIM_STATES=20000000 SIM_DAMAGES=10000000 SIM_WALKS=1000000 $(PYTEST) tests/sim tests/mdp/broker/requests/test_random_walk.py \
+		$(wildcard tests/titanic/*/test_*crash.py tests/titanic/*/test_*damage.py tests/titanic/journal/test_cut.py tests/titanic/journal/test_faults.py) -n $(JOBS) $(LONG) --sim-states 3000000
 
 mutants: $(STAMP)
 	$(if $(FILES),,$(PY) -m tests.mutants --known)

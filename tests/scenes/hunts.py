@@ -1,6 +1,6 @@
-"""The number of examples of a long hunt.
+"""The number of examples of a long hunt, and which of many cases one run takes.
 
-On compiled modules all of them; on the sources a tenth, unless `HUNTS=all` is in the environment. `make test` runs both builds, and one
+On compiled modules all of them; on the sources a part, unless `HUNTS=all` is in the environment. `make test` runs both builds, and one
 whole hunt of each is enough.
 """
 
@@ -10,9 +10,18 @@ import os
 
 import core
 
-__all__ = ["examples"]
+__all__ = ["examples", "stride"]
 
 
 def examples(number: int) -> int:
     """Return how many of a hunt's examples this run takes."""
-    return number if core.compiled or os.environ.get("HUNTS") == "all" else number // 10
+    return number if _all() else number // 10
+
+
+def stride(step: int) -> int:
+    """Return how far apart the cases are that this run takes, of a search through all of them."""
+    return 1 if _all() else step
+
+
+def _all() -> bool:
+    return core.compiled or os.environ.get("HUNTS") == "all"

@@ -45,7 +45,8 @@ class Forked(subprocess.Popen[bytes]):
     def _execute_child(self, *given: Any) -> None:
         """Have the program forked."""
         args, _, _, _, _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = given
-        self.pid = _origin().fork([*map(str, args[2:])], os.fspath(cwd), env, [p2cread, c2pwrite, errwrite])
+        ends = [number if end == -1 else end for number, end in enumerate((p2cread, c2pwrite, errwrite))]  # -1: that of this process
+        self.pid = _origin().fork([*map(str, args[2:])], os.fspath(cwd), env, ends)
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.scenes.hunts import stride
 from tests.sim.disk import SimDisk, Snapshot, crash_images
 from tests.sim.journal_model import LIMITS, OPTIONS, STORE, Play, recover
 from tests.titanic.journal.test_damage import image, records_of, segments
@@ -48,10 +49,14 @@ def sizes(files: Image, part: int, parts: int) -> range:
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("ended", ["closed", "killed"])
 def test_wherever_the_last_segment_is_cut_off_it_is_named_until_accepted(ended: str, part: int) -> None:
-    """Also exactly behind a record. Whole records stay, what is left of one is kept aside."""
-    files = files_of(ended)
+    """Also exactly behind a record. Whole records stay, what is left of one is kept aside.
+
+    Without `HUNTS=all` every third octet, and each that a record may end at.
+    """
+    files, every = files_of(ended), stride(3)
     for size in sizes(files, part, 4):
-        check_cut(files, size)
+        if size // 4 % every == part % every or size % 8 == 0:
+            check_cut(files, size)
 
 
 def check_cut(files: Image, size: int) -> None:

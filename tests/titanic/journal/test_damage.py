@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.scenes.hunts import stride
 from tests.sim.disk import SimDisk
 from tests.sim.journal_model import LIMITS, OPTIONS, STORE, Known, Play, contents, recover
 from titanic.errors import JournalError, VersionTooNew
@@ -69,18 +70,19 @@ def test_the_journal_under_test_has_several_segments_and_is_clean() -> None:
 
 @pytest.mark.parametrize("part", range(8))
 def test_every_flipped_bit_is_reported_and_harms_one_record_at_most(part: int) -> None:
-    """S3: in segments, manifest and checkpoint."""
+    """S3: in segments, manifest and checkpoint. Without `HUNTS=all` every second bit of each octet."""
     files = image()
-    flips = 0
+    written = {name: records_of(files[name]) for name in segments(files)}
+    flips, every = 0, stride(2)
     for name in sorted(files):
         data = files[name]
         if name == "reserve":
             continue
-        for bit in range(part, len(data) * 8, 8):
+        for bit in range(part if every == 1 else part + part % 2 * 8, len(data) * 8, 8 * every):
             flips += 1
             flipped = bytearray(data)
             flipped[bit // 8] ^= 1 << bit % 8
-            check_flip(name, bit // 8, {**files, name: bytes(flipped)}, files)
+            check_flip(name, bit // 8, {**files, name: bytes(flipped)}, written)
     assert flips > 2000
 
 
@@ -111,7 +113,8 @@ def test_every_flipped_bit_of_a_checkpoint_with_rows_is_reported_and_all_records
         assert set(index.entries) == kept
 
 
-def check_flip(name: str, at: int, damaged: Image, files: Image) -> None:
+def check_flip(name: str, at: int, damaged: Image, written: dict[str, list[Record]]) -> None:
+    """Check a store with a flipped bit in octet `at` of a file; `written` has the records of each segment."""
     if name == "checkpoint":
         _, log, index = recover(damaged)
         assert [(p.code, p.path) for p in log.problems] == [("DAMAGED", "checkpoint")]
@@ -125,7 +128,7 @@ def check_flip(name: str, at: int, damaged: Image, files: Image) -> None:
         assert [problem.code for problem in named] == ["DAMAGED"]
         assert set(recover(damaged)[2].entries) == set(journal()[1])
         return
-    hit = next((r for r in records_of(files[name]) if r.offset <= at < r.offset + r.size), None)
+    hit = next((r for r in written[name] if r.offset <= at < r.offset + r.size), None)
     if hit is None:  # in the zeros behind the last record: it looks like the beginning of a record
         assert [(problem.kind, problem.code) for problem in named][-1] == ("cut", "DAMAGED")
         assert set(recover(damaged)[2].entries) == set(journal()[1])
@@ -142,13 +145,8 @@ def check_flip(name: str, at: int, damaged: Image, files: Image) -> None:
         if not hit.offset + 32 <= at < hit.offset + 48:
             assert problem.uuid in (hit.uuid, b"")
         lost = {hit.sequence}
-    kept = {r.sequence for n in segments(damaged) for r in scan_all(damaged[n])}
-    assert {r.sequence for n in segments(files) for r in records_of(files[n])} - kept == lost
-
-
-def scan_all(data: bytes) -> list[Record]:
-    items = scan(data, seed_of(STORE), HEADER_BYTES, int.from_bytes(data[40:48], "big"))
-    return [item for item in items if isinstance(item, Record)]
+    # The other segments are as they were written; they share no sequence with this one.
+    assert {r.sequence for r in written[name]} - {r.sequence for r in records_of(damaged[name])} == lost
 
 
 @pytest.mark.parametrize("part", range(4))

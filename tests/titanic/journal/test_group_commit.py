@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.scenes.prefork import ROOT, Forked
 from tests.sim.disk import SimDisk
 from titanic.errors import Damaged, StoreFull, StoreLocked, Wounded
 from titanic.journal.disk import RealDisk
@@ -324,39 +325,6 @@ def test_a_second_process_gets_the_pid_of_the_first(tmp_path: Path) -> None:
         disk.unlock()
 
 
-KILLED = """
-import asyncio, os, sys
-from titanic.journal.record_bodies import encode_request
-from titanic.journal.disk import RealDisk
-from titanic.journal import Journal, JournalOptions
-from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import RequestIndex
-from titanic.journal.segment_log import LogOptions
-from titanic.journal.record import RecordKind
-
-BODY = encode_request(1, 0, 0, 0, b"", b"\\x01\\x04echo\\x00\\x02hi")
-FIRST = int(sys.argv[2])
-
-async def main():
-    index = RequestIndex(Limits())
-    journal = Journal(RealDisk(sys.argv[1]), JournalOptions(log=LogOptions(segment_bytes=65536, reserve_bytes=4096)))
-    await journal.open(index, store=bytes(16), created_ms=0)
-    assert journal.log.problems == [] or all(p.code == "TORN" for p in journal.log.problems), journal.log.problems
-    os.write(1, b"%d\\n" % len(index.entries))
-    number = FIRST
-    def acknowledged(argument, place, error):
-        nonlocal number
-        os.write(1, b"%d\\n" % argument)
-        number += 1
-        journal.append((RecordKind.REQUEST, number.to_bytes(16, "big"), BODY), (acknowledged, number))
-    for number in range(FIRST, FIRST + 100):
-        journal.append((RecordKind.REQUEST, number.to_bytes(16, "big"), BODY), (acknowledged, number))
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
 @pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 def test_kill_dash_nine_again_and_again_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """G4, a short slice."""
@@ -377,7 +345,8 @@ def kill_again_and_again(tmp_path: Path, cycles: int) -> None:
     acknowledged: set[int] = set()
     first = 1
     for cycle in range(cycles):
-        with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), str(first)], stdout=subprocess.PIPE, bufsize=0) as child:
+        command = [sys.executable, "-m", "tests.scenes.titanic_killed_journal", str(tmp_path), str(first)]
+        with Forked(command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, bufsize=0) as child:
             assert child.stdout is not None
             found = int(child.stdout.readline())
             assert found >= len(acknowledged)

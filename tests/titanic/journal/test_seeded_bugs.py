@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import titanic
+from tests.mutants.forked import in_fork
 
 PACKAGE = Path(titanic.__file__).parent
-ROOT = PACKAGE.parent
+LIMIT_S = 230
 
 
 class Bug(NamedTuple):
@@ -288,12 +289,24 @@ BUGS = [
 ]
 
 
-def hunt(package_root: Path, hunts: str, seeds: int = 6) -> tuple[int, str]:
-    environment = os.environ | {"PYTHONPATH": f"{package_root}{os.pathsep}{ROOT}", "HUNT_SEEDS": str(seeds)}
-    command = [sys.executable, "-m", "tests.sim.hunt", *hunts.split()]
-    # Not in the repository: the directory a program is started in comes before everything else.
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=package_root)
-    return done.returncode, done.stdout + done.stderr
+def hunt(package_root: Path, hunts: str, seeds: int = 6) -> str:
+    """Return what the hunts find in the package there, "" when it is nothing."""
+
+    def work() -> str:
+        # The package, and the tests that have imported it, are imported anew; what they stand on is there.
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("titanic", "tests")]:
+            del sys.modules[name]
+        sys.path.insert(0, str(package_root))
+        os.environ["HUNT_SEEDS"] = str(seeds)
+        os.chdir(package_root)
+        package = import_module("titanic")
+        assert package.__file__ == str(package_root / "titanic" / "__init__.py")
+        return str(import_module("tests.sim.hunt").found(hunts.split()))
+
+    log = package_root / "log"
+    said = in_fork(work, LIMIT_S, log).said
+    assert isinstance(said, str), log.read_text()
+    return said
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
@@ -304,17 +317,16 @@ def test_a_seeded_bug_is_caught(bug: Bug, tmp_path: Path) -> None:
     source = (copy / bug.file).read_text()
     assert source.count(bug.old) == 1, "the code has changed: seed this bug anew"
     (copy / bug.file).write_text(source.replace(bug.old, bug.new))
-    code, said = hunt(tmp_path, bug.hunts)
-    assert code == 1, f"not found: {said}"
-    assert "SyntaxError" not in said
-    assert "ImportError" not in said
+    said = hunt(tmp_path, bug.hunts)
+    assert said.partition(":")[0] in bug.hunts.split(), f"not found: {said}"
 
 
 @pytest.mark.parametrize("name", ["crash", "again", "damage", "cut", "faults", "mirror", "acknowledged", "short"])
 @pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 def test_nothing_is_found_in_the_package_as_it_is(name: str, tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "titanic", ignore=shutil.ignore_patterns("spark"))
     # Few seeds: without a bug the search goes through all of them, and the crash tests themselves look much further.
-    assert hunt(tmp_path, name, seeds=1) == (0, "")
+    assert hunt(tmp_path, name, seeds=1) == ""
 
 
 def test_there_are_enough_of_them() -> None:
