@@ -2,8 +2,8 @@
 
 Power loss at every disk call, with every subset of unsynced writes we can afford, torn or not.
 
-The number of crash states is SIM_STATES in the environment. Without it there are 25,000, at every fourth call of each history; with `HUNTS=all`
-100,000, at every call. Each seed is a different history of submits, replies, closes, restarts, compactions and checkpoints. A failing
+The number of crash states is SIM_STATES in the environment. Without it there are 25,000, at every fourth call of each history; with
+`HUNTS=all` 100,000, at every call. Each seed is another history of submits, replies, closes, restarts, compactions, checkpoints. A failing
 state names its seed and moment.
 """
 
