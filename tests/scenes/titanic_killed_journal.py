@@ -40,7 +40,7 @@ async def write(directory: str, first: int) -> None:
         number += 1
         journal.append((RecordKind.REQUEST, number.to_bytes(16, "big"), BODY), (acknowledged, number))
 
-    def acknowledged(argument: object, place: object, error: object) -> None:
+    def acknowledged(argument: int, place: object, error: object) -> None:
         os.write(1, b"%d\n" % argument)
         append()
 
