@@ -1,4 +1,7 @@
-"""Scans of segments, made once a test: thousands of damaged or crashed stores differ in one segment, and the others are as they were."""
+"""Scans of segments, made once a test.
+
+Thousands of damaged or crashed stores differ in one segment, and the others are as they were.
+"""
 
 from __future__ import annotations
 

@@ -275,6 +275,9 @@ async def test_attempts_of_a_request_with_a_limit_outlive_a_restart(tmp_path: Pa
 
 async def run_upkeep(store: Store) -> None:
     assert store._maintenance is not None
+    assert store._maintenance._task is not None
+    store._maintenance._task.cancel()  # two at once would empty the same segments
+    await asyncio.gather(store._maintenance._task, return_exceptions=True)
     await store._maintenance._compact()
 
 
