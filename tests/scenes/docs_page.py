@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from core.daemon import security_flags
+from tests.scenes.prefork import can_fork, in_shell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,8 +104,13 @@ class Page:
         Returns:
             What `last` printed.
         """
-        for name, arguments in (*((program, f"-m {PACKAGES.get(program, program)}") for program in programs), ("python", "")):
+        for name in (*programs, "python"):
+            module = PACKAGES.get(name, name)
+            if can_fork(dict(environment)):
+                in_shell(folder, name, module)
+                continue
             script = folder / name
+            arguments = "" if name == "python" else f"-m {module}"
             script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
             script.chmod(0o755)
         session = self.session(last)

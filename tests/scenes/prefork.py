@@ -2,16 +2,20 @@
 
 A start costs some hundredths of a second instead of half a second. What runs is a process like any other, with its own arguments,
 environment, folder, pipes, signals and exit code. Only the imports were made before. It becomes a child of the test process, which waits
-for it as for one that it started itself.
+for it as for one that it started itself. In a shell a small process stands for each (`shell_program.py`), which a keeper connects with it.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import ctypes
 import gc
 import json
 import os
 import runpy
+import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -56,15 +60,20 @@ class _Origin:
 
     def __init__(self) -> None:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.door = f"programs of {os.getpid()}"
+        door.bind(f"\0{self.door}")
+        door.listen(64)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.scenes.prefork", str(its.fileno())],
+            [sys.executable, "-m", "tests.scenes.prefork", str(its.fileno()), str(door.fileno())],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=[its.fileno()],
+            pass_fds=[its.fileno(), door.fileno()],
         )
         its.close()
+        door.close()
 
     def fork(self, arguments: list[str], folder: str, env: dict[str, str], ends: list[int]) -> int:
         """Return the process id of a new program, which is a child of this process."""
@@ -82,40 +91,97 @@ def _origin() -> _Origin:
     return _Origin()
 
 
-def _forked(requests: socket.socket) -> str:
-    """Fork a program for each request; return, in the fork, the module that it runs."""
+def in_shell(folder: Path, program: str, module: str) -> None:
+    """Write a script for a folder of a shell's PATH: a program of ours, or `python`, as a fork."""
+    script = folder / program
+    stands_in = ROOT / "tests" / "scenes" / "shell_program.py"
+    words = [sys.executable, "-IS", str(stands_in), _origin().door, module]
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    script.chmod(0o755)
+
+
+def _forked(requests: socket.socket, door: socket.socket) -> str:
+    """Fork a program for each request; return, in the fork, the module or file that it runs."""
     while True:
+        if door in select.select([requests, door], [], [])[0]:
+            line, _ = door.accept()
+            if not _twice_forked():
+                requests.close()
+                door.close()
+                return _kept(line)
+            line.close()
+            continue
         octets, ends, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
         if not octets:
             sys.exit()
-        read, write = os.pipe()
-        between = os.fork()
-        if not between:
-            pid = os.fork()
-            if pid:
-                os.write(write, b"%d" % pid)
-                os._exit(0)
-            break
-        os.close(write)
-        os.waitpid(between, 0)
-        requests.send(os.read(read, 32))
-        for descriptor in (read, *ends):
+        pid = _twice_forked()
+        if not pid:
+            requests.close()
+            door.close()
+            return _become(json.loads(octets), ends)
+        requests.send(b"%d" % pid)
+        for descriptor in ends:
             os.close(descriptor)
-    (module, *arguments), folder, env = json.loads(octets)
+
+
+def _twice_forked() -> int:
+    """Return the process id of a grandchild, and 0 in it: it is not ours to wait for."""
+    read, write = os.pipe()
+    between = os.fork()
+    if not between:
+        pid = os.fork()
+        if not pid:
+            os.close(read)
+            os.close(write)
+            return 0
+        os.write(write, b"%d" % pid)
+        os._exit(0)
+    os.close(write)
+    os.waitpid(between, 0)
+    pid = int(os.read(read, 32))
+    os.close(read)
+    return pid
+
+
+def _kept(line: socket.socket) -> str:
+    """Fork a program for a process in a shell, and return in it what it runs; pass on the signals of the one and the end of the other."""
+    octets, ends, _, _ = socket.recv_fds(line, _REQUEST_BYTES_MAX, 3)
+    program = os.fork()
+    if not program:
+        line.close()
+        return _become(ast.literal_eval(octets.decode()), ends)
+    for descriptor in ends:
+        os.close(descriptor)
+    ended = os.pidfd_open(program)
+    lines: list[socket.socket | int] = [line, ended]
+    while ended not in (ready := select.select(lines, [], [])[0]):
+        number = line.recv(16) if line in ready else b""
+        os.kill(program, int(number or signal.SIGKILL))
+        if not number:  # killed, as nothing else ends it before the program
+            lines.remove(line)
+    _, status = os.waitpid(program, 0)
+    with contextlib.suppress(OSError):
+        line.send(b"%d" % status)
+    os._exit(0)
+
+
+def _become(given: tuple[list[str], str, dict[str, str]], ends: list[int]) -> str:
+    """Take on a program's arguments, folder, environment and files; return the module or file that it runs."""
+    (program, *arguments), folder, env = given
     for number, descriptor in enumerate(ends):
         os.dup2(descriptor, number)
-    for descriptor in (read, write, *ends):
+    for descriptor in ends:
         os.close(descriptor)
-    requests.close()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
-    sys.path[0] = folder
-    sys.argv = ["", *arguments]
+    is_file = program.endswith(".py")
+    sys.path[0] = str(Path(folder, program).parent) if is_file else folder
+    sys.argv = [program if is_file else "", *arguments]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here
-    sys.orig_argv = [sys.executable, "-m", module, *arguments]
+    sys.orig_argv = [sys.executable, *([program] if is_file else ["-m", program]), *arguments]
     reload(starting)  # it looks at the command line
-    return str(module)
+    return program
 
 
 if __name__ == "__main__":
@@ -123,4 +189,8 @@ if __name__ == "__main__":
         import_module(name)
     gc.collect()
     gc.freeze()
-    runpy.run_module(_forked(socket.socket(fileno=int(sys.argv[1]))), run_name="__main__", alter_sys=True)
+    program = _forked(*(socket.socket(fileno=int(number)) for number in sys.argv[1:]))
+    if program.endswith(".py"):
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
