@@ -144,7 +144,10 @@ def _twice_forked() -> int:
 
 
 def _kept(line: socket.socket) -> str:
-    """Fork a program for a process in a shell, and return in it what it runs; pass on the signals of the one and the end of the other."""
+    """Fork a program for a process in a shell, and return in it what it runs.
+
+    The signals of the process are passed on to the program, and the end of the program to the process.
+    """
     octets, ends, _, _ = socket.recv_fds(line, _REQUEST_BYTES_MAX, 3)
     program = os.fork()
     if not program:

@@ -1,6 +1,7 @@
-"""Stands in a shell for a program that is a fork (`tests/scenes/prefork.py`): passes signals to it, and ends as it ends.
+"""A process that stands in a shell for a program which is a fork (`tests/scenes/prefork.py`).
 
-It is started without the `site` module and imports next to nothing: some hundredths of a second, in the place of half a second.
+It passes signals on to it, and ends as it ends. It starts without the `site` module and imports next to nothing: some hundredths of a
+second, in the place of half a second.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def stand_in(door: str, program: str, arguments: list[str]) -> None:
     for number in SIGNALS:
         signal.signal(number, lambda number, _: line.send(b"%d" % number) and None)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for ours in (0, 1, 2):  # whoever reads what it prints sees the end when it ends
+    for ours in (0, 1, 2):  # a reader of what it prints sees the end when the program ends
         os.dup2(nowhere, ours)
     status = int(line.recv(16) or signal.SIGKILL)
     if os.WIFSIGNALED(status):
