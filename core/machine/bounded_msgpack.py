@@ -33,6 +33,7 @@ SMALL_BYTES: Final = 64
 LARGE_BYTES: Final = 1024
 # First bytes of arrays and maps; they do not occur in text, and in other values by chance.
 _CONTAINERS: Final = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])
+_MAPS: Final = bytes([*range(0x80, 0x90), 0xDE, 0xDF])
 # First bytes of arrays that can claim more than fifteen elements. Maps are not preallocated.
 _ARRAY_16: Final = b"\xdc"
 _ARRAY_32: Final = b"\xdd"
@@ -44,18 +45,20 @@ class BadMsgpack(ValueError):
     """The peer's bytes are not one msgpack value within the limits."""
 
 
-def check(octets: bytes, containers_max: int) -> None:
+def check(octets: bytes, containers_max: int, maps_max: int = -1) -> None:
     """Raise BadMsgpack for a false claim of elements, or for more arrays and maps than allowed.
 
     It usually makes no objects. Then a decoder of another kind may read these bytes. It judges neither depth nor
-    extension types; see `unpack`.
+    extension types; see `unpack`. `maps_max` is for maps alone; -1 means no limit, for `containers_max` too.
     """
-    if len(octets) <= SMALL_BYTES:
+    size = len(octets)
+    if size <= SMALL_BYTES:
         return
     try:
         _check_claims(octets)
-        if len(octets) > containers_max and _containers_at_most(octets) > containers_max:
-            _count_containers(octets, containers_max)
+        many = 0 <= containers_max < size and _at_most(octets, _CONTAINERS) > containers_max
+        if many or (0 <= maps_max < size and _at_most(octets, _MAPS) > maps_max):
+            _count_containers(octets, containers_max, maps_max)
     except (ValueError, msgpack.UnpackException) as error:
         raise _bad(error) from None
 
@@ -70,10 +73,14 @@ def unpack(
     max_str_len: int = -1,
     containers_max: int = CONTAINERS_MAX,
     names_max: int = -1,
+    together_max: int = -1,
+    entries_max: int = -1,
 ) -> Any:
     """Return the only value in a peer's bytes; -1 means no limit.
 
-    `names_max` is for the different keys of all maps together: a new one costs three times as much as another value.
+    `names_max` is for the different keys of all maps together: a new one costs three times as much as another value. `together_max` is
+    for twice these and the maps, if there is a `names_max`. `entries_max` is for the elements of all arrays
+    and maps together, instead of a `names_max`.
 
     Raises BadMsgpack for anything but exactly one value: a false claim of elements, an extension type unless `extensions`, text that is not
     UTF-8, an unusable key (`strict_map_key`: neither text nor bytes), nesting deeper than DEPTH_MAX, or beyond a limit.
@@ -86,12 +93,14 @@ def unpack(
         if size > SMALL_BYTES:
             _check_claims(octets)
         if size > DEPTH_MAX:
-            found = _containers_at_most(octets)
+            found = _at_most(octets, _CONTAINERS)
             if found > containers_max:
                 hook = map_hook = _counter(containers_max)
         if 0 <= names_max < size >> 1:  # an entry takes two bytes
             max_map_len = names_max if max_map_len < 0 else min(max_map_len, names_max)
-            map_hook = _name_counter(names_max, hook)
+            map_hook = _name_counter(names_max, together_max if together_max >= 0 else size, hook)
+        if 0 <= entries_max < size >> 1:
+            hook = map_hook = _entry_counter(entries_max, map_hook)
         collecting = size > LARGE_BYTES and gc.isenabled()
         if collecting:
             gc.disable()
@@ -141,23 +150,30 @@ def _check_claims(octets: bytes) -> None:
         reader.skip()
 
 
-def _containers_at_most(octets: bytes) -> int:
-    return len(octets) - len(octets.translate(None, _CONTAINERS))
+def _at_most(octets: bytes, first_bytes: bytes) -> int:
+    """Return how many values can begin with one of some bytes."""
+    return len(octets) - len(octets.translate(None, first_bytes))
 
 
-def _count_containers(octets: bytes, most: int) -> None:
+def _count_containers(octets: bytes, most: int, maps_most: int) -> None:
     """Raise BadMsgpack for more arrays and maps than allowed; each is dropped when it is complete."""
-    hook = _counter(most, keep=False)
-    _unpackb(octets, raw=True, strict_map_key=False, list_hook=hook, object_hook=hook)
+    hook = _counter(most if most >= 0 else len(octets), keep=False)
+    map_hook = hook if maps_most < 0 else _counter(maps_most, keep=False, inner=hook)
+    _unpackb(octets, raw=True, strict_map_key=False, list_hook=hook, object_hook=map_hook)
 
 
-def _counter(most: int, keep: bool = True) -> Callable[[Any], Any]:
-    """Return a function that gives arrays and maps back, or None; it raises BadMsgpack for more than allowed."""
+def _counter(most: int, keep: bool = True, inner: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
+    """Return a function that gives arrays and maps back, or None; it raises BadMsgpack for more than allowed.
+
+    `inner` counts them too.
+    """
 
     def count() -> Generator[Any, Any, None]:
         given = None
         for _ in range(most + 1):
             given = yield given if keep else None
+            if inner is not None:
+                inner(None)
         raise BadMsgpack("too many arrays and maps")
 
     counter = count()  # a third of the cost of calling a function
@@ -165,18 +181,41 @@ def _counter(most: int, keep: bool = True) -> Callable[[Any], Any]:
     return counter.send
 
 
-def _name_counter(most: int, counted: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """Return a function that gives maps back; it raises BadMsgpack for more different keys than allowed in all of them."""
+def _name_counter(most: int, together_max: int, counted: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """Return a function that gives maps back; it raises BadMsgpack for more different keys than allowed in all of them.
+
+    In `together_max` a map counts as one and a key as two.
+    """
 
     def count() -> Generator[Any, Any, None]:
         names = set[Any]()
         given = None
-        while len(names) <= most:
+        left = together_max
+        while len(names) <= most and 2 * len(names) <= left:
             given = yield given
             names.update(given)
+            left -= 1
             if counted is not None:
                 counted(given)
         raise BadMsgpack("too many different keys")
+
+    counter = count()
+    next(counter)
+    return counter.send
+
+
+def _entry_counter(most: int, counted: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """Return a function that gives arrays and maps back; it raises BadMsgpack for more elements than allowed in all of them."""
+
+    def count() -> Generator[Any, Any, None]:
+        given: Any = ()
+        left = most
+        while left >= 0:
+            given = yield given
+            left -= len(given)
+            if counted is not None:
+                counted(given)
+        raise BadMsgpack("too many elements")
 
     counter = count()
     next(counter)

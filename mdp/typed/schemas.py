@@ -44,7 +44,12 @@ CONTAINERS_FREE: Final = 14_000
 # The same where an annotation contains `Any` or itself, so that a peer chooses what is made.
 CONTAINERS_FREE_ANY: Final = 1_000
 BYTES_PER_CONTAINER: Final = 8
-BYTES_PER_CONTAINER_ANY: Final = 10
+BYTES_PER_CONTAINER_ANY: Final = 12
+# Objects with fields where many are possible: one costs ten times as much as an empty map. So many are free, and each further one needs two
+# thirds of the bytes that its names and shortest values take, within these limits.
+OBJECTS_FREE: Final = 500
+BYTES_PER_OBJECT_MIN: Final = 3
+BYTES_PER_OBJECT_MAX: Final = 16
 # Different keys of all maps in a message where a peer chooses what is made: a new one costs three times as much as another value. So many
 # are free, and more need so many bytes each, which a name of ten characters and a number have.
 NAMES_FREE_ANY: Final = 1_000
@@ -65,6 +70,7 @@ _KEYS: Final = (
     shapes.UUIDType,
     shapes.DateType,
 )
+_COLLECTIONS: Final = (shapes.ListType, shapes.VarTupleType, shapes.SetType, shapes.FrozenSetType, shapes.DictType)
 _PLACE: Final = re.compile(r"(.*) - at `(key` in `)?\$?(.*)`", re.DOTALL)
 
 
@@ -170,6 +176,8 @@ class Schema:
         self._scalar = annotation if annotation in _SCALARS else None
         self._is_deep = shape.is_deep
         self._has_times = shape.has_times
+        self._has_arrays = shape.has_arrays
+        self._bytes_per_object = shape.bytes_per_object
 
     def pack(self, value: Any) -> bytes:
         """Return a value as msgpack, if that is a value of this type.
@@ -188,13 +196,18 @@ class Schema:
 
     def unpack(self, octets: bytes) -> Any:
         """Return the value of a peer's bytes; raises TypeMismatch if they are not one of this type."""
-        most = containers_max(len(octets), self._is_deep)
+        size = len(octets)
+        most = containers_max(size, self._is_deep)
+        objects = OBJECTS_FREE + size // self._bytes_per_object if self._bytes_per_object else -1
         try:
             if not self._is_deep and not (self._has_times and _may_have_times(octets)):
-                check(octets, most)
+                check(octets, most if self._has_arrays else -1, objects)
                 return uncollected(self._decoder.decode, octets)
-            names = max(NAMES_FREE_ANY, len(octets) // BYTES_PER_NAME)
-            plain = unpack(octets, strict_map_key=False, containers_max=most, names_max=names)
+            if objects >= 0:
+                check(octets, -1, objects)
+            names = max(NAMES_FREE_ANY, size // BYTES_PER_NAME)
+            together = most + NAMES_FREE_ANY
+            plain = unpack(octets, strict_map_key=False, containers_max=most, names_max=names, together_max=together)
             if self._is_any:
                 return plain
             return msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain)
@@ -260,6 +273,8 @@ class _Shape:
     def __init__(self) -> None:
         self.is_deep = False  # the annotation does not limit the depth of a value
         self.has_times = False
+        self.has_arrays = False  # where many are possible; else the decoder ends at the first that is not expected
+        self.bytes_per_object = 0  # of a map where many are possible, 0 if there is none
         self._above: set[int] = set()  # ids of the types around the one that is looked at
 
     def look_at(self, info: Any) -> None:
@@ -280,12 +295,53 @@ class _Shape:
             case shapes.DictType(key_type=key) if not isinstance(key, _KEYS):
                 raise TypeError("keys of a dict are text, integers or bytes")
         self._above.add(id(info))
+        is_collection = isinstance(info, _COLLECTIONS)
         for name in info.__struct_fields__:
             part = getattr(info, name)
             for inner in part if isinstance(part, tuple) else (part,):
                 if isinstance(inner, shapes.Type | shapes.Field):
+                    if is_collection:
+                        self._look_at_element(inner)
                     self.look_at(inner)
         self._above.discard(id(info))
+
+    def _look_at_element(self, info: Any) -> None:
+        size, maps, arrays = _smallest(info, frozenset())
+        self.has_arrays |= arrays > 0
+        if maps:
+            each = min(max(size * 2 // 3 // maps, BYTES_PER_OBJECT_MIN), BYTES_PER_OBJECT_MAX)
+            self.bytes_per_object = min(self.bytes_per_object or each, each)
+
+
+def _smallest(info: Any, above: frozenset[int]) -> tuple[int, int, int]:
+    """Return the bytes of a short value with all its fields, and how many maps and arrays it has, those in its collections left out."""
+    if id(info) in above:
+        return 1, 1, 1
+    names: list[str] = []
+    parts: list[Any] = []
+    is_map = is_array = False
+    match info:
+        case shapes.UnionType(types=types):
+            return max((_smallest(one, above) for one in types), key=lambda found: found[1:])
+        case shapes.StructType(fields=fields, array_like=is_array):
+            is_map = not is_array
+            names, parts = [] if is_array else [one.encode_name for one in fields], [one.type for one in fields]
+        case shapes.DataclassType(fields=fields) | shapes.TypedDictType(fields=fields):
+            is_map = True
+            names, parts = [one.encode_name for one in fields], [one.type for one in fields]
+        case shapes.NamedTupleType(fields=fields):
+            is_array, parts = True, [one.type for one in fields]
+        case shapes.TupleType(item_types=types):
+            is_array, parts = True, list(types)
+        case shapes.CustomType(cls=kind) if kind is not object:
+            is_map, names, parts = True, [*kind.model_fields], [None] * len(kind.model_fields)
+        case shapes.DictType():
+            is_map = True
+        case shapes.ListType() | shapes.VarTupleType() | shapes.SetType() | shapes.FrozenSetType():
+            is_array = True
+    found = [_smallest(one, above | {id(info)}) for one in parts]
+    size = 1 + sum(1 + len(name) for name in names) + sum(one[0] for one in found)
+    return size, is_map + sum(one[1] for one in found), is_array + sum(one[2] for one in found)
 
 
 def _refuse_bare(annotation: Any) -> None:

@@ -29,6 +29,9 @@ SERVICES_MAX = 10_000
 # A request that has passed more brokers goes in circles.
 VIA_MAX = 64
 _NAME_BYTES_MAX = 255
+# Services of an offer that is received: so many, or one for each so many bytes, which a name of four characters and a number have.
+_SERVICES_FREE = 1_000
+_BYTES_PER_SERVICE = 7
 # Header and number of an entry, beside the name.
 _ENTRY_OVERHEAD_BYTES = 8
 
@@ -56,7 +59,8 @@ def decode_offer(body: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]] | None
     if len(body) != 3 or body[0] != b"200" or len(body[1]) > _NAME_BYTES_MAX:
         return None
     try:
-        offer = unpack(body[2], max_map_len=SERVICES_MAX, max_array_len=0, containers_max=1)
+        names_max = min(SERVICES_MAX, max(_SERVICES_FREE, len(body[2]) // _BYTES_PER_SERVICE))
+        offer = unpack(body[2], max_map_len=names_max, max_array_len=0, containers_max=1)
     except BadMsgpack:
         return None
     if not isinstance(offer, dict):

@@ -45,8 +45,10 @@ __all__ = [
 
 # A trace context and a key take 200 bytes; 8 KiB is the limit of ZMTP metadata.
 OPTIONS_BYTES_MAX: Final = 8192
-# Entries of one map or array, and maps and arrays in one map; ours have at most ten.
+# Entries of one map or array, and maps and arrays in one map; ours have at most ten, but 32 headers and 64 brokers that were passed.
 _ENTRIES_MAX: Final = 64
+# Entries of all maps and arrays together: more would cost a broker ten times as much as usual options of that size.
+_ALL_ENTRIES_MAX: Final = 192
 # What a broker adds to the options of a client: user, owner, deadline_ms, delivery. With these they may be larger.
 _ADDED_ENTRIES_MAX: Final = 4
 _ADDED_BYTES_MAX: Final = 512
@@ -246,7 +248,13 @@ def _decode_map(octets: bytes, amended: bool = False) -> dict[str, Any]:
     if len(octets) > bytes_max:
         raise BadOptions(f"options of {len(octets)} bytes, the limit is {bytes_max}")
     try:
-        entries = unpack(octets, max_map_len=entries_max, max_array_len=entries_max, containers_max=entries_max)
+        entries = unpack(
+            octets,
+            max_map_len=entries_max,
+            max_array_len=entries_max,
+            containers_max=entries_max,
+            entries_max=_ALL_ENTRIES_MAX,
+        )
     except BadMsgpack as error:
         raise BadOptions("options are not msgpack within the limits") from error
     if not isinstance(entries, dict):

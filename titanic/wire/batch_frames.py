@@ -63,12 +63,15 @@ _Row = tuple[Annotated[bytes, Meta(min_length=1, max_length=KEY_BYTES_MAX)], Ann
 _Stage = tuple[Annotated[bytes, Meta(min_length=1, max_length=NAME_BYTES_MAX)], Annotated[int, Meta(ge=0, le=STAGES_MAX)]]
 _ROWS: Final = msgspec.msgpack.Decoder(list[_Row])
 _STAGES: Final = msgspec.msgpack.Decoder(list[_Stage])
+_NO_ELEMENTS: Final = (b"\x90", b"\xdc", b"\xdd")  # first bytes of an array without any
 _Element = TypeVar("_Element")
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[list[_Element]], octets: bytes, most: int, each: int) -> list[_Element]:
     """Decode an array of up to `most` elements, each of up to `each` arrays; raises BadChunk."""
     count = claimed(octets)
+    if count == 0 and octets[:1] not in _NO_ELEMENTS:
+        raise BadChunk("not the expected msgpack: no array")
     if count > most:
         raise BadChunk(f"{count} elements in {len(octets)} bytes, at most {most}")
     try:

@@ -44,7 +44,8 @@ SIZE_MAX: Final = 10**18  # limit of file sizes and offsets in bytes; the system
 _CONTAINERS_MAX: Final = 3  # of a swap, which has the most: itself, sizes and names
 # Files in one map: so many, or one for each so many bytes, which the name of a file and a number have.
 _NAMES_FREE: Final = 1_000
-_BYTES_PER_NAME: Final = 10
+_BYTES_PER_NAME: Final = 14
+_HELLO_BYTES_MAX: Final = 64  # an id, an epoch, a flag
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
@@ -87,6 +88,8 @@ class Hello(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Hello:
+        if len(data) > _HELLO_BYTES_MAX:
+            raise BadCall(f"a hello of {len(data)} bytes")
         match unpack_argument(data):
             case [bytes(store), int(epoch), bool(alone)] if len(store) == 16 and is_epoch(epoch):
                 return cls(store, epoch, alone)
@@ -107,7 +110,9 @@ class Swap(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> Swap:
         match unpack_argument(data):
-            case [dict(sizes), list(copied), int(epoch), bytes(store)] if len(store) == 16 and is_epoch(epoch):
+            case [dict(sizes), list(copied), int(epoch), bytes(store)] if (
+                len(store) == 16 and is_epoch(epoch) and len(copied) <= len(sizes)
+            ):
                 numbers = all(type(size) is int and 0 <= size < SIZE_MAX for size in sizes.values())
                 if numbers and all(isinstance(name, str) and name in sizes for name in copied):
                     return cls({check_name(name): size for name, size in sizes.items()}, copied, epoch, store)

@@ -427,3 +427,13 @@ def test_lending_is_queried_like_any_mmi() -> None:
     scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 3}))
     ((_, _, *body),) = scene.say(b"client", CLIENT_REQUEST_03 + bytes(8), LENDING_SERVICE, b"", b"B")
     assert decode_offer(body) == (b"A", {b"echo": 3})
+
+
+def test_x2_an_offer_has_as_many_services_as_its_bytes_pay_for() -> None:
+    def offer(count: int) -> list[bytes]:
+        return [b"200", b"A", msgpack.packb({b"%x" % number: 1 for number in range(count)})]
+
+    assert len((decode_offer(offer(1_000)) or (b"", {}))[1]) == 1_000
+    assert decode_offer(offer(9_000)) is None, "names of three characters"
+    longer = [b"200", b"A", msgpack.packb({b"service-%04d" % number: 1 for number in range(9_000)})]
+    assert len((decode_offer(longer) or (b"", {}))[1]) == 9_000

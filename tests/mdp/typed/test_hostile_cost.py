@@ -7,9 +7,11 @@ sends. The limits are set for at most 3 times its cost; the test allows 5, becau
 from __future__ import annotations
 
 import time
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypedDict
 
 import msgpack
+import msgspec
 import pytest
 
 from mdp.typed.schemas import Schema, TypeMismatch
@@ -38,20 +40,67 @@ def padded(octets: bytes) -> bytes:
     return b"\x92" + octets + b"\xc5" + filling.to_bytes(2, "big") + bytes(filling)
 
 
+@dataclass
+class Item:
+    id: int = 0
+    name: str = ""
+    price: float = 0.0
+    active: bool = False
+
+
+@dataclass
+class Order:
+    id: int = 0
+    name: str = ""
+    price: float = 0.0
+    active: bool = False
+    tags: list[str] = field(default_factory=list)
+    more: dict[str, int] = field(default_factory=dict)
+
+
+class Record(msgspec.Struct):
+    id: int = 0
+    name: str = ""
+    tags: list[str] = msgspec.field(default_factory=list)
+
+
+class Loose(TypedDict, total=False):
+    id: int
+    name: str
+
+
+class Place(NamedTuple):
+    x: int
+    y: int
+
+
+class Dot(msgspec.Struct):
+    x: int
+    y: int
+
+
 HOSTILE: dict[str, tuple[Any, bytes]] = {
     "arrays, refused": (Any, filled(0xDD, 60_000, b"\x90" * 60_000)),
     "arrays, refused, typed": (list[list[int] | int], filled(0xDD, 60_000, b"\x90" * 60_000)),
-    "arrays, just allowed": (Any, filled(0xDD, 7_550, b"\x90" * 7_550)),
+    "arrays, just allowed": (Any, filled(0xDD, 6_455, b"\x90" * 6_455)),
     "arrays, just allowed, typed": (list[list[int] | int], filled(0xDD, 22_000, b"\x90" * 22_000)),
-    "maps, just allowed": (Any, filled(0xDD, 7_550, b"\x81\xa1k\x01" * 7_550)),
+    "maps, just allowed": (Any, filled(0xDD, 6_455, b"\x81\xa1k\x01" * 6_455)),
     "one map, refused": (dict[str, Any], named(10_900, b"\x90")),
     "one map, just allowed": (Any, padded(named(NAMES, b"\x90"))),
     "two maps of other names, refused": (Any, padded(b"\x92" + named(NAMES, b"\x90") + named(NAMES, b"\x90", NAMES))),
     "six maps of other names, refused": (Any, padded(b"\x96" + b"".join(named(1_800, b"\x01", 1_800 * one) for one in range(6)))),
     "maps of one name, each another": (
         Any,
-        padded(b"\xdd" + (7_550).to_bytes(4, "big") + b"".join(b"\x81\xa4%04x\x01" % one for one in range(7_550))),
+        padded(b"\xdd" + (6_455).to_bytes(4, "big") + b"".join(b"\x81\xa4%04x\x01" % one for one in range(6_455))),
     ),
+    "names and maps together, refused": (
+        Any,
+        filled(0xDD, 5_000, b"".join(b"\x81\xa2" + bytes([number % 100, number % 25]) + b"\x01" for number in range(5_000))),
+    ),
+    "dataclasses with one field of four": (list[Item], b"\xdd" + (12_000).to_bytes(4, "big") + b"\x81\xa2id\x01" * 12_000),
+    "dataclasses without their fields": (list[Order], filled(0xDD, 22_000, b"\x80" * 22_000)),
+    "structs without their fields": (list[Record], filled(0xDD, 22_000, b"\x80" * 22_000)),
+    "arrays in place of structs": (list[Record], b"\xdd" + (60_000).to_bytes(4, "big") + b"\x90" * 60_000),
     "a set of texts": (set[str], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
     "a set of anything": (set[Any], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
 }
@@ -114,3 +163,57 @@ def test_an_array_or_a_map_in_a_set_is_a_mismatch(element: Any) -> None:
         value = {"k": [element]} if annotation == dict[str, set[Any]] else [element]
         with pytest.raises(TypeMismatch, match="elements of a set"):
             Schema(annotation).unpack(msgpack.packb(value))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "each"),
+    [
+        (list[Item], 16),
+        (list[Record | int], 11),
+        (list[Order], 12),
+        (dict[str, Loose], 7),
+        (list[dict[str, int]], 3),
+        (list[Dot], 4),
+        (list[tuple[Item, Item]], 16),
+    ],
+)
+def test_x2_records_need_two_thirds_of_the_bytes_of_their_names(annotation: Any, each: int) -> None:
+    schema = Schema(annotation)
+    for size in (4_000, SIZE):
+        most = 500 + size // each
+        for count in (min(most, size - 8), most + 1):
+            # Behind the maps comes what is no record: the number of maps is judged first.
+            text = size - count - 8
+            octets = b"\xdd" + (count + 1).to_bytes(4, "big") + b"\x80" * count + b"\xda" + text.to_bytes(2, "big") + b"a" * text
+            with pytest.raises(TypeMismatch) as error:
+                schema.unpack(octets)
+            assert ("too many arrays and maps" in str(error.value)) == (count > most), (size, count, str(error.value))
+
+
+def test_x2_honest_records_of_64_kib_are_not_refused() -> None:
+    dots = [{"x": 1, "y": 2}] * (SIZE // 7)
+    assert len(Schema(list[Dot]).unpack(msgpack.packb(dots))) == len(dots)
+    places = [(1, 2)] * (SIZE // 3)
+    assert len(Schema(list[Place]).unpack(msgpack.packb(places))) == len(places)
+    texts = {f"{number}": [number, number] for number in range(SIZE // 9)}
+    assert len(Schema(dict[str, list[int]]).unpack(msgpack.packb(texts))) == len(texts)
+    orders = [{"id": 1, "name": "", "price": 1.0, "active": True, "tags": [], "more": {}}] * (SIZE // 46)
+    assert len(Schema(list[Order]).unpack(msgpack.packb(orders))) == len(orders)
+    few = [{}] * 500
+    assert len(Schema(list[Item]).unpack(msgpack.packb(few))) == 500
+    by_chance = [{"name": "\u4e00\u0712\u0780" * 8_000, "id": 1}]  # bytes in texts that look like maps
+    assert Schema(list[Item]).unpack(msgpack.packb(by_chance))[0].id == 1
+
+
+def test_x2_names_and_maps_are_counted_together() -> None:
+    most = 1_000 + SIZE // 12 + 1_000
+    names = NAMES - 100
+    assert len(Schema(Any).unpack(padded(b"\x92" + named(names, b"\x01") + b"\x90"))[0]) == 2
+    for maps, refused in ((most - 2 * 1_500 - 1, False), (most - 2 * 1_500 + 100, True)):
+        pieces = [b"\x81\xa4%04x\x01" % (number % 1_500) for number in range(maps)]
+        octets = padded(b"\xdd" + maps.to_bytes(4, "big") + b"".join(pieces))
+        if refused:
+            with pytest.raises(TypeMismatch, match="too many different keys"):
+                Schema(Any).unpack(octets)
+        else:
+            assert len(Schema(Any).unpack(octets)[0]) == maps

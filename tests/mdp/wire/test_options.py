@@ -18,6 +18,7 @@ from mdp.wire.options import (
     ReadyOptions,
     RequestOptions,
     amend_options,
+    decode_heartbeat_options,
     decode_ready_options,
     decode_request_options,
     encode_options,
@@ -59,6 +60,19 @@ def test_maps_and_arrays_in_options_are_few(decode: Any) -> None:
     decode(packed({"metadata" if decode is decode_ready_options else "trace": {str(n): [n] for n in range(60)}}))
     with pytest.raises(BadOptions):
         decode(packed({"colour": [[[] for _ in range(60)] for _ in range(60)]}))
+
+
+@pytest.mark.parametrize("decode", [decode_request_options, decode_ready_options, decode_heartbeat_options])
+def test_x2_maps_and_arrays_in_options_have_few_elements_together(decode: Any) -> None:
+    decode(packed({"a": {str(number): 1 for number in range(60)}, "b": {str(number): 1 for number in range(60)}, "via": [b"a"] * 64}))
+    for hostile in (
+        {f"k{outer}": {f"{inner:02x}": 1 for inner in range(64)} for outer in range(24)},  # the same names again and again
+        {f"k{outer}": {f"{outer}{inner:02x}": 1 for inner in range(64)} for outer in range(20)},
+        {f"k{outer}": [1] * 60 for outer in range(60)},
+    ):
+        assert len(packed(hostile)) <= 8192
+        with pytest.raises(BadOptions, match="within the limits"):
+            decode(packed(hostile))
 
 
 def test_unknown_entries_are_skipped() -> None:

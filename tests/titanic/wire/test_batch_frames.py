@@ -93,3 +93,13 @@ def test_what_is_no_list_of_stages_is_refused(value: Any) -> None:
 def test_what_is_no_chunk_is_refused(value: Any) -> None:
     with pytest.raises(BadRequest):
         decode_chunk(msgpack.packb(value))
+
+
+def test_x2_a_map_in_place_of_rows_is_not_looked_into() -> None:
+    hostile = msgpack.packb({number << 45: 1 for number in range(5_000)})
+    for decode in (lambda octets: BatchChunk.decode(b"s", octets), decode_stages):
+        with pytest.raises(BadRequest, match="no array"):
+            decode(hostile)
+        with pytest.raises(BadRequest):
+            decode(b"")
+    assert BatchChunk.decode(b"s", msgpack.packb([])).rows == decode_stages(b"\xdc\x00\x00") == []

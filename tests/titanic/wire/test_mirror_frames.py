@@ -12,6 +12,7 @@ import pytest
 import core
 import titanic
 from titanic.mirror.replica_server import Mirror
+from titanic.wire.mirror_frames import BadCall, Hello, Swap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,3 +126,21 @@ async def test_a_size_no_file_has_is_refused_though_the_file_is_there(size: int,
         assert b"not a swap" in answer[1]
         assert not mirror.replica.mark.doubt  # that was no fault of the disk
         await peer.hello()
+
+
+def test_x2_a_hello_is_short_and_a_swap_copies_no_file_twice() -> None:
+    store = bytes(16)
+    assert Hello.decode(msgpack.packb([store, 1 << 62, True])) == Hello(store, 1 << 62, True)
+    with pytest.raises(BadCall, match="a hello of"):
+        Hello.decode(msgpack.packb([store, 1, True, *range(100)]))
+    assert Swap.decode(msgpack.packb([{"1": 1, "2": 1}, ["1", "2"], 1, store])).copied == ["1", "2"]
+    with pytest.raises(BadCall, match="not a swap"):
+        Swap.decode(msgpack.packb([{"1": 1, "2": 1}, ["1", "1", "2"], 1, store]))
+    sizes = {f"{number:04x}": 1 for number in range(4_681)}
+    for files, refused in ((sizes, True), ({f"segment-{number:08}": 1 for number in range(4_000)}, False)):
+        octets = msgpack.packb([files, [], 1, store])
+        if refused:
+            with pytest.raises(BadCall, match="not msgpack"):
+                Swap.decode(octets)
+        else:
+            assert Swap.decode(octets).sizes == files
