@@ -334,7 +334,8 @@ def _smallest(info: Any, above: frozenset[int]) -> tuple[int, int, int]:
         case shapes.TupleType(item_types=types):
             is_array, parts = True, list(types)
         case shapes.CustomType(cls=kind) if kind is not object:
-            is_map, names, parts = True, [*kind.model_fields], [None] * len(kind.model_fields)
+            is_map, names = True, [*getattr(kind, "model_fields", ())]
+            parts = [None] * len(names)
         case shapes.DictType():
             is_map = True
         case shapes.ListType() | shapes.VarTupleType() | shapes.SetType() | shapes.FrozenSetType():

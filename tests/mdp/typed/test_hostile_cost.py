@@ -199,8 +199,8 @@ def test_x2_honest_records_of_64_kib_are_not_refused() -> None:
     assert len(Schema(dict[str, list[int]]).unpack(msgpack.packb(texts))) == len(texts)
     orders = [{"id": 1, "name": "", "price": 1.0, "active": True, "tags": [], "more": {}}] * (SIZE // 46)
     assert len(Schema(list[Order]).unpack(msgpack.packb(orders))) == len(orders)
-    few = [{}] * 500
-    assert len(Schema(list[Item]).unpack(msgpack.packb(few))) == 500
+    few = b"\xdc\x01\xf4" + b"\x80" * 500
+    assert len(Schema(list[Item]).unpack(few)) == 500
     by_chance = [{"name": "\u4e00\u0712\u0780" * 8_000, "id": 1}]  # bytes in texts that look like maps
     assert Schema(list[Item]).unpack(msgpack.packb(by_chance))[0].id == 1
 

@@ -102,4 +102,5 @@ def test_x2_a_map_in_place_of_rows_is_not_looked_into() -> None:
             decode(hostile)
         with pytest.raises(BadRequest):
             decode(b"")
-    assert BatchChunk.decode(b"s", msgpack.packb([])).rows == decode_stages(b"\xdc\x00\x00") == []
+    assert BatchChunk.decode(b"s", msgpack.packb([])).rows == []
+    assert decode_stages(b"\xdc\x00\x00") == []
