@@ -110,9 +110,14 @@ SUPERVISED_IN = frozenset({"core/runtime/supervision.py"})
 # Spelt backwards, or this file would be the first to be found.
 UNFINISHED = re.compile(r"\b(" + "|".join(word[::-1] for word in ("ODOT", "EMXIF", "KCAH")) + "|" + 3 * "X" + r")\b")
 # What starts something that can fail with nothing to show it: outside `core.runtime.supervision` only where this table says why.
-STARTERS = frozenset("create_task ensure_future Thread Timer call_later call_at run_in_executor add_done_callback".split())
+STARTERS = frozenset(
+    "create_task ensure_future run_coroutine_threadsafe Thread Timer start_new_thread ThreadPoolExecutor Process call_later call_at "
+    "run_in_executor add_done_callback".split()
+)
 AWAITED = "short-lived: the function that starts it awaits it and takes its error, or hands it to a caller that does"
 HANDED_ON = "settles one future or removes one entry: nothing there can fail, and an error would reach the exception handler of the loop"
+WAITED_FOR = "a program waits for it: a caller of another thread takes its error, or asks what became of it"
+POOL = "a pool: the error of what runs in it is taken by its future, which is awaited, or by the supervisor there"
 HANDLER = "a handler of the user: its error is the answer to the request, which the callback takes, logs and counts"
 FOR_SUPERVISION = "`core.runtime.supervision` calls it, and nothing else does"
 # Why -> "file function starter".
@@ -153,6 +158,19 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "titanic/store/service.py _act add_done_callback",
     ),
     FOR_SUPERVISION: ("core/runtime/runtime.py thread Thread",),
+    WAITED_FOR: (
+        "core/devices/basedevice.py start Process",
+        "core/runtime/loop_thread.py end run_coroutine_threadsafe",
+        "core/runtime/loop_thread.py start run_coroutine_threadsafe",
+        "mdp/spark/demo/demo.py Killer Thread",
+        "mdp/spark/rows/loop_bridge.py _run run_coroutine_threadsafe",
+        "mdp/spark/rows/loop_bridge.py request run_coroutine_threadsafe",
+    ),
+    POOL: (
+        "core/runtime/runtime.py pool ThreadPoolExecutor",
+        "majordomo_toolkit/extension.py compile_all ThreadPoolExecutor",
+        "mdp/spark/worker.py __init__ ThreadPoolExecutor",
+    ),
     HANDLER: (
         "core/rpc/running_handlers.py start add_done_callback",
         "core/rpc/running_handlers.py start ensure_future",
@@ -296,36 +314,82 @@ def test_errors_are_caught_by_name() -> None:
     assert not swallowed
 
 
-def starts(name: str) -> Iterator[tuple[str, int]]:
-    """Yield (file, function and starter, line) of what a file starts past the supervisor."""
-    parents = {child: node for node in nodes(name) for child in ast.iter_child_nodes(node)}
+def starts(name: str, found: list[ast.AST]) -> Iterator[tuple[str, int]]:
+    """Yield (file, function and starter, line) of what the nodes of a file start past the supervisor, or hand on to be started."""
+    parents = {child: node for node in found for child in ast.iter_child_nodes(node)}
+
+    def inside(node: ast.AST) -> ast.AST:
+        above = parents[node]
+        while not isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            above = parents[above]
+        return above
+
     groups = {
-        ast.unparse(item.optional_vars)
-        for node in nodes(name)
+        (inside(node), ast.unparse(item.optional_vars))
+        for node in found
         if isinstance(node, ast.AsyncWith)
         for item in node.items
         if item.optional_vars is not None and ast.unparse(item.context_expr).endswith("TaskGroup()")
     }
-    for node in nodes(name):
-        if not isinstance(node, ast.Call):
+    for node in found:
+        above = parents.get(node)
+        if isinstance(node, ast.alias) and node.asname not in (None, node.name) and node.name in STARTERS:
+            yield f"{name} {getattr(inside(node), 'name', '')} {node.name}", node.lineno
+        starter = getattr(node, "attr", "") or getattr(node, "id", "")
+        if starter not in STARTERS or not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
             continue
-        starter = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-        awaited = starter == "run_in_executor" and isinstance(parents[node], ast.Await)
-        if starter not in STARTERS or awaited or (starter == "create_task" and owner in groups):
-            continue
-        above: ast.AST = node
-        while not isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
-            above = parents[above]
-        yield f"{name} {getattr(above, 'name', '')} {starter}", node.lineno
+        is_called = isinstance(above, ast.Call) and above.func is node
+        if starter[0].isupper():  # a class: not as a type
+            counts = is_called or isinstance(above, ast.ClassDef | ast.Call | ast.keyword | ast.Assign)
+        else:
+            owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
+            is_awaited = starter == "run_in_executor" and is_called and isinstance(parents[above], ast.Await)
+            counts = not is_awaited and not (starter == "create_task" and (inside(node), owner) in groups)
+        if counts:
+            yield f"{name} {getattr(above if isinstance(above, ast.ClassDef) else inside(node), 'name', '')} {starter}", node.lineno
 
 
 def test_what_runs_for_long_is_started_by_the_supervisor() -> None:
     """A task, thread or callback that dies must be seen: `core.runtime.supervision` starts it, or its owner awaits it."""
-    found = {key: line for name in PACKAGE_FILES if name not in SUPERVISED_IN for key, line in starts(name)}
+    found = {key: line for name in PACKAGE_FILES if name not in SUPERVISED_IN for key, line in starts(name, nodes(name))}
     known = {key for keys in UNSUPERVISED.values() for key in keys}
     assert sorted(f"{key} (line {line})" for key, line in found.items() if key not in known) == []
     assert sorted(known - found.keys()) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "asyncio.create_task(run())",
+        "start = asyncio.get_running_loop().create_task\nstart(run())",
+        "pool = partial(loop.create_task, run())",
+        "from asyncio import create_task as go\ngo(run())",
+        "class Beat(threading.Thread):\n    pass",
+        "threading.Timer(1.0, run).start()",
+        "make(threading.Thread)",
+        "_thread.start_new_thread(run, ())",
+        "asyncio.run_coroutine_threadsafe(run(), loop)",
+        "ThreadPoolExecutor(1).submit(run)",
+        "async def one():\n    async with TaskGroup() as group:\n        pass\ndef two(group):\n    group.create_task(run())",
+        "done.add_done_callback(run)",
+        "future = loop.run_in_executor(None, run)",
+    ],
+)
+def test_nothing_gets_past_the_rule_of_the_supervisor(code: str) -> None:
+    assert list(starts("some.py", list(ast.walk(ast.parse(code)))))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "async def one():\n    async with TaskGroup() as group:\n        group.create_task(run())",
+        "async def one():\n    await loop.run_in_executor(None, run)",
+        "def one(thread: threading.Thread, timer: Timer | None) -> asyncio.Task[None]:\n    return self.task",
+        "from asyncio import create_task\nsupervisor.task('name', run)",
+    ],
+)
+def test_the_rule_of_the_supervisor_lets_pass_what_is_awaited(code: str) -> None:
+    assert not list(starts("some.py", list(ast.walk(ast.parse(code)))))
 
 
 def test_nothing_is_left_unfinished_and_no_path_is_of_one_machine() -> None:
