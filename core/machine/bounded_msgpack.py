@@ -205,7 +205,7 @@ def _name_counter(most: int, together_max: int, counted: Callable[[Any], Any] | 
 
 
 def _entry_counter(most: int, counted: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """Return a function that gives arrays and maps back; it raises BadMsgpack for more elements than allowed in all of them."""
+    """Return a function that gives arrays and maps back; it raises BadMsgpack for more elements than allowed."""
 
     def count() -> Generator[Any, Any, None]:
         given: Any = ()
