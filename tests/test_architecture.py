@@ -315,7 +315,7 @@ def test_errors_are_caught_by_name() -> None:
 
 
 def starts(name: str, found: list[ast.AST]) -> Iterator[tuple[str, int]]:
-    """Yield (file, function and starter, line) of what the nodes of a file start past the supervisor, or hand on to be started."""
+    """Yield (file, function and starter, line) of what a file starts, or hands on to be started, past the supervisor."""
     parents = {child: node for node in found for child in ast.iter_child_nodes(node)}
 
     def inside(node: ast.AST) -> ast.AST:

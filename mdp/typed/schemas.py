@@ -314,7 +314,7 @@ class _Shape:
 
 
 def _smallest(info: Any, above: frozenset[int]) -> tuple[int, int, int]:
-    """Return the bytes of a short value with all its fields, and how many maps and arrays it has, those in its collections left out."""
+    """Return the bytes, maps and arrays of a short value with all its fields and empty collections."""
     if id(info) in above:
         return 1, 1, 1
     names: list[str] = []
