@@ -343,7 +343,9 @@ def starts(name: str, found: list[ast.AST]) -> Iterator[tuple[str, int]]:
             counts = is_called or isinstance(above, ast.ClassDef | ast.Call | ast.keyword | ast.Assign)
         else:
             owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
-            is_awaited = starter == "run_in_executor" and is_called and isinstance(parents[above], ast.Await)
+            is_awaited = (
+                starter == "run_in_executor" and isinstance(above, ast.Call) and is_called and isinstance(parents[above], ast.Await)
+            )
             counts = not is_awaited and not (starter == "create_task" and (inside(node), owner) in groups)
         if counts:
             yield f"{name} {getattr(above if isinstance(above, ast.ClassDef) else inside(node), 'name', '')} {starter}", node.lineno
