@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from core.pattern.base import Counters, Pattern
 from core.pattern.distributor import distribute, has_capacity
 from core.pattern.pipe import Detached, Pipe
-from core.pattern.subscriptions import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
+from core.pattern.subscriptions import (
+    TOPIC_OVERHEAD_OCTETS,
+    PublisherSubscriptions,
+    SubscriberTopics,
+    SubscriptionLimit,
+    parse_subscription,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
     from core.options import Options
     from core.zmtp.decoder import Message
@@ -21,19 +28,15 @@ __all__ = ["Pub", "Sub", "XPub", "XSub"]
 
 
 class _Resume(Detached):
-    """Engine of the queue of subscriptions: resumes reading from all peers when it is empty."""
+    """Engine of the queue of subscriptions: when it is empty, more are queued and reading from all peers resumes."""
 
-    __slots__ = ("_arrivals", "_pipes")
+    __slots__ = ("_emptied",)
 
-    def __init__(self, arrivals: Pipe, pipes: Iterable[Pipe]) -> None:
-        self._arrivals = arrivals
-        self._pipes = pipes
+    def __init__(self, emptied: Callable[[], None]) -> None:
+        self._emptied = emptied
 
     def resume(self) -> None:
-        self._arrivals.throttled = False
-        for pipe in self._pipes:
-            if pipe.throttled:
-                pipe.engine.resume()
+        self._emptied()
 
 
 class XPub(Pattern):
@@ -48,8 +51,12 @@ class XPub(Pattern):
         self.subscriptions: PublisherSubscriptions[Pipe] = PublisherSubscriptions(subscription_octets_max=options.max_subscription_bytes)
         # One queue keeps the order of arrival: fair queueing could report the end of a subscription before its beginning.
         self._arrivals = Pipe()
-        self._arrivals.engine = _Resume(self._arrivals, self.pipes)
+        self._arrivals.engine = _Resume(self._emptied)
         self._askers: deque[Pipe] = deque()  # their peers
+        # Reports beyond RCVHWM by topic, with their peers. A begin that ends before it is received is never seen, so they are hardly more
+        # than the topics, and an application that does not receive them still publishes to all.
+        self._put_off: dict[bytes, list[tuple[bytes, Pipe]]] = {}
+        self._put_off_octets = 0
         self._asker: Pipe | None = None  # the peer of the last received subscription (PSB-11)
         self.follow_options()
 
@@ -60,6 +67,8 @@ class XPub(Pattern):
         table.manual = bool(options.xpub_manual)
         table.inverted = bool(options.invert_matching)
         table.subscription_octets_max = options.max_subscription_bytes
+        if self._put_off and not self._alternates():
+            self._queue_put_off(len(self._put_off))
 
     def ready(self, pipe: Pipe) -> bool:
         """Begin to serve a subscriber; a new one gets the welcome message (PSB-12)."""
@@ -85,11 +94,62 @@ class XPub(Pattern):
         self._show(pipe, [[report] for report in reports])
 
     def _show(self, pipe: Pipe, messages: list[Message]) -> None:
-        self.inbound.push(self._arrivals, messages)
-        self._askers.extend([pipe] * len(messages))
-        if len(self._arrivals.inbox) >= pipe.rcvhwm:
-            self._arrivals.throttled = True
-            pipe.engine.throttle()
+        """Queue what the application receives; beyond RCVHWM put reports off, or stop reading from the peer."""
+        arrivals = self._arrivals
+        alternates = self._alternates()
+        if self._put_off or (alternates and len(arrivals.inbox) >= pipe.rcvhwm):
+            messages = [message for message in messages if not self._is_put_off(pipe, message)]
+            if self._put_off_octets > self.options.max_subscription_bytes:
+                pipe.engine.throttle()
+        if messages:
+            self.inbound.push(arrivals, messages)
+            self._askers.extend([pipe] * len(messages))
+            if len(arrivals.inbox) >= pipe.rcvhwm:
+                arrivals.throttled = True
+                if not alternates or any(parse_subscription(message[0]) is None for message in messages):
+                    pipe.engine.throttle()
+
+    def _alternates(self) -> bool:
+        """Return whether the reports of a topic are its begin and its end in turn, so that an end undoes a begin."""
+        table = self.subscriptions
+        return not (table.manual or table.report_all_subscribes or table.report_all_cancels)
+
+    def _is_put_off(self, pipe: Pipe, message: Message) -> bool:
+        """Keep a report for later, or forget it together with the begin that it ends; return False for a message of another kind."""
+        report = bytes(message[0])
+        if len(message) > 1 or parse_subscription(report) is None:
+            return False
+        topic = report[1:]
+        kept = self._put_off.setdefault(topic, [])
+        cost = len(topic) + TOPIC_OVERHEAD_OCTETS
+        if not kept or (kept[-1][0] != report and report[0]):
+            kept.append((report, pipe))
+            self._put_off_octets += cost
+        elif kept[-1][0] != report:
+            kept.pop()
+            self._put_off_octets -= cost
+            if not kept:
+                del self._put_off[topic]
+        return True
+
+    def _emptied(self) -> None:
+        """Queue reports that were put off, and resume reading from the peers when there are none."""
+        self._arrivals.throttled = False
+        if self._put_off:
+            self._queue_put_off(self.options.rcvhwm or len(self._put_off))
+            return
+        for pipe in self.pipes:
+            if pipe.throttled:
+                pipe.engine.resume()
+
+    def _queue_put_off(self, most: int) -> None:
+        for topic in list(islice(self._put_off, most)):
+            reports = self._put_off.pop(topic)
+            self._put_off_octets -= len(reports) * (len(topic) + TOPIC_OVERHEAD_OCTETS)
+            self.inbound.push(self._arrivals, [[report] for report, _ in reports])
+            self._askers.extend([pipe for _, pipe in reports])
+        self._arrivals.throttled = True
+        self.on_state_change()
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
         """Apply subscriptions and queue what the application receives (ZMTP-62, 70, 71)."""
