@@ -18,6 +18,7 @@ from core.pattern.base import Counters
 from core.pattern.pipe import Pipe
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
 from tests.scenes.patterns import Line, joined, parted
+from tests.scenes.unread_reports import UnreadReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,9 +190,8 @@ class PublisherWalk(Walk):
         super().__init__(seed, kind, xpub_welcome_msg=self.welcome, **options)
         self.shows = kind is XPub
         self.verbose = self.verboser = False
-        self.arrivals: list[tuple[Peer, list[bytes]]] = []  # what the application has not taken yet
-        self.batch: list[tuple[Peer, list[bytes]]] = []  # what comes to that
-        self.later: dict[bytes, list[tuple[Peer, list[bytes]]]] = {}  # reports beyond the mark
+        self.unread: UnreadReports[Peer] = UnreadReports(alternates=not self.manual, most=self.most)
+        self.arrivals = self.unread.arrivals
         self.asker: Peer | None = None
         self.unexpected = 0
 
@@ -206,8 +206,7 @@ class PublisherWalk(Walk):
         self.options.invert_matching = int(self.inverted)
         self.most = self.options.max_subscription_bytes = self.rng.choice((10**6, self.most))
         self.pattern.follow_options()
-        if not self.alternates():
-            self.queue_later()
+        self.unread.follow(alternates=not (self.manual or self.verbose or self.verboser), most=self.most)
 
     def check(self) -> None:
         super().check()
@@ -237,47 +236,14 @@ class PublisherWalk(Walk):
         for topic in topics:
             if self.manual or self.verboser or not self.held(topic):
                 self.show(peer, [b"\x00" + topic])
-        self.queue()
+        self.unread.add()
 
     def held(self, topic: bytes) -> bool:
         return any(topic in peer.asked for peer in self.peers)
 
     def show(self, peer: Peer, message: list[bytes]) -> None:
         if self.shows:
-            self.batch.append((peer, message))
-
-    def alternates(self) -> bool:
-        return not (self.manual or self.verbose or self.verboser)
-
-    def queue(self) -> int:
-        """Queue what came, with reports beyond the mark put off; return how often the peer was paused."""
-        batch, self.batch = self.batch, []
-        shown = []
-        put_off = bool(self.later) or (self.alternates() and len(self.arrivals) >= 2)
-        for peer, message in batch:
-            topic = message[0][1:]
-            if not put_off or len(message) > 1 or message[0][:1] not in (b"\x00", b"\x01"):
-                shown.append((peer, message))
-                continue
-            kept = [one[0][:1] for _, one in self.later.get(topic, [])]
-            if message[0][:1] == b"\x01" and kept[-1:] != [b"\x01"]:
-                self.later.setdefault(topic, []).append((peer, message))
-            elif message[0][:1] == b"\x00" and not kept:
-                self.later[topic] = [(peer, message)]
-            elif message[0][:1] == b"\x00" and kept[-1] == b"\x01":
-                self.later[topic].pop()
-                if not self.later[topic]:
-                    del self.later[topic]
-        self.arrivals += shown
-        upstream = any(message[0][:1] not in (b"\x00", b"\x01") for _, message in shown)
-        too_many = sum(len(kept) * (len(topic) + TOPIC_COST) for topic, kept in self.later.items()) > self.most
-        full = bool(shown) and len(self.arrivals) >= 2 and (not self.alternates() or upstream)
-        return full + (put_off and too_many)
-
-    def queue_later(self) -> None:
-        for kept in self.later.values():
-            self.arrivals += kept
-        self.later.clear()
+            self.unread.batch.append((peer, message))
 
     def ask(self) -> None:
         """A peer sends subscriptions, and messages upstream."""
@@ -291,8 +257,7 @@ class PublisherWalk(Walk):
                 frames.insert(self.rng.choice((0, 1)), self.rng.choice((b"up", b"", b"\x02a")))
             batch.append(frames)
         line, full = peer.line, peer.line.full
-        cut = not all(self.asked(peer, frames) for frames in batch)
-        times_full = self.queue()
+        cut, times_full = not all(self.asked(peer, frames) for frames in batch), self.unread.add()
         if cut:
             self.forget(peer)
         assert self.pattern.deliver(peer.pipe, batch) == []
@@ -336,8 +301,7 @@ class PublisherWalk(Walk):
             return
         self.asker, expected = self.arrivals.pop(0)
         assert message == expected
-        if not self.arrivals:
-            self.queue_later()
+        self.unread.taken()
         if self.rng.random() < 0.2:
             self.pattern.put_back(None, message)
             self.arrivals.insert(0, (self.asker, message))
@@ -361,7 +325,7 @@ class PublisherWalk(Walk):
         if self.arrivals:
             self.asker, _ = self.arrivals[-1]
             self.arrivals.clear()
-            self.queue_later()
+            self.unread.taken()
             self.all_read()
 
     def all_read(self) -> None:
