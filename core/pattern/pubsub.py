@@ -110,12 +110,12 @@ class XPub(Pattern):
                     pipe.engine.throttle()
 
     def _alternates(self) -> bool:
-        """Return whether the reports of a topic are its begin and its end in turn, so that an end undoes a begin."""
+        """Return whether the reports of a topic are its begin and its end in turn."""
         table = self.subscriptions
         return not (table.manual or table.report_all_subscribes or table.report_all_cancels)
 
     def _is_put_off(self, pipe: Pipe, message: Message) -> bool:
-        """Keep a report for later, or forget it together with the begin that it ends; return False for a message of another kind."""
+        """Keep a report for later, or forget the begin that it ends; return False for other messages."""
         report = bytes(message[0])
         if len(message) > 1 or parse_subscription(report) is None:
             return False
