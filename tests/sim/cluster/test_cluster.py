@@ -80,6 +80,7 @@ def test_a_store_that_acknowledges_before_the_sync_is_found_shrunk_kept_and_draw
     least = shrink(result, runs_max=15)
     assert least.failed
     assert len(least.faults) < 5
+    assert least.steps < result.steps
     path = keep(least, "a test", tmp_path)
     assert replay(path).violations == least.violations
     page = write(least, tmp_path).read_text(encoding="utf-8")

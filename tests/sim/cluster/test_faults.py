@@ -22,12 +22,6 @@ def test_a_connection_that_swallows_everything_is_found_by_heartbeats(name: str,
     assert _with(name, Fault(CALM_S + 0.5, 1.0, "black hole", "broker", who)).violations == []
 
 
-def test_states_of_other_clouds_come_again_after_their_connections_have_swallowed_everything() -> None:
-    """N2: a socket that only receives notices nothing but the silence."""
-    faults = [Fault(CALM_S + 0.5, 1.0, "black hole", "cloud-2", other) for other in ("cloud-0", "cloud-1")]
-    assert _with("clouds", *faults).violations == []
-
-
 @pytest.mark.parametrize(("kind", "who", "other"), [("half open", "broker", "client-0"), ("power", "broker", "")])
 def test_a_system_that_does_not_know_a_connection_says_so_when_bytes_come(kind: str, who: str, other: str) -> None:
     result = _with("one_broker", Fault(15.0, 3.0, kind, who, other))

@@ -248,6 +248,8 @@ def watch_pair(play: Play, process: Process, pair: bstar.Pair) -> None:
         if machine is None or machine.member is before[0]:
             return
         last, before[0] = before[0], machine.member
+        if last is None or last.state is not machine.member.state:
+            process.world.mark("role", process.name, machine.member.state.name.lower())
         try:
             check_member(machine.settings, machine.member, last)
             for check in play.together.get(process.name, ()):
