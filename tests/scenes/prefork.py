@@ -91,12 +91,20 @@ def _origin() -> _Origin:
     return _Origin()
 
 
+def command(module: str) -> list[str]:
+    """Return the words that start a program of ours, or `python`, as a fork where there can be one.
+
+    The process that they start is not the program: it has another id.
+    """
+    if can_fork({}):
+        return [sys.executable, "-IS", str(ROOT / "tests" / "scenes" / "shell_program.py"), _origin().door, module]
+    return [sys.executable, *(() if module == "python" else ("-m", module))]
+
+
 def in_shell(folder: Path, program: str, module: str) -> None:
     """Write a script for a folder of a shell's PATH: a program of ours, or `python`, as a fork."""
     script = folder / program
-    stands_in = ROOT / "tests" / "scenes" / "shell_program.py"
-    words = [sys.executable, "-IS", str(stands_in), _origin().door, module]
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command(module))} "$@"\n')
     script.chmod(0o755)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import pytest
 import core
 import mdp
 import titanic
+from tests.scenes.prefork import command
 from titanic.commands.operator import operator
 from titanic.errors import Unavailable
 from titanic.journal.ownership import MARK_NAME, Step, read_mark
@@ -153,7 +153,7 @@ async def test_strangers_cannot_write_to_a_mirror(tmp_path: Path) -> None:
 
 async def cli(*arguments: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "titanic", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command("titanic"), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     out, _ = await process.communicate()
     return process.returncode, out.decode()
@@ -162,7 +162,7 @@ async def cli(*arguments: str) -> tuple[int | None, str]:
 @asynccontextmanager
 async def daemon(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "titanic", *arguments, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+        *command("titanic"), *arguments, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
     )
     try:
         yield process

@@ -15,6 +15,7 @@ import core
 import mdp
 import titanic
 from tests.scenes.mdp_handlers import echo
+from tests.scenes.prefork import command
 from titanic.errors import BadRequest, DeadLettered, Expired, Pending, StoreFull, UnknownRequest
 from titanic.store.delivery_queue import BACKLOG_AT_ONCE, DispatchOptions
 
@@ -381,7 +382,7 @@ async def daemon(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def run_cli(*arguments: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "titanic", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command("titanic"), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     out, err = await process.communicate()
     return process.returncode, out.decode(), err.decode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import core
 import mdp
 import titanic
+from tests.scenes.prefork import command
 from titanic.journal.inspection import segment_name
 from titanic.store.delivery_queue import DispatchOptions
 from titanic.store.index.stored_request import State
@@ -65,7 +65,7 @@ async def test_what_cannot_be_looked_at_is_refused(served: Served, asked: tuple[
 
 async def cli(*arguments: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "titanic", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command("titanic"), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     out, err = await process.communicate()
     return process.returncode, out.decode(), err.decode()
