@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
+from tests.scenes.prefork import Forked, can_fork
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -24,8 +26,13 @@ def start() -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(PROGRAM), "serve", *arguments]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+        env = {**os.environ, **environment}
+        process: subprocess.Popen[str]
+        if can_fork(environment):
+            command = [sys.executable, "-m", str(PROGRAM), "serve", *arguments]
+            process = Forked(command, stderr=subprocess.PIPE, text=True, cwd=Path.cwd(), env=env)  # type: ignore[assignment]
+        else:
+            process = subprocess.Popen([sys.executable, str(PROGRAM), "serve", *arguments], stderr=subprocess.PIPE, text=True, env=env)
         running.append(process)
         return process
 
