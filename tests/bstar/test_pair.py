@@ -211,7 +211,7 @@ async def test_state_is_published_while_handlers_are_busy() -> None:
             await until(lambda: primary.status()["running"] == 200)
             said = primary._sequence
             await until(lambda: primary._sequence > said + 5)
-            assert scene.pairs[1].status()["peer"]["state"] == "active"
+            await until(lambda: scene.pairs[1].status()["peer"]["state"] == "active")
             for reply in replies:
                 reply.cancel()
 
