@@ -67,6 +67,11 @@ NAMES_KEPT = frozenset(("patience",))
 # Text for users speaks of bytes; only the frames of an RFC have octets.
 OCTET = re.compile(r"\boctets?\b", re.IGNORECASE)
 RULES = [(re.compile(pattern, re.IGNORECASE), better) for pattern, better in FORBIDDEN.items()]
+# `tokenize` takes six times as long; `test_comments_and_names_are_those_of_the_tokenizer` holds them against each other.
+STRING_OR_COMMENT = re.compile(
+    r'''"""(?:[^"\\]|\\.|"(?!""))*"""|\'{3}(?:[^'\\]|\\.|'(?!''))*\'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|#[^\n]*''', re.DOTALL
+)
+NAME = re.compile(r"\b[^\W\d]\w*")
 QUESTION = re.compile(r"(?:What|Who|How|Which)\b")
 
 
@@ -93,9 +98,23 @@ def texts_of_code(path: Path) -> tuple[Text, ...]:
                 found.append(Text(f"{place}:{node.lineno}", "name", node.name.replace("_", " ")))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and node.value.count(" ") >= 2:
             found.append(Text(f"{place}:{node.lineno}", "string", node.value))
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    found += [Text(f"{place}:{token.start[0]}", "comment", token.string) for token in tokens if token.type == tokenize.COMMENT]
+    found += [Text(f"{place}:{line}", "comment", comment) for line, comment in comments_of(source)]
     return tuple(found)
+
+
+def comments_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield each comment and its line."""
+    line, at = 1, 0
+    for match in STRING_OR_COMMENT.finditer(source):
+        if match[0][0] == "#":
+            line += source.count("\n", at, match.start())
+            at = match.start()
+            yield line, match[0]
+
+
+def names_of(source: str) -> set[str]:
+    """Return the names and keywords in the code itself."""
+    return set(NAME.findall(STRING_OR_COMMENT.sub(" ' ", source)))
 
 
 @cache
@@ -170,12 +189,22 @@ def test_names_in_the_code_are_words_of_the_field(package: str) -> None:
     found = {
         f"{path.relative_to(ROOT)}: {name} ({better})"
         for path in python_files(package)
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
-        if token.type == tokenize.NAME and (name := token.string) not in NAMES_KEPT
+        for name in names_of(path.read_text(encoding="utf-8")) - NAMES_KEPT
         for pattern, better in rules
         if pattern.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_"))
     }
     assert found == set()
+
+
+@pytest.mark.parametrize("tree", ["mdp/broker", "tests/mdp/broker", "tests/scenes"])
+def test_comments_and_names_are_those_of_the_tokenizer(tree: str) -> None:
+    for path in python_files(tree):
+        source = path.read_text(encoding="utf-8")
+        tokens = [*tokenize.generate_tokens(io.StringIO(source).readline)]
+        assert [*comments_of(source)] == [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+        prefixes = {"b", "f", "r", "rb", "br", "fr", "rf", "B", "F", "R"}
+        assert names_of(source) - prefixes == {token.string for token in tokens if token.type == tokenize.NAME} - prefixes
+    assert [*comments_of("x = '#' # a\ny = '''#\n\\'''# b\n''' # c")] == [(1, "# a"), (4, "# c")]
 
 
 @pytest.mark.parametrize("tree", TREES)

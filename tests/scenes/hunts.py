@@ -13,9 +13,14 @@ import core
 __all__ = ["examples", "stride"]
 
 
-def examples(number: int) -> int:
-    """Return how many of a hunt's examples this run takes."""
-    return number if _all() else number // 10
+def examples(number: int, *, divisor: int = 10) -> int:
+    """Return how many of a hunt's examples this run takes.
+
+    Args:
+        number: of the whole hunt.
+        divisor: what the number is divided by on the sources.
+    """
+    return number if _all() else number // divisor
 
 
 def stride(step: int) -> int:

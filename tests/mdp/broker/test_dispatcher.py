@@ -21,6 +21,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Work, parse_at_client, parse_at_worker
 from mdp.wire.options import encode_options
+from tests.scenes.hunts import examples
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, number
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Town:
 
 
 @pytest.mark.parametrize("keys", [0.1, 0.9])
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(25, divisor=5)))
 def test_nothing_is_lost_and_nothing_is_answered_twice(seed: int, keys: float) -> None:
     """MDP-26, 30, 31, 37, 41, 42; IDM-03; faults B2, B5, B6, B7, B8.
 

@@ -28,6 +28,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Ping, Recall, Work, parse_at_client, parse_at_worker
 from mdp.wire.options import encode_options
+from tests.scenes.hunts import examples
 from tests.scenes.mdp_dispatcher import Scene, number
 
 if TYPE_CHECKING:
@@ -338,5 +339,5 @@ class Model(RuleBasedStateMachine):
         assert self.scene.machine.counters.accepted - self.scene.machine.counters.closed == opened
 
 
-Model.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
+Model.TestCase.settings = settings(max_examples=examples(200, divisor=4), stateful_step_count=50)
 test_dispatcher_and_reference = pytest.mark.timeout(300)(Model.TestCase)

@@ -26,21 +26,22 @@ AT_ONCE = 64
 
 
 class Flood(NamedTuple):
-    """Limit of the broker, size of the bodies, and number of services: each has a limit of its own."""
+    """Limit of the broker, how many times that is sent, size of bodies, number of services with a limit each."""
 
     flags: tuple[str, ...]
     limit: int
+    times: int
     body: int
     services: int
 
     @property
     def requests(self) -> int:
-        return 10 * self.limit // self.body
+        return self.times * self.limit // self.body
 
 
 FLOODS = [
-    Flood(("--memory-max-bytes", str(32 * MIB), "--queue-max-bytes", str(64 * MIB)), 32 * MIB, 16 * 1024, 1),
-    Flood((), BrokerOptions().memory_max_bytes, 256 * 1024, 5),
+    Flood(("--memory-max-bytes", str(32 * MIB), "--queue-max-bytes", str(64 * MIB)), 32 * MIB, 10, 16 * 1024, 1),
+    Flood((), BrokerOptions().memory_max_bytes, 3, 256 * 1024, 5),
 ]
 
 
