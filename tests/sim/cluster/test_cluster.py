@@ -6,12 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.sim.cluster import scenario as scenario_module
 from tests.sim.cluster.faults import ALL as ALL_FAULTS
 from tests.sim.cluster.faults import Fault, draw
 from tests.sim.cluster.files import HostDisks
@@ -88,6 +90,19 @@ def test_a_store_that_acknowledges_before_the_sync_is_found_shrunk_kept_and_draw
     assert "store lives until crash" in page
     monkeypatch.undo()
     assert replay(path).violations == []
+
+
+def test_the_scenario_of_the_page_runs_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenario_module, "SCENARIOS", {})
+    text = (ROOT / "specs" / "simulation.md").read_text(encoding="utf-8")
+    lines = text.partition("## A scenario in ten lines")[2].splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("    from "))
+    code = [line[4:] for line in takewhile(lambda line: not line or line.startswith("    "), lines[first:])]
+    exec(compile("\n".join(code), "specs/simulation.md", "exec"), {})
+    (made,) = scenario_module.SCENARIOS.values()
+    result = run(made, SEED, minutes=0.5)
+    assert result.violations == []
+    assert result.history.operations
 
 
 def test_faults_are_drawn_from_the_seed_and_end_in_time() -> None:
