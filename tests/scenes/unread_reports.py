@@ -13,7 +13,7 @@ KINDS = (b"\x00", b"\x01")
 
 
 class UnreadReports(Generic[Peer]):
-    """What was not received: a queue, and the reports beyond the mark by topic.
+    """A queue of what was not received, and the reports beyond the mark by topic.
 
     Attributes:
         arrivals: the queue.
@@ -29,7 +29,7 @@ class UnreadReports(Generic[Peer]):
         self._most = most
 
     def follow(self, *, alternates: bool, most: int) -> None:
-        """Follow the options: whether begin and end of a topic are reported in turn, and the bytes of reports beyond the mark."""
+        """Follow the options: whether begin and end are reported in turn, and the bytes beyond the mark."""
         self._alternates, self._most = alternates, most
         if not alternates:
             self._queue_later()
