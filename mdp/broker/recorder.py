@@ -31,6 +31,7 @@ ERRORS_MAX = 50
 CODES_MAX = 100
 # Characters of a reason that are kept.
 _REASON_CHARS_MAX = 300
+_LAST_WAS_LOST = frozenset({"WORKER_LOST", "DEAD_LETTER"})
 # A `traceparent` of W3C Trace Context has 55.
 _TRACEPARENT_CHARS_MAX = 64
 _KIND_OF = {"DEADLINE_EXCEEDED": EXPIRED, "TIMEOUT": EXPIRED, "CANCELLED": CANCELLED, "CLIENT_GONE": CANCELLED}
@@ -222,7 +223,7 @@ class Recorder:
                 worker,
                 request.client or b"",
                 _ids([request.key]),
-                _attempts(request),
+                _attempts(request, code),
                 request.opened,
                 request.given,
                 len(request.payload),
@@ -233,9 +234,15 @@ class Recorder:
         )
 
 
-def _attempts(request: Request) -> int:
-    lost = 0 if request.extras is None else len(request.extras.lost)
-    return lost + 1 if request.given else lost
+def _attempts(request: Request, code: str) -> int:
+    """Return how many workers a request was given to: those lost with it, those whose handler failed, and the present one."""
+    extras, worker = request.extras, request.worker
+    before = 0 if extras is None else len(extras.lost) + extras.failures
+    if worker is None:
+        return before
+    # With these codes the last one that was lost still stands in the request.
+    is_lost = code in _LAST_WAS_LOST and extras is not None and bool(extras.lost) and extras.lost[-1][0] == worker.peer
+    return before if is_lost else before + 1
 
 
 def _trace(request: Request) -> str:

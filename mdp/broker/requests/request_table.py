@@ -461,6 +461,7 @@ class RequestTable(RequestEnds):
         else:
             self.memory_left_bytes += len(extras.parts)
             extras.parts = b""
+            extras.streamed = False  # nothing was sent of it: only clients of MDP/0.1 come here with parts
             self.queue_first(request, now, lost=lost)
             self.counters.count("redelivered")
             if self.recorder is not None:

@@ -175,6 +175,30 @@ def test_a_lost_worker_then_another_is_a_redelivery_and_one_answer() -> None:
     assert [event.code for event in scene.events if event.kind == "worker_lost"] == ["workers_lost"]
 
 
+@pytest.mark.parametrize("losses", [1, 2, 3])
+def test_attempts_are_the_workers_that_a_request_was_given_to(losses: int) -> None:
+    scene = Watched(deliveries_max=3)
+    scene.ask("0.3", b"c", options={"wait": True, "deadline_ms": 60_000})
+    for number in range(losses):
+        scene.ready("0.3", b"w%d" % number)
+        scene.work(b"w%d" % number)
+        scene.lose(b"w%d" % number)
+        scene.wait(1.0)
+    given = [(event.kind, event.attempts) for event in scene.events if event.kind == "redelivered"]
+    assert given == [("redelivered", number + 1) for number in range(min(losses, 2))]
+    scene.wait(60.0)
+    end = scene.events[-1]
+    assert (end.kind, end.code, end.attempts) == (("failed", "DEAD_LETTER", 3) if losses == 3 else ("expired", "DEADLINE_EXCEEDED", losses))
+
+
+def test_a_request_that_may_be_given_once_has_one_attempt_when_its_worker_is_lost() -> None:
+    scene = Watched()
+    scene.ready("0.3", b"w")
+    scene.ask("0.3", b"c", options={"once": True})
+    scene.lose(b"w")
+    assert [(event.code, event.attempts) for event in scene.events if event.kind == "failed"] == [("WORKER_LOST", 1)]
+
+
 def test_a_refused_request_has_its_service_and_its_reason() -> None:
     scene = Watched()
     scene.ask("0.3", b"c", service=b"nobody")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from mdp.broker.requests.policy_queue import SHARE
-from mdp.wire.commands import client_cancel, client_request, worker_error, worker_final, worker_ready
+from mdp.wire.commands import client_cancel, client_request, worker_error, worker_final, worker_partial, worker_ready
 from mdp.wire.events import Failure, Work
 from mdp.wire.options import encode_options
 from tests.scenes.mdp_dispatcher import ECHO, Scene
@@ -158,6 +158,22 @@ def test_a_failed_request_is_executed_again_after_growing_delays() -> None:
     (failure,) = scene.at_client(b"C")
     assert isinstance(failure, Failure)
     assert (failure.code, scene.counters["retried"], scene.counters["closed"]) == ("HANDLER_ERROR", 2, 1)
+
+
+def test_parts_of_a_lost_worker_that_were_not_sent_do_not_keep_a_request_from_its_retry() -> None:
+    """POL-05: a client of MDP/0.1 gets the parts with the end, so those of a lost worker are gone."""
+    scene = Scene()
+    join(scene, b"V", retry=RETRY)
+    scene.ask("0.1", b"C", b"x")
+    (work,) = [event for event in scene.at_worker(b"V") if isinstance(event, Work)]
+    scene.send(b"V", worker_partial("0.3", work.id, [b"a part"]))
+    scene.lose(b"V")
+    join(scene, b"W", retry=RETRY)
+    (work,) = [event for event in scene.at_worker(b"W") if isinstance(event, Work)]
+    scene.send(b"W", worker_error(work.id, "HANDLER_ERROR", "it"))
+    assert scene.counters["retried"] == 1
+    scene.wait(1.0)
+    assert bodies(scene, b"W") == [b"x"]
 
 
 def test_others_are_served_while_it_waits() -> None:
