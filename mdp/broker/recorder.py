@@ -235,7 +235,7 @@ class Recorder:
 
 
 def _attempts(request: Request, code: str) -> int:
-    """Return how many workers a request was given to: those lost with it, those whose handler failed, and the present one."""
+    """Return how many workers a request was given to, the lost ones and those whose handler failed included."""
     extras, worker = request.extras, request.worker
     before = 0 if extras is None else len(extras.lost) + extras.failures
     if worker is None:
