@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mdp.typed.calls import BadArguments, BadResult
     from mdp.typed.descriptions import Description, describe
     from mdp.wire.policies import Rate, Retry
+    from mdp.wire.progress import Progress
     from mdp.wire.size_limits import TooLarge
     from mdp.worker.handler import service
     from mdp.worker.worker import Worker, WorkerOptions
@@ -70,6 +71,7 @@ __all__ = [
     "Outcome",
     "Overrun",
     "PairedBroker",
+    "Progress",
     "Rate",
     "Request",
     "RequestError",
@@ -106,6 +108,7 @@ _HOMES = {
     "Outcome": "mdp.client",
     "Overrun": "mdp.client",
     "PairedBroker": "mdp.cluster.paired_broker",
+    "Progress": "mdp.wire.progress",
     "Rate": "mdp.wire.policies",
     "Request": "mdp.request",
     "Retry": "mdp.wire.policies",

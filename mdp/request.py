@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mdp.wire.options import NO_REQUEST_OPTIONS, decode_request_options
+from mdp.wire.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,6 +91,22 @@ class Request:
         Empty without any, and from clients of MDP/0.1 and 0.2.
         """
         return self._decoded.headers or {}
+
+    def progress(self, done: float | None = None, text: str = "") -> None:
+        """Tell the caller how far the request is, if it asked for that (`progress=` of `mdp.Client.request`); else do nothing.
+
+        May be called in any thread and as often as wanted: the newest report is sent, up to 20 times a second.
+
+        Args:
+            done: share of the work that is done, 0.0 to 1.0.
+            text: one line for people.
+
+        Raises:
+            ValueError, TypeError: as `Progress`.
+        """
+        report = Progress(done, text)
+        if self._decoded.reports and self._owner.reports is not None:
+            self._owner.reports.put(self, report)
 
     def left_s(self, now: float) -> float | None:
         """Return the seconds until the deadline, at least 0; None without a deadline."""

@@ -107,7 +107,7 @@ async def test_options_and_received_frames_have_their_types() -> None:
         socket.bind("inproc://types")
         peer.connect("inproc://types")
         socket.LINGER = socket.linger = 0
-        assert_type(socket.LINGER, int)
+        assert_type(peer.LINGER, int)
         assert_type(socket.RCVTIMEO, int)
         assert_type(socket.ROUTING_ID, bytes)
         assert_type(socket.LAST_ENDPOINT, bytes)

@@ -461,6 +461,7 @@ ELSEWHERE: dict[str, str] = {
     "mdp shard page": "tests/mdp/commands/test_shards.py",
     "child process": "tests/core/processes/test_children.py",
     "mdp testing delay": "tests/mdp/testing/test_local_broker.py",
+    "mdp worker progress": "tests/mdp/worker/replies/test_progress_reports.py",
     "mdp spark interrupt": "tests/mdp/spark/rows/test_interrupting.py",
     "titanic dispatch retry": "tests/titanic/spark/test_stored_window.py",
     **dict.fromkeys(("titanic commit", "titanic retry", "titanic stage expiry"), "tests/titanic/test_injected_faults.py"),

@@ -77,7 +77,7 @@ def main(output: Path, with_kills: bool, files: int, rows: int, service_ms: floa
     place = output.absolute()
     shutil.rmtree(place, ignore_errors=True)
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the processes
+    signal.signal(signal.SIGTERM, _end)  # stops the processes
     try:
         with Parts(place, service_ms) as parts:
             click.echo(f"live       {'http://' + parts.page if parts.page else 'no page: pip install aiohttp'}   Spark {parts.spark_page}")
@@ -97,6 +97,10 @@ def main(output: Path, with_kills: bool, files: int, rows: int, service_ms: floa
     click.echo(f"written    {place}/index.html, lake/, logs/ in {time.monotonic() - began:.0f} s")
     good = verdict["arrived"] == verdict["priced"] == files * rows and not (verdict["lost"] or verdict["twice"] or verdict["wrong"])
     sys.exit(0 if good else 1)
+
+
+def _end(number: int, frame: object) -> None:
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import random
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-import msgpack
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ async def price(request: Request) -> bytes:
     """Answer `[order, product, quantity]` after as many milliseconds as `PIPELINE_SERVICE_MS` says."""
     _, product, quantity = (frame.decode() for frame in request.body)
     await asyncio.sleep(float(os.environ.get("PIPELINE_SERVICE_MS") or 0) / 1000)
-    return bytes(msgpack.packb({"price": str(price_of(product, quantity))}))
+    return msgspec.msgpack.encode({"price": str(price_of(product, quantity))})
 
 
 def files_of_orders(files: int, rows: int, seed: int = 1) -> Iterator[list[tuple[str, str, str]]]:

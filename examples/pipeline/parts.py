@@ -204,7 +204,7 @@ def _spark_class(name: str) -> list[str]:
 
 
 def _children(parent: int) -> list[int]:
-    found = []
+    found: list[int] = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # `pid (name) state ppid`, and a name may have blanks and brackets.

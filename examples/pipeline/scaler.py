@@ -107,7 +107,7 @@ def main(broker: str, service: str, handler: str, concurrency: int, workers_max:
     numbers = ("--concurrency", str(concurrency), "--credit", str(concurrency), "--heartbeat-ms", "1000", "--reconnect-ms", "200")
     workers = Workers("--broker", broker, "--service", service, "--handler", handler, *numbers)
     scale = Scale(concurrency, workers_max)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _end)
     try:
         with (
             mdp.SyncClient(broker, timeout=2.0, attempts=1) as client,
@@ -127,6 +127,10 @@ def main(broker: str, service: str, handler: str, concurrency: int, workers_max:
                 time.sleep(LOOK_EVERY_S)
     finally:
         workers.stop_all()
+
+
+def _end(number: int, frame: object) -> None:
+    sys.exit(0)
 
 
 if __name__ == "__main__":

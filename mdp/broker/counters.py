@@ -16,6 +16,7 @@ class Counters:
         closed: requests that have ended.
         replies: FINALs and REPLYs forwarded to clients.
         partials: PARTIALs forwarded or kept.
+        progress: PROGRESS forwarded to clients that asked for it.
         errors_forwarded: ERRORs of workers forwarded.
         mmi: requests answered by the broker itself.
         error_*: requests the broker ended with an ERROR of that code, whether it had accepted them or not.
@@ -92,6 +93,7 @@ class Counters:
         "replies_kept",
         "replies_unwanted",
         "partials_unwanted",
+        "progress",
         "parts_dropped",
         "heartbeats_received",
         "heartbeats_sent",

@@ -253,7 +253,7 @@ class Dispatcher(WorkerLifecycle):
         except BadOptions as error:
             table.reject(peer, dialect, key, "BAD_REQUEST", str(error))
             return
-        if wish.user is not None or wish.owner is not None:
+        if wish.user is not None or wish.owner is not None or wish.progress or wish.reports:
             options = drop_broker_entries(options)
             tail = encode_frame(options, more=True) + split_frames(tail, 1)[1]
         service = self.directory.services.get(name)

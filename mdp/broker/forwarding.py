@@ -14,6 +14,7 @@ from mdp.wire.commands import (
     CLIENT_ERROR_03,
     CLIENT_FINAL_03,
     CLIENT_PARTIAL_03,
+    CLIENT_PROGRESS_03,
     EMPTY,
     ID_BYTES,
     MDPC01,
@@ -43,6 +44,7 @@ __all__ = [
     "error_octets",
     "in_flight_key",
     "partial_head",
+    "progress_octets",
     "reply_head",
     "work_octets",
 ]
@@ -52,6 +54,7 @@ _NUMBERED: Final = MORE_HEADERS[NUMBERED_BYTES]
 REPLY_HEAD_03: Final = _NUMBERED + CLIENT_FINAL_03
 _PARTIAL_HEAD_03: Final = _NUMBERED + CLIENT_PARTIAL_03
 _ERROR_HEAD_03: Final = _NUMBERED + CLIENT_ERROR_03
+_PROGRESS_HEAD_03: Final = _NUMBERED + CLIENT_PROGRESS_03
 # Head of a request to a worker, before the key.
 WORK_HEADS: Final[dict[Dialect, bytes]] = {
     V01: encode_prefix([EMPTY, MDPW01, b"\x02"]),
@@ -120,6 +123,11 @@ def reply_head(dialect: Dialect, key: bytes | int, name: bytes) -> bytes:
 def partial_head(key: bytes | int, name: bytes) -> bytes:
     """Return the head of a PARTIAL to a client of MDP/0.2 or 0.3; arguments as for `reply_head`."""
     return _PARTIAL_HEAD_03 + key if isinstance(key, bytes) else encode_prefix([MDPC02, b"\x02", name])
+
+
+def progress_octets(key: bytes, progress: bytes) -> bytes:
+    """Return the PROGRESS to a client of MDP/0.3; `key` is the id of its request."""
+    return b"".join((_PROGRESS_HEAD_03, key, encode_message([progress])))
 
 
 def error_octets(key: bytes, code: str, text: str) -> bytes:

@@ -5,7 +5,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - compiled: fields name it
+from collections.abc import Callable, Mapping  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
@@ -18,10 +18,11 @@ from core.zmtp.decoder import MORE_HEADERS, encode_prefix
 from mdp.wire.commands import EMPTY, MDPC01, is_service_name
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, checked_headers, encode_options
 from mdp.wire.policies import PRIORITIES
+from mdp.wire.progress import Progress  # noqa: TC001 - compiled: fields name it
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mdp.errors import RequestError
 
@@ -53,6 +54,7 @@ class CallOptions(MapOptions, total=False):
     """Options of one request, as keyword arguments or as a dictionary: see `mdp.Client.request`."""
 
     key: str | bytes | None
+    progress: Callable[[Progress], object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class CallDefaults:
         trace: trace context.
         headers: of each request, which may add some and replace some.
         priority: which of the waiting requests are given first.
+        progress: called with each `Progress` that the handler reports.
     """
 
     timeout: float
@@ -80,6 +83,7 @@ class CallDefaults:
     trace: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
     priority: Any = "normal"  # a `Priority`; `Call` refuses what is none, also where it is no text
+    progress: Callable[[Progress], object] | None = None
 
     def merged(self, options: CallOptions) -> CallDefaults:
         """Return these defaults with the options that are set."""
@@ -89,10 +93,11 @@ class CallDefaults:
         return replace(self, **given)
 
     def merged_for_many(self, options: MapOptions) -> CallDefaults:
-        """Return these defaults with the options that are set, and without a key, which is of one request."""
-        if "key" in options:
-            raise TypeError("a key is of one request, not of many")
-        return replace(self.merged(options), key=None)  # type: ignore[arg-type]  # CallOptions without its key
+        """Return these defaults with the options that are set, and without those of one request: key and progress."""
+        for name in ("key", "progress"):
+            if name in options:
+                raise TypeError(f"a {name} is of one request, not of many")
+        return replace(self.merged(options), key=None, progress=None)  # type: ignore[arg-type]  # CallOptions without its key
 
     @property
     def key_of(self) -> Callable[[int], str | bytes] | None:
@@ -122,6 +127,7 @@ class CallDefaults:
             trace=self.trace,
             headers=self.headers,
             priority=self.priority,
+            progress=self.progress,
             streaming=streaming,
             user=user,
         )
@@ -142,6 +148,7 @@ class Call:
         trace: trace context, passed through to the worker (MDP/0.3).
         headers: texts by name, for the handler (MDP/0.3; a broker of an older dialect is not sent the request).
         priority: "high", "normal" or "low": which of the waiting requests the broker gives first (MDP/0.3).
+        progress: called with each `Progress` that the handler reports; it asks for these (MDP/0.3).
         streaming: parts of the reply are taken one by one instead of joined.
         user: on whose behalf, None for the client's own (MDP/0.3; the broker accepts it from clients that may pass users on).
 
@@ -161,6 +168,7 @@ class Call:
         "once",
         "prefix",
         "prefix_01",
+        "progress",
         "reply_01",
         "service",
         "streaming",
@@ -180,6 +188,7 @@ class Call:
         trace: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         priority: Any = "normal",
+        progress: Callable[[Progress], object] | None = None,
         streaming: bool = False,
         user: str | None = None,
     ) -> None:
@@ -199,12 +208,15 @@ class Call:
         if priority not in PRIORITIES:
             raise ValueError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
         self.headers: bool = bool(headers)
+        self.progress: Callable[[Progress], object] | None = progress
         # Entries of the options frame, without the deadline, which changes with each sending.
         self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace, "user": user}
         if headers:
             self.fields["headers"] = checked_headers(headers)
         if priority != "normal":
             self.fields["priority"] = priority
+        if progress is not None:
+            self.fields["progress"] = True
         options = encode_options(self.fields)
         if len(options) > OPTIONS_BYTES_MAX - _DEADLINE_BYTES:
             raise ValueError(f"options of {len(options)} bytes, a broker takes {OPTIONS_BYTES_MAX}")
@@ -213,7 +225,7 @@ class Call:
         # The frame with the name, where a key is the only option or would be.
         self._plain: bytes = (
             b""
-            if once or wait or headers or priority != "normal" or trace is not None or user is not None
+            if once or wait or headers or priority != "normal" or trace is not None or user is not None or progress is not None
             else encode_prefix([self.service])
         )
         self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # first frames of a request and of a reply in MDP/0.1
@@ -242,7 +254,7 @@ class _KeyedCall(Call):
         # Data pipelines give each request its own key; this takes a tenth of the time of the base's `__init__`.
         self.service, self.name, self.timeout_s, self.attempts = like.service, like.name, like.timeout_s, like.attempts
         self.deadline_s, self.once, self.streaming, self.headers = like.deadline_s, like.once, like.streaming, like.headers
-        self.reply_01, self.prefix_01 = like.reply_01, like.prefix_01
+        self.reply_01, self.prefix_01, self.progress = like.reply_01, like.prefix_01, like.progress
         self._plain = plain = like._plain
         self.fields = {**like.fields, "key": key}
         if plain and len(key) < len(_KEY_HEADS):

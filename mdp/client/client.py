@@ -189,6 +189,8 @@ class Client(TypedCalls):
             headers: small texts by name, for the handler (`request.headers`): up to 32, up to 4096 bytes.
             priority: "high", "normal" or "low": among the requests that wait at the broker, higher ones are given first. Of ten, at least
                 one is of each class that waits.
+            progress: called with each `mdp.Progress` that the handler reports (`request.progress`), on the event loop, before the reply.
+                While there are reports, the timeout of the attempt starts again. With a key the first request decides.
 
         Raises:
             Busy: more than `waiting_max` requests are waiting.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -131,7 +132,14 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
         self.flush()
 
     def _receive(self, batch: list[Message]) -> None:
-        self._on_updates(self.machine.receive(batch, self._time()))
+        machine = self.machine
+        updates = machine.receive(batch, self._time())
+        if machine.reports:
+            # Called by the loop, which reports their errors as those of any callback; before the tasks that get the replies.
+            for pending, progress in machine.take_reports():
+                if pending.call.progress is not None:
+                    asyncio.get_running_loop().call_soon(pending.call.progress, progress)
+        self._on_updates(updates)
 
     def _lose(self) -> None:
         self._joined = False

@@ -26,8 +26,9 @@ from mdp.client.pending import RequesterBase, give_up
 from mdp.client.resending import Resending, sendings_max
 from mdp.errors import Cancelled, RequestError
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03, NUMBERED_BYTES, SERVICE_BYTES_MAX
-from mdp.wire.events import Failure, Heartbeat, Invalid, parse_at_client
+from mdp.wire.events import Failure, Heartbeat, Invalid, ProgressReport, parse_at_client
 from mdp.wire.options import OPTIONS_BYTES_MAX
+from mdp.wire.progress import Progress, decode_progress
 from mdp.wire.size_limits import USUAL, TooLarge, too_large
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Requester(RequesterBase[P]):
 
     Attributes:
         outgoing: messages to send, in order, encoded or as frames; see `take_outgoing`.
+        reports: what handlers have said of their progress, with the requests; see `take_reports`.
         dead: the broker stopped answering on this connection: close it and connect again.
         answers_heartbeats: whether the broker has answered a heartbeat on this connection; only then does its silence mean `dead`.
     """
@@ -89,6 +91,7 @@ class Requester(RequesterBase[P]):
         "answers_heartbeats",
         "dead",
         "outgoing",
+        "reports",
     )
 
     def __init__(
@@ -100,6 +103,7 @@ class Requester(RequesterBase[P]):
     ) -> None:
         super().__init__(limits, timeouts, counters)
         self.outgoing: list[Message | bytes] = []
+        self.reports: list[tuple[P, Progress]] = []
         self.dead = False
         self.answers_heartbeats = False
         self._numbers = numbers
@@ -186,6 +190,11 @@ class Requester(RequesterBase[P]):
         """Remove and return the messages to send."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
+
+    def take_reports(self) -> list[tuple[P, Progress]]:
+        """Remove and return what handlers have said of their progress, oldest first."""
+        reports, self.reports = self.reports, []
+        return reports
 
     # ------------------------------------------------------------------------------------------------ calls of the connection
 
@@ -382,6 +391,8 @@ class Requester(RequesterBase[P]):
                 self.counters.confirmed += 1
             else:
                 self.counters.late += 1
+        elif isinstance(event, ProgressReport):
+            self._receive_progress(pending, event.progress, now)
         elif isinstance(event, Failure):
             del self._table[pending.expected]
             pending.error = RequestError.of(
@@ -394,6 +405,15 @@ class Requester(RequesterBase[P]):
             if not self._keep_part(pending, list(event.body), now):
                 self._remove(pending, now)
             updates.append(pending)
+
+    def _receive_progress(self, pending: P, octets: bytes, now: float) -> None:
+        """Keep a report for the caller; a handler that reports is alive, so the timeout of the attempt starts again."""
+        progress = decode_progress(octets)
+        if progress is None or pending.call.progress is None:
+            self.counters.malformed += 1
+            return
+        self.timeouts.restart(pending, now, pending.call.timeout_s)
+        self.reports.append((pending, progress))
 
     def _check_silence(self, now: float) -> None:
         """Send a heartbeat to a silent broker; it is dead if it used to answer heartbeats and stopped."""

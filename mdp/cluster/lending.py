@@ -28,10 +28,12 @@ from mdp.wire.commands import (
     CLIENT_ERROR_03,
     CLIENT_FINAL_03,
     CLIENT_PARTIAL_03,
+    CLIENT_PROGRESS_03,
     CLIENT_REQUEST_03,
     HEAD_BYTES,
     ID_BYTES,
     NUMBERED_BYTES,
+    PROGRESS_BYTES_MAX,
     V03,
     WORKER_CANCEL_03,
     printable,
@@ -359,6 +361,8 @@ class LendingMachine:
         body = list(frames[1:])
         if command == CLIENT_PARTIAL_03 and body:
             table.partial(worker.in_flight[key], encode_message(body), now)
+        elif command == CLIENT_PROGRESS_03 and len(body) == 1 and len(body[0]) <= PROGRESS_BYTES_MAX:
+            table.progress(worker.in_flight[key], body[0])
         elif command == CLIENT_FINAL_03 and body:
             table.finish(worker, (self._take_back(slot, key),), (encode_message(body),), now)
             worker.done += 1

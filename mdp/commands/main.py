@@ -219,6 +219,7 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
 @click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
 @click.option("--priority", type=click.Choice([*PRIORITIES]), help="Which of the waiting requests are given to workers first.")
+@click.option("--progress", is_flag=True, help="Print what the handler says of its progress, on stderr.")
 @HEADERS
 @argument_options
 @output_options
@@ -233,6 +234,7 @@ def call(
     once: bool,
     wait: bool,
     priority: Priority | None,
+    progress: bool,
     headers: tuple[str, ...],
     positional: list[Any] | None,
     named: dict[str, Any] | None,
@@ -241,6 +243,8 @@ def call(
     """Send a request of BODY frames to SERVICE and print the reply, one frame a line; '-' is standard input."""
     options: CallOptions = {"deadline": deadline, "key": key, "once": once, "wait": wait, "priority": priority}
     options["headers"] = header_map(headers)
+    if progress:
+        options["progress"] = lambda report: click.echo(str(report), err=True)
     arguments = typed_call_of(positional, named)
     if arguments is not None:
         if body:

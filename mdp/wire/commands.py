@@ -9,12 +9,14 @@ Pure: names, octets and frames of each command to send; `mdp.wire.events` decode
     to it  PARTIAL                                   MDPC02 02 service body+       MDPC03.02.id8 body+
            REPLY/FINAL "" MDPC01 service body+       MDPC02 03 service body+       MDPC03.03.id8 body+
            ERROR                                                                   MDPC03.04.id8 code text
+           PROGRESS                                                                MDPC03.07.id8 progress
     both   HEARTBEAT                                                               MDPC03.06
     worker READY       "" MDPW01 01 service          MDPW02 01 service             MDPW03.01 service options
            PARTIAL                                   MDPW02 03 client "" body+     MDPW03.03.token8 body+
            REPLY/FINAL "" MDPW01 03 client "" body+  MDPW02 04 client "" body+     MDPW03.04.token8 body+
            ERROR                                                                   MDPW03.05.token8 code text
            RETURN                                                                  MDPW03.0b.token8
+           PROGRESS                                                                MDPW03.0c.token8 progress
     to it  REQUEST     "" MDPW01 02 client "" body+  MDPW02 02 client "" body+     MDPW03.02.token8 options body+
            CANCEL                                                                  MDPW03.08.token8
            RECALL                                                                  MDPW03.09.token8
@@ -52,6 +54,7 @@ __all__ = [
     "HEAD_BYTES",
     "NUMBERED_BYTES",
     "SERVICE_BYTES_MAX",
+    "PROGRESS_BYTES_MAX",
     "TEXT_BYTES_MAX",
     "CODE_BYTES_MAX",
     "CLIENT_CANCEL_03",
@@ -59,6 +62,7 @@ __all__ = [
     "CLIENT_FINAL_03",
     "CLIENT_HEARTBEAT_03",
     "CLIENT_PARTIAL_03",
+    "CLIENT_PROGRESS_03",
     "CLIENT_REQUEST_03",
     "WORKER_CANCEL_03",
     "WORKER_DISCONNECT_03",
@@ -67,6 +71,7 @@ __all__ = [
     "WORKER_HEARTBEAT_03",
     "WORKER_PARTIAL_03",
     "WORKER_PING_03",
+    "WORKER_PROGRESS_03",
     "WORKER_READY_03",
     "WORKER_RECALL_03",
     "WORKER_REQUEST_03",
@@ -84,6 +89,7 @@ __all__ = [
     "worker_heartbeat",
     "worker_partial",
     "worker_ping",
+    "worker_progress",
     "worker_ready",
     "worker_recall",
     "worker_request",
@@ -117,6 +123,8 @@ NUMBERED_BYTES: Final = HEAD_BYTES + ID_BYTES
 SERVICE_BYTES_MAX: Final = 255
 # Longest text of an ERROR; the rest is truncated, so that a peer cannot fill our logs.
 TEXT_BYTES_MAX: Final = 1024
+# Longest frame of a PROGRESS: a text of the longest size, a number, and their names.
+PROGRESS_BYTES_MAX: Final = TEXT_BYTES_MAX + 64
 # Longest code of an ERROR; the longest of ours has 17 characters.
 CODE_BYTES_MAX: Final = 32
 
@@ -126,6 +134,7 @@ CLIENT_FINAL_03: Final = MDPC03 + b"\x03"
 CLIENT_ERROR_03: Final = MDPC03 + b"\x04"
 CLIENT_CANCEL_03: Final = MDPC03 + b"\x05"
 CLIENT_HEARTBEAT_03: Final = MDPC03 + b"\x06"
+CLIENT_PROGRESS_03: Final = MDPC03 + b"\x07"
 
 WORKER_READY_03: Final = MDPW03 + b"\x01"
 WORKER_REQUEST_03: Final = MDPW03 + b"\x02"
@@ -138,6 +147,7 @@ WORKER_CANCEL_03: Final = MDPW03 + b"\x08"
 WORKER_RECALL_03: Final = MDPW03 + b"\x09"
 WORKER_PING_03: Final = MDPW03 + b"\x0a"
 WORKER_RETURN_03: Final = MDPW03 + b"\x0b"
+WORKER_PROGRESS_03: Final = MDPW03 + b"\x0c"
 
 _STUCK: Final = b"\x81\xa5stuck\xc3"  # msgpack of {"stuck": true}
 _HEARTBEATS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x04"], V02: [MDPW02, b"\x05"], V03: [WORKER_HEARTBEAT_03]}
@@ -271,6 +281,11 @@ def worker_recall(token: bytes) -> list[bytes]:
 def worker_return(token: bytes) -> list[bytes]:
     """Return the frame with which a worker returns such a request (MDP/0.3)."""
     return [WORKER_RETURN_03 + token]
+
+
+def worker_progress(token: bytes, progress: bytes) -> list[bytes]:
+    """Return the frames that say how far a request is (MDP/0.3); see `mdp.wire.progress`."""
+    return [WORKER_PROGRESS_03 + token, progress]
 
 
 def worker_ping() -> list[bytes]:

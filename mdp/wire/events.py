@@ -17,6 +17,7 @@ from mdp.wire.commands import (
     CLIENT_FINAL_03,
     CLIENT_HEARTBEAT_03,
     CLIENT_PARTIAL_03,
+    CLIENT_PROGRESS_03,
     CLIENT_REQUEST_03,
     CODE_BYTES_MAX,
     EMPTY,
@@ -28,6 +29,7 @@ from mdp.wire.commands import (
     MDPW01,
     MDPW02,
     MDPW03,
+    PROGRESS_BYTES_MAX,
     TEXT_BYTES_MAX,
     V01,
     V02,
@@ -39,6 +41,7 @@ from mdp.wire.commands import (
     WORKER_HEARTBEAT_03,
     WORKER_PARTIAL_03,
     WORKER_PING_03,
+    WORKER_PROGRESS_03,
     WORKER_READY_03,
     WORKER_RECALL_03,
     WORKER_REQUEST_03,
@@ -61,6 +64,7 @@ __all__ = [
     "Invalid",
     "Partial",
     "Ping",
+    "ProgressReport",
     "Ready",
     "Recall",
     "Request",
@@ -150,6 +154,14 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressReport:
+    """A PROGRESS of a request that is not answered yet (MDP/0.3); its frame is decoded where it is read."""
+
+    id: bytes
+    progress: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Recall:
     """The broker's demand to return the request with this token if it has not started (MDP/0.3)."""
 
@@ -201,8 +213,8 @@ class Invalid:
     id: bytes = b""
 
 
-BrokerEvent: TypeAlias = Request | Cancel | Ready | Partial | Final | Failure | Return | Heartbeat | Disconnect | Invalid
-ClientEvent: TypeAlias = Partial | Final | Failure | Heartbeat | Invalid
+BrokerEvent: TypeAlias = Request | Cancel | Ready | Partial | Final | Failure | ProgressReport | Return | Heartbeat | Disconnect | Invalid
+ClientEvent: TypeAlias = Partial | Final | Failure | ProgressReport | Heartbeat | Invalid
 WorkerEvent: TypeAlias = Work | Cancel | Recall | Ping | Heartbeat | Disconnect | Invalid
 
 
@@ -343,12 +355,14 @@ def _to_client_03(head: bytes, frames: Sequence[bytes]) -> ClientEvent:
     command, id = head[:HEAD_BYTES], head[HEAD_BYTES:]
     if command == CLIENT_HEARTBEAT_03:
         return Invalid("frames", "client", V03) if id or len(frames) > 1 else Heartbeat(V03, "client")
-    if command not in (CLIENT_PARTIAL_03, CLIENT_FINAL_03, CLIENT_ERROR_03):
+    if command not in (CLIENT_PARTIAL_03, CLIENT_FINAL_03, CLIENT_ERROR_03, CLIENT_PROGRESS_03):
         return Invalid("command", "client", V03)
     if len(id) != ID_BYTES:
         return Invalid("id", "client", V03)
     if command == CLIENT_ERROR_03:
         return _failure("client", id, frames)
+    if command == CLIENT_PROGRESS_03:
+        return _progress("client", id, frames)
     if len(frames) < 2:
         return Invalid("frames", "client", V03, id)
     return Final(V03, id, b"", frames[1:]) if command == CLIENT_FINAL_03 else Partial(V03, id, b"", frames[1:])
@@ -362,7 +376,7 @@ def _from_worker_03(head: bytes, frames: Sequence[bytes]) -> BrokerEvent:
         return _worker_heartbeat_03(frames)
     if head == WORKER_DISCONNECT_03:
         return Disconnect(V03) if len(frames) == 1 else Invalid("frames", "worker", V03)
-    if command not in (WORKER_PARTIAL_03, WORKER_FINAL_03, WORKER_ERROR_03, WORKER_RETURN_03):
+    if command not in (WORKER_PARTIAL_03, WORKER_FINAL_03, WORKER_ERROR_03, WORKER_RETURN_03, WORKER_PROGRESS_03):
         return Invalid("command", "worker", V03)
     if len(token) != ID_BYTES:
         return Invalid("id", "worker", V03)
@@ -370,6 +384,8 @@ def _from_worker_03(head: bytes, frames: Sequence[bytes]) -> BrokerEvent:
         return Return(token) if len(frames) == 1 else Invalid("frames", "worker", V03, token)
     if command == WORKER_ERROR_03:
         return _failure("worker", token, frames)
+    if command == WORKER_PROGRESS_03:
+        return _progress("worker", token, frames)
     if len(frames) < 2:
         return Invalid("frames", "worker", V03, token)
     return Final(V03, token, b"", frames[1:]) if command == WORKER_FINAL_03 else Partial(V03, token, b"", frames[1:])
@@ -413,3 +429,9 @@ def _failure(role: Literal["client", "worker"], id: bytes, frames: Sequence[byte
     if not 0 < len(code) <= CODE_BYTES_MAX or code.strip(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ_"):
         return Invalid("error", role, V03, id)
     return Failure(id, code.decode("ascii"), frames[2][:TEXT_BYTES_MAX].decode(errors="replace"))
+
+
+def _progress(role: Literal["client", "worker"], id: bytes, frames: Sequence[bytes]) -> ProgressReport | Invalid:
+    if len(frames) != 2 or len(frames[1]) > PROGRESS_BYTES_MAX:
+        return Invalid("frames", role, V03, id)
+    return ProgressReport(id, frames[1])

@@ -49,8 +49,8 @@ OPTIONS_BYTES_MAX: Final = 8192
 _ENTRIES_MAX: Final = 64
 # Entries of all maps and arrays together: more would cost a broker ten times as much as usual options of that size.
 _ALL_ENTRIES_MAX: Final = 192
-# What a broker adds to the options of a client: user, owner, deadline_ms, delivery. With these they may be larger.
-_ADDED_ENTRIES_MAX: Final = 4
+# What a broker adds to the options of a client: user, owner, deadline_ms, delivery, reports. With these they may be larger.
+_ADDED_ENTRIES_MAX: Final = 5
 _ADDED_BYTES_MAX: Final = 512
 # Entry of a worker's metadata: the description of its service, JSON text; see `mdp.typed.descriptions`.
 DESCRIPTION: Final = "mdp-description"
@@ -101,6 +101,7 @@ class RequestOptions:
             see it. A client's own entry is accepted only if it may pass users on.
         headers: small texts by name, for the handler, passed through.
         priority: 1 for high, 0 for normal, -1 for low: which of the waiting requests are given first.
+        progress: the client wants to know how far it is; `reports`: the broker passes PROGRESS on, set by the broker.
         owner: whose key it is: `OWNER_BYTES` octets that say nothing else of the user, None where all clients are one; set by the broker.
     """
 
@@ -114,6 +115,8 @@ class RequestOptions:
     headers: Mapping[str, str] | None = None
     priority: int = 0
     owner: bytes | None = None
+    progress: bool = False
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,8 @@ def decode_request_options(octets: bytes, *, amended: bool = False) -> RequestOp
         headers=_headers(entries),
         priority=_priority(entries),
         owner=_owner(entries),
+        progress=_flag(entries, "progress"),
+        reports=_flag(entries, "reports"),
     )
 
 
@@ -230,10 +235,11 @@ def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int, user
 
 
 def drop_broker_entries(octets: bytes) -> bytes:
-    """Return valid request options without the entries `user` and `owner`, which only a broker sets."""
+    """Return valid request options with the entries that only a broker sets as this broker sets them."""
     entries = _decode_map(octets)
     entries.pop("user", None)
     entries.pop("owner", None)
+    entries["reports"] = entries.get("progress", False)
     return encode_options(entries)
 
 

@@ -18,6 +18,7 @@ from core.runtime.forks import process_id
 from mdp.session.broker_search import SearchState
 from mdp.session.connection import Connection
 from mdp.session.reconnector import Reconnector
+from mdp.worker.replies.progress_reports import ProgressReports
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -78,6 +79,7 @@ class WorkerRegistration:
         self._connection: Connection | None = None
         self._ticker = supervision.current().timer("mdp worker clock", self._tick)
         self._timer_at = inf
+        session.reports = self._reports = ProgressReports(session, self.flush)
         self._closed = False
         self._silent = False
         self._reconnector = Reconnector(
@@ -122,6 +124,7 @@ class WorkerRegistration:
         """Send DISCONNECT and close."""
         self._closed = True
         self._ticker.cancel()
+        self._reports.close()
         self.session.close()
         self._reconnector.run_actions()
         self._after()
@@ -130,6 +133,7 @@ class WorkerRegistration:
         """End without a word to the broker; `silent`: it does not see the connection end either."""
         self._closed = self._silent = True
         self._ticker.cancel()
+        self._reports.close()
         if not silent:
             self.session.close()
             self._reconnector.run_actions()

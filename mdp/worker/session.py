@@ -12,7 +12,7 @@ another worker. Messages to be sent, for a DEALER socket, are collected in `outg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import LocalProtocolError
 from core.machine.liveness import Liveness
@@ -87,6 +87,7 @@ class WorkerSession:
         stuck: reports in its heartbeats that its requests make no progress (MDP/0.3), if the broker has shown that it understands this;
             the end of this state is reported at once.
         mute: sends no heartbeats, so that the worker counts as dead at the broker (MDP-24).
+        reports: takes what handlers report of their progress.
 
     Raises:
         LocalProtocolError: the service name is not 1 to 255 bytes of printable text.
@@ -111,6 +112,7 @@ class WorkerSession:
         "mute",
         "options",
         "outgoing",
+        "reports",
         "service",
         "stuck",
         "told_stuck",
@@ -134,14 +136,13 @@ class WorkerSession:
         self.kept = KeptReplies(self.counters) if kept is None else kept
         self.outgoing: list[Message | bytes] = []
         self.draining = False
-        self.mute = False
-        self.stuck = self.told_stuck = False
+        self.mute = self.stuck = self.told_stuck = False
+        self.reports: Any = None  # a `ProgressReports`
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
         self._in_flight: dict[bytes, Request] = {}  # requests in flight, by token, or by a number of our own
         self._pinged = False  # the broker has sent PING or RECALL: older ones refuse heartbeats with options
-        self._unwanted: list[Request] = []
-        self._recalled: list[Request] = []
+        self._unwanted, self._recalled = list[Request](), list[Request]()
         self._liveness: Liveness | None = None  # while serving
         self._answered_all = False  # the last request in flight was answered after the last `take_outgoing` (MDP-21)
         self._serial = 0
@@ -221,9 +222,9 @@ class WorkerSession:
 
         Its frames are `["", MDPW01, 02, address, "", body…]`.
         """
-        if self._in_flight or len(message) < _FRAMES_01 or message[:3] != _REQUEST_01 or message[4] or not message[3]:
+        if self.search.dialect != V01 or self._in_flight or len(message) < _FRAMES_01:
             return False
-        if self.search.dialect != V01:
+        if message[:3] != _REQUEST_01 or message[4] or not message[3]:
             return False
         self._serial += 1
         token = self._serial.to_bytes(ID_BYTES, "big")
@@ -300,8 +301,7 @@ class WorkerSession:
         else:
             address = request._address
             if self.search.dialect == V01 and len(body) == 1 and len(frame := body[0]) < 256 and len(address) < 256:
-                pieces = (_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[len(frame)], frame)
-                message = b"".join(pieces)
+                message = b"".join((_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[len(frame)], frame))
             else:
                 message = worker_final(self.search.dialect, address, body)
             self._answered_all = len(self._in_flight) == 1
@@ -418,9 +418,8 @@ class WorkerSession:
         if self._peer is None or size + 9 * len(body) + _ENVELOPE_BYTES <= self._peer.small:
             return
         # FINAL and PARTIAL have equal envelopes: one frame in MDP/0.3; in the others from the header to the address and "".
-        parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, 7 + len(request._address))}.get(
-            self.search.dialect, (4, 7 + len(request._address))
-        )
+        address = 7 + len(request._address)
+        parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, address)}.get(self.search.dialect, (4, address))
         error = too_large("reply", body, self._peer, parts, octets)
         if error is not None:
             raise ReplyTooLarge(error.text)

@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 page = Page("mdp.md")
-PROGRAMS = ("worker.py", "client.py", "shop.py", "call.py", "stubs.py", "stream.py", "deadline.py", "keys.py", "options.py", "policies.py")
+PROGRAMS = (
+    "worker.py",
+    "client.py",
+    "shop.py",
+    "call.py",
+    "stubs.py",
+    "stream.py",
+    "progress.py",
+    "deadline.py",
+    "keys.py",
+    "options.py",
+    "policies.py",
+)
 
 
 @pytest.mark.timeout(180)

@@ -65,7 +65,7 @@ def keywords(function: Any) -> dict[str, str]:
         (BrokerSettings, {one.name: one.type for one in fields(mdp.BrokerOptions)}),
         (ClientSettings, keywords(mdp.Client.__init__)),
         (FreelanceSettings, keywords(freelance.Client.__init__)),
-        (CallOptions, known(MapOptions) | {"key": "str | bytes | None"}),
+        (CallOptions, known(MapOptions) | {"key": "str | bytes | None", "progress": "Callable[[Progress], object] | None"}),
         (BrokerArguments, known(BrokerSettings) | keywords(mdp.Broker.__init__)),
         (TitanicSettings, known(StoreConnectionSettings) | keywords(titanic.Client.__init__)),
     ],

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING
 
-from core.zmtp.frames import MORE, encode_prefix, split_frames
-from mdp.broker.forwarding import body_octets, partial_head
+from core.zmtp.frames import MORE, encode_message, encode_prefix, split_frames
+from mdp.broker.forwarding import body_octets, partial_head, progress_octets
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.reply_cache import ReplyCache, digest_of
 from mdp.broker.requests.request_ends import GONE
@@ -235,6 +235,16 @@ class SharedRequestTable(RequestTable):
             self.send(one.client, partial_head(one.key, one.service.name) + body)
         for one, text in beyond:
             self.end(one, now, TOO_LARGE, text)
+
+    def progress(self, request: Request, progress: bytes) -> None:
+        """Forward a PROGRESS to the clients that wait for the request and asked for it; it commits nobody to anything."""
+        for one in self.sharers(request):
+            client, key, extras = one.client, one.key, one.extras
+            if client is None or extras is None or not extras.progress or not isinstance(key, bytes):
+                continue
+            if self.hops.reply(client, one.dialect, one.service.name, encode_message([progress])) is None:
+                self.counters.count("progress")
+                self.send(client, progress_octets(key, progress))
 
     def fail(self, request: Request, code: str, text: str) -> None:
         """See `RequestTable`; all waiting clients get the ERROR, and the next request with the key is executed."""

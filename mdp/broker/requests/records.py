@@ -49,7 +49,7 @@ class RequestExtras:
         execution: shared with the other requests of the same key, None without a key.
         dead_letter: the dead letter that this request retries, else None.
         parts: encoded PARTIALs kept for a client whose dialect has none.
-        streamed: whether a PARTIAL has arrived.
+        streamed: whether a PARTIAL has arrived; `progress`: whether the client is sent PROGRESS.
         user: name of the user if it is not that of the client, "" for a peer without a name; else None.
         priority: 1 for high, 0 for normal, -1 for low.
         failures: how many times its handler has failed and it was queued again.
@@ -57,12 +57,12 @@ class RequestExtras:
 
     __slots__ = (
         "dead_letter", "deadline", "execution", "failures", "key", "lost", "lost_at", "once", "options", "parts", "priority",
-        "sent_deadline", "streamed", "user", "wait",
+        "progress", "sent_deadline", "streamed", "user", "wait",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.deadline = self.sent_deadline = inf
-        self.once = self.wait = self.streamed = False
+        self.once = self.wait = self.streamed = self.progress = False
         self.failures = self.priority = 0
         self.key: bytes | None = None
         self.options = b""

@@ -39,6 +39,7 @@ def extras_of(wish: RequestOptions, options: bytes, now: float) -> RequestExtras
     extras.wait = wish.wait
     extras.key = wish.key
     extras.priority = wish.priority
+    extras.progress = wish.progress
     if wish.deadline_ms is not None:
         extras.deadline = now + wish.deadline_ms / 1000
     return extras

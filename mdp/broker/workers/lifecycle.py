@@ -21,7 +21,7 @@ from mdp.broker.workers.maintenance import Upkeep
 from mdp.broker.workers.policies import Policies
 from mdp.broker.workers.worker_states import TABLE, Action, State
 from mdp.wire.commands import DIALECTS, V03, Dialect, is_service_name, worker_disconnect
-from mdp.wire.events import Cancel, Disconnect, Failure, Heartbeat, Invalid, Partial, Ready, Return
+from mdp.wire.events import Cancel, Disconnect, Failure, Heartbeat, Invalid, Partial, ProgressReport, Ready, Return
 from mdp.wire.events import Final as FinalEvent
 from mdp.wire.options import BadOptions, ReadyOptions, decode_ready_options
 
@@ -57,7 +57,7 @@ class WorkerLifecycle:
         self.is_ours: Callable[[bytes], bool] = _all
 
     def _worker_event(self, peer: bytes, worker: Worker | None, event: BrokerEvent, now: float) -> None:
-        dialect: Dialect | None = V03 if isinstance(event, (Failure, Cancel, Return)) else event.dialect
+        dialect: Dialect | None = V03 if isinstance(event, (Failure, Cancel, ProgressReport, Return)) else event.dialect
         if isinstance(event, Invalid):
             self.counters.count("invalid_" + event.reason)
         elif worker is not None and worker.dialect != dialect:
@@ -73,7 +73,11 @@ class WorkerLifecycle:
                 self.request_table.send(peer, DISCONNECTS[dialect])
             elif action is Action.IGNORE:
                 self.counters.count("ignored_disconnect")
-        elif action is Action.FORWARD and isinstance(event, (FinalEvent, Partial, Failure, Return)) and self._answer(worker, event, now):
+        elif (
+            action is Action.FORWARD
+            and isinstance(event, (FinalEvent, Partial, Failure, ProgressReport, Return))
+            and self._answer(worker, event, now)
+        ):
             worker.seen = now
         elif action is Action.REFRESH and isinstance(event, Heartbeat):
             worker.stuck = event.stuck if worker.is_v03 else None
@@ -83,13 +87,18 @@ class WorkerLifecycle:
         else:
             self._disconnect(worker, now)
 
-    def _answer(self, worker: Worker, event: FinalEvent | Partial | Failure | Return, now: float) -> bool:
+    def _answer(self, worker: Worker, event: FinalEvent | Partial | Failure | ProgressReport | Return, now: float) -> bool:
         """Forward an answer of a busy worker; return False if it is not for a request of this worker (MDP-30)."""
         key = in_flight_key(worker.dialect, event.id)
         if isinstance(event, Partial):
             request = worker.in_flight.get(key)
             if request is not None:
                 self.request_table.partial(request, encode_message(event.body), now)
+            return request is not None
+        if isinstance(event, ProgressReport):
+            request = worker.in_flight.get(key)
+            if request is not None:
+                self.request_table.progress(request, event.progress)
             return request is not None
         if isinstance(event, Return):
             return self.upkeep.returned(worker, key, now)

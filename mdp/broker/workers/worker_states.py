@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from mdp.wire.events import Disconnect, Failure, Final, Heartbeat, Invalid, Partial, Ready, Return
+from mdp.wire.events import Disconnect, Failure, Final, Heartbeat, Invalid, Partial, ProgressReport, Ready, Return
 
 if TYPE_CHECKING:
     from mdp.wire.events import BrokerEvent
@@ -48,6 +48,7 @@ _UNKNOWN: dict[type[BrokerEvent], Action] = {
     Ready: Action.REGISTER,
     Final: Action.DISCONNECT,
     Partial: Action.DISCONNECT,
+    ProgressReport: Action.DISCONNECT,
     Failure: Action.DISCONNECT,
     Return: Action.DISCONNECT,
     Heartbeat: Action.DISCONNECT,  # MDP-27: it learns that it must register again
@@ -58,6 +59,7 @@ _IDLE: dict[type[BrokerEvent], Action] = {
     Ready: Action.DISCONNECT,
     Final: Action.DISCONNECT,
     Partial: Action.DISCONNECT,
+    ProgressReport: Action.DISCONNECT,
     Failure: Action.DISCONNECT,
     Return: Action.DISCONNECT,
     Heartbeat: Action.REFRESH,
@@ -68,6 +70,7 @@ _BUSY: dict[type[BrokerEvent], Action] = {
     Ready: Action.DISCONNECT,
     Final: Action.FORWARD,
     Partial: Action.FORWARD,
+    ProgressReport: Action.FORWARD,
     Failure: Action.FORWARD,
     Return: Action.FORWARD,
     Heartbeat: Action.REFRESH,

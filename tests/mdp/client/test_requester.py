@@ -15,10 +15,12 @@ from mdp.wire.commands import (
     CLIENT_ERROR_03,
     CLIENT_FINAL_03,
     CLIENT_PARTIAL_03,
+    CLIENT_PROGRESS_03,
     CLIENT_REQUEST_03,
     HEAD_BYTES,
 )
 from mdp.wire.options import decode_request_options
+from mdp.wire.progress import Progress, encode_progress
 from mdp.wire.size_limits import TooLarge
 from tests.scenes.mdp_requester import ECHO, connected, error, final, partial, requester, sent, submit
 
@@ -26,6 +28,21 @@ pytestmark = pytest.mark.usefixtures("way")
 
 
 # ------------------------------------------------------------------------------------------------------------- requests and replies
+
+
+def test_progress_is_kept_for_the_caller_and_starts_the_timeout_again() -> None:
+    """PRG-07; the timeout is one second."""
+    machine, frame = connected(), encode_progress(Progress(0.5, "half"))
+    wanted, plain = submit(machine, call=Call("echo", timeout_s=1.0, attempts=1, progress=print)), submit(machine)
+    assert decode_request_options(sent(machine)[0][2]).progress
+    assert machine.receive([[CLIENT_PROGRESS_03 + wanted.id, frame]], 0.9) == []
+    assert machine.take_reports() == [(wanted, Progress(0.5, "half"))]
+    machine.receive([[CLIENT_PROGRESS_03 + wanted.id, b"x"], [CLIENT_PROGRESS_03 + plain.id, frame], [CLIENT_PROGRESS_03 + wanted.id]], 0.9)
+    assert (machine.take_reports(), machine.counters.malformed) == ([], 3)
+    assert wanted not in machine.tick(1.5)
+    assert wanted in machine.tick(2.0)
+    machine.receive([[CLIENT_PROGRESS_03 + wanted.id, frame]], 2.0)
+    assert (machine.take_reports(), machine.counters.late) == ([], 1)
 
 
 SLOW = Call("echo", timeout_s=1.0, attempts=3, deadline_s=9.0)

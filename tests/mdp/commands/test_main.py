@@ -30,6 +30,7 @@ async def shout(request):
 
 @mdp.service("shown")
 async def shown(request):
+    request.progress(0.5, "half")
     return [f"{name} {text}".encode() for name, text in request.headers.items()] or [b"none"]
 
 async def slow(request):
@@ -184,6 +185,7 @@ def test_call_sends_headers_and_a_priority(programs: Programs, broker: str) -> N
     worker(programs, broker, "--app", "shop")
     call = ("mdp", "call", "--wait", "--broker", broker, "shown")
     assert programs.run(*call, "--header", "tenant=zh", "--header", "text=a=b", "--priority", "high").lines == ["tenant zh", "text a=b"]
+    assert programs.run(*call, "--progress").err.splitlines() == ["50% half"]
     assert "a header is NAME=TEXT" in programs.run(*call, "--header", "tenant").err
     assert "headers have an empty name" in programs.run(*call, "--header", "=zh").err
     assert programs.run(*call, "--priority", "urgent").code == 2

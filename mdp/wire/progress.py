@@ -1,0 +1,68 @@
+"""Progress of a running request, as its handler reports it: a number, a text, or both.
+
+Pure. On the wire it is one frame of PROGRESS (specs/mdp.md §3), a msgpack map like options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from core.machine.bounded_msgpack import BadMsgpack, unpack
+from mdp.wire.commands import PROGRESS_BYTES_MAX, TEXT_BYTES_MAX, printable
+from mdp.wire.options import encode_options
+
+__all__ = ["Progress", "decode_progress", "encode_progress"]
+
+_ENTRIES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a request.
+
+    Attributes:
+        done: share of the work that is done, 0.0 to 1.0; None if it is not known.
+        text: for people, one line of up to 1,024 bytes; a longer one is shortened.
+
+    Raises:
+        ValueError: `done` is not a number from 0 to 1.
+        TypeError: `text` is no text.
+    """
+
+    done: float | None = None
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        done: Any = self.done
+        text: Any = self.text
+        if done is not None and (not isinstance(done, int | float) or not 0 <= done <= 1):
+            raise ValueError(f"progress of {done!r}: it must be a number from 0 to 1, the share that is done")
+        if not isinstance(text, str):
+            raise TypeError(f"the text of a progress is {type(text).__name__}, it must be text")
+
+    def __str__(self) -> str:
+        share = "" if self.done is None else f"{self.done:.0%}"
+        return " ".join(part for part in (share, self.text) if part)
+
+
+def encode_progress(progress: Progress) -> bytes:
+    """Return the frame of a PROGRESS."""
+    text = progress.text.encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")
+    return encode_options({"done": None if progress.done is None else float(progress.done), "text": text or None})
+
+
+def decode_progress(octets: bytes) -> Progress | None:
+    """Return what a frame of PROGRESS says, None if it is not valid; entries of later drafts are skipped."""
+    if not octets:
+        return Progress()
+    if len(octets) > PROGRESS_BYTES_MAX:
+        return None
+    try:
+        entries = unpack(octets, max_map_len=_ENTRIES_MAX, max_array_len=_ENTRIES_MAX, containers_max=_ENTRIES_MAX)
+        if not isinstance(entries, dict):
+            return None
+        text = entries.get("text", "")
+        return Progress(entries.get("done"), printable(text.encode(errors="replace")) if isinstance(text, str) else text)
+    except (BadMsgpack, ValueError, TypeError):
+        return None
