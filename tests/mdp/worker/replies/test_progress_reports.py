@@ -24,7 +24,7 @@ from tests.scenes.mdp_dispatcher import Scene
 if TYPE_CHECKING:
     from mdp.request import Request
 
-WANTED = {"progress": True}
+WANTED: dict[str, object] = {"progress": True}
 HALF = b"\x81\xa4done\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00"
 
 
@@ -72,7 +72,7 @@ def test_the_first_report_is_sent_at_once_and_then_the_newest_of_each_request() 
             desk.two.progress(text="waits")
         assert desk.sent() == []
         await asyncio.sleep(PROGRESS_S)
-        assert sorted(desk.sent()) == [(1, Progress(0.4)), (2, Progress(text="waits"))]  # type: ignore[type-var]
+        assert sorted(desk.sent()) == [(1, Progress(0.4)), (2, Progress(text="waits"))]
         assert desk.flushed == 2
 
     mdp.testing.run(body())
