@@ -29,7 +29,7 @@ from mdp.commands.events import events, trace
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.settings.completion import service_names
 from mdp.commands.settings.config import config
-from mdp.commands.settings.contexts import ctx, layer_of
+from mdp.commands.settings.contexts import context_names, ctx, layer_of
 from mdp.commands.shards import run_sharded, shard_options
 from mdp.commands.top import top
 from mdp.commands.typed import argument_options, call_typed, describe, stub, typed_call_of
@@ -96,7 +96,8 @@ EXAMPLES: Final = {
         "demo": Lazy("mdp.spark.commands", "demo", "Run a Spark job on real data through a broker and workers.", "spark"),
     },
 )
-def main() -> None:
+@click.option("--context", metavar="NAME", shell_complete=context_names, help="Context of this command; see mdp ctx.")
+def main(context: str | None) -> None:
     """Majordomo: requests to named services, answered by any free worker."""
 
 

@@ -3,7 +3,8 @@
     mdp ctx add production --broker tcp://10.0.0.1:5555 --curve-secret me.key --curve-server-key broker.pub
     mdp ctx use production
     mdp call echo hello                         # at tcp://10.0.0.1:5555
-    MDP_CONTEXT=test mdp call echo hello        # at that of another context, once; MDP_CONTEXT= is none
+    mdp --context test call echo hello          # at that of another context, once; "" is none
+    MDP_CONTEXT=test mdp call echo hello        # the same
 
 A context is a file of the user, `~/.config/majordomo/contexts/NAME.toml`. Flags and environment come before its values, `--config`
 files and defaults after them. It applies to every command that has `--broker`.
@@ -30,7 +31,7 @@ from mdp.commands.client_options import client_options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ctx", "layer_of"]
+__all__ = ["context_names", "ctx", "layer_of"]
 
 VARIABLE: Final = "MDP_CONTEXT"
 _TABLE: Final = "context"
@@ -128,6 +129,11 @@ def rm(name: str) -> None:
     click.echo(f"{name} is removed")
 
 
+def context_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the names of contexts that begin so, for the completion of a shell."""
+    return [name for name in _names() if name.startswith(begun)]
+
+
 def layer_of(command: click.Command) -> Layer | None:
     """Return the values of the context that applies, for a command with `--broker`.
 
@@ -179,6 +185,9 @@ def _in_use() -> str:
 
 def _current() -> tuple[str, str]:
     """Return the name of the context that applies, empty for none, and its source."""
+    root = click.get_current_context().find_root()
+    if root.get_parameter_source("context") is ParameterSource.COMMANDLINE:
+        return root.params["context"], "--context"
     chosen = os.environ.get(VARIABLE)
     return (_in_use(), "mdp ctx use") if chosen is None else (chosen, f"{VARIABLE} in the environment")
 

@@ -7,6 +7,7 @@ import stat
 from typing import TYPE_CHECKING
 
 import pytest
+from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from mdp.commands.main import main
@@ -134,3 +135,37 @@ def test_a_missing_or_damaged_context_ends_a_command_with_78(home: Path) -> None
     wrong = mdp("call", "echo")
     assert wrong.exit_code == 78
     assert f"{file}:2: timeout: -1" in wrong.output
+
+
+def test_one_command_can_choose_its_context() -> None:
+    mdp("ctx", "add", "prod", "--timeout", "1")
+    mdp("ctx", "add", "test", "--timeout", "2")
+
+    def timeout(*flags: str, **environment: str) -> str:
+        output = mdp(*flags, "call", "--show-config", "echo", **environment).output
+        return next(line for line in output.splitlines() if line.startswith("timeout"))
+
+    assert timeout().startswith("timeout = 1.0  # context prod")
+    assert timeout("--context", "test").startswith("timeout = 2.0  # context test")
+    assert timeout("--context", "test", MDP_CONTEXT="prod").startswith("timeout = 2.0  # context test")
+    assert timeout("--context", "") == "timeout = 2.5  # default"
+    assert "* test  " in mdp("--context", "test", "ctx", "ls").output
+    refused = mdp("--context", "tset", "call", "echo")
+    assert (refused.exit_code, "there is no context 'tset'; there are: prod, test" in refused.output) == (78, True)
+
+
+def test_names_of_contexts_and_a_contexts_broker_serve_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    async def ask(brokers: list[str], security: object) -> list[str]:
+        asked.append([*brokers])
+        return ["echo"]
+
+    monkeypatch.setattr("mdp.commands.settings.completion._ask", ask)
+    mdp("ctx", "add", "prod", "--broker", BROKER)
+    mdp("ctx", "add", "test", "--broker", "tcp://10.0.0.2:5555")
+    shell = BashComplete(main, {}, "mdp", "_MDP_COMPLETE")
+    assert [one.value for one in shell.get_completions(["--context"], "t")] == ["test"]
+    assert [one.value for one in shell.get_completions(["call"], "e")] == ["echo"]
+    assert [one.value for one in shell.get_completions(["--context", "test", "call"], "e")] == ["echo"]
+    assert asked == [[BROKER], ["tcp://10.0.0.2:5555"]]
