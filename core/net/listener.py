@@ -151,6 +151,11 @@ class Listener:
                 os.rmdir(os.path.dirname(self._listening.path))
         self._owner.emit(Event.CLOSED, number, self.endpoint)
 
+    def abandon(self) -> None:
+        """Give the endpoint back when the event loop is closed, which can stop nothing."""
+        self._closed = True
+        self._listening.sock.close()
+
     @property
     def task(self) -> asyncio.Task[None] | None:
         server = self._server

@@ -256,6 +256,22 @@ class Endpoints:
                 session.close(linger_s)
         self._check_empty()
 
+    def abandon(self) -> None:
+        """Forget all connections when their event loop is closed: it takes no orders, and the system's sockets end with it."""
+        self.deferred.clear()
+        self._owner.context.waiting_for_loop.pop(self, None)
+        for connector in (*self._leaving, *(one for group in self._connectors.values() for one in group)):
+            self._owner.counters.undelivered += connector.pipe.discard_outbox()
+        for name in self._inproc_bound:
+            self._owner.context.inproc.unbind(name)
+        self._inproc_bound.clear()
+        for listener in self._listeners.values():
+            listener.abandon()
+        for ends in (self._inproc_pipes, self._listeners, self._connectors, self._leaving, self._ended, self.sessions):
+            ends.clear()
+        self._empty = None
+        self._check_empty()
+
     def _leave(self, connector: Connector, linger_s: float | None) -> None:
         """Stop a connector after its queued messages."""
         waits = linger_s != 0 and bool(connector.pipe.outbox)

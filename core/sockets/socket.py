@@ -331,7 +331,10 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self._end(SocketClosed())
         self._receiver = self._batch_receiver = None
         self.context.socket_closed(self)
-        self._endpoints.close(linger)
+        if self._loop is not None and self._loop.is_closed():
+            self._endpoints.abandon()
+        else:
+            self._endpoints.close(linger)
         self.monitors.end()
 
     def departed(self) -> None:

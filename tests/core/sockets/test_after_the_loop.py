@@ -1,0 +1,50 @@
+"""Sockets that are closed when their event loop has ended, as programs do after `asyncio.run`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The system's sockets are closed when nothing refers to them any more: their event loop can close nothing.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc", "inproc"])
+@pytest.mark.parametrize("linger", [0, None])
+def test_a_socket_can_be_closed_after_its_loop(tmp_path: Path, transport: str, linger: int | None) -> None:
+    endpoint = {"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path}/s", "inproc": "inproc://after"}[transport]
+    context = core.Context()
+    server, client, alone = (context.socket(core.DEALER) for _ in range(3))
+
+    async def talk() -> None:
+        server.bind(endpoint)
+        client.connect(server.last_endpoint)
+        await client.send(b"hello")
+        assert await server.recv() == b"hello"
+        alone.connect(f"ipc://{tmp_path}/nobody")
+        await alone.send(b"nobody takes this")
+
+    asyncio.run(talk())
+    for socket in (server, client, alone):
+        socket.close(linger)
+        assert socket.closed
+    assert alone.counters.undelivered == 1
+    context.term()
+    gc.collect()  # the port or path is free again
+    asyncio.run(bind_again(server.last_endpoint))
+
+
+async def bind_again(endpoint: str) -> None:
+    async with core.Context() as context:
+        context.socket(core.DEALER).bind(endpoint)
