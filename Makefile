@@ -73,9 +73,9 @@ lowest: $(LOWEST_STAMP)
 		-k "not damaged" $(LOWEST)
 
 # What a peer can send and what machines make of it, and the comparison with libzmq: where a compiled module could differ from its source.
-# The long hunts take all their examples here, and a tenth of them on the sources (tests/scenes/hunts.py).
+# The long hunts take all their examples here, and a part of them on the sources (tests/scenes/hunts.py).
 COMPILED := tests/core/zmtp tests/core/net/test_inproc.py tests/core/pattern tests/core/machine tests/core/rpc tests/mdp/wire tests/mdp/broker/recordings tests/mdp/worker/test_session.py \
-	tests/mdp/client tests/mdp/broker/requests/test_random_walk.py tests/fuzz tests/interop/test_differential.py tests/test_compiled_modules.py
+	tests/mdp/client tests/mdp/broker/requests/test_random_walk.py tests/mdp/broker/test_dispatcher.py tests/mdp/broker/test_dispatcher_model.py tests/fuzz tests/interop/test_differential.py tests/test_compiled_modules.py
 COMPILED_PYTEST := cd out/compiled && ../../.venv-compiled/bin/python -m pytest -p no:cacheprovider
 MISSING := without="not soak"; said=""; \
 	.ci/setup java || { without="$$without and not spark"; said="$$said The Spark tests did not run: no Java."; }; \
@@ -84,7 +84,7 @@ MISSING := without="not soak"; said=""; \
 
 # What needs no environment of its own is installed and made beside it: on a new machine the set-up takes as long as its longest part.
 test:
-	@mkdir -p out; \
+	@mkdir -p out; .ci/setup uv || exit 1; \
 	{ .ci/setup java; .ci/setup browser; .ci/setup strace; } >out/programs.txt 2>&1 & programs=$$!; \
 	$(MAKE) --no-print-directory $(LOWEST_STAMP) >out/lowest.txt 2>&1 & lowest=$$!; \
 	$(MAKE) --no-print-directory venv || { kill $$programs $$lowest 2>/dev/null; exit 1; }; \

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import sysconfig
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from pathlib import Path
 
 from tests.mdp.spark.conftest import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROGRAM = """
 import sys
@@ -50,7 +47,10 @@ def zip_as_documented(archive: Path) -> None:
 def test_what_a_job_needs_is_in_the_zip(tmp_path: Path) -> None:
     archive = tmp_path / "packages.zip"
     zip_as_documented(archive)
-    libraries = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    # Where third parties are: in the environment of the compiled copy they are those of another one.
+    libraries = {
+        str(Path(found.origin).parents[1]) for found in map(find_spec, ("pyspark", "pyarrow", "msgspec")) if found and found.origin
+    }
     done = subprocess.run(
         [sys.executable, "-S", "-c", PROGRAM, str(archive), *libraries], capture_output=True, text=True, cwd=tmp_path, env={}, check=False
     )
