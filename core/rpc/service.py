@@ -114,7 +114,7 @@ class Service(ABC):
             if self._timer is not None:
                 self._timer.cancel()
             await self._stop()
-        finally:  # also when that fails or is cancelled: nothing stays open, and nobody waits for an end that has been
+        finally:  # also when that fails or is cancelled: nothing stays open, and no caller waits for an end that is over
             await self._close()
 
     async def _close(self) -> None:

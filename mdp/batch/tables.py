@@ -154,7 +154,7 @@ def _check_type(kind: pa.DataType, depth: int, left: int) -> int:
         return _check_type(kind.value_type, depth + 1, left)
     for number in range(kind.num_fields):
         field = kind.field(number)
-        # Reading a name that is not UTF-8 raises, here and not where somebody needs the values.
+        # Reading a name that is not UTF-8 raises, here and not where the values are needed.
         left = _check_type(field.type, depth + 1, left - len(field.name) // _NAME_CHARACTERS_MAX)
     return left
 

@@ -290,7 +290,7 @@ class Dispatcher(WorkerLifecycle):
     def _owner_of(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> bytes:
         """Return whose key a request has, b"" if all clients are one.
 
-        Without rules nobody who is named is believed; the named users are kept apart.
+        Without rules a claimed user is not verified; users of different names are kept apart.
         """
         if claimed is None:
             return b""

@@ -1,4 +1,7 @@
-"""Clients, queues, worker choice and time in the broker (MDP-31 to MDP-34, MDP-41 to MDP-47, faults B4, B5, B8; conformance 9.6)."""
+"""Clients, queues, worker choice and time in the broker (MDP-31 to MDP-34, MDP-41 to MDP-47).
+
+Faults B4, B5 and B8; conformance 9.6.
+"""
 
 from __future__ import annotations
 

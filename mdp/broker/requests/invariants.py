@@ -307,7 +307,7 @@ def _check_executions(machine: Dispatcher, places: set[Request]) -> int:
         size += execution.size
     for execution in results._done.values():
         if execution.reply is None or execution.followers or execution.request is not None:
-            _broken(f"the answer kept under {execution.name!r} is none, or somebody still waits for it")
+            _broken(f"the answer kept under {execution.name!r} is none, or a request still waits for it")
         size += execution.size
     if size != results.size:
         _broken(f"kept answers count {results.size} bytes, there are {size}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["service_names"]
 
-# Somebody waits at a prompt.
+# A person waits at a prompt.
 TIMEOUT_S: Final = 0.5
 
 
