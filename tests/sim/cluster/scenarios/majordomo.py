@@ -115,6 +115,7 @@ def client(
         life = process.life
         asking: set[asyncio.Task[None]] = set()
         async with mdp.Client(brokers, timeout=timeout_s, attempts=attempts, dialect=dialect, heartbeat_ms=HEARTBEAT_MS) as asked:
+            process.things["asked"] = asked, asking
             ending = asyncio.ensure_future(play.forever(process))
             while not ending.done():
                 if len(asking) < WAITING_MAX and not play.stopping:

@@ -98,6 +98,9 @@ def watch_brokers(play: Play, workers: int | None = None, *, linear: bool = True
             served = _running(process)
             if served is not None:
                 _check_bounds(play, process, served, lost)
+            asked, asking = process.things.get("asked", (None, ()))
+            if asked is not None:
+                assert asked.in_flight <= len(asking), f"{process.name} keeps {asked.in_flight} requests for {len(asking)} callers"
 
     play.world.checks.append(each)
     if linear:

@@ -36,6 +36,8 @@ LATER = 0.3  # share of the requests whose reply the collector asks for, at the 
 CLOSED = 0.7  # share of the requests that are closed when their reply is there
 LATEST_S = 2.0  # before the end of a run: what is accepted then may have no reply yet
 COLLECT_S = 0.005  # between two questions of the collector
+BACKLOG_MAX_BYTES = 100_000  # of a store, not yet written
+SEGMENTS_MAX = 12  # of a store, besides four times what its requests need
 OPEN_MAX = 30  # accepted requests without a reply, of one client
 
 
@@ -202,6 +204,18 @@ def nothing_is_lost(play: Play) -> None:
                 f"request {one.number} was accepted at {one.accepted:.3f} and has no reply {one.error} (executed {len(one.runs)} times)"
             )
 
+    def bounded() -> None:
+        begun = play.history.counts["begun stored"]
+        for process in play.world.processes.values():
+            service = getattr(process.things.get("half"), "service", None)
+            kept = process.things.get("store") if service is None else service.store
+            if kept is not None and process.alive:
+                log, entries = kept.journal.log, len(kept.index.entries)
+                assert entries <= begun, f"{process.name} keeps {entries} requests of {begun}"
+                assert kept.journal.backlog_bytes <= BACKLOG_MAX_BYTES, f"{process.name} has not written {kept.journal.backlog_bytes} bytes"
+                segments = SEGMENTS_MAX + 4 * kept.index.bytes_used // JOURNAL.log.segment_bytes
+                assert len(log.spans) <= segments, f"{process.name} has {len(log.spans)} segments for {kept.index.bytes_used} bytes"
+
     def collected() -> bool:
         return all(one.ended is not None for one in play.history.operations if one.ticket and one.begun < (play.healed_at or 0.0))
 
@@ -211,6 +225,7 @@ def nothing_is_lost(play: Play) -> None:
         return {one.client for one in late if one.ticket} >= submitters
 
     submitters = {name for name in play.world.processes if name.startswith("client-")}
+    play.world.checks.append(bounded)
     play.serves.append(("the store, with every accepted request,", collected))
     play.serves.append(("the store, to each client,", accepts))
     play.finals.append(check)
