@@ -251,6 +251,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a ballot that a client names is believed", "lied_to_pair", Machine, "request", _believed),
     Mutant("a tick of a broker fails now and then", "one_broker", Dispatcher, "tick", _fails_at_times),
     Mutant("the writer of a store dies quietly", "one_store", Journal, "_write", _dies_quietly),
+    Mutant("records on the disk are not acknowledged", "one_store", Journal, "_acknowledge", _nothing),
     Mutant("a queue never ticks", "paranoid_pirates", WorkerQueue, "tick", lambda _: lambda queue, now: []),
 )
 
