@@ -1,8 +1,8 @@
 """``python -m benchmarks``: run the works side by side with pyzmq and print the table.
 
 ``--quick`` is a smoke run (short, once, small crowds): its figures mean nothing. ``--only echo`` runs the works whose
-name begins with ``echo``. ``--write`` puts the table into README.md beside this file, its medians into ``history/``, and rows and picture
-for users into ``docs/performance.md`` and ``docs/performance.svg``.
+name begins with ``echo``. ``--brief`` takes half of the time: see `judged_free`. ``--write`` puts the table into README.md beside this
+file, its medians into ``history/``, and rows and picture for users into ``docs/performance.md`` and ``docs/performance.svg``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from benchmarks import machine, picture, table
 from benchmarks.work import Conditions, Result, Sides, Work, run_work
-from benchmarks.works import alternatives, echo, growth, mdp, pipeline, scale
+from benchmarks.works import alternatives, echo, growth, mdp, pipeline, scale, shards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ALL", "QUICK_SCALE", "main", "passes"]
+__all__ = ["ALL", "QUICK_SCALE", "judged_free", "main", "passes"]
 
 HERE = Path(__file__).resolve().parent
 LATEST = HERE / "results" / "latest.json"
@@ -41,7 +41,7 @@ FOR_USERS = (
     "accepted and on the disk, 256 B, 1000 in flight",
 )
 """Titles of the rows that are on the page for users."""
-ALL: tuple[Work, ...] = (*echo.WORKS, *pipeline.WORKS, *mdp.WORKS, *alternatives.WORKS, *scale.WORKS, *growth.WORKS)
+ALL: tuple[Work, ...] = (*echo.WORKS, *pipeline.WORKS, *mdp.WORKS, *shards.WORKS, *alternatives.WORKS, *scale.WORKS, *growth.WORKS)
 QUICK_SCALE = 0.01
 """Crowds and bursts of a smoke run: a hundredth."""
 
@@ -61,6 +61,11 @@ def passes(*, quick: bool, free: bool, seconds: float) -> list[tuple[Sides, Cond
     if free:
         found.append(("free", Conditions(None, seconds, warmup_s, scale)))
     return found
+
+
+def judged_free(work: Work) -> bool:
+    """Return whether a row of the work is judged with its processes running freely."""
+    return any(row.sides == "free" for row in work.rows)
 
 
 def save(results: Sequence[Result], facts: dict[str, str]) -> None:
@@ -91,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs of each variant (default 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds measured per run (default 1)")
     parser.add_argument("--pinned-only", action="store_true", help="leave the free-running pass out")
+    parser.add_argument("--brief", action="store_true", help="leave it out of works whose rows are all judged on one CPU")
     parser.add_argument("--list", action="store_true", help="print the names of the works and stop")
     parser.add_argument("--write", action="store_true", help="write the table, the history and the picture")
     chosen = parser.parse_args(arguments)
@@ -102,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts["load before"] = machine.load()
     runs = 1 if chosen.quick else chosen.runs
     plan = passes(quick=chosen.quick, free=not chosen.pinned_only, seconds=chosen.seconds)
-    results = [run_work(work, runs, plan, say) for work in works]
+    results = [run_work(work, runs, plan[:1] if chosen.brief and not judged_free(work) else plan, say) for work in works]
     facts["load after"] = machine.load()
     facts["runs"] = f"{runs} interleaved, medians; {plan[0][1].seconds:g} s each after {plan[0][1].warmup_s:g} s of warm-up"
     save(results, facts)

@@ -42,7 +42,7 @@ SERVICES_PER_SHARD = 4
 WINDOW = 500  # requests in flight for each service
 BODY = b"0123456789abcdef"
 WORKERS_01 = 8  # for each service
-WARM_UP_S = 1.0
+WARM_UP_S = 1.0  # each for the connections to the shards, and before the measurement
 
 
 def services(shards: int) -> list[str]:
@@ -132,12 +132,12 @@ class Load:
         self.client.ask(self.name, (BODY,), self.done, None)
 
 
-async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds: float, dialect: str) -> dict[str, Any]:
+async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds: float, warm_up_s: float, dialect: str) -> None:
     """Measure: answers, and CPU seconds of each process of the broker."""
     async with mdp.Client(endpoint, window=WINDOW * len(names), timeout=60.0, dialect=dialect) as client:
         for name in names:
             await client.request(name, BODY, wait=dialect != V01)
-        await asyncio.sleep(WARM_UP_S)  # connections to the shards
+        await asyncio.sleep(warm_up_s)
         context = core.Context()
         loads: list[Load] | list[Load01] = [Load(client, name) for name in names]
         if dialect == V01:
@@ -145,7 +145,7 @@ async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds:
         settle_memory()
         for load in loads:
             load.begin()
-        await asyncio.sleep(WARM_UP_S)
+        await asyncio.sleep(warm_up_s)
         shards = max(1, len(pids) - 1)
 
         def answered() -> list[int]:
@@ -168,7 +168,7 @@ async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds:
         os._exit(0)  # requests in flight are of no interest
 
 
-def measure(shards: int, names: Sequence[str], seconds: float, folder: str, dialect: str) -> dict[str, Any]:
+def measure(shards: int, names: Sequence[str], seconds: float, folder: str, dialect: str, warm_up_s: float = WARM_UP_S) -> dict[str, Any]:
     """Run one variant once."""
     endpoint = f"ipc://{folder}/broker-{shards}"
     broker = subprocess.Popen(
@@ -187,9 +187,8 @@ def measure(shards: int, names: Sequence[str], seconds: float, folder: str, dial
         assert worker.stdout is not None
         worker.stdout.readline()
         pid_list = ",".join(map(str, pids))
-        asked = subprocess.run(
-            [*own, "--role", "client", "--pids", pid_list, "--seconds", str(seconds)], stdout=subprocess.PIPE, check=True
-        )
+        spans = ("--seconds", str(seconds), "--warm-up", str(warm_up_s))
+        asked = subprocess.run([*own, "--role", "client", "--pids", pid_list, *spans], stdout=subprocess.PIPE, check=True)
         found: dict[str, Any] = json.loads(asked.stdout)
         return found
     finally:
@@ -197,12 +196,16 @@ def measure(shards: int, names: Sequence[str], seconds: float, folder: str, dial
             if process is not None:
                 process.send_signal(signal.SIGKILL if process is worker else signal.SIGTERM)
                 process.wait(60)
+                for stream in (process.stdout, process.stderr):
+                    if stream is not None:
+                        stream.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--warm-up", type=float, default=WARM_UP_S)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--role", choices=["worker", "client"])
     parser.add_argument("--endpoint")
@@ -214,7 +217,8 @@ def main() -> None:
         run(work(given.endpoint, given.names.split(","), given.dialect))
         return
     if given.role == "client":
-        run(ask(given.endpoint, given.names.split(","), [int(pid) for pid in given.pids.split(",")], given.seconds, given.dialect))
+        pids = [int(pid) for pid in given.pids.split(",")]
+        run(ask(given.endpoint, given.names.split(","), pids, given.seconds, given.warm_up, given.dialect))
         return
     names = services(given.shards)
     capacity: dict[int, list[float]] = {1: [], given.shards: []}

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BRIEF = Conditions(cpu=None, seconds=0.05, warmup_s=0.02, scale=0.001)
-# The same variants with messages of another size, or over ipc; echo-1k is what the test of the command runs.
-ALIKE = {"echo-1k", "one-way-1k", "one-way-64k", "mdp-one-ipc", "sizes"}
+# The same variants with messages of another size, or over ipc, or of another dialect; echo-1k is what the test of the command runs.
+ALIKE = {"echo-1k", "one-way-1k", "one-way-64k", "mdp-one-ipc", "sizes", "shards"}
 WORKS = [work for work in command.ALL if work.name not in ALIKE]
 
 
