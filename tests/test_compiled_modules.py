@@ -152,6 +152,27 @@ def test_nothing_is_awaited_in_finally(module: str) -> None:
     assert found == []
 
 
+def test_compiled_modules_do_not_call_get_of_a_dictionary_that_has_its_own() -> None:
+    """mypyc takes every `get` of a subclass of `dict` for that of `dict`, which would return what the subclass hides."""
+    own = [
+        f"{module}.{node.name}"
+        for module in MODULES
+        for node in classes(module)
+        if any(name_of(base) == "dict" for base in node.bases)
+        and any(isinstance(each, ast.FunctionDef) and each.name == "get" for each in node.body)
+    ]
+    assert own == ["titanic.store.index.packed_requests.Requests"]  # `IndexTables.entries`, and `owned` by owner
+    called = [
+        f"{module}:{node.lineno}"
+        for module in MODULES
+        if module.startswith("titanic.")
+        for node in nodes(module)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+        if ast.unparse(node.func.value).rpartition(".")[2] in {"entries", "mine", "_every"}
+    ]
+    assert called == []
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_the_module_in_use_is_the_one_that_was_asked_for(module: str) -> None:
     """Either all listed modules are compiled or none is: half of a chain is slower than its source."""

@@ -12,6 +12,7 @@ import pytest
 import titanic
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
+from tests.scenes.builds import replaces_names
 from tests.scenes.fault_injection import Saboteur, sabotaged
 from tests.scenes.titanic_pair import JOURNAL
 from tests.scenes.waiting import eventually
@@ -32,6 +33,7 @@ async def test_a_commit_is_carried_out_though_its_task_failed(tmp_path: Path) ->
             assert opened.bodies() == {b"a", b"b"}
 
 
+@replaces_names
 async def test_what_a_commit_that_failed_has_still_to_read_is_not_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by an abort, and not because its time is up.
 
@@ -77,6 +79,7 @@ class FullDisk(titanic.RealDisk):
         super().write(handle, buffers, offset)
 
 
+@replaces_names
 @pytest.mark.parametrize("dead", [False, True])
 async def test_an_end_that_could_not_be_stored_is_stored_though_trying_again_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: bool

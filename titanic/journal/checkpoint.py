@@ -13,6 +13,7 @@ States of the file, with the function on each edge:
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 - compiled: a field names it
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,7 +25,7 @@ from titanic.errors import JournalError
 from titanic.journal.record import CRC32, VERSION, check_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = ["CHECKPOINT_NAME", "Checkpoint", "encode_packed", "item_packer"]
 

@@ -78,22 +78,26 @@ class JournalOptions:
     scrub_s: float = 86_400.0
 
 
-@dataclass(slots=True, eq=False)
 class _Batch:
     """Records to be written together, and their tokens."""
 
-    drafts: list[Draft] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
-    octets: int = 0
+    __slots__ = ("drafts", "octets", "tokens")
+
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.tokens: list[Token] = []
+        self.octets = 0
 
 
-@dataclass(slots=True, eq=False)
 class _Job:
     """A call of the log, made between two batches."""
 
-    call: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    future: asyncio.Future[Any]
+    __slots__ = ("arguments", "call", "future")
+
+    def __init__(self, call: Callable[..., Any], arguments: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.future = future
 
 
 class Journal:
@@ -123,7 +127,7 @@ class Journal:
         self._now = runtime.current().monotonic
         self._batch = _Batch()
         self._loop: asyncio.AbstractEventLoop
-        self._thread: Thread | None = None
+        self._writer: Thread | None = None
         self._reader = RecordReader(disk)
         self._current: _Batch | _Job | None = None  # being done by the writer thread
         self._next_item: _Batch | _Job | None = None  # taken from the queue, to be done next
@@ -152,7 +156,7 @@ class Journal:
             self._reader.end()
             raise
         self._reader.seed = seed_of(self.log.store)
-        self._thread = self._supervisor.thread("titanic writer", self._write)
+        self._writer = self._supervisor.thread("titanic writer", self._write)
         return self.log
 
     def append(self, draft: Draft, token: Token) -> None:
@@ -198,11 +202,11 @@ class Journal:
 
     async def close(self) -> None:
         """Write and sync what was appended, end the threads, release the directory."""
-        if self._thread is not None:
+        if self._writer is not None:
             self._flush()
             self._queue.put(None)
-            await self._reader.run(self._thread.join)
-            self._thread = None
+            await self._reader.run(self._writer.join)
+            self._writer = None
             await self._reader.run(self._close_log)
             await self._reader.close_files()
         self.failed.cancel()

@@ -71,7 +71,8 @@ class RecordKind(enum.IntEnum):
 Draft = tuple[int, bytes, bytes]
 """A record before it has a sequence: (kind, UUID, body)."""
 
-Location = tuple[int, int, int]
+# Of three integers; a compiled module would keep `tuple[int, int, int]` as numbers and make a new tuple of them at each use.
+Location = tuple[int, ...]
 """Where a record is: (segment, offset, size)."""
 
 

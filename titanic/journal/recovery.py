@@ -16,6 +16,7 @@ Each step leaves a directory from which recovery can start again with the same r
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence  # noqa: TC003 - compiled: fields name them
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -27,8 +28,6 @@ from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
 from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Damage, Draft, Record, SegmentHeader, encode, seed_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from titanic.journal.disk import Disk
 
 __all__ = ["Consumer", "Recovered", "Start", "prepare_segment", "publish_segment", "recover", "replace_file"]

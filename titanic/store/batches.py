@@ -184,7 +184,7 @@ class Batches:
             self._store.close_request([format_uuid(entry.uuid)], _ignore)
 
     def _lives(self, entry: Entry) -> bool:
-        return self._store.index.entries.get(entry.uuid) is entry
+        return self._store.index.entries.find(entry.uuid) is entry
 
     async def _abort(self, owner: bytes, prefix: bytes) -> list[bytes]:
         wanted = parse_name(prefix) + b"/"
@@ -348,7 +348,7 @@ class Batches:
         """Return a page of a list of UUIDs with the keys of these requests, empty if closed."""
         entries = self._store.index.entries
         page = uuids[16 * first : 16 * (first + number)]
-        found = [entries.get(page[at : at + 16]) for at in range(0, len(page), 16)]
+        found = [entries.find(page[at : at + 16]) for at in range(0, len(page), 16)]
         return [OK, b"%d" % (len(uuids) // 16), page, msgpack.packb([entry.key if entry is not None else b"" for entry in found])]
 
     async def _close_batch(self, owner: bytes, called: bytes) -> list[bytes]:
@@ -361,7 +361,7 @@ class Batches:
         reply = await self._fetch(entry)
         uuids = reply[2] if reply[0] == OK else b""
         for at in range(0, len(uuids), 16):
-            request = self._store.index.entries.get(uuids[at : at + 16])
+            request = self._store.index.entries.find(uuids[at : at + 16])
             if request is not None and not request.closing:
                 self._store.close_request([format_uuid(request.uuid)], _ignore)
             if at % (16 * ROWS_AT_ONCE) == 0:
@@ -387,7 +387,7 @@ class Batches:
     def _ended_in(self, owner: bytes, service: bytes, after: int, end: int) -> list[tuple[int, bytes]]:
         index, entries = self._answered_index(), self._store.index.entries
         first, last = bisect_right(index, (after, b"\xff" * 16)), bisect_right(index, (end, b"\xff" * 16))
-        found = ((ms, uuid, entries.get(uuid)) for ms, uuid in index[first:last])
+        found = ((ms, uuid, entries.find(uuid)) for ms, uuid in index[first:last])
         return [(ms, uuid) for ms, uuid, entry in found if entry and entry.owner == owner and (not service or entry.service == service)]
 
     async def _mark(self, owner: bytes, service: bytes, after_ms: bytes, limit: bytes, wait_ms: bytes) -> list[bytes]:

@@ -18,40 +18,19 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterator  # noqa: TC003 - compiled: a field names it
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.machine.backoff import backoff_s
+from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["DeliveryQueue", "DispatchOptions", "Probe", "Send"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchOptions:
-    """Windows and back-off of delivery.
-
-    Attributes:
-        window: requests of one service in flight; enough to keep a few fast workers busy over one round trip.
-        window_total: requests of all services in flight; below the window of an mdp.Client.
-        retry_s: longest wait before the first retry of a request; doubles with each.
-        retry_max_s: longest wait before any retry.
-        probe_s: longest wait before an absent service is probed again; doubles with each.
-        probe_max_s: longest wait between two probes; the guide passes once per second.
-        probes_max: probes in flight, so that many absent services cost no more than a few.
-    """
-
-    window: int = 256
-    window_total: int = 800
-    retry_s: float = 0.5
-    retry_max_s: float = 60.0
-    probe_s: float = 0.1
-    probe_max_s: float = 1.0
-    probes_max: int = 64
 
 
 class Probe(NamedTuple):

@@ -167,7 +167,7 @@ class Maintenance:
 
         for move in moves:
             kind, uuid, _ = move.draft
-            entry = index.entries.get(uuid)
+            entry = index.entries.find(uuid)
             if kind == RecordKind.CLOSE or uuid == NO_UUID:
                 pass
             elif entry is None:

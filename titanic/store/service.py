@@ -333,7 +333,7 @@ class Service:
 
     def _send_again(self, uuid: bytes, error: Exception) -> None:
         """Send a request again after an internal fault, with back-off, or dead-letter it."""
-        now, entry = self._loop.time(), self.store.index.entries.get(uuid)
+        now, entry = self._loop.time(), self.store.index.entries.find(uuid)
         if uuid in self.delivery.in_flight:
             self.delivery.failed(uuid, now, attempts=entry.attempts + 1 if entry is not None else 1, absent=False)
         elif entry is not None and entry.state == WAITING and not (entry.ending or entry.closing):
@@ -360,7 +360,7 @@ class Service:
         self._pump_soon()
 
     def _send(self, uuid: bytes) -> None:
-        entry = self.store.index.entries.get(uuid)
+        entry = self.store.index.entries.find(uuid)
         if entry is None or entry.state != WAITING or entry.closing:
             self.delivery.remove(uuid)
         elif entry.expires_ms and entry.expires_ms <= self.store.now_ms():

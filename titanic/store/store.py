@@ -332,7 +332,7 @@ class Store:
     def find(self, frames: Sequence[bytes]) -> Entry | None:
         """Return the request named by `[uuid]`, in any state."""
         uuid = parse_uuid(frames[0], self.hyphens) if len(frames) == 1 else None
-        return None if uuid is None else self.index.entries.get(uuid)
+        return None if uuid is None else self.index.entries.find(uuid)
 
     def _known(self, frames: Sequence[bytes]) -> Entry | None:
         """Return the request named by `[uuid]`, None if clients cannot know one."""
@@ -400,7 +400,7 @@ class Store:
 
     def answer(self, uuid: bytes, frames: Sequence[bytes]) -> None:
         """Store the reply of a worker, unless the request was closed meanwhile (TSP-11) or has ended already."""
-        entry = self.index.entries.get(uuid)
+        entry = self.index.entries.find(uuid)
         if entry is None or entry.ending or entry.closing or entry.state >= ANSWERED:
             self.counters["late"] += 1
             return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from mypy_extensions import mypyc_attr
+
 from core.machine.deadlines import TIMER_S_MIN
 from core.runtime import supervision
 from titanic.wire.tsp import PENDING
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Waiters"]
 
 
+@mypyc_attr(native_class=False)
 class Waiters(dict[bytes, list[tuple[float, Any]]]):
     """Waiting callbacks with their deadlines, by UUID; used from one event loop."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from binascii import Error as HexError
 from binascii import hexlify, unhexlify
+from collections.abc import Mapping  # noqa: TC003 - compiled: a field names it
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -27,7 +28,7 @@ from mdp.wire.options import HEADERS_BYTES_MAX, HEADERS_MAX, checked_headers
 from titanic.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     # Called once with the frames of a reply, at once or later.

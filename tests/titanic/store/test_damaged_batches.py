@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import titanic
+from tests.scenes.builds import replaces_names
 from tests.scenes.waiting import eventually
 from tests.titanic.store.test_batches import Shop, live, shop
 from titanic.store.batches import COMMIT, STAGED
@@ -39,6 +40,7 @@ def break_reads(opened: Shop, monkeypatch: pytest.MonkeyPatch, *broken: tuple[in
     monkeypatch.setattr(opened.store.journal, "read", failing)
 
 
+@replaces_names
 @pytest.mark.parametrize("which", [0, 1, 2])
 async def test_a_batch_with_an_unreadable_chunk_is_refused_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int) -> None:
     async with shop(tmp_path) as opened:
@@ -64,6 +66,7 @@ async def test_a_batch_with_an_unreadable_chunk_is_refused_as_a_whole(tmp_path: 
         assert opened.bodies() == {b"k0", b"k1", b"k2", b"o"}
 
 
+@replaces_names
 async def test_a_commit_that_cannot_be_read_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop(tmp_path) as opened:
         await opened.stage("job/0", (b"a", b"1"))
@@ -84,6 +87,7 @@ async def test_a_commit_that_cannot_be_read_itself_is_refused(tmp_path: Path, mo
         assert (await opened.commit("job", "job/0"))[1]["rows"] == 1
 
 
+@replaces_names
 async def test_a_chunk_that_is_gone_leaves_no_batch_without_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed by its owner while the commit was being written, or lost with a segment."""
     async with shop(tmp_path) as opened:
@@ -118,6 +122,7 @@ async def test_a_commit_that_was_cut_short_is_refused_after_the_restart(tmp_path
         assert opened.bodies() == set()
 
 
+@replaces_names
 async def test_a_summary_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop(tmp_path) as opened:
         await opened.stage("job/0", (b"a", b"1"))

@@ -11,6 +11,7 @@ import mdp
 import titanic
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
+from tests.scenes.builds import replaces_names
 from tests.scenes.waiting import eventually
 from tests.titanic.access.test_verbs import Scene
 from titanic.journal.record_bodies import encode_reply
@@ -82,7 +83,7 @@ PLACES: dict[str, tuple[Callable[[Shop], Any], str, Callable[..., bool]]] = {
 @pytest.mark.parametrize(
     "error", [ValueError("odd"), MemoryError(), mdp.Busy("echo"), KeyError("x")], ids=lambda error: type(error).__name__
 )
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [pytest.param(place, marks=[replaces_names] if place.startswith("its ") else []) for place in PLACES])
 async def test_a_request_is_answered_after_faults(shop: Shop, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception) -> None:
     whole, name, when = PLACES[place]
     left = fail(monkeypatch, whole(shop), name, 3, error, when)
@@ -93,6 +94,7 @@ async def test_a_request_is_answered_after_faults(shop: Shop, monkeypatch: pytes
     assert not shop.service.delivery.waiting
 
 
+@replaces_names
 @pytest.mark.parametrize("place", ["given to the worker", "its body", "its answer"])
 async def test_one_that_fails_whenever_it_is_tried_is_a_dead_letter(shop: Shop, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     whole, name, _ = PLACES[place]
@@ -104,6 +106,7 @@ async def test_one_that_fails_whenever_it_is_tried_is_a_dead_letter(shop: Shop, 
     await ticket.close()
 
 
+@replaces_names
 async def test_an_answer_that_could_not_be_encoded_is_asked_for_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is marked as being written before it is."""
     left = [2]
@@ -120,6 +123,7 @@ async def test_an_answer_that_could_not_be_encoded_is_asked_for_again(shop: Shop
     assert await ticket.result(100) == [b"x"]
 
 
+@replaces_names
 async def test_who_asks_is_answered_though_the_store_has_a_fault(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the broker would never repeat it, and one request in flight less would be possible."""
     worker = shop.service._workers[0]
@@ -141,6 +145,7 @@ async def test_a_reason_that_is_no_text_can_be_stored() -> None:
         assert await found == [b"500", b"odd \\udc80"]
 
 
+@replaces_names
 async def test_a_fault_after_a_permission_affects_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with supervision.scope(Supervisor()) as supervisor:
         async with Scene(dispatch=FAST) as scene:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tests.scenes.builds import replaces_names
 from titanic.journal.checkpoint import item_packer
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
@@ -57,6 +58,7 @@ async def filled(store: Store) -> list[bytes]:
     return [reply[1] for reply in await asyncio.gather(*asked)]
 
 
+@replaces_names
 async def test_a_segment_of_closed_requests_is_read_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in it is live, so nothing is moved: reading it takes turns all the same."""
     pace, judge = Pace(), RequestIndex.live_draft

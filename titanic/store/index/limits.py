@@ -1,10 +1,13 @@
-"""Limits of a store. Pure."""
+"""Limits of a store and of delivery. Pure.
+
+Not compiled: what the command line shows of an option is read from the annotations and the docstring.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Limits"]
+__all__ = ["DispatchOptions", "Limits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +45,26 @@ class Limits:
     def user_bytes_max(self) -> int:
         """Bytes of the records of one user."""
         return self.bytes_max * self.user_share // 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchOptions:
+    """Windows and back-off of delivery.
+
+    Attributes:
+        window: requests of one service in flight; enough to keep a few fast workers busy over one round trip.
+        window_total: requests of all services in flight; below the window of an mdp.Client.
+        retry_s: longest wait before the first retry of a request; doubles with each.
+        retry_max_s: longest wait before any retry.
+        probe_s: longest wait before an absent service is probed again; doubles with each.
+        probe_max_s: longest wait between two probes; the guide passes once per second.
+        probes_max: probes in flight, so that many absent services cost no more than a few.
+    """
+
+    window: int = 256
+    window_total: int = 800
+    retry_s: float = 0.5
+    retry_max_s: float = 60.0
+    probe_s: float = 0.1
+    probe_max_s: float = 1.0
+    probes_max: int = 64

@@ -72,7 +72,7 @@ class LoadedIndex(IndexTables):
 
     def _begun(self, uuid: bytes) -> Entry:
         """Return the entry of a request, a stub if its REQUEST has not been read yet."""
-        entry = self.entries.get(uuid)
+        entry = self.entries.find(uuid)
         if entry is None:
             entry = Entry(uuid)
             self._add(entry)
@@ -85,7 +85,7 @@ class LoadedIndex(IndexTables):
         accepted_ms, not_before_ms, expires_ms, attempts_max, key, service, frames_at, owner = read_request(body)
         if accepted_ms > self.latest_ms:
             self.latest_ms = accepted_ms
-        entry = self.entries.get(uuid)
+        entry = self.entries.find(uuid)
         if entry is None:
             entry = Entry(uuid)
         elif entry.request is not None:
@@ -129,7 +129,7 @@ class LoadedIndex(IndexTables):
 
     def _apply_close(self, uuid: bytes, close: Close, place: Location) -> None:
         self._seen(close.closed_ms)
-        entry = self.entries.get(uuid)
+        entry = self.entries.find(uuid)
         if entry is not None:
             self._remove(entry)
         self._add_tombstone(place, close.lowest, place[0] if close.highest == OPEN else close.highest)

@@ -4,7 +4,7 @@ So a start makes no object for each.
 
 States of a request in `Requests`, with the method on each edge:
 
-    Rows.load, Requests.add_rows -> PACKED --get, [], unpack_all--> ENTRY --del--> gone
+    Rows.load, Requests.add_rows -> PACKED --find, [], unpack_all--> ENTRY --del--> gone
                                       '------------------------------------ del--> gone
 
     PACKED    the value is the number of a row: its chunk, and its place in it; counted in the tables of the index like any other
@@ -23,6 +23,8 @@ from itertools import islice, pairwise
 from operator import index, itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mypy_extensions import mypyc_attr
 
 from titanic.store.index.stored_request import WAITING, Entry
 
@@ -190,7 +192,8 @@ class RowsBuilder:
         return Rows(self.group, *times, self.live, b"".join(self.uuids), b"".join(self.rows), self.keys, b"".join(self.digests))
 
 
-class Requests(dict[bytes, Entry]):
+@mypyc_attr(native_class=False)
+class Requests(dict[bytes, Any]):
     """Requests by UUID. `values` and `items` unpack all of them; `unpacked` and `waiting_rows` do not."""
 
     __slots__ = ("chunks", "segments")
@@ -205,12 +208,18 @@ class Requests(dict[bytes, Entry]):
         self[uuid] = entry
         return entry
 
-    def get(self, uuid: bytes, default: None = None, /) -> Entry | None:  # type: ignore[override]  # no other default is needed
-        found: Any = dict.get(self, uuid)
+    # The values are numbers of rows too, so to the base they are of any type: compiled code checks what a dictionary is said to hold.
+    def find(self, uuid: bytes) -> Entry | None:
+        """Return a request, None if there is none."""
+        found = dict.get(self, uuid)
         return self._unpack(uuid, found) if type(found) is int else found
 
+    def get(self, uuid: bytes, default: None = None, /) -> Entry | None:  # type: ignore[override]  # no other default is needed
+        """Return the same as `find`; a compiled module must call that, because mypyc takes every `get` of a dictionary for `dict.get`."""
+        return self.find(uuid)
+
     def __getitem__(self, uuid: bytes) -> Entry:
-        found: Any = dict.__getitem__(self, uuid)
+        found = dict.__getitem__(self, uuid)
         return self._unpack(uuid, found) if type(found) is int else found
 
     def values(self) -> ValuesView[Entry]:  # type: ignore[override]  # a view of a subclass has the public type only
@@ -230,7 +239,7 @@ class Requests(dict[bytes, Entry]):
 
     def unpack_all(self) -> None:
         for uuid in self._packed():
-            self.get(uuid)
+            self.find(uuid)
 
     def _packed(self) -> list[bytes]:
         numbers: Iterable[tuple[bytes, Any]] = dict.items(self)
@@ -322,6 +331,7 @@ def _by_age(chunks: list[Rows]) -> Iterable[tuple[int, bytes]]:
     return sorted(every, key=_time)
 
 
+@mypyc_attr(native_class=False)
 class Owned(Requests):
     """Requests of one user by UUID; `octets` is the size of their records in bytes."""
 

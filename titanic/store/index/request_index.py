@@ -109,7 +109,7 @@ class RequestIndex(LoadedIndex):
 
     def abandon(self, entry: Entry) -> None:
         """Remove a request whose REQUEST could not be stored."""
-        if self.entries.get(entry.uuid) is entry:
+        if self.entries.find(entry.uuid) is entry:
             self._remove(entry)
 
     def answered(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
@@ -121,7 +121,7 @@ class RequestIndex(LoadedIndex):
         return self._end(uuid, place, now_ms, DEAD)
 
     def _end(self, uuid: bytes, place: Location, now_ms: int, state: State) -> Entry | None:
-        entry = self.entries.get(uuid)
+        entry = self.entries.find(uuid)
         if entry is None or entry.state >= ANSWERED:
             return None
         entry.state = state
@@ -139,7 +139,7 @@ class RequestIndex(LoadedIndex):
 
     def closed(self, uuid: bytes, place: Location, now_ms: int, *, remember: bool = True) -> Entry | None:
         """Note that the CLOSE is durable: forget the request, remember its key; return None if it was closed already."""
-        entry = self.entries.get(uuid)
+        entry = self.entries.find(uuid)
         if entry is None:
             return None
         self._remove(entry)
@@ -154,7 +154,7 @@ class RequestIndex(LoadedIndex):
         """Return the requests that are due: WAITING ones have expired, others are to be closed."""
         late: dict[bytes, Entry] = {}  # a request may have more than one timer
         while self._timers and self._timers[0][0] <= now_ms:
-            entry = self.entries.get(heapq.heappop(self._timers)[1])
+            entry = self.entries.find(heapq.heappop(self._timers)[1])
             if entry is None or (entry.state >= ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms):
                 continue
             late[entry.uuid] = entry
@@ -179,7 +179,7 @@ class RequestIndex(LoadedIndex):
             return self._live_close(record, place)
         if uuid == NO_UUID:
             return (kind, uuid, record.body) if Tick.decode(record.body) == self.clock else None
-        entry = self.entries.get(uuid)
+        entry = self.entries.find(uuid)
         if entry is None:
             return None
         if kind == RecordKind.TICK:
@@ -200,7 +200,7 @@ class RequestIndex(LoadedIndex):
     def moved(self, draft: Draft, old: Location, new: Location) -> None:
         """Note that a live record is durable at its new place."""
         kind, uuid, body = draft
-        entry = self.entries.get(uuid)
+        entry = self.entries.find(uuid)
         if kind == RecordKind.CLOSE:
             close = Close.decode(body)
             self._add_tombstone(new, close.lowest, close.highest)

@@ -17,13 +17,10 @@ States, with the method of `RequestIndex` on each edge:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from titanic.journal.manifest import OPEN
-
-if TYPE_CHECKING:
-    from titanic.journal.record import Location
+from titanic.journal.record import Location  # noqa: TC001 - compiled: a field names it
 
 __all__ = ["ANSWERED", "DEAD", "STORING", "WAITING", "ClosedKey", "Entry", "Scope", "State", "scope_of"]
 
@@ -38,7 +35,10 @@ class State(enum.IntEnum):
 
 
 # Looked up once: a member of an enumeration costs as much as a call.
-STORING, WAITING, ANSWERED, DEAD = State
+STORING: Final = State.STORING
+WAITING: Final = State.WAITING
+ANSWERED: Final = State.ANSWERED
+DEAD: Final = State.DEAD
 
 Scope: TypeAlias = "bytes | tuple[bytes, bytes]"
 """Idempotency key with its owner; the bare key where there is no owner."""
@@ -48,28 +48,41 @@ def scope_of(owner: bytes, key: bytes) -> Scope:
     return (owner, key) if owner else key
 
 
-@dataclass(slots=True, eq=False)
 class Entry:
-    """One stored request."""
+    """One stored request.
 
-    uuid: bytes
-    owner: bytes = b""  # user that submitted it, b"" for none: without security, or stored before owners were recorded
-    service: bytes = b""
-    state: State = State.STORING
-    accepted_ms: int = 0
-    not_before_ms: int = 0
-    expires_ms: int = 0
-    ended_ms: int = 0  # when it was answered or given up
-    ending: bool = False  # a REPLY or DEAD is being written; there is at most one
-    closing: int = 0  # CLOSEs being written; no other record of this UUID may follow them
-    attempts: int = 0
-    attempts_max: int = 0
-    key: bytes = b""
-    digest: bytes = b""
-    request: Location | None = None
-    reply: Location | None = None  # of the REPLY, or of the DEAD
-    size: int = 0  # bytes of its records, as counted against the quota
-    lowest: int = OPEN  # first segment that may hold a record of it
+    Attributes:
+        uuid: of the request.
+        owner: user that submitted it, b"" for none: without security, or stored before owners were recorded.
+        service: the service it is for.
+        state: see the module.
+        accepted_ms, not_before_ms, expires_ms: times of its REQUEST; 0 for none.
+        ended_ms: when it was answered or given up.
+        ending: a REPLY or DEAD is being written; there is at most one.
+        closing: CLOSEs being written; no other record of this UUID may follow them.
+        attempts, attempts_max: failed attempts so far, and at most; 0 for the store's limit.
+        key, digest: idempotency key and the digest of its request, b"" for none.
+        request: place of the REQUEST, None until it is durable.
+        reply: place of the REPLY, or of the DEAD.
+        size: bytes of its records, as counted against the quota.
+        lowest: first segment that may hold a record of it.
+    """
+
+    __slots__ = (
+        "accepted_ms", "attempts", "attempts_max", "closing", "digest", "ended_ms", "ending", "expires_ms", "key", "lowest",
+        "not_before_ms", "owner", "reply", "request", "service", "size", "state", "uuid",
+    )  # fmt: skip
+
+    def __init__(self, uuid: bytes) -> None:
+        self.uuid = uuid
+        self.owner = self.service = self.key = self.digest = b""
+        self.state: State = STORING
+        self.accepted_ms = self.not_before_ms = self.expires_ms = self.ended_ms = 0
+        self.ending = False
+        self.closing = self.attempts = self.attempts_max = self.size = 0
+        self.request: Location | None = None
+        self.reply: Location | None = None
+        self.lowest = OPEN
 
 
 class ClosedKey(NamedTuple):

@@ -59,7 +59,7 @@ def packed(index: RequestIndex) -> int:
 
 
 def shown(entry: Entry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in Entry.__slots__}
+    return {name: getattr(entry, name) for name in dir(entry) if not name.startswith("_")}
 
 
 def test_requests_that_wait_are_rows_and_become_entries_when_they_are_asked_for() -> None:
