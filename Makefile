@@ -4,6 +4,7 @@
 #   make pipeline       files, streams, Titanic, workers that come and go, Parquet, a report, in out/pipeline (docs/pipeline.md)
 #   make pipeline KILL=1  the same with every part killed once
 #   make test           lint, types, every test: what .ci/run runs
+#   make spark          every Spark test, also those that kill, submit and wait; make test has the short ones
 #   make test-pure | test-compiled  every test on the sources as they are, or on the compiled modules; make test has a part of the second
 #   make wheels         compiled wheels in dist/, one for each Python found here (PYTHONS="python3.11 …")
 #   make docs           the documentation site, in out/site; open out/site/index.html
@@ -30,7 +31,7 @@ LONG := --timeout 0 -o faulthandler_timeout=0
 # Some hundred programs are started, and each test process imports all modules: 14 s instead of 7 without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs test-pure test-compiled wheels lowest help venv java lint types test demo pipeline bench soak fuzz models sim differential mutants clean
+.PHONY: docs spark test-pure test-compiled wheels lowest help venv java lint types test demo pipeline bench soak fuzz models sim differential mutants clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -135,6 +136,9 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(PY) -m benchmarks
+
+spark: $(STAMP) java
+	$(PYTEST) -m "spark or soak" $(LONG) tests/mdp/spark tests/titanic/spark tests/soak/spark
 
 soak: $(STAMP)
 	$(PYTEST) -m soak $(LONG) -s

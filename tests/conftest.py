@@ -25,6 +25,11 @@ from tests.scenes.programs import Programs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from pyspark.sql import SparkSession
+
+    from tests.scenes.spark_processes import AllServices
+    from tests.scenes.titanic_spark_processes import House
+
     LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 LOOP_FACTORIES: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
@@ -178,3 +183,31 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
     made = Programs(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session."""
+    # Most test processes never need it.
+    from tests.scenes.spark_session import session_of_tests
+
+    with session_of_tests() as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllServices]:
+    """Broker and worker of all services of Spark tests: each process more costs a second of imports."""
+    from tests.scenes.spark_processes import AllServices
+
+    with AllServices(tmp_path_factory.mktemp("services")) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="session")
+def house(key_service: AllServices, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A store at the broker of all services."""
+    from tests.scenes.titanic_spark_processes import House
+
+    with House(key_service, tmp_path_factory.mktemp("titanic-house")) as house:
+        yield house

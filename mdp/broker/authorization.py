@@ -228,7 +228,7 @@ class GuardedDispatcher(Dispatcher):
         if name == mmi.ALLOWED and mmi.is_question(body):
             self.counters.count("mmi")
             self.request_table.send(peer, reply_head(dialect, key, name) + encode_frame(self._judge(peer, body)))
-        elif len(body) != 1 or self._may_ask(peer, name, body[0]):
+        elif len(body) != (2 if name == mmi.KEYS else 1) or self._may_ask(peer, name, body[-1]):
             super()._answer_mmi(peer, dialect, key, name, tail, now)
         else:
             self.counters.count("forbidden_mmi")
@@ -251,6 +251,8 @@ class GuardedDispatcher(Dispatcher):
     def _may_ask(self, peer: bytes, name: bytes, about: bytes) -> bool:
         """Return whether a peer may ask MMI this; an unknown name is treated as a report."""
         rights = self._rights_of(peer)
+        if name == mmi.KEYS:
+            return self._may(peer, "call", about)
         if name == b"mmi.service":
             return rights.may("serve", about) or rights.may("manage", about) or self._may(peer, "call", about)
         if name in _ACTIONS:

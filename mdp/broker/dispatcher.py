@@ -34,6 +34,7 @@ from mdp.broker import mmi
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.records import RequestExtras
+from mdp.broker.requests.reply_cache import state_of_keys
 from mdp.broker.requests.request_ends import Output
 from mdp.broker.requests.request_options import extras_of, key_extras, owner_prefix
 from mdp.broker.strangers import Strangers
@@ -318,7 +319,12 @@ class Dispatcher(WorkerLifecycle):
                 return
         if self.pair is not None:
             self.pair.asker = peer
-        self.request_table.answer(peer, dialect, key, name, encode_message(mmi.answer(name, body, self, now)))
+        if name == mmi.KEYS:
+            owner = self._owner_of(RequestExtras(), peer, body[-1] if body else b"", None)
+            found = state_of_keys(body, owner, self.request_table.reply_cache, now)
+        else:
+            found = mmi.answer(name, body, self, now)
+        self.request_table.answer(peer, dialect, key, name, encode_message(found))
 
     # Connections, time, the end.
 

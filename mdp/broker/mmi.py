@@ -7,6 +7,7 @@ one. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
     mmi.protocol [dialect]     200 if the broker speaks it (b"0.1", b"0.2", b"0.3"), else 404          ours
     mmi.pair     [ballot]      200 and the ballot of an active broker of a pair; see `mdp.wire.failover`    ours, pairs only
     mmi.allowed  [verb][user][service]  200 if the rules let the user do that, else 404                ours
+    mmi.keys     [keys][name]  200 and one octet a key: `k` its reply is kept, `r` it runs, `-` neither    ours
     mmi.lending  [name|""]     200 and the workers' free capacity; see `mdp.wire.lending`              ours
     mmi.describe [name]        200 and a description of a typed service as JSON; 404 without workers   ours
     mmi.services [""]          200 and a list of services                                              ours
@@ -45,11 +46,12 @@ if TYPE_CHECKING:
     from mdp.broker.workers.directory import Directory
     from mdp.wire.failover import PairResponder
 
-__all__ = ["ALLOWED", "PREFIX", "RETRY", "Subject", "answer", "dead_letter_number", "is_question"]
+__all__ = ["ALLOWED", "KEYS", "PREFIX", "RETRY", "Subject", "answer", "dead_letter_number", "is_question"]
 
 PREFIX = b"mmi."
 RETRY = b"mmi.dlq.retry"
 ALLOWED = b"mmi.allowed"
+KEYS = b"mmi.keys"  # answered by the dispatcher: the keys of a user are its own
 
 _OK, _MALFORMED, _NOT_FOUND, _NOT_OFFERED = b"200", b"400", b"404", b"501"
 

@@ -12,6 +12,7 @@ from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from mdp.spark.eventlog.report import Report, report
+    from mdp.spark.flow.discovery import NameServers
     from mdp.spark.query import ask_sql, new_session
     from mdp.spark.rows.accumulators import ClassicSessionNeeded, Counts
     from mdp.spark.rows.curve_files import CurveFiles
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mdp.spark.sql.versions import SparkTooOld
     from mdp.spark.worker import SparkLimits, SparkWorker
 
-__all__ = ["ClassicSessionNeeded", "Counts", "CurveFiles", "Progress", "Report", "SparkLimits", "SparkTooOld", "SparkWorker"]
+__all__ = ["ClassicSessionNeeded", "Counts", "CurveFiles", "NameServers", "Progress", "Report", "SparkLimits", "SparkTooOld", "SparkWorker"]
 __all__ += ["ask_sql", "dispatch", "each_batch", "new_session", "register", "report", "service_udf"]
 
 __getattr__ = lazy_names(
@@ -32,6 +33,7 @@ __getattr__ = lazy_names(
         "ClassicSessionNeeded": "mdp.spark.rows.accumulators",
         "Counts": "mdp.spark.rows.accumulators",
         "Progress": "mdp.spark.rows.progress",
+        "NameServers": "mdp.spark.flow.discovery",
         "CurveFiles": "mdp.spark.rows.curve_files",
         "SparkLimits": "mdp.spark.worker",
         "SparkWorker": "mdp.spark.worker",

@@ -137,7 +137,8 @@ def dispatch(
         f"{tally.rows:,} rows, {tally.rows - tally.failed:,} answered, {tally.failed:,} failed, {tally.sent_again:,} requests sent again"
     )
     if tally.failed:
-        click.echo(f"first failure: {tally.first_error}", err=True)
+        click.echo(", ".join(f"{status} {rows:,}" for status, rows in tally.statuses.items()))
+        click.echo(f"a failure: {tally.first_error}", err=True)
 
 
 @click.command(cls=Command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BROKERS", "INPUT_FORMATS", "KEY_SCOPES", "ON_ERROR", "SOURCES", "WINDOW_MAX"]
+__all__ = ["BROKERS", "INPUT_FORMATS", "KEY_SCOPES", "NAMES", "ON_ERROR", "SOURCES", "WINDOW_MAX"]
 
 INPUT_FORMATS: Final = ("csv", "json", "parquet", "text", "titanic")
 # Choices for a row without a reply.
@@ -17,3 +17,5 @@ BROKERS: Final = ("failover", "hash")
 WINDOW_MAX: Final = 65_535
 # Entry points of this group name classes of `pyspark.sql.datasource.DataSource`, in any package.
 SOURCES: Final = "mdp.spark.sources"
+# The entry point of this group is a client of name servers with a method `resolve`, which `core.Context` takes.
+NAMES: Final = "mdp.spark.names"

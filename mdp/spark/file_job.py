@@ -12,13 +12,13 @@ from mdp.spark.rows.reply_columns import OK
 from mdp.spark.sources import register
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from mdp.spark.rows.curve_files import CurveFiles
 
-__all__ = ["Input", "Output", "Tally", "run_file_job"]
+__all__ = ["Input", "Output", "Tally", "run_file_job", "tally_of"]
 
 # Column of the reply without a schema: its frames as text, one a line.
 _TEXT_REPLY = "reply string"
@@ -47,8 +47,9 @@ class Tally:
 
     rows: int
     failed: int  # rows without a reply
-    first_error: str | None  # reason of the first of them
+    first_error: str | None  # reason of one of them, of the most frequent status
     sent_again: int  # requests sent beyond the first of each row
+    statuses: dict[str, int]  # rows by `_status`, most frequent first
 
 
 def run_file_job(
@@ -80,14 +81,29 @@ def run_file_job(
     (writer.option("header", "true") if output.format == "csv" else writer).format(output.format).save(output.path)
     # Counted from the output: counting the frame would ask the service again.
     written = spark.read.schema(answered.schema).option("header", "true").format(output.format).load(output.path)
-    failed = F.col("_status") != OK
-    found = written.agg(
-        F.count("*").alias("rows"),
-        F.count_if(failed).alias("failed"),
-        F.first(F.when(failed, F.col("_error")), ignorenulls=True).alias("first_error"),
-        F.coalesce(F.sum(F.greatest(F.col("_attempts") - 1, F.lit(0))), F.lit(0)).alias("sent_again"),
-    ).collect()[0]
-    return Tally(**found.asDict())
+    found = (
+        written.groupBy("_status")
+        .agg(
+            F.count("*").alias("rows"),
+            F.first("_error", ignorenulls=True).alias("error"),
+            F.sum(F.greatest(F.col("_attempts") - 1, F.lit(0))).alias("sent_again"),
+        )
+        .collect()
+    )
+    return tally_of((row["_status"], row["rows"], row["error"], row["sent_again"]) for row in found)
+
+
+def tally_of(found: Iterable[tuple[str, int, str | None, int]]) -> Tally:
+    """Return the counts of rows from those of each status: the status, its rows, an error, requests sent again."""
+    groups = sorted(found, key=lambda group: (-group[1], group[0]))
+    failed = [group for group in groups if group[0] != OK]
+    return Tally(
+        rows=sum(rows for _, rows, _, _ in groups),
+        failed=sum(rows for _, rows, _, _ in failed),
+        first_error=failed[0][2] if failed else None,
+        sent_again=sum(again for _, _, _, again in groups),
+        statuses={status: rows for status, rows, _, _ in groups},
+    )
 
 
 def _read(spark: SparkSession, source: Input, broker: tuple[str, ...], curve: CurveFiles | None) -> DataFrame:

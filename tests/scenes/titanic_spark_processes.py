@@ -1,7 +1,4 @@
-"""A broker, a worker and a store as processes, for as long as a block runs.
-
-The store can be killed and started again.
-"""
+"""A store as a process beside broker and services, for as long as a block runs: it can be killed and started again."""
 
 from __future__ import annotations
 
@@ -13,39 +10,34 @@ from typing import TYPE_CHECKING, Any, Self
 import msgpack
 
 import mdp
-from tests.scenes.spark_processes import ServiceProcesses
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
+
+    from tests.scenes.spark_processes import AllServices
 
 READY_WITHIN_S = 60.0
 
 
 class House:
-    """Processes for the tests of the data source.
+    """A store at the broker of the services; leaving the block ends it.
 
     Attributes:
         broker: endpoint.
         gate: file that some tables of `count_table` wait for.
-        processes: broker and worker.
     """
 
-    def __init__(self, place: Path, environment: Mapping[str, str], *store_options: str) -> None:
+    def __init__(self, services: AllServices, place: Path, *store_options: str) -> None:
         self.place = place
         self.store_options = store_options
-        self.gate = place / "gate"
-        self.environment = {**environment, "TITANIC_TEST_GATE": str(self.gate)}
-        self.processes = ServiceProcesses(
-            "count", "tests.titanic.spark.services:count", workers=1, concurrency=256, environment=self.environment, logs=place
-        )
-        self.broker = self.processes.broker
+        self.gate = services.gates / "count_table"
+        self.broker = services.broker
+        self.environment = services.environment
         self.store: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.processes.__enter__()
-        self.processes.offer("count_table", "tests.titanic.spark.services:count_table", "--concurrency", "64")
+        self.place.mkdir(parents=True, exist_ok=True)
         self.start_store()
         return self
 
@@ -53,7 +45,6 @@ class House:
         if self.store is not None:
             self.store.terminate()
             self.store.wait(30)
-        self.processes.__exit__(kind, error, trace)
 
     def start_store(self) -> None:
         """Start the store and wait until it serves."""

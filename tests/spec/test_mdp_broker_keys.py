@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 
+from mdp.broker.requests.reply_cache import KEYS_MAX
 from mdp.wire.commands import client_cancel, worker_error, worker_partial
 from mdp.wire.events import Cancel, Final, Partial, Work
 from mdp.wire.options import decode_request_options
@@ -312,4 +314,29 @@ def test_stop_tells_all_who_wait(scene: Scene) -> None:
     codes = {scene.failure(client) for client in (b"C1", b"C2", b"C3")}
     assert codes <= {"WORKER_LOST", "BUSY"}
     assert scene.machine.idle
+    scene.check()
+
+
+def test_idm_08_a_client_asks_which_keys_are_known() -> None:
+    """`mmi.keys`: kept, running, or neither; of the service that is named only."""
+    scene = Scene()
+    scene.ready("0.3", b"W1")
+    for key in (b"kept", b"runs"):
+        scene.ask("0.3", b"C1", b"x", options={"key": key})
+    scene.answer(b"W1", scene.work(b"W1"), b"done")
+    keys = msgpack.packb([b"kept", b"runs", b"new"])
+    for service, states in ((b"echo", b"kr-"), (b"other", b"---")):
+        scene.ask("0.3", b"C2", keys, service, service=b"mmi.keys")
+        assert scene.reply(b"C2") == [b"200", states]
+    many = msgpack.packb([b"k"] * (KEYS_MAX + 1))
+    for body in (
+        [keys],
+        [b"\xc1", b"echo"],
+        [msgpack.packb(["text"]), b"echo"],
+        [msgpack.packb({}), b"echo"],
+        [many, b"echo"],
+        [keys, b"a", b"b"],
+    ):
+        scene.ask("0.3", b"C2", *body, service=b"mmi.keys")
+        assert scene.reply(b"C2") == [b"400"]
     scene.check()

@@ -10,18 +10,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from hashlib import blake2b
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from core.machine.bounded_msgpack import unpack
 from mdp.broker.requests.records import SharedExecution
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mdp.broker.limits import BrokerOptions
 
-__all__ = ["ReplyCache", "digest_of"]
+__all__ = ["KEYS_MAX", "ReplyCache", "digest_of", "state_of_keys"]
 
 # Memory of an execution in addition to the octets of its answer: record, two dictionary entries, key.
 EXECUTION_OVERHEAD_BYTES = 512
 _DIGEST_BYTES = 16
+# Keys of one question: the answer is computed while nothing else is done.
+KEYS_MAX: Final = 10_000
+_OK: Final = b"200"
+_MALFORMED: Final = b"400"
+_KEPT: Final = b"k"
+_RUNS: Final = b"r"
+_UNKNOWN: Final = b"-"
 
 
 def digest_of(body: bytes) -> bytes:
@@ -122,3 +132,29 @@ class ReplyCache:
     def _drop_oldest(self) -> None:
         _, execution = self._done.popitem(last=False)
         self.size -= execution.size
+
+
+def state_of_keys(body: Sequence[bytes], owner: bytes, replies: ReplyCache, now: float) -> list[bytes]:
+    """Return the body frames of the answer to `mmi.keys`: a client that asks before it sends knows which replies were there.
+
+    Args:
+        body: of the question: a msgpack array of keys, and the name of a service.
+        owner: prefix of the peer's keys.
+        replies: executions by key.
+        now: monotonic seconds.
+    """
+    if len(body) != 2:
+        return [_MALFORMED]
+    try:
+        keys: object = unpack(body[0])
+    except ValueError:
+        return [_MALFORMED]
+    if not isinstance(keys, list) or len(keys) > KEYS_MAX:
+        return [_MALFORMED]
+    states: list[bytes] = []
+    for key in keys:
+        if not isinstance(key, bytes):
+            return [_MALFORMED]
+        execution = replies.find(body[1], owner + key, now)
+        states.append(_UNKNOWN if execution is None else _RUNS if execution.reply is None else _KEPT)
+    return [_OK, b"".join(states)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from mdp.spark.flow.discovery import name_servers
 from mdp.spark.flow.routes import BROKER
 from mdp.spark.rows.options import Bounds
 
@@ -14,9 +15,21 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from mdp.spark.flow.discovery import NameServers
+
     Setting: TypeAlias = Callable[[str], str | None]
 
-__all__ = ["PREFIX", "read_bounds", "read_broker", "read_via", "session_bounds", "session_broker", "session_via"]
+__all__ = [
+    "PREFIX",
+    "read_bounds",
+    "read_broker",
+    "read_names",
+    "read_via",
+    "session_bounds",
+    "session_broker",
+    "session_names",
+    "session_via",
+]
 
 PREFIX = "spark.mdp."
 
@@ -36,12 +49,24 @@ def session_via(spark: SparkSession) -> str:
     return read_via(lambda name: spark.conf.get(name, None))
 
 
+def session_names(spark: SparkSession) -> NameServers | None:
+    """Return the name servers of `spark.mdp.names`, with the environment of `spark.mdp.names_environment`; None if there are none."""
+    return read_names(lambda name: spark.conf.get(name, None))
+
+
 def read_broker(setting: Setting) -> tuple[str, ...]:
     """Return the brokers as `session_broker` does; `setting` returns the text of a setting, also in a task."""
     brokers = tuple(one.strip() for one in (setting(f"{PREFIX}broker") or "").split(",") if one.strip())
     if not brokers:
         raise ValueError(f"no broker is given, neither as broker= nor as {PREFIX}broker")
     return brokers
+
+
+def read_names(setting: Setting) -> NameServers | None:
+    """Return the name servers as `session_names` does; `setting` returns the text of a setting."""
+    found = name_servers(setting(f"{PREFIX}names") or None)
+    environment = setting(f"{PREFIX}names_environment")
+    return found if found is None or environment is None else replace(found, environment=environment)
 
 
 def read_via(setting: Setting) -> str:

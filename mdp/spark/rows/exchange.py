@@ -21,6 +21,7 @@ from mdp.errors import BadResult, Busy, DeadlineExceeded, HandlerError
 from mdp.spark.flow.breaker import CIRCUIT_OPEN, BreakerState, Opened
 from mdp.spark.flow.parts_window import PartsOutcome, PartsWindow, StreamClient
 from mdp.spark.flow.rate import RateLimit
+from mdp.spark.flow.replayed_window import ReplayedWindow
 from mdp.spark.rows.reply_columns import OK, Answer
 from mdp.wire.size_limits import TooLarge
 
@@ -165,6 +166,7 @@ class Exchange:
         left_s: seconds until the job's deadline, None for none.
         route: opens the requests, None for the broker alone.
         rate: rows asked about in a second, None for no limit.
+        replayed: ask the broker which replies it has already; a route tells by itself.
     """
 
     def __init__(
@@ -180,6 +182,7 @@ class Exchange:
         left_s: float | None = None,
         route: OpenRequests | None = None,
         rate: float | None = None,
+        replayed: bool = False,
     ) -> None:
         self.flow = Flow()
         self.client = client
@@ -194,6 +197,8 @@ class Exchange:
             self._requests = PartsWindow(client, service, self._more.set, wait=wait)
         else:
             self._requests = client.open_window(service, self._more.set, wait=wait)
+        if replayed and route is None:
+            self._requests = ReplayedWindow(client, service, self._requests)
         self._fed: list[Chunk] = []  # not finished
         self._unsent: deque[tuple[Chunk, int]] = deque()  # with the number of the row
         self._in_flight: dict[int, tuple[Chunk, int, int]] = {}  # by index: chunk, number of the row, bytes counted for it
@@ -202,6 +207,8 @@ class Exchange:
         self._refused: list[tuple[Chunk, int]] = []  # rows a full broker refused
         self._refusals = 0  # consecutive rounds with refusals
         self._fault: Exception | None = None
+        self._forgets = False  # answers are not kept, because nobody takes them
+        self._over = asyncio.Event()  # there is nothing left to ask
         self._breaker = breaker
         self._clock = asyncio.get_running_loop().time
         self._ends_at = inf if left_s is None else self._clock() + left_s
@@ -231,6 +238,15 @@ class Exchange:
         """Note that answers of so many bytes were taken."""
         self._used -= octets
         self._more.set()
+
+    async def finish(self) -> None:
+        """Ask about all rows that were taken, and forget their answers: nobody waits for them any longer."""
+        self._forgets = True
+        self._used = sum(octets for _, _, octets in self._in_flight.values())
+        self._more.set()
+        self._over.clear()
+        if self._fed and not self._task.done():
+            await self._over.wait()
 
     async def close(self) -> None:
         """Give up all rows without an answer: drop waiting ones, cancel those in flight."""
@@ -291,6 +307,7 @@ class Exchange:
         for chunk in self._fed:
             chunk.finished.set_exception(error)
         self.flow.changed.set()
+        self._over.set()
 
     def _send(self) -> None:
         rows: list[tuple[Chunk, int, int]] = []
@@ -357,14 +374,16 @@ class Exchange:
     def _settle(self, chunk: Chunk, number: int, answer: Answer) -> int:
         """Put an answer into its place; return what it counts against `window_bytes`."""
         size = answer_bytes(answer)
-        self._used += size
+        self._used += 0 if self._forgets else size
         chunk.requests[number] = None  # its bytes are not needed any longer
-        chunk.answers[number] = answer
+        chunk.answers[number] = TAKEN if self._forgets else answer
         chunk.missing -= 1
         if not chunk.missing:
             self._fed.remove(chunk)
             chunk.finished.set_result(None)
             self.flow.changed.set()
+            if not self._fed:
+                self._over.set()
         return size
 
     async def _back_off(self) -> None:

@@ -17,13 +17,15 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import Column
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, StructField, StructType
 
+from core.address import NameConnect, parse_connect
 from mdp.client.client import Client
 from mdp.spark.dispatch_choices import ON_ERROR
 from mdp.spark.flow.columns import project
+from mdp.spark.flow.discovery import name_servers
 from mdp.spark.flow.materialized import materialized
 from mdp.spark.flow.plan import Plan
 from mdp.spark.flow.routes import route_of
-from mdp.spark.flow.session_options import session_bounds, session_broker, session_via
+from mdp.spark.flow.session_options import session_bounds, session_broker, session_names, session_via
 from mdp.spark.rows.accumulators import ClassicSessionNeeded
 from mdp.spark.rows.loop_bridge import Destination
 from mdp.spark.rows.options import Bounds
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from mdp.spark.flow.discovery import NameServers
     from mdp.spark.flow.routes import Route
     from mdp.spark.rows.accumulators import Counts
     from mdp.spark.rows.curve_files import CurveFiles
@@ -81,6 +84,7 @@ def dispatch(
     on_error: str = "column",
     counts: Counts | None = None,
     curve: CurveFiles | None = None,
+    names: NameServers | str | Sequence[str] | None = None,
     client_options: Mapping[str, Any] | None = None,
     materialize: str | None = None,
     via: str | Route | None = None,
@@ -103,6 +107,7 @@ def dispatch(
         on_error: "column": the row stays with the reason; "fail": the job fails with the first row's reason; "drop": the row is left out.
         counts: updated as tasks end.
         curve: files with CURVE keys, on the executors.
+        names: name servers that know the brokers behind `name://`, as seen from the executors; None for `spark.mdp.names` of the session.
         client_options: further keyword arguments of `mdp.Client`.
         materialize: ask once, now or at the first action: a path where the rows are written as Parquet and read again, or "cache".
         via: "titanic" to store each request first; None for `spark.mdp.via` of the session, else "broker", which remembers some replies.
@@ -124,7 +129,14 @@ def dispatch(
         request,
         key,
         bounds,
-        to=destination(session_broker(df.sparkSession) if broker is None else broker, service, bounds, client_options, curve),
+        to=destination(
+            session_broker(df.sparkSession) if broker is None else broker,
+            service,
+            bounds,
+            client_options,
+            curve,
+            names or session_names(df.sparkSession),
+        ),
         service=service,
         reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
         output_names=tuple(output.names),
@@ -204,7 +216,12 @@ def _columns_of(df: DataFrame, request: Asked) -> Sequence[str | Column]:
 
 
 def destination(
-    broker: str | Sequence[str], service: str, bounds: Bounds, options: Mapping[str, Any] | None, curve: CurveFiles | None
+    broker: str | Sequence[str],
+    service: str,
+    bounds: Bounds,
+    options: Mapping[str, Any] | None,
+    curve: CurveFiles | None,
+    names: NameServers | str | Sequence[str] | None = None,
 ) -> Destination:
     """Return the destination, after checking that a client can be made for it."""
     brokers = broker if isinstance(broker, str) else tuple(broker)
@@ -212,10 +229,16 @@ def destination(
         raise ValueError("no broker is given")
     if not is_service_name(service.encode()):
         raise ValueError(f"service name {service[:300]!r} is not 1 to 255 bytes of printable text")
-    to = Destination(brokers, float(bounds.timeout), bounds.attempts, tuple(sorted((options or {}).items())), curve)
+    to = Destination(brokers, float(bounds.timeout), bounds.attempts, tuple(sorted((options or {}).items())), curve, name_servers(names))
+    if to.names is None and any(map(_is_name, (to.broker,) if isinstance(to.broker, str) else to.broker)):
+        raise ValueError(f"{service} is asked at {broker}, and no name servers are given, neither as names= nor as spark.mdp.names")
     # It does not connect before it is entered; an error here spares one in every task, each with a page of Java.
     Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
     return to
+
+
+def _is_name(endpoint: str) -> bool:
+    return isinstance(parse_connect(endpoint), NameConnect)
 
 
 def check_options(options: DispatchOptions) -> None:

@@ -22,12 +22,14 @@ from mdp.client.client import Client
 from mdp.client.pending import Unreachable
 from mdp.spark.dispatch_choices import WINDOW_MAX
 from mdp.spark.flow.breaker import Breaker
+from mdp.spark.flow.discovery import named_client
 from mdp.spark.rows.exchange import WINDOW_BYTES, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from contextlib import AbstractAsyncContextManager
 
+    from mdp.spark.flow.discovery import NameServers
     from mdp.spark.rows.curve_files import CurveFiles
     from mdp.spark.rows.exchange import Chunk, OpenRequests, RequestClient
 
@@ -53,6 +55,7 @@ class Destination:
     attempts: int
     options: tuple[tuple[str, Any], ...] = ()  # further keyword arguments of `mdp.Client`, as sorted pairs
     curve: CurveFiles | None = None  # files with CURVE keys, read where the client is made
+    names: NameServers | None = None  # that know the brokers behind `name://`
 
     def rotated(self, number: int) -> Destination:
         """Return the same with another broker first, the others behind it in case it is not reachable."""
@@ -66,6 +69,9 @@ def _connect(to: Destination) -> AbstractAsyncContextManager[RequestClient]:
     options = {"window": WINDOW_MAX, **dict(to.options)}
     if to.curve is not None:
         options["socket_options"] = {**options.get("socket_options", {}), **to.curve.socket_options()}
+    if to.names is not None:
+        more = options.pop("socket_options", {})
+        return named_client(to.names, to.broker, more, timeout=to.timeout_s, attempts=to.attempts, **options)
     return Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **options)
 
 
@@ -158,6 +164,7 @@ class Bridge:
         self._loop = loop_factory()()
         # Least recently used first. Used inside the loop only.
         self._clients: dict[Destination, SharedClient] = {}
+        self._left: set[asyncio.Task[None]] = set()  # finish what ended tasks have left
         self._pid = os.getpid()
         # A daemon: Spark ends its Python workers without stopping their threads, and the interpreter would wait for others.
         self._thread = supervision.current().thread("mdp dispatch loop", self._loop.run_forever, restart=supervision.RESTART)
@@ -175,18 +182,23 @@ class Bridge:
         left_s: float | None = None,
         route: OpenRequests | None = None,
         rate: float | None = None,
+        detach: bool = False,
+        replayed: bool = False,
     ) -> Iterator[Passage]:
-        """Open an exchange for one partition; leaving the block gives up rows without an answer. Other arguments as for `Exchange`."""
-        bounds = {"window_bytes": window_bytes, "parts": parts, "wait": wait, "left_s": left_s, "route": route, "rate": rate}
-        opening = self._open(to, service, window, **bounds)
+        """Open an exchange for one partition; other arguments as for `Exchange`.
+
+        Leaving the block gives up rows without an answer; with `detach` they are asked about while this process lives.
+        """
+        bounds = {"window_bytes": window_bytes, "parts": parts, "wait": wait, "left_s": left_s, "route": route}
+        opening = self._open(to, service, window, rate=rate, replayed=replayed, **bounds)
         exchange = self._run(opening)
         try:
             yield Passage(self._loop, exchange)
         finally:
-            self._run(self._release(to, exchange))
+            self._run(self._leave(to, exchange) if detach else self._release(to, exchange))
 
     def close(self) -> None:
-        self._run(self._close_clients(list(self._clients)))
+        self._run(self._end_all())
         self.halt()
         self._loop.close()
 
@@ -218,11 +230,28 @@ class Bridge:
             del self._clients[to]
             raise
 
+    async def _leave(self, to: Destination, exchange: Exchange) -> None:
+        """Let an exchange finish what it has taken, without anybody who waits for it."""
+        supervision.current().task("mdp dispatch rest", partial(self._finish, to, exchange), among=self._left)
+
+    async def _finish(self, to: Destination, exchange: Exchange) -> None:
+        try:
+            await exchange.finish()
+        finally:
+            await self._release(to, exchange)
+
     async def _release(self, to: Destination, exchange: Exchange) -> None:
         await exchange.close()
         self._clients[to].users -= 1
         idle = [other for other, shared in self._clients.items() if shared.users == 0]
         await self._close_clients(idle[: max(0, len(idle) - _IDLE_CLIENTS_MAX)])
+
+    async def _end_all(self) -> None:
+        for task in self._left:
+            task.cancel()
+        if self._left:
+            await asyncio.wait(self._left)
+        await self._close_clients(list(self._clients))
 
     async def _close_clients(self, destinations: list[Destination]) -> None:
         for to in destinations:

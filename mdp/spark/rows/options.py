@@ -34,6 +34,7 @@ class DispatchOptions(TypedDict, total=False):
     brokers: str
     rate: float | None
     rate_tasks: int | None
+    detach: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class Bounds:
             next one is used if a broker is not reachable. A task that runs again uses the same broker as before.
         rate: rows that the job asks about in a second, at most: each task may ask about its part, `rate / rate_tasks`.
         rate_tasks: tasks that run at once; None for the cores of the session (its default parallelism), which Spark Connect does not tell.
+        detach: a task that ends early, because the job is cancelled or has enough rows, leaves the service the rows that it has taken: they
+            are asked about while the Python process of Spark lives; False: they are withdrawn.
 
     Raises:
         ValueError: one is out of range.
@@ -82,6 +85,7 @@ class Bounds:
     brokers: str = "failover"
     rate: float | None = None
     rate_tasks: int | None = None
+    detach: bool = False
 
     @property
     def requests(self) -> int:

@@ -69,6 +69,8 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
         left_s=left_s,
         route=plan.route,
         rate=plan.rate,
+        detach=bounds.detach,
+        replayed=plan.replayed,
     ) as passage:
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)

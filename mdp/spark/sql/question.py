@@ -12,7 +12,7 @@ from pyspark import TaskContext
 
 from core.machine.bounded_msgpack import unpack
 from mdp.spark.flow.plan import Plan
-from mdp.spark.flow.session_options import read_bounds, read_broker, read_via
+from mdp.spark.flow.session_options import read_bounds, read_broker, read_names, read_via
 from mdp.spark.rows.job import OUTCOME, destination, request_route
 from mdp.spark.rows.partition import answer_partition
 from mdp.spark.rows.reply_columns import decode_text
@@ -84,7 +84,9 @@ class Question:
         bounds = replace(read_bounds(setting, self.options), ordered=True)
         names = tuple(f"c{number}" for number in range(columns))
         return Plan(
-            to=destination(self.broker or read_broker(setting), service, bounds, dict(self.client_options), self.curve),
+            to=destination(
+                self.broker or read_broker(setting), service, bounds, dict(self.client_options), self.curve, read_names(setting)
+            ),
             service=service,
             request=names,
             reply=self.reply,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgpack
 import pytest
 from hypothesis import settings
 
@@ -99,6 +100,19 @@ def test_what_one_may_another_may_not(dialect: Dialect) -> None:
     assert not scene.known(dialect, b"stranger")
     assert not scene.known(dialect, b"stranger")
     assert len(scene.refusals) == 4
+
+
+def test_keys_of_another_user_are_not_known_and_need_the_right_to_call() -> None:
+    scene = opened("0.3")
+    scene.users[b"d"] = "web"
+    scene.users[b"v"] = "visitor"
+    scene.set_rules({"allow": [{"who": ["web", "other"], "call": ["echo"]}, {"who": ["desk"], "serve": ["*"]}]})
+    scene.users[b"o"] = "other"
+    scene.ask("0.3", b"c", b"x", options={"key": b"k"})
+    for peer, states in ((b"d", [b"200", b"r"]), (b"o", [b"200", b"-"]), (b"v", [b"403"])):
+        scene.ask("0.3", peer, msgpack.packb([b"k"]), b"echo", service=b"mmi.keys")
+        assert scene.reply(peer) == states
+    assert {(one.user, one.verb, one.service) for one in scene.refusals} == {("visitor", "call", b"echo")}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

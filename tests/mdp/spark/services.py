@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from mdp import Request
 
 _times: Counter[bytes] = Counter()
-# Names the file that `nap` waits for.
-GATE = "MDP_TEST_GATE"
+# Names the directory of the files that `nap`, `held` and others wait for, each named after its service.
+GATES = "MDP_TEST_GATES"
 
 
+def gate(service: str) -> str:
+    """Return the file that a service waits for."""
+    return os.path.join(os.environ[GATES], service)
+
+
+@mdp.service("count_up", concurrency=64)
 async def count_up(request: Request) -> AsyncIterator[bytes]:
     """Answer `[n]` with n parts, each a map."""
     if request.body[0] == b"failing":
@@ -31,10 +37,12 @@ async def count_up(request: Request) -> AsyncIterator[bytes]:
 
 
 _failed: set[bytes] = set()
+_naps: Counter[int] = Counter()
 _done = 0
 _gathered = 0
 
 
+@mdp.service("one_in_a_hundred", concurrency=64)
 async def one_in_a_hundred(request: Request) -> bytes:
     """Fail for every hundredth body when it comes for the first time."""
     text = request.body[0]
@@ -44,15 +52,18 @@ async def one_in_a_hundred(request: Request) -> bytes:
     return bytes(msgpack.packb({"n": int(text)}))
 
 
+@mdp.service("nap", concurrency=64)
 async def nap(request: Request) -> bytes:
-    """Answer after 20 ms; the second thousand of every two when there is the file that the environment names."""
+    """Answer after 20 ms; the second thousand of every two when its gate is open; say how often it was executed."""
     number = int(request.body[0])
+    _naps[number] += 1
     await asyncio.sleep(0.02)
-    while number % 2000 >= 1000 and not os.path.exists(os.environ[GATE]):
+    while number % 2000 >= 1000 and not os.path.exists(gate("nap")):
         await asyncio.sleep(0.02)
-    return bytes(msgpack.packb({"n": number}))
+    return bytes(msgpack.packb({"n": number, "times": _naps[number]}))
 
 
+@mdp.service("straggling", concurrency=64)
 async def straggling(request: Request) -> bytes:
     """Answer the row 0 when 200 others are answered, and say how many were."""
     global _done
@@ -63,6 +74,7 @@ async def straggling(request: Request) -> bytes:
     return bytes(msgpack.packb({"n": int(request.body[0])}))
 
 
+@mdp.service("gathering", concurrency=2000)
 async def gathering(request: Request) -> bytes:
     """Answer when there have been 1,500 requests."""
     global _gathered
@@ -72,7 +84,7 @@ async def gathering(request: Request) -> bytes:
     return bytes(msgpack.packb({"n": int(request.body[0])}))
 
 
-@mdp.service("scored", batch="arrow")
+@mdp.service("scored", batch="arrow", concurrency=64)
 def scored(table: pa.Table) -> pa.Table:
     """Answer each row with twice its number and its key; refuse 13, fail for tables with 77."""
     numbers = table["id"].to_pylist()
@@ -85,6 +97,7 @@ def scored(table: pa.Table) -> pa.Table:
     )
 
 
+@mdp.service("keys", concurrency=64)
 async def keys(request: Request) -> bytes:
     """Answer with a map: the first body frame, the request's key, and how often this process was asked under it."""
     if request.body[0] == b"garbage":
@@ -100,12 +113,25 @@ async def keys(request: Request) -> bytes:
 _begun = 0
 
 
+@mdp.service("held", concurrency=8)
 async def held(request: Request) -> bytes:
-    """Answer when there is the file that the environment names; `?` with the number of requests that were begun."""
+    """Answer when its gate is open; `?` with the number of requests that were begun."""
     global _begun
     if request.body[0] == b"?":
         return b"%d" % _begun
     _begun += 1
-    while not os.path.exists(os.environ[GATE]):
+    while not os.path.exists(gate("held")):
         await asyncio.sleep(0.02)
     return bytes(msgpack.packb({"n": int(request.body[0])}))
+
+
+@mdp.service("echoed", concurrency=64)
+async def echoed(request: Request) -> list[bytes]:
+    """Answer with the request."""
+    return list(request.body)
+
+
+@mdp.service("logged", concurrency=64)
+async def logged(request: Request) -> list[bytes]:
+    """Answer with the request: the test of the event log counts these."""
+    return list(request.body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,13 @@ import pytest
 from mdp.client.sync import SyncClient
 from mdp.spark import dispatch
 from mdp.spark.demo.processes import workers_of
-from tests.mdp.spark.conftest import ROOT
-from tests.mdp.spark.services import GATE
-from tests.scenes.spark_processes import ServiceProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.scenes.spark_processes import AllServices
 
 pytestmark = pytest.mark.spark
 
@@ -36,14 +33,8 @@ def wait_for(condition: Callable[[], Any]) -> None:
         time.sleep(0.02)
 
 
-def test_a_cancelled_job_executes_what_was_in_flight_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), GATE: str(tmp_path / "gate")}
-    with (
-        ServiceProcesses(
-            "held", "tests.mdp.spark.services:held", workers=1, concurrency=CONCURRENCY, environment=environment, logs=tmp_path
-        ) as processes,
-        SyncClient(processes.broker, timeout=100) as client,
-    ):
+def test_a_cancelled_job_executes_what_was_in_flight_and_no_more(spark: SparkSession, key_service: AllServices) -> None:
+    with SyncClient(key_service.broker, timeout=100) as client:
 
         def running() -> int:
             return int(workers_of(client, "held")[0]["running"])
@@ -53,7 +44,7 @@ def test_a_cancelled_job_executes_what_was_in_flight_and_no_more(spark: SparkSes
         def run() -> None:
             spark.sparkContext.setJobGroup("held", "rows that are held")
             answered = dispatch(
-                spark.range(0, 4000, 1, 2), broker=processes.broker, service="held", request="id", schema="n long", timeout=300
+                spark.range(0, 4000, 1, 2), broker=key_service.broker, service="held", request="id", schema="n long", timeout=300
             )
             try:
                 answered.write.format("noop").mode("overwrite").save()
@@ -70,7 +61,7 @@ def test_a_cancelled_job_executes_what_was_in_flight_and_no_more(spark: SparkSes
         assert len(ended) == 1
         assert "cancelled" in ended[0]
         wait_for(lambda: running() <= CONCURRENCY)
-        (tmp_path / "gate").touch()
+        (key_service.gates / "held").touch()
         wait_for(lambda: not running())
         # While requests are cancelled, workers begin others that are cancelled a moment later.
         assert CONCURRENCY <= int(client.request("held", b"?")[0]) <= 2 * WINDOW

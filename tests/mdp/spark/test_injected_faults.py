@@ -50,6 +50,18 @@ def answered() -> Answering:
     return Answering(lambda *frames: [b"<" + frames[0] + b">"])
 
 
+def test_what_a_detached_task_has_left_is_asked_about_after_a_fault() -> None:
+    with sabotaged("mdp dispatch rest") as supervisor:
+        answering = answered()
+        bridge = Bridge(answering.connect)
+        chunk = Chunk([(b"x",)] * 3, ["k"] * 3)
+        with bridge.exchange(Destination("a", timeout_s=1.0, attempts=1), "echo", 1, detach=True) as feed:
+            feed(chunk)
+        chunk.finished.result(60)
+        assert supervisor.faults == {"mdp dispatch rest": 1}
+        bridge.close()
+
+
 def test_rows_are_answered_though_the_thread_of_the_loop_failed() -> None:
     with sabotaged("mdp dispatch loop") as supervisor:
         bridge = Bridge(answered().connect)

@@ -95,7 +95,7 @@ def test_parts_of_a_reply_become_rows() -> None:
 
 
 def test_a_service_that_answers_in_parts_gives_rows(spark: SparkSession, key_service: Processes) -> None:
-    df = spark.createDataFrame([("3",), ("0",), ("failing",), ("1",)], "x string").coalesce(1)
+    df = spark.sql("SELECT * FROM VALUES ('3'), ('0'), ('failing'), ('1') AS t(x)").coalesce(1)
     answered = ask(df, key_service, service="count_up", schema="n int", parts=True)
     assert answered.columns == ["x", "n", "_status", "_error", "_attempts", "_latency_ms", "_part"]
     rows = [(row["x"], row["n"], row["_part"], row["_status"]) for row in answered.collect()]
@@ -230,7 +230,7 @@ class Terminal(io.StringIO):
 
 
 def test_counts_say_what_became_of_the_rows_and_a_bar_shows_them(spark: SparkSession, key_service: Processes) -> None:
-    df = spark.createDataFrame([("fine",), ("garbage",), ("failing",), ("fine too",)], "x string").coalesce(1)
+    df = spark.sql("SELECT * FROM VALUES ('fine'), ('garbage'), ('failing'), ('fine too') AS t(x)").coalesce(1)
     counts = Counts(spark)
     terminal, file = Terminal(), io.StringIO()
     with Progress(counts, total=4, stream=terminal), Progress(counts, stream=file):

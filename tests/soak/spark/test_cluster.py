@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mdp.spark.conftest import ROOT
-from tests.scenes.titanic_spark_processes import House
 from tests.soak.spark.cluster_job import ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from tests.scenes.titanic_spark_processes import House
 
 pytestmark = pytest.mark.soak
 
@@ -31,12 +32,6 @@ SPECULATION = {
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "1s",
 }
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with House(tmp_path_factory.mktemp("house"), {**os.environ, "PYTHONPATH": str(ROOT)}) as house:
-        yield house
 
 
 def run(kind: str, house: House, place: Path, master: str, environment: Mapping[str, str], *before: str) -> dict[str, int]:

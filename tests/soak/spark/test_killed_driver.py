@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mdp.spark.session import local_session
-from tests.mdp.spark.conftest import ROOT, SHORT_LIVED
-from tests.mdp.spark.conftest import spark as spark
-from tests.titanic.spark.conftest import house as house
+from tests.mdp.spark.conftest import ROOT
+from tests.scenes.spark_session import SHORT_LIVED
 from tests.titanic.spark.test_stream import put, wait_answered, write
 from titanic.spark import register
 from titanic.spark.source import TitanicSource

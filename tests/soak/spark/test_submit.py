@@ -13,7 +13,6 @@ import pytest
 from tests.mdp.spark.conftest import ROOT
 from tests.mdp.spark.test_py_files import zip_as_documented
 from tests.soak.spark.cluster_job import ROWS
-from tests.soak.spark.test_cluster import house as house
 from tests.soak.spark.test_cluster import run
 
 if TYPE_CHECKING:

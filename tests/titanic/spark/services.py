@@ -11,15 +11,15 @@ import msgpack
 import pyarrow as pa
 
 import mdp
+from tests.mdp.spark.services import gate
 
 if TYPE_CHECKING:
     from mdp import Request
 
-# Names the file that some tables wait for.
-GATE = "TITANIC_TEST_GATE"
 _executed: Counter[str] = Counter()
 
 
+@mdp.service("count", concurrency=256)
 async def count(request: Request) -> bytes:
     """Answer `[body…]` with a map of the body's size and text; `?prefix` with how often each body was executed."""
     text = request.body[0].decode()
@@ -32,7 +32,7 @@ async def count(request: Request) -> bytes:
 _executed_rows: Counter[str] = Counter()
 
 
-@mdp.service("count_table", batch="arrow")
+@mdp.service("count_table", batch="arrow", concurrency=64)
 async def count_table(table: pa.Table) -> pa.Table:
     """Answer each text with its size, `?text` with how often it was executed.
 
@@ -43,7 +43,8 @@ async def count_table(table: pa.Table) -> pa.Table:
         return pa.table({"times": [_executed_rows[text[1:]] for text in asked]})
     _executed_rows.update(asked)
     if any(text.endswith("199") for text in asked):
-        open(os.environ[GATE] + ".waiting", "w").close()
-        while not os.path.exists(os.environ[GATE]):
+        opened = gate("count_table")
+        open(f"{opened}.waiting", "w").close()
+        while not os.path.exists(opened):
             await asyncio.sleep(0.02)
     return pa.table({"size": pa.array([len(text) for text in asked], pa.int32())})

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import mdp
 from mdp.batch.tables import decode_table, encode_table
-from mdp.spark import dispatch
+from mdp.spark import dispatch, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,19 +61,20 @@ def executed_in_tables(house: House, count: int, prefix: str) -> list[int]:
 
 
 def test_rows_are_executed_once_though_the_worker_processes_are_killed(spark: SparkSession, house: House, tmp_path: Path) -> None:
-    rows = texts(spark, "stored-", 4000)
+    rows = texts(spark, "stored-", 1000)
     answered = dispatch(
         rows, broker=house.broker, service="count", request="x", schema="text string, size int", via="titanic", replayed=True, timeout=60
     )
     found = answered.mapInArrow(killed_once(tmp_path), answered.schema).collect()
     assert answered.columns == ["id", "x", "text", "size", "_status", "_error", "_attempts", "_latency_ms", "_replayed"]
     assert sorted(os.listdir(tmp_path)) == ["killed-0", "killed-1"]
-    assert [(row["id"], row["text"], row["_status"]) for row in found] == [(n, f"stored-{n}", "OK") for n in range(4000)]
+    assert [(row["id"], row["text"], row["_status"]) for row in found] == [(n, f"stored-{n}", "OK") for n in range(1000)]
     assert {row["_replayed"] for row in found[:100]} == {True}  # they were answered before the first attempt was killed
     assert set(house.executed("stored-").values()) == {1}
-    assert len(house.executed("stored-")) == 4000
+    assert len(house.executed("stored-")) == 1000
 
 
+@pytest.mark.soak
 def test_a_micro_batch_that_is_run_again_is_answered_from_the_store(spark: SparkSession, house: House, tmp_path: Path) -> None:
     """The query fails when the rows of its first micro-batch are answered, and is started again from its checkpoint."""
     (tmp_path / "in").mkdir()
@@ -129,7 +130,7 @@ def test_tables_are_executed_once_though_the_store_is_killed_too(spark: SparkSes
     restarter = threading.Thread(target=restart)
     restarter.start()
     try:
-        rows = texts(spark, "table-", 4000)
+        rows = texts(spark, "table-", 1000)
         answered = dispatch(
             rows,
             broker=house.broker,
@@ -145,6 +146,25 @@ def test_tables_are_executed_once_though_the_store_is_killed_too(spark: SparkSes
     finally:
         restarter.join()
     assert waiting.exists()
-    assert [(row["id"], row["size"], row["_status"]) for row in found] == [(n, len(f"table-{n}"), "OK") for n in range(4000)]
+    assert [(row["id"], row["size"], row["_status"]) for row in found] == [(n, len(f"table-{n}"), "OK") for n in range(1000)]
     assert True in {row["_replayed"] for row in found}
-    assert executed_in_tables(house, 4000, "table-") == [1] * 4000
+    assert executed_in_tables(house, 1000, "table-") == [1] * 1000
+
+
+def test_functions_of_sql_ask_through_the_store_where_the_session_says_so(spark: SparkSession, house: House) -> None:
+    register(spark)
+    spark.conf.set("spark.mdp.broker", house.broker)
+    spark.conf.set("spark.mdp.via", "titanic")
+    try:
+        asked = spark.sql("SELECT get_json_object(ask('count', concat('sql-', id)), '$.text') AS text FROM range(0, 50, 1, 1)").collect()
+        rows = "TABLE(SELECT concat('sql-', id) AS x FROM range(50, 60, 1, 1))"
+        table = spark.sql(f"SELECT * FROM ask_table({rows}, 'count', CAST(NULL AS STRUCT<text: STRING>))").collect()
+    finally:
+        spark.conf.unset("spark.mdp.broker")
+        spark.conf.unset("spark.mdp.via")
+    texts = [row["text"] for row in [*asked, *table]]
+    assert texts == [f"sql-{number}" for number in range(60)]
+    assert house.executed("sql-") == dict.fromkeys(texts, 1)
+    # They are in the store, which has the replies.
+    kept = spark.read.format("titanic").options(**house.options(service="count", reply="text string")).load()
+    assert kept.filter("text like 'sql-%' and status = 'OK'").count() == 60

@@ -36,7 +36,7 @@ def put(place: Path, name: str, prefix: str, count: int) -> None:
 
 def write(spark: SparkSession, house: House, source: Path, checkpoint: Path) -> StreamingQuery:
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source)).withColumnRenamed("value", "x")
-    options = house.options(service="count", request="x", chunk_rows=200)
+    options = house.options(service="count", request="x", chunk_rows=50)
     stream = lines.writeStream.format("titanic").options(**options).option("checkpointLocation", str(checkpoint))
     return stream.trigger(availableNow=True).start()
 
@@ -58,19 +58,19 @@ def wait_answered(spark: SparkSession, house: House, query_id: str, number: int,
 
 
 def test_a_stream_is_stored_and_another_collects_each_reply_once(spark: SparkSession, house: House, tmp_path: Path) -> None:
-    put(tmp_path / "in", "one.txt", "flow-a", 250)
-    put(tmp_path / "in", "two.txt", "flow-b", 250)
+    put(tmp_path / "in", "one.txt", "flow-a", 60)
+    put(tmp_path / "in", "two.txt", "flow-b", 60)
     query = write(spark, house, tmp_path / "in", tmp_path / "sink")
     query.awaitTermination()
     for number in range(2):
-        wait_answered(spark, house, query.id, number, 250)
+        wait_answered(spark, house, query.id, number, 60)
     seen: list[str] = []
 
     def collect(df: DataFrame, number: int) -> None:
         seen.extend(row["text"] for row in df.filter("text like 'flow-%'").collect())
 
-    read(spark, house, "count", tmp_path / "source", collect, batch_rows=200)
-    expected = sorted([f"flow-a{n}" for n in range(250)] + [f"flow-b{n}" for n in range(250)])
+    read(spark, house, "count", tmp_path / "source", collect, batch_rows=50)
+    expected = sorted([f"flow-a{n}" for n in range(60)] + [f"flow-b{n}" for n in range(60)])
     assert sorted(seen) == expected
     # More comes; the query goes on where its checkpoint says, and reads nothing twice.
     put(tmp_path / "in", "three.txt", "flow-c", 100)
@@ -82,6 +82,7 @@ def test_a_stream_is_stored_and_another_collects_each_reply_once(spark: SparkSes
     assert set(house.executed("flow-").values()) == {1}
 
 
+@pytest.mark.soak
 def test_with_a_key_a_lost_checkpoint_costs_no_second_execution(spark: SparkSession, house: House, tmp_path: Path) -> None:
     """Fault K1: a new query writes all rows again under new names; rows with equal keys are the same request."""
     put(tmp_path / "in", "one.txt", "lost-", 200)
@@ -112,6 +113,7 @@ def test_the_driver_is_killed_between_the_commit_of_the_sink_and_sparks_log(spar
     assert set(executed.values()) == {1}
 
 
+@pytest.mark.soak
 def test_a_stream_that_closes_forgets_what_its_batches_have_had(spark: SparkSession, house: House, tmp_path: Path) -> None:
     put(tmp_path / "in", "one.txt", "close-", 50)
     query = write(spark, house, tmp_path / "in", tmp_path / "sink")

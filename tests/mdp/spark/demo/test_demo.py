@@ -34,7 +34,7 @@ def run(spark: SparkSession, output: Path, *, kill: bool) -> tuple[DemoResult, s
     return result, "\n".join(lines)
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["all-workers", "one-killed"])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak, id="all-workers"), pytest.param(True, id="one-killed")])
 def test_every_airport_has_the_neighbour_a_direct_computation_finds(spark: SparkSession, tmp_path: Path, kill: bool) -> None:
     result, report = run(spark, tmp_path, kill=kill)
     assert [(row["iata"], row["nearest"], row["km"], row["_status"]) for row in result.rows] == expected()

@@ -5,18 +5,17 @@ As a batch, and as a stream that goes on where it was.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mdp.client.sync import SyncClient
-from mdp.eventlog.files import read_events, segments
+from mdp.eventlog.files import read_events
 from mdp.eventlog.format import ANSWERED, Block, Clock, encode_block, encode_header
 from mdp.spark import register
-from mdp.spark.demo.processes import Processes
 from mdp.spark.eventlog.arrow_columns import Wanted
 from mdp.spark.eventlog.source import EventsReader, SegmentPart
 from mdp.spark.eventlog.stream import EventsStream
@@ -26,66 +25,87 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from tests.scenes.spark_processes import AllServices
+
 pytestmark = pytest.mark.spark
 
 WITHIN_S = 60.0
 
 
-def ask(processes: Processes, count: int) -> None:
+def ask(processes: AllServices, count: int) -> None:
     with SyncClient(processes.broker, timeout=100) as client:
         for number in range(count):
-            client.request("echo", b"%d" % number)
+            client.request("logged", b"%d" % number)
 
 
-def answered_in(directory: Path, count: int) -> None:
-    """Wait until the broker has written so many answers down."""
+def answered_in(directory: Path) -> list[str]:
+    """Return the requests to the service of this test that the broker has written down as answered."""
+    return [event.request_id for event in read_events(directory) if event.kind == "answered" and event.service == "logged"]
+
+
+def wait_for(directory: Path, count: int) -> None:
     give_up_at = time.monotonic() + WITHIN_S
-    while sum(event.kind == "answered" for event in read_events(directory)) < count:
+    while len(answered_in(directory)) < count:
         assert time.monotonic() < give_up_at
         time.sleep(0.02)
 
 
-def follow(spark: SparkSession, log: Path, checkpoint: Path, seen: list[str], *, once: bool = False) -> None:
+def follow(spark: SparkSession, log: Path, checkpoint: Path, seen: list[str]) -> None:
     """Read what is there now, from where the checkpoint says."""
 
     def collect(df: DataFrame, number: int) -> None:
-        seen.extend(row["request_id"] for row in df.collect())
+        seen.extend(row["request_id"] for row in df.filter("service = 'logged'").collect())
 
     events = spark.readStream.format("mdp-events").option("kinds", "answered").option("batch_bytes", 8000).load(str(log))
     writing = events.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
-    query = (writing.trigger(availableNow=True) if once else writing).start()
+    query = writing.trigger(availableNow=True).start()
     try:
-        query.awaitTermination() if once else query.processAllAvailable()
+        query.awaitTermination()
     finally:
         query.stop()
 
 
-def test_a_log_is_followed_while_the_broker_writes_it(spark: SparkSession, tmp_path: Path) -> None:
-    """Each event once over a restart of the query; a block that is not whole is waited for (EVT-12)."""
+def test_a_log_is_followed_while_the_broker_writes_it(spark: SparkSession, key_service: AllServices, tmp_path: Path) -> None:
+    """Each event once over a restart of the query."""
     register(spark)
-    log, seen = tmp_path / "events", []  # type: tuple[Path, list[str]]
-    environment = {**os.environ, "MDP_BROKER_EVENTS": str(log)}
-    with Processes("echo", "echo", workers=1, concurrency=16, environment=environment, logs=tmp_path / "logs") as processes:
-        ask(processes, 150)
-        answered_in(log, 150)
-        live = spark.read.format("mdp-events").load(str(log))
-        assert live.filter("kind = 'answered' and service = 'echo'").count() == 150
-        follow(spark, log, tmp_path / "checkpoint", seen)
-        assert len(seen) == len(set(seen)) == 150
-        ask(processes, 100)
-        answered_in(log, 250)
+    log, seen = key_service.events, []  # type: tuple[Path, list[str]]
+    before = len(answered_in(log))
+    ask(key_service, 150)
+    wait_for(log, before + 150)
+    live = spark.read.format("mdp-events").load(str(log))
+    assert live.filter("kind = 'answered' and service = 'logged'").count() == before + 150
+    follow(spark, log, tmp_path / "checkpoint", seen)
+    assert len(seen) == len(set(seen)) == before + 150
+    ask(key_service, 100)
+    wait_for(log, before + 250)
+    follow(spark, log, tmp_path / "checkpoint", seen)
+    assert len(set(seen)) == before + 250
+    assert sorted(seen) == sorted(answered_in(log))
+
+
+def test_a_block_that_is_not_whole_is_waited_for(tmp_path: Path) -> None:
+    """EVT-12; without a session, as Spark calls the reader."""
+    newest = tmp_path / f"events-{1:016x}.mdpe"
+    newest.write_bytes(encode_header(Clock(0, 0.0)) + encode_block(Block(ANSWERED, 1, 1.0, b"echo", ids=b"one long")))
+
+    def stream() -> EventsStream:
+        """Return the reader of a query that is started."""
+        return EventsStream(str(tmp_path), Wanted.of({}, ["request_id"]), {})
+
+    def end(at: dict[str, int]) -> dict[str, int]:
+        started = stream()
+        started.prepareForTriggerAvailableNow()
+        return started.latestOffset(at, ReadAllAvailable())
+
+    first = end(stream().initialOffset())
     block = encode_block(Block(ANSWERED, 1, 1.0, b"echo", ids=b"the last"))
-    newest = segments(log)[-1]
     with newest.open("ab") as file:
         file.write(block[:30])
-    follow(spark, log, tmp_path / "checkpoint", seen, once=True)
-    assert len(seen) == len(set(seen)) == 250
+    assert end(first) == first
     with newest.open("ab") as file:
         file.write(block[30:])
-    follow(spark, log, tmp_path / "checkpoint", seen, once=True)
-    assert len(seen) == 251
-    assert seen[-1] == b"the last".hex()
-    assert sorted(seen) == sorted(event.request_id for event in read_events(log) if event.kind == "answered")
+    (piece,) = stream().partitions(first, end(first))
+    assert [row["request_id"] for batch in stream().read(piece) for row in batch.to_pylist()] == [b"the last".hex()]
 
 
 @pytest.mark.parametrize(

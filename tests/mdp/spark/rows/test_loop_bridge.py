@@ -98,6 +98,27 @@ def test_leaving_the_block_gives_up_what_has_no_answer(bridge: Bridge, answering
     assert ask(bridge, "a") == [[b"<0>"]]
 
 
+def test_with_detach_what_was_taken_is_asked_about_though_nobody_waits(bridge: Bridge, answering: Answering) -> None:
+    """A task that was cancelled; the client is free for another partition when the last row has its answer."""
+    answering.silent = True
+    chunk = Chunk([(b"x",)] * 100, [f"k{number}" for number in range(100)])
+    with bridge.exchange(to("a"), "echo", 2, detach=True) as feed:
+        feed(chunk)
+    answering.silent = False
+    chunk.finished.result(60)
+    assert answering.keys == [f"k{number}" for number in range(100)]
+    assert ask(bridge, "a") == [[b"<0>"]]
+
+
+def test_a_bridge_that_is_closed_waits_for_nothing_that_was_left(answering: Answering) -> None:
+    answering.silent = True
+    bridge = Bridge(answering.connect)
+    with bridge.exchange(to("a"), "echo", 2, detach=True) as feed:
+        feed(Chunk([(b"x",)] * 10, ["k"] * 10))
+    bridge.close()
+    assert [place.broker for place in answering.closed] == ["a"]
+
+
 def test_partitions_are_spread_over_brokers_with_the_others_behind() -> None:
     several = Destination(("a", "b", "c"), timeout_s=1.0, attempts=1)
     assert [several.rotated(number).broker for number in (0, 1, 5)] == [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")]

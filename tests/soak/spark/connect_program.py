@@ -1,4 +1,4 @@
-"""Program for Spark Connect without a Java process: everything that is documented to run there. Prints results. Not a test."""
+"""Program on a session of Spark Connect: everything that is documented to run there. Prints results. Not a test."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ async def serve(spark: SparkSession, broker: str) -> list[int]:
         return [*table["n"].to_pylist(), *more["square"].to_pylist()]
 
 
-def main(url: str, broker: str, events: str, source: str, place: str) -> None:
+def main(broker: str, events: str, source: str, place: str) -> None:
     """Do all of it."""
-    spark = SparkSession.builder.remote(url).getOrCreate()
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
     found: dict[str, Any] = {"sources": register(spark), **batches(spark, broker, events)}
     found["streamed"] = streams(spark, broker, source, place)
     found["served"] = asyncio.run(serve(spark, broker))

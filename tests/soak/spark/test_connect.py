@@ -1,4 +1,4 @@
-"""Spark Connect: supported features work in a process without Java; others raise a clear error."""
+"""Spark Connect: supported features work on a session of it; others raise a clear error."""
 
 from __future__ import annotations
 
@@ -17,28 +17,25 @@ from tests.mdp.spark.eventlog.test_source import CLOCK, answered
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
     from tests.scenes.titanic_spark_processes import House
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.soak
 ROWS = 300
 
 
-def test_dispatch_sources_report_and_worker_under_spark_connect(spark: SparkSession, house: House, tmp_path: Path) -> None:
+def test_dispatch_sources_report_and_worker_under_spark_connect(house: House, tmp_path: Path) -> None:
     """SPK-11."""
-    port = spark.sparkContext.getConf().get("spark.connect.grpc.binding.port")
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / f"events-{1:016x}.mdpe").write_bytes(encode_header(CLOCK) + encode_block(answered(1001.0, 90)))
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "lines.txt").write_text("".join(f"line-{n}\n" for n in range(50)))
-    program = [sys.executable, "-m", "tests.titanic.spark.connect_program", f"sc://127.0.0.1:{port}", house.broker]
+    program = [sys.executable, "-m", "tests.soak.spark.connect_program", house.broker]
     done = subprocess.run(
         [*program, str(tmp_path / "events"), str(tmp_path / "in"), str(tmp_path / "stream")],
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=dict(os.environ),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
