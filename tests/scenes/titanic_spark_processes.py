@@ -1,4 +1,4 @@
-"""A store as a process beside broker and services, for as long as a block runs: it can be killed and started again."""
+"""A store as a process beside broker and services; it can be killed and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests in flight of which is known whether their replies were there before: `dispatch(…, replayed=True)` through the broker.
+"""Requests in flight whose outcomes say whether the broker had the reply before (`dispatch(…, replayed=True)`).
 
 The broker is asked about the keys of requests that are sent together, and they are sent when it has answered (`mmi.keys`).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgpack
 
@@ -16,12 +16,11 @@ from mdp.errors import RequestError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from mdp.client.client import Outcome
-    from mdp.spark.rows.exchange import RequestClient, RequestSender
 
-__all__ = ["ReplayedWindow"]
+__all__ = ["AskingClient", "ReplayedWindow", "Requests"]
 
 _QUESTION: Final = "mmi.keys"
 _OK: Final = b"200"
@@ -30,8 +29,24 @@ _KEPT: Final = b"k"
 log = logging.getLogger("mdp.spark")
 
 
+class AskingClient(Protocol):
+    """The client operation that is needed here."""
+
+    def request(self, service: str, *frames: bytes, attempts: int) -> Awaitable[list[bytes]]: ...  # the reply's body frames
+
+
+class Requests(Protocol):
+    """Requests in flight; see `mdp.client.iterators.RequestWindow`."""
+
+    def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int: ...
+
+    def take(self) -> Sequence[Outcome]: ...
+
+    async def withdraw(self) -> None: ...
+
+
 class ReplayedWindow:
-    """Requests whose outcomes say whether they were replayed; arguments and methods as those of `RequestSender`.
+    """Requests whose outcomes say whether they were replayed; with the methods of `Requests`.
 
     Args:
         client: asks the broker.
@@ -39,7 +54,7 @@ class ReplayedWindow:
         requests: sends them.
     """
 
-    def __init__(self, client: RequestClient, service: str, requests: RequestSender) -> None:
+    def __init__(self, client: AskingClient, service: str, requests: Requests) -> None:
         self._client = client
         self._service = service
         self._requests = requests

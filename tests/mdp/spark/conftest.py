@@ -1,4 +1,4 @@
-"""What the Spark tests share; their session and their services are in `tests/conftest.py`, because other folders use them too."""
+"""Root of the source tree, for Spark tests; their session and services are in `tests/conftest.py`."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def one_in_a_hundred(request: Request) -> bytes:
 
 @mdp.service("nap", concurrency=64)
 async def nap(request: Request) -> bytes:
-    """Answer after 20 ms; the second thousand of every two when its gate is open; say how often it was executed."""
+    """Answer after 20 ms with the number of executions; the second thousand of every two waits for its gate."""
     number = int(request.body[0])
     _naps[number] += 1
     await asyncio.sleep(0.02)

@@ -32,7 +32,7 @@ def frail(tmp_path: Path) -> Iterator[AllServices]:
 
 @contextmanager
 def killed_once(frail: AllServices) -> Iterator[None]:
-    """Kill the broker when rows are answered and others are with the worker, start it again, and let the others be answered."""
+    """Kill the broker while the worker has rows, start it again, and let these be answered."""
     killed = threading.Event()
 
     def kill() -> None:
@@ -60,7 +60,7 @@ def killed_once(frail: AllServices) -> Iterator[None]:
 
 
 def test_no_row_is_lost_and_none_is_executed_twice(spark: SparkSession, frail: AllServices) -> None:
-    """The worker has the replies that the broker's death has cost, and those of the handlers that run: the broker itself remembers nothing.
+    """The worker keeps the replies that the broker's death has cost.
 
     The second half of each partition is answered after the broker was started again, however late.
     """

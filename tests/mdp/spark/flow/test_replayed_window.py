@@ -1,4 +1,4 @@
-"""What the broker says about keys before requests are sent, and what becomes of them when it says nothing."""
+"""Requests whose keys the broker is asked about first, and a broker that does not tell."""
 
 from __future__ import annotations
 
