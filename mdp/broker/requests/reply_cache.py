@@ -135,7 +135,7 @@ class ReplyCache:
 
 
 def state_of_keys(body: Sequence[bytes], owner: bytes, replies: ReplyCache, now: float) -> list[bytes]:
-    """Return the body frames of the answer to `mmi.keys`: a client that asks before it sends knows which replies were there.
+    """Return the body frames of the answer to `mmi.keys`, by which a client knows what it would be answered.
 
     Args:
         body: of the question: a msgpack array of keys, and the name of a service.
