@@ -5,6 +5,7 @@
 
 The function may be async; a plain one runs in a thread. A column `_error` of the result refuses single rows: text, null for a row that is
 answered; `_status` may give the code, `HANDLER_ERROR` if it does not. A column `_key` of the request has the rows' keys, if they have any.
+A function that raises fails its table, unless the sender wants rows apart (`mdp.batch.apart`): then it is called again with halves of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mdp.batch.apart import Apart, wants_apart
 from mdp.batch.tables import BadTable, decode_table, encode_table
 from mdp.errors import BadRequest, BadResult, HandlerError
 from mdp.worker.handler import HandlerKind, kind_of
@@ -42,15 +44,37 @@ def batch_handler(function: Callable[..., Any], name: str) -> Callable[[Request]
 
         async def answer(request: Request) -> bytes:
             table = _table(request)
-            result: Awaitable[Any] = function(table)
-            return _reply(await result, table.num_rows, name)
+            result: Awaitable[Any]
+            if not wants_apart(table):
+                result = function(table)
+                return encode_table(_checked(await result, table.num_rows, name))
+            rows = Apart(table, name)
+            while (part := rows.part) is not None:
+                try:
+                    result = function(part)
+                    found = _checked(await result, part.num_rows, name)
+                except Exception as error:
+                    rows.failed(error)
+                else:
+                    rows.answered(found)
+            return encode_table(rows.reply())
 
         answer.__qualname__ = name
         return answer
 
     def answer_in_thread(request: Request) -> bytes:
         table = _table(request)
-        return _reply(function(table), table.num_rows, name)
+        if not wants_apart(table):
+            return encode_table(_checked(function(table), table.num_rows, name))
+        rows = Apart(table, name)
+        while (part := rows.part) is not None:
+            try:
+                found = _checked(function(part), part.num_rows, name)
+            except Exception as error:
+                rows.failed(error)
+            else:
+                rows.answered(found)
+        return encode_table(rows.reply())
 
     answer_in_thread.__qualname__ = name
     return answer_in_thread
@@ -63,10 +87,10 @@ def _table(request: Request) -> pa.Table:
         raise HandlerError(code=BadRequest.default_code, text=f"{request.service} takes tables: {error}") from None
 
 
-def _reply(result: Any, rows: int, name: str) -> bytes:
+def _checked(result: Any, rows: int, name: str) -> pa.Table:
     if isinstance(result, pa.RecordBatch):
         result = pa.Table.from_batches([result])
     if not isinstance(result, pa.Table) or result.num_rows != rows:
         what = f"{result.num_rows} rows" if isinstance(result, pa.Table) else type(result).__name__
         raise HandlerError(code=BadResult.default_code, text=f"{name} returned {what}, a table of {rows} rows is expected")
-    return encode_table(result)
+    return result

@@ -14,13 +14,27 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["COLUMNS_MAX", "ERROR", "FORMAT", "KEY", "ROWS_MAX", "STATUS", "BadTable", "decode_table", "encode_batch", "encode_table"]
+__all__ = [
+    "APART",
+    "COLUMNS_MAX",
+    "ERROR",
+    "FORMAT",
+    "KEY",
+    "ROWS_MAX",
+    "STATUS",
+    "BadTable",
+    "decode_table",
+    "encode_batch",
+    "encode_table",
+]
 
 FORMAT = "arrow"
 # Columns with a meaning: of a reply, why a row was refused, and the code of that; of a request, the keys of its rows.
 ERROR = "_error"
 STATUS = "_status"
 KEY = "_key"
+# In the metadata of a request's schema, for a sender that does not wait: the reply has the keys of its rows, and a row fails alone.
+APART = b"mdp.apart"
 # Rows of one message. A handler that wants more at once would have the memory of a process in one request.
 ROWS_MAX = 1_000_000
 # Columns of a table, nested fields counted: the schema of a wide feature table, not one made to cost time.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from mdp.spark.eventlog.files import load_events
     from mdp.spark.eventlog.report import Report, report
     from mdp.spark.flow.discovery import NameServers
     from mdp.spark.query import ask_sql, new_session
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mdp.spark.worker import SparkLimits, SparkWorker
 
 __all__ = ["ClassicSessionNeeded", "Counts", "CurveFiles", "NameServers", "Progress", "Report", "SparkLimits", "SparkTooOld", "SparkWorker"]
-__all__ += ["ask_sql", "dispatch", "each_batch", "new_session", "register", "report", "service_udf"]
+__all__ += ["ask_sql", "dispatch", "each_batch", "load_events", "new_session", "register", "report", "service_udf"]
 
 __getattr__ = lazy_names(
     __name__,
@@ -40,6 +41,7 @@ __getattr__ = lazy_names(
         "ask_sql": "mdp.spark.query",
         "dispatch": "mdp.spark.rows.job",
         "new_session": "mdp.spark.query",
+        "load_events": "mdp.spark.eventlog.files",
         "Report": "mdp.spark.eventlog.report",
         "register": "mdp.spark.sources",
         "report": "mdp.spark.eventlog.report",

@@ -9,7 +9,7 @@ import os
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,12 +23,19 @@ from mdp.spark.rows.curve_files import CurveFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
 __all__ = ["demo", "dispatch", "report"]
+
+
+class EventsPlace(click.Path):
+    """A directory that exists, or the URL of one, which Spark looks for."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        return value if "://" in value else super().convert(value, parameter, context)
+
 
 _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 
@@ -127,7 +134,7 @@ def dispatch(
         raise click.UsageError("--curve-secret and --curve-server-key come together")
     curve = CurveFiles(curve_secret_file, curve_server_file) if curve_secret_file and curve_server_file else None
     with _spark("mdp dispatch", master) as spark, exits({ValueError: click.UsageError}):
-        counts = Counts(spark)
+        counts = Counts(spark, live=True)
         with Progress(counts):
             tally = run_file_job(spark, rows, Output(output, output_format), broker=brokers, curve=curve, counts=counts, **asked)
     if as_json:
@@ -142,20 +149,25 @@ def dispatch(
 
 
 @click.command(cls=Command)
-@click.argument("events", type=click.Path(exists=True))
+@click.argument("events", type=EventsPlace(exists=True))
 @click.option("--html", "page", type=click.Path(dir_okay=False), required=True, help="HTML file to write.")
 @click.option("--format", "kind", type=click.Choice(["mdp-events", "parquet"]), help="Format of EVENTS.  [default: by its files]")
 @click.option("--master", default="local[*]", help="Spark master.")
 def report(events: str, page: str, kind: str | None, master: str) -> None:
-    """Write a page about a broker's event log: latency, utilisation, retries, dead letters, slowest requests."""
+    """Write a page about a broker's event log: latency, utilisation, retries, dead letters, slowest requests.
+
+    EVENTS is a directory, or the URL of one in a file system that Spark knows.
+    """
     with needs_extra("spark"):
+        from mdp.spark.eventlog.files import load_events
         from mdp.spark.eventlog.report import report as make_report
         from mdp.spark.sources import register
 
-    chosen = kind or ("mdp-events" if segments(events) else "parquet")
+    far = "://" in events
+    chosen = kind or ("mdp-events" if far or segments(events) else "parquet")
     with _spark("mdp report", master) as spark:
         register(spark)
-        rows = spark.read.format(chosen).load(events)
+        rows = load_events(spark, events) if far and chosen == "mdp-events" else spark.read.format(chosen).load(events)
         # Segments would be read again for every table; from Parquet each table reads its own columns.
         found = make_report(rows if chosen == "parquet" else rows.cache())
         found.write_html(page)

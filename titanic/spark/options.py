@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from mdp.batch.tables import ROWS_MAX
 from mdp.client.sync import SyncClient
 from mdp.spark.rows.curve_files import CurveFiles
 
@@ -81,6 +82,7 @@ class Settings:
     decode: str = _option("decode", "", str)  # decoder, see `mdp.spark.rows.reply_columns`
     stage_ttl_s: float = _option("stage_ttl", "86400", _number(0.001, 7 * 86_400))  # then staged rows without a commit are dropped
     chunk_rows: int = _option("chunk_rows", "500", _number(1, 10_000, int))  # rows staged with one request
+    table_rows: int = _option("table_rows", "0", _number(0, ROWS_MAX, int))  # rows of a request, sent as an Arrow table; 0: a request a row
     partition_rows: int = _option("partition_rows", "2000", _number(1, 16_384, int))  # replies one task reads
     batch_rows: int = _option("batch_rows", "0", _number(0, 2**31, int))  # maximum replies of one micro-batch, 0 for no limit
     window: int = _option("window", "256", _number(1, 65_535, int))  # requests in flight per task
@@ -112,6 +114,8 @@ class Settings:
                 raise BadOption(name, str(error)) from None
         if bool(values["curve_secret_file"]) != bool(values["curve_server_file"]):
             raise BadOption("curve_secret_file", "comes with curve_server_file")
+        if values["decode"] == "table" and not values["reply"]:
+            raise BadOption("reply", "is needed with decode=table: the columns of the replies")
         return cls(**values)
 
     def client(self) -> SyncClient:

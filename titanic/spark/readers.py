@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from mdp.spark.rows.reply_columns import arrow_type, decoder, reply_columns
 from titanic.spark.options import BadOption
 from titanic.spark.store_client import BatchRefused, close_all, fetch_all, ok_frames, page
+from titanic.spark.stored_tables import TABLE, table_rows
 from titanic.wire.tsp import BATCH
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class _Reading:
     def rows(self, client: SyncClient, uuids: Sequence[bytes], keys: Sequence[bytes]) -> pa.RecordBatch:
         settings = self.settings
         answers = fetch_all(client, uuids, settings.window, settings.wait_s)
+        if settings.decode == TABLE:
+            return table_rows(uuids, keys, answers, self.columns, self.names)
         columns = reply_columns(answers, self.columns, decoder(settings.decode or ("msgpack" if settings.reply else "raw")))
         head = [
             pa.array([uuid.hex().upper() for uuid in uuids], pa.string()),

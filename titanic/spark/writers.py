@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import TaskContext
 
 from mdp.spark.sql.versions import SparkTooOld
@@ -22,6 +23,8 @@ try:
 except ImportError:
     raise SparkTooOld("the data source titanic", "4.2") from None
 
+from mdp.batch.tables import APART, KEY, encode_batch
+from mdp.spark.batches.cutter import cut
 from mdp.spark.rows.request_keys import PartitionKeys, micro_batch_of, short_key
 from mdp.spark.rows.row_frames import column_frames, column_texts
 from titanic.spark.options import BadOption
@@ -32,7 +35,6 @@ from titanic.wire.tsp import BATCH
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from mdp.client.client import Outcome
@@ -84,7 +86,7 @@ class _Writer:
         head = (staged.stage.encode(), ttl_ms, self.settings.service.encode())
 
         def requests() -> Iterator[tuple[bytes, ...]]:
-            for rows in self._chunks(batches, keys):
+            for rows in self._tables(batches, keys) if self.settings.table_rows else self._chunks(batches, keys):
                 name, ttl, service = head
                 yield b"stage", name, b"%d" % staged.chunks, ttl, service, encode_rows(rows)
                 staged.chunks += 1
@@ -112,6 +114,16 @@ class _Writer:
                 octets += size
         if chunk:
             yield chunk
+
+    def _tables(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[Rows]:
+        """Make a request of some rows each, as a table whose rows are answered apart."""
+        named = (batch.rename_columns(self.columns) for batch in batches)
+        for piece in cut(named, self.settings.table_rows, _CHUNK_BYTES_MAX):
+            table = piece.select(list(self.request))
+            if self.settings.key:
+                table = table.append_column(KEY, pa.array(column_texts(piece.column(self.settings.key)), pa.string()))
+            frames = (encode_batch(table.replace_schema_metadata({APART: b"1"})),)
+            yield [(short_key(keys.next(frames)).encode(), list(frames))]
 
     def commit_staged(self, messages: Sequence[WriterCommitMessage | None], *, replay: bool) -> None:
         """Commit the rows staged by the winning attempts."""

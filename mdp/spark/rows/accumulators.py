@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkAttributeError
 
+from mdp.spark.flow.live_counts import LiveCounts, Reporter
 from mdp.spark.rows.reply_columns import OK
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
+    from mdp.spark.flow.live_counts import TaskReport
     from mdp.spark.rows.reply_columns import Answer
 
 __all__ = ["ClassicSessionNeeded", "Counts"]
@@ -45,12 +48,14 @@ class Counts:
 
     Args:
         spark: the session of the DataFrame.
+        live: let tasks that run tell the driver their numbers, four times a second, in datagrams to a port that it opens.
 
     Raises:
         ClassicSessionNeeded: a Spark Connect session.
+        OSError: `spark.driver.bindAddress` is not an address of this machine.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, *, live: bool = False) -> None:
         try:
             context = spark.sparkContext
         except PySparkAttributeError:
@@ -60,6 +65,13 @@ class Counts:
         self._sent_again: Accumulator[int] = context.accumulator(0)
         self._latency_ms: Accumulator[float] = context.accumulator(0.0)
         self._statuses: Accumulator[dict[str, int]] = context.accumulator({}, _Tally())
+        host = context.getConf().get("spark.driver.host") or "127.0.0.1"
+        self._live = LiveCounts(host, context.getConf().get("spark.driver.bindAddress") or host) if live else None
+        self._report = None if self._live is None else self._live.report
+        self._reporter: Reporter | None = None  # of the task
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_live": None, "_reporter": None}
 
     @property
     def answered(self) -> int:
@@ -80,6 +92,13 @@ class Counts:
     def rows(self) -> int:
         """Rows whose tasks have ended."""
         return self.answered + self.failed
+
+    def seen(self) -> tuple[int, int]:
+        """Return the rows, and those of them without a reply: of tasks that run too, if `live`."""
+        found = None if self._live is None else self._live.take()
+        if found is None or found.rows <= self.rows:
+            return self.rows, self.failed
+        return found.rows, found.failed
 
     @property
     def mean_latency_ms(self) -> float:
@@ -112,6 +131,21 @@ class Counts:
         self._sent_again.add(sent)
         self._latency_ms.add(latency_ms)
         self._statuses.add(statuses)
+        if self._report is not None:
+            self._tell(self._report, answered + failed, failed)
+
+    def _tell(self, report: TaskReport, rows: int, failed: int) -> None:
+        context = TaskContext.get()
+        if self._reporter is None and context is not None:
+            self._reporter = Reporter(report, context.stageId(), context.partitionId(), context.attemptNumber())
+        if self._reporter is not None:
+            self._reporter.add(rows, failed)
+
+    def task_ends(self) -> None:
+        """Send the last numbers of this task; called in it."""
+        if self._reporter is not None:
+            self._reporter.close()
+            self._reporter = None
 
 
 class _Tally(AccumulatorParam[dict[str, int]]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,19 +60,24 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     left_s = None if plan.ends_at is None else plan.ends_at - time.time()
     failures = FailureLimit(plan, partition)
     to = plan.to.rotated(partition) if bounds.brokers == "hash" else plan.to
-    with process_bridge().exchange(
-        to,
-        plan.service,
-        bounds.requests,
-        window_bytes=bounds.window_bytes,
-        parts=plan.parts,
-        wait=bounds.wait,
-        left_s=left_s,
-        route=plan.route,
-        rate=plan.rate,
-        detach=bounds.detach,
-        replayed=plan.replayed,
-    ) as passage:
+    with (
+        ExitStack() as ending,
+        process_bridge().exchange(
+            to,
+            plan.service,
+            bounds.requests,
+            window_bytes=bounds.window_bytes,
+            parts=plan.parts,
+            wait=bounds.wait,
+            left_s=left_s,
+            route=plan.route,
+            rate=plan.rate,
+            detach=bounds.detach,
+            replayed=plan.replayed,
+        ) as passage,
+    ):
+        if plan.counts is not None:
+            ending.callback(plan.counts.task_ends)
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)
         chunks: Iterator[Chunk] | None = rows.chunks(batches)

@@ -1,4 +1,4 @@
-"""Progress bar of a dispatch in the terminal: rows of ended tasks, from the driver's accumulators."""
+"""Progress bar of a dispatch in the terminal: rows of ended tasks, and of those that run if the counts are live."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Progress:
         self._show("\n")
 
     def _show(self, end: str = "") -> None:
-        line = line_of(self._counts.rows, self._counts.failed, self._total, time.monotonic() - self._began)
+        line = line_of(*self._counts.seen(), self._total, time.monotonic() - self._began)
         self._stream.write(f"\r{line}\x1b[K{end}")
         self._stream.flush()
 

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.faults
 class Rows:
     """Rows shown by a bar."""
 
-    rows, failed = 3, 0
+    def seen(self) -> tuple[int, int]:
+        return 3, 0
 
 
 class Terminal(io.StringIO):

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -231,16 +232,39 @@ class Terminal(io.StringIO):
 
 def test_counts_say_what_became_of_the_rows_and_a_bar_shows_them(spark: SparkSession, key_service: Processes) -> None:
     df = spark.sql("SELECT * FROM VALUES ('fine'), ('garbage'), ('failing'), ('fine too') AS t(x)").coalesce(1)
-    counts = Counts(spark)
+    counts = Counts(spark, live=True)
     terminal, file = Terminal(), io.StringIO()
     with Progress(counts, total=4, stream=terminal), Progress(counts, stream=file):
         ask(df, key_service, counts=counts).write.format("noop").mode("overwrite").save()
-    assert (counts.rows, counts.failed) == (4, 2)
+    assert (counts.rows, counts.failed) == counts.seen() == (4, 2)
     assert counts.statuses == {"OK": 2, "BAD_REPLY": 1, "HANDLER_ERROR": 1}
     assert counts.mean_latency_ms > 0
     assert "4 of 4 rows, 2 failed" in terminal.getvalue()
     assert terminal.getvalue().endswith("\n")
     assert file.getvalue() == ""
+
+
+def test_rows_of_a_task_that_runs_are_seen(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
+    """The task ends when its rows were seen."""
+    seen = str(tmp_path / "seen")
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            while batch.num_rows and not os.path.exists(seen):
+                time.sleep(0.02)
+
+    counts = Counts(spark, live=True)
+    answered = ask(spark.range(0, 100, 1, 1), key_service, counts=counts)
+    job = threading.Thread(target=answered.mapInArrow(hold, answered.schema).write.format("noop").mode("overwrite").save)
+    job.start()
+    give_up_at = time.monotonic() + 90.0
+    while not counts.seen()[0] and time.monotonic() < give_up_at:
+        time.sleep(0.02)
+    assert (counts.rows, counts.seen()) == (0, (100, 0))
+    (tmp_path / "seen").touch()
+    job.join()
+    assert (counts.rows, counts.seen()) == (100, (100, 0))
 
 
 def test_what_the_bar_says() -> None:

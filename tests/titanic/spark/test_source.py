@@ -61,6 +61,19 @@ def test_one_job_stores_and_another_collects(spark: SparkSession, house: House) 
     assert set(house.executed("collect-").values()) == {1}
 
 
+def test_a_stored_table_is_one_request_and_its_rows_are_answered_apart(spark: SparkSession, house: House) -> None:
+    """The service refuses 13 and fails for a table with 77."""
+    numbers = spark.range(0, 100, 1, 2).select("id", F.concat(F.lit("order-"), "id").alias("order"))
+    save(numbers, house, service="scored", request="id", key="order", batch="tables", table_rows=30)
+    found = load(spark, house, batch="tables", reply="twice long, rows int, key string", decode="table").collect()
+    assert len({row["uuid"] for row in found}) == 4  # 30 and 20 rows of each partition
+    answers = {row[1]: (row["status"], row["twice"]) for row in found}
+    bad = {"order-13": ("HANDLER_ERROR", None), "order-77": ("HANDLER_ERROR", None)}
+    assert answers == {f"order-{number}": ("OK", 2 * number) for number in range(100)} | bad
+    assert {row[1]: row["error"] for row in found if row["error"]} == {"order-13": "unlucky", "order-77": "the handler failed: ValueError"}
+    assert {row["rows"] for row in found if row["status"] == "OK"} >= {30, 20, 1}
+
+
 def test_a_batch_that_was_committed_takes_no_other_rows(spark: SparkSession, house: House) -> None:
     save(rows(spark, "other-", 3), house, batch="other")
     with pytest.raises(PySparkException, match="was committed before with 3 rows"):
@@ -166,6 +179,8 @@ def test_the_store_is_killed_between_the_staging_and_the_reading(spark: SparkSes
         ({"broker": "b", "window": "0"}, "option window"),
         ({"broker": "b", "close": "perhaps"}, "option close"),
         ({"broker": "b", "start": "middle"}, "option start"),
+        ({"broker": "b", "decode": "table"}, "option reply"),
+        ({"broker": "b", "table_rows": "-1"}, "option table_rows"),
         ({"broker": "b", "curve_secret_file": "s"}, "option curve_secret_file"),
     ],
 )
