@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,12 +118,15 @@ def send_again(spark: SparkSession, lake: str, broker: str) -> int:
 
 
 def write_result(spark: SparkSession, lake: str) -> None:
-    """Write the table `priced`, as Delta too where delta-spark is installed and the session knows it."""
+    """Write the table `priced`, as Delta too where delta-spark is installed and the session knows it, or else deltalake is installed."""
     priced = replies(spark, lake).filter("status = 'OK'").select("order_id", "price")
     result = orders(spark, lake).join(priced, "order_id").withColumn("quantity", F.regexp_extract("quantity", r"\d+", 0).cast("int"))
     result.write.mode("overwrite").parquet(f"{lake}/priced")
     if find_spec("delta") and "delta" in (spark.conf.get("spark.sql.extensions", "") or ""):
         spark.read.parquet(f"{lake}/priced").write.format("delta").mode("overwrite").save(f"{lake}/priced_delta")
+    elif find_spec("deltalake"):  # without Java: the driver writes the table, so it is for results that fit into its memory
+        priced_table = spark.read.parquet(f"{lake}/priced").toArrow()
+        import_module("deltalake").write_deltalake(f"{lake}/priced_delta", priced_table, mode="overwrite")
 
 
 def check(spark: SparkSession, lake: str) -> Verdict:

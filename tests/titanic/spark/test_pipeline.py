@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,3 +31,21 @@ def test_the_check_finds_what_is_lost_twice_or_wrong(spark: SparkSession, tmp_pa
     verdict = job.check(spark, str(tmp_path))
     assert verdict == job.Verdict(arrived=10, priced=11, twice=2, lost=1, wrong=1, dead=0)
     assert not verdict.good
+
+
+def test_the_result_is_a_delta_table_too_where_deltalake_is_installed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (orders,) = files_of_orders(1, 3)
+    drop_file(tmp_path / "arrivals", "0.csv", orders)
+    replies = "uuid string, key string, status string, error string, price decimal(10,2)"
+    rows = [("u", order, "OK", None, price_of(product, quantity[:1])) for order, product, quantity in orders]
+    spark.createDataFrame(rows, replies).write.parquet(str(tmp_path / "replies"))
+    written: list[tuple[str, int, str]] = []
+    delta = ModuleType("deltalake")
+    delta.write_deltalake = lambda place, table, mode: written.append((place, table.num_rows, mode))  # type: ignore[attr-defined]
+    delta.__spec__ = ModuleSpec("deltalake", None)
+    monkeypatch.setitem(sys.modules, "deltalake", delta)
+    job.write_result(spark, str(tmp_path))
+    assert written == [(f"{tmp_path}/priced_delta", 3, "overwrite")]
+    assert spark.read.parquet(str(tmp_path / "priced")).count() == 3

@@ -65,12 +65,15 @@ def test_a_stored_table_is_one_request_and_its_rows_are_answered_apart(spark: Sp
     """The service refuses 13 and fails for a table with 77."""
     numbers = spark.range(0, 100, 1, 2).select("id", F.concat(F.lit("order-"), "id").alias("order"))
     save(numbers, house, service="scored", request="id", key="order", batch="tables", table_rows=30)
-    found = load(spark, house, batch="tables", reply="twice long, rows int, key string", decode="table").collect()
+    found = load(spark, house, batch="tables", reply="twice long, rows int", decode="table").collect()
     assert len({row["uuid"] for row in found}) == 4  # 30 and 20 rows of each partition
-    answers = {row[1]: (row["status"], row["twice"]) for row in found}
+    answers = {row["key"]: (row["status"], row["twice"]) for row in found}
     bad = {"order-13": ("HANDLER_ERROR", None), "order-77": ("HANDLER_ERROR", None)}
     assert answers == {f"order-{number}": ("OK", 2 * number) for number in range(100)} | bad
-    assert {row[1]: row["error"] for row in found if row["error"]} == {"order-13": "unlucky", "order-77": "the handler failed: ValueError"}
+    assert {row["key"]: row["error"] for row in found if row["error"]} == {
+        "order-13": "unlucky",
+        "order-77": "the handler failed: ValueError",
+    }
     assert {row["rows"] for row in found if row["status"] == "OK"} >= {30, 20, 1}
 
 
