@@ -5,7 +5,6 @@ Pure. Who stores a table and does not wait for it cannot halve it: the worker do
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Apart", "wants_apart"]
 
-log = logging.getLogger("mdp.worker")
-
 
 def wants_apart(table: pa.Table) -> bool:
     """Return whether the sender of a table wants its rows answered apart."""
@@ -32,11 +29,9 @@ class Apart:
 
     Args:
         table: that was sent.
-        name: of the function, for the log.
     """
 
-    def __init__(self, table: pa.Table, name: str) -> None:
-        self._name = name
+    def __init__(self, table: pa.Table) -> None:
         self._parts = deque([table])
         self._done: list[pa.Table] = []
 
@@ -50,19 +45,19 @@ class Apart:
         part = self._parts.popleft()
         self._done.append(self._named(part, result))
 
-    def failed(self, error: Exception) -> None:
-        """Halve the part; a single row gets the error."""
+    def failed(self, error: Exception) -> bool:
+        """Halve the part; a single row gets the error. Returns whether it was a single row."""
         part = self._parts.popleft()
         if part.num_rows > 1:
             middle = part.num_rows // 2
             self._parts.extendleft((part.slice(middle), part.slice(0, middle)))
-            return
-        log.warning("%s failed for a row", self._name, exc_info=error)
+            return False
         code, text = HandlerError.default_code, f"the handler failed: {type(error).__name__}"
         if isinstance(error, HandlerError):
             code, text = _said(error)
         refused = pa.table({ERROR: pa.array([text] * part.num_rows, pa.string()), STATUS: pa.array([code] * part.num_rows, pa.string())})
         self._done.append(self._named(part, refused))
+        return True
 
     def reply(self) -> pa.Table:
         """Return the results of all rows, in their order."""

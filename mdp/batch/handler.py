@@ -10,6 +10,7 @@ A function that raises fails its table, unless the sender wants rows apart (`mdp
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from mdp.request import Request
 
 __all__ = ["batch_handler"]
+
+log = logging.getLogger("mdp.worker")
 
 
 def batch_handler(function: Callable[..., Any], name: str) -> Callable[[Request], Any]:
@@ -48,13 +51,13 @@ def batch_handler(function: Callable[..., Any], name: str) -> Callable[[Request]
             if not wants_apart(table):
                 result = function(table)
                 return encode_table(_checked(await result, table.num_rows, name))
-            rows = Apart(table, name)
+            rows = Apart(table)
             while (part := rows.part) is not None:
                 try:
                     result = function(part)
                     found = _checked(await result, part.num_rows, name)
                 except Exception as error:
-                    rows.failed(error)
+                    _note(rows.failed(error), error, name)
                 else:
                     rows.answered(found)
             return encode_table(rows.reply())
@@ -66,12 +69,12 @@ def batch_handler(function: Callable[..., Any], name: str) -> Callable[[Request]
         table = _table(request)
         if not wants_apart(table):
             return encode_table(_checked(function(table), table.num_rows, name))
-        rows = Apart(table, name)
+        rows = Apart(table)
         while (part := rows.part) is not None:
             try:
                 found = _checked(function(part), part.num_rows, name)
             except Exception as error:
-                rows.failed(error)
+                _note(rows.failed(error), error, name)
             else:
                 rows.answered(found)
         return encode_table(rows.reply())
@@ -85,6 +88,12 @@ def _table(request: Request) -> pa.Table:
         return decode_table(request.body)
     except BadTable as error:
         raise HandlerError(code=BadRequest.default_code, text=f"{request.service} takes tables: {error}") from None
+
+
+def _note(alone: bool, error: Exception, name: str) -> None:
+    """Log the error of a row that fails alone."""
+    if alone:
+        log.warning("%s failed for a row", name, exc_info=error)
 
 
 def _checked(result: Any, rows: int, name: str) -> pa.Table:

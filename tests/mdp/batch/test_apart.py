@@ -49,8 +49,8 @@ def short(table: pa.Table) -> pa.Table:
 async def asked(handler: Callable[..., Any], table: pa.Table) -> list[dict[str, Any]]:
     async with mdp.testing.broker() as local, mdp.Worker(local.endpoint, handler, context=local.context):
         service = handler.__mdp_service__.name  # type: ignore[attr-defined]
-        found: pa.Table = await local.client.request_batch(service, table, wait=True, timeout=60)
-        return found.to_pylist()
+        rows: list[dict[str, Any]] = (await local.client.request_batch(service, table, wait=True, timeout=60)).to_pylist()
+        return rows
 
 
 @pytest.mark.parametrize("handler", [plain, asynchronous])
@@ -75,7 +75,7 @@ async def test_without_the_mark_the_table_fails() -> None:
 
 def test_a_table_without_rows_or_keys() -> None:
     assert not wants_apart(pa.table({"n": [1]}))
-    rows = Apart(TABLE.slice(0, 0).drop_columns(["_key"]), "twice")
+    rows = Apart(TABLE.slice(0, 0).drop_columns(["_key"]))
     assert rows.part is not None
     rows.answered(pa.table({"twice": pa.array([], pa.int64())}))
     assert rows.part is None

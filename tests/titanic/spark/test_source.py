@@ -70,7 +70,8 @@ def test_a_stored_table_is_one_request_and_its_rows_are_answered_apart(spark: Sp
     answers = {row["key"]: (row["status"], row["twice"]) for row in found}
     bad = {"order-13": ("HANDLER_ERROR", None), "order-77": ("HANDLER_ERROR", None)}
     assert answers == {f"order-{number}": ("OK", 2 * number) for number in range(100)} | bad
-    assert {row["key"]: row["error"] for row in found if row["error"]} == {
+    errors = {row["key"]: row["error"] for row in found if row["error"]}
+    assert errors == {
         "order-13": "unlucky",
         "order-77": "the handler failed: ValueError",
     }
