@@ -95,6 +95,7 @@ LONGER = frozenset(
 FOREIGN_CODE_CALLED_IN = frozenset(
     {
         "core/sockets/results/futures.py",
+        "mdp/batch/handler.py",
         "mdp/worker/running_request.py",
         "mdp/worker/worker.py",
         "mdp/worker/runners.py",

@@ -34,7 +34,7 @@ ERROR = "_error"
 STATUS = "_status"
 KEY = "_key"
 # In the metadata of a request's schema, for a sender that does not wait: the reply has the keys of its rows, and a row fails alone.
-APART = b"mdp.apart"
+APART = b"mdp:apart"
 # Rows of one message. A handler that wants more at once would have the memory of a process in one request.
 ROWS_MAX = 1_000_000
 # Columns of a table, nested fields counted: the schema of a wide feature table, not one made to cost time.
