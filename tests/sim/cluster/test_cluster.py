@@ -47,7 +47,7 @@ def test_what_was_promised_holds_whatever_fails(name: str) -> None:
     result = run(ALL[name], SEED, minutes=MINUTES)
     assert result.virtual_s >= HOUR_S / len(ALL)
     assert result.violations == [], f"make sim SEED={SEED} SCENARIO={name} HOURS=0"
-    assert len(result.faults) > (5 if ALL[name].kinds else 1)
+    assert len(result.faults) >= (5 if ALL[name].kinds else 1)
     assert result.history.operations
 
 
