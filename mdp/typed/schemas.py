@@ -113,7 +113,7 @@ def pack_by_type(value: Any) -> bytes:
     """
     try:
         octets = _encode(value)
-        if _may_have_times(octets):
+        if 0xFF in octets and _may_have_times(octets):
             octets = _encode(msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_simpler))
     except (ValueError, OverflowError, RecursionError) as error:  # too deep, too large, or not UTF-8
         raise TypeError(f"this cannot be sent: {error}") from None

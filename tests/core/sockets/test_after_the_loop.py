@@ -13,7 +13,7 @@ import core
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The system's sockets are closed when nothing refers to them any more: their event loop can close nothing.
+# The system's sockets are closed with the last reference to them: their event loop can close nothing.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
