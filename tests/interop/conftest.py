@@ -5,6 +5,7 @@ A broker of ours for them.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,10 +13,15 @@ import pytest
 import core
 import mdp
 from tests.interop.ends import Foreign, Ours
+from tests.scenes.loops import each_case_on_one_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let cases of one test take turns on the loops."""
+    each_case_on_one_loop(config, items, Path(__file__).parent)
 
 
 @pytest.fixture

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import core
+from tests.scenes.loops import each_case_on_one_loop
 from tests.scenes.raw_octets import Delivery, at_once, octet_by_octet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     Make = Callable[..., core.Socket]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let cases of one test take turns on the loops."""
+    each_case_on_one_loop(config, items, Path(__file__).parent)
 
 
 @pytest.fixture
