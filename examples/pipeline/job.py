@@ -118,7 +118,7 @@ def send_again(spark: SparkSession, lake: str, broker: str) -> int:
 
 
 def write_result(spark: SparkSession, lake: str) -> None:
-    """Write the table `priced`, as Delta too where delta-spark is installed and the session knows it, or else deltalake is installed."""
+    """Write the table `priced`, and as Delta too where delta-spark is configured or deltalake is installed."""
     priced = replies(spark, lake).filter("status = 'OK'").select("order_id", "price")
     result = orders(spark, lake).join(priced, "order_id").withColumn("quantity", F.regexp_extract("quantity", r"\d+", 0).cast("int"))
     result.write.mode("overwrite").parquet(f"{lake}/priced")

@@ -1,6 +1,6 @@
-"""Rows of a table that are answered apart: those that fail are found by halving, and each has its key beside its reply.
+"""Rows of a table that are answered apart, each beside its key; those that fail are found by halving.
 
-Pure. Who stores a table and does not wait for it cannot halve it: the worker does (`tables.APART`).
+Pure. A client that stores a table and does not wait for it cannot halve it: the worker does (`tables.APART`).
 """
 
 from __future__ import annotations

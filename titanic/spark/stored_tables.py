@@ -26,7 +26,7 @@ def table_rows(
     columns: Sequence[tuple[str, pa.DataType]],
     names: Sequence[str],
 ) -> pa.RecordBatch:
-    """Return the rows of some replies, each with its key, its status and its error; a request without a reply is one row.
+    """Return the rows of some replies, each with its key and outcome; a request without a reply is one row.
 
     Args:
         uuids: of the requests.

@@ -91,7 +91,7 @@ class LiveCounts:
     def close(self) -> None:
         self._socket.close()
 
-    def __del__(self) -> None:  # the end of the counts, which nobody closes
+    def __del__(self) -> None:  # the end of the counts, which have no other
         self.close()
 
 

@@ -207,7 +207,7 @@ class Exchange:
         self._refused: list[tuple[Chunk, int]] = []  # rows a full broker refused
         self._refusals = 0  # consecutive rounds with refusals
         self._fault: Exception | None = None
-        self._forgets = False  # answers are not kept, because nobody takes them
+        self._forgets = False  # answers are not kept, because no task takes them
         self._over = asyncio.Event()  # there is nothing left to ask
         self._breaker = breaker
         self._clock = asyncio.get_running_loop().time
@@ -240,7 +240,7 @@ class Exchange:
         self._more.set()
 
     async def finish(self) -> None:
-        """Ask about all rows that were taken, and forget their answers: nobody waits for them any longer."""
+        """Ask about all rows that were taken, and forget their answers, for which no task waits any longer."""
         self._forgets = True
         self._used = sum(octets for _, _, octets in self._in_flight.values())
         self._more.set()

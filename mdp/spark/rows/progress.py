@@ -1,4 +1,4 @@
-"""Progress bar of a dispatch in the terminal: rows of ended tasks, and of those that run if the counts are live."""
+"""Progress bar of a dispatch in the terminal; with live counts it moves within tasks too."""
 
 from __future__ import annotations
 

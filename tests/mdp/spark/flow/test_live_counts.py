@@ -1,4 +1,4 @@
-"""Numbers of running tasks on their way to the driver: later ones win, what is lost or strange does no harm."""
+"""Numbers of running tasks on their way to the driver; what is lost or strange does no harm."""
 
 from __future__ import annotations
 
