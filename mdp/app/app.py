@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import core
 from mdp.app.dependencies import injected
 from mdp.app.middleware import Middleware
-from mdp.worker.handler import service
+from mdp.worker.handler import note_handler, service
 from mdp.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class App:
             if handler is function:
                 handler = _copy(function)
             self._handlers[name] = service(name, inline=inline, **options)(handler)
+            note_handler(function, self._handlers[name])
             return function
 
         return add

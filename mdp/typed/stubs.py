@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from mdp.typed.calls import Signature, pack_call, unpack_result
 from mdp.typed.schemas import Schema
-from mdp.worker.handler import is_typed, mark_of, services_of
+from mdp.worker.handler import handler_of, is_typed, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -53,11 +53,12 @@ _ALIASES_DEEP_MAX: Final = 8  # descriptions whose classes contain themselves wi
 def stub_of(client: Asking, functions: Any, options: CallOptions) -> Any:
     """Return the stub of a decorated function, or an object with those of all in a module; see `mdp.Client.stub`."""
     if isinstance(functions, ModuleType):
-        found = {one.__name__: _stub(client, one, options) for one in services_of(functions) if _is_function(one)}
+        handlers = [handler_of(value) for value in vars(functions).values() if callable(value)]
+        found = {one.__name__: _stub(client, one, options) for one in handlers if _is_function(one)}
         if not found:
             raise TypeError(f"{functions.__name__} decorates no function of arguments with mdp.service")
         return SimpleNamespace(**found)
-    return _stub(client, functions, options)
+    return _stub(client, handler_of(functions), options)
 
 
 def plain_stub_of(stubs: Any, run: Callable[..., Any], iterate: Callable[..., Any]) -> Any:
@@ -86,7 +87,7 @@ def _is_function(function: Callable[..., Any]) -> bool:
 def _stub(client: Asking, function: Callable[..., Any], options: CallOptions) -> Callable[..., Any]:
     mark = mark_of(function)
     if mark is None or not _is_function(function):
-        raise TypeError(f"{function!r} is no function of arguments that is decorated with mdp.service")
+        raise TypeError(f"{function!r} is no function of arguments that is decorated with mdp.service or that of an app")
     service, result = mark.name, Signature(function).result
     if inspect.isasyncgenfunction(function):
 

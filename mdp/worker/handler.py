@@ -48,9 +48,11 @@ __all__ = [
     "ServiceMark",
     "ServingSettings",
     "WorkerSettings",
+    "handler_of",
     "is_typed",
     "kind_of",
     "mark_of",
+    "note_handler",
     "name_of",
     "reply_frames",
     "service",
@@ -61,6 +63,7 @@ Body: TypeAlias = "bytes | Sequence[bytes]"
 Handler: TypeAlias = "Callable[[Request], Awaitable[Body] | AsyncIterator[Body] | Body]"
 
 _MARK = "__mdp_service__"
+_HANDLER = "__mdp_handler__"  # of a function of an app: the handler that it is served by
 # Entry of a worker's metadata: the format of the tables it takes.
 BATCH_METADATA = "batch"
 _BATCH_FORMATS = ("", "arrow")
@@ -186,6 +189,17 @@ def mark_of(handler: Any) -> ServiceMark | None:
     """Return the mark of a handler, None for an unmarked one."""
     mark = getattr(handler, _MARK, None)
     return mark if isinstance(mark, ServiceMark) else None
+
+
+def note_handler(function: Callable[..., Any], handler: Callable[..., Any]) -> None:
+    """Note by which marked handler a function of an app is served; the function itself has no mark, and no worker serves it."""
+    setattr(function, _HANDLER, handler)
+
+
+def handler_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the marked handler by which a function is served: that of its app, or the function itself."""
+    handler: Callable[..., Any] = getattr(function, _HANDLER, function)
+    return handler
 
 
 def services_of(module: ModuleType) -> list[Callable[..., Any]]:

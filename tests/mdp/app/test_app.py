@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator  # noqa: TC003  # annotations of services are needed at run time
 from contextlib import asynccontextmanager
+from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
@@ -206,6 +207,31 @@ async def test_dependencies_are_no_arguments_and_end_with_the_request() -> None:
             await client.call("fails")
         assert (await mdp.describe(client, "order")).signature == "(number: int, extra: int = 1) -> int"
     assert POOL.events == ["taken", "used", "given back", "taken", "streamed", "given back", "taken", "given back", "taken", "given back"]
+
+
+async def test_functions_of_an_app_have_stubs_without_their_dependencies() -> None:
+    app, again = mdp.App(), mdp.App()
+
+    @again.service("second")
+    @app.service("first", inline=True)
+    def double(number: int, factor: Annotated[int, mdp.Depends(get_number)] = 0) -> int:
+        return number * factor
+
+    @app.service("count")
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            yield number
+
+    async with serving(app) as local:
+        module = ModuleType("shop")
+        vars(module).update(double=double, count=count, other=3)
+        stubs = local.client.stub(module)
+        assert [number async for number in stubs.count(3)] == [0, 1, 2]
+        assert [number async for number in local.client.stub(count)(3)] == [0, 1, 2]
+        with pytest.raises(mdp.NoService):
+            await stubs.double(3)  # asks the app that it was added to last
+        assert double(3, 4) == 12  # called as it is, by tests for example
+    assert [*again.services] == ["second"]
 
 
 def unknown(number: int) -> int:
