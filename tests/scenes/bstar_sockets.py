@@ -32,16 +32,18 @@ async def until(condition: Callable[[], bool], what: str = "") -> None:
         await asyncio.sleep(0.004)
 
 
-async def vote_until_it_serves(pair: bstar.Pair) -> None:
-    """Vote as clients do, again and again.
+async def vote_until_it_serves(pair: bstar.Pair) -> int:
+    """Vote as clients do, again and again; return how often.
 
     On a busy machine a claim may end unwritten, and a pause of our own puts off the verdict.
     """
-    end = time.monotonic() + PATIENCE_S
+    end, votes = time.monotonic() + PATIENCE_S, 0
     while not pair.serving:
         assert time.monotonic() < end, "it never serves"
         await pair.vote()
+        votes += 1
         await asyncio.sleep(QUICK_MS / 1000)
+    return votes
 
 
 async def settled(primary: bstar.Pair, backup: bstar.Pair) -> None:
