@@ -92,6 +92,13 @@ def give(machine: WorkerSession, *numbers: int, now: float = 0.0) -> list[Reques
     return machine.receive([work(number, dialect=machine.search.dialect) for number in numbers], now)
 
 
+def test_what_a_broker_adds_to_options_at_their_limit_is_accepted() -> None:
+    machine = serving()
+    options = {"user": "ann", "deadline_ms": 10, "delivery": 2, **{f"x{number}": 1 for number in range(63)}}
+    (request,) = machine.receive([work(1, options=msgpack.packb(options))], 0.0)
+    assert (request.user, request.delivery) == ("ann", 2)
+
+
 # ------------------------------------------------------------------------------------------------------------------------- registering
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.wire.commands import worker_disconnect, worker_heartbeat, worker_ping, worker_ready, worker_return
+from mdp.broker.requests.request_table import CHECK_S
+from mdp.wire.commands import client_request, worker_disconnect, worker_heartbeat, worker_ping, worker_ready, worker_return
 from mdp.wire.events import Ping, Work
 from mdp.wire.options import encode_options
 from tests.mdp.broker.workers.test_pacing import Yard, looks
@@ -356,3 +357,27 @@ def test_a_free_worker_has_one_looked_at_that_holds_more_than_it_works_on() -> N
     scene.send(b"BUSY", worker_return(busy[1].id))
     assert scene.work(b"FREE").body == busy[1].body
     scene.check()
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_requests_of_one_read_are_spread_over_free_workers(workers: int) -> None:
+    """None gets a quarter of its concurrency while others have nothing."""
+    scene = Shop()
+    names = [b"W%d" % number for number in range(workers)]
+    for name in names:
+        scene.join(name, 16)
+    asked = [client_request("0.3", ECHO, [b"x"], id=number.to_bytes(8, "big")) for number in range(2 * workers)]
+    scene.send(b"C", *asked)
+    assert [len(scene.given(name)) for name in names] == [2] * workers
+    scene.check()
+
+
+def test_a_service_is_looked_at_in_time_however_often_its_queue_fills() -> None:
+    scene = Shop()
+    scene.join(b"A", 1, 1)
+    scene.join(b"B", 1, 1)
+    table = scene.machine.request_table
+    (service,) = table.directory.services.values()
+    table.watch(service, scene.now)
+    table.watch(service, scene.now + CHECK_S / 2)
+    assert table.watches.get(service) == scene.now + CHECK_S
