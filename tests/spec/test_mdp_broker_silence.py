@@ -114,11 +114,13 @@ def test_mdp_37_a_busy_worker_that_cannot_beat_is_left_alone_for_busy_ms(dialect
     scene.check()
 
 
+@pytest.mark.parametrize("idle_s", [0.0, 0.9])
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
-def test_mdp_37_one_that_beats_while_busy_is_held_to_it(dialect: Dialect) -> None:
+def test_mdp_37_one_that_beats_while_busy_is_held_to_it(dialect: Dialect, idle_s: float) -> None:
     """MDP-37: but a heartbeat that may have crossed the request on the way proves nothing."""
     scene = Scene(heartbeat_ms=1000)
     scene.ready(dialect, b"W1")
+    scene.wait(idle_s)
     scene.ask("0.1", b"C1", b"long")
     scene.wait(0.5)
     scene.send(b"W1", worker_heartbeat(dialect))
