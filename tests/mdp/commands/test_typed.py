@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import pytest
+
+from mdp.commands.typed import _lines
+from mdp.typed.descriptions import description_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,3 +92,15 @@ def test_a_written_stub_is_a_module_that_calls_the_services(programs: Programs, 
     assert used.lines == ["6.0", "{0: 0.0}"]
     refused = programs.run("mdp", "stub", "--broker", broker, "mmi.service")
     assert (refused.code, refused.out) == (1, b"")
+
+
+class State(Enum):
+    NEW = "new"
+    PAID = "paid"
+
+
+def test_an_enum_is_described_by_its_values() -> None:
+    def orders(state: State) -> int:
+        return len(state.value)
+
+    assert _lines(description_of(orders, "orders")) == ["orders(state: State) -> int", 'State: "new", "paid"']
