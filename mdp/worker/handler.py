@@ -192,7 +192,7 @@ def mark_of(handler: Any) -> ServiceMark | None:
 
 
 def note_handler(function: Callable[..., Any], handler: Callable[..., Any]) -> None:
-    """Note by which marked handler a function of an app is served; the function itself has no mark, and no worker serves it."""
+    """Note by which marked handler a function of an app is served; the function itself has no mark."""
     setattr(function, _HANDLER, handler)
 
 

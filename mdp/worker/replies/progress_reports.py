@@ -49,7 +49,7 @@ class ProgressReports:
         try:
             self._loop.call_soon_threadsafe(self._put, request, progress)
         except RuntimeError:
-            return  # the loop is closed: nobody waits for this
+            return  # the loop is closed, and no client waits for this
 
     def close(self) -> None:
         """Forget what was not sent."""

@@ -78,7 +78,7 @@ def test_the_first_report_is_sent_at_once_and_then_the_newest_of_each_request() 
     mdp.testing.run(body())
 
 
-async def test_nothing_is_sent_where_nobody_asked_or_waits() -> None:
+async def test_nothing_is_sent_where_no_client_asked_or_waits() -> None:
     """PRG-03, PRG-05."""
     desk = Desk()
     desk.give(3, {"progress": True}).progress(0.5)  # an older broker has passed the client's option on
@@ -164,7 +164,7 @@ def test_a_client_cannot_speak_for_the_broker() -> None:
 
 
 def test_a_worker_that_is_lost_after_progress_loses_nothing() -> None:
-    """PRG-06: other than a part, progress commits nobody; the request goes to another worker."""
+    """PRG-06: other than a part, progress commits no worker; the request goes to another worker."""
     scene = Scene()
     scene.ready("0.3", b"W")
     scene.ask("0.3", b"C", options=WANTED)
