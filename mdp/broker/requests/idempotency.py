@@ -237,7 +237,7 @@ class SharedRequestTable(RequestTable):
             self.end(one, now, TOO_LARGE, text)
 
     def progress(self, request: Request, progress: bytes) -> None:
-        """Forward a PROGRESS to the clients that wait for the request and asked for it; the request may still be given to another worker."""
+        """Forward a PROGRESS to the clients that wait for the request and asked for it."""
         for one in self.sharers(request):
             client, key, extras = one.client, one.key, one.extras
             if client is None or extras is None or not extras.progress or not isinstance(key, bytes):
