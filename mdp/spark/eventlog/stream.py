@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from mdp.spark.sql.versions import SparkTooOld
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
+except ImportError:
+    raise SparkTooOld("the data source mdp-events", "4.2") from None
 
 from mdp.eventlog.format import HEADER_BYTES, decode_header
 from mdp.eventlog.tail import Place, end_of_log, newest_segment, runs
