@@ -107,8 +107,8 @@ def test_one_witness_serves_several_pairs(programs: Programs) -> None:
     holders: dict[str, str] = {}
     while len(holders) < 2:  # a server on a busy machine may lose its lease for a moment, and takes it again when it is asked
         for name in "pq":
-            ends = ("--primary", f"ipc://{name}.front", "--backup", f"ipc://{name}.none")
-            answer = programs.run("bstar", "call", *ends, "--settle", "0.2", "x")
+            fronts = ("--primary", f"ipc://{name}.front", "--backup", f"ipc://{name}.none")
+            answer = programs.run("bstar", "call", *fronts, "--settle", "0.2", "x")
             assert (answer.code, answer.out) == (0, b"x\n")
         seen = programs.run("bstar", "status", "--witness", "ipc://w", "--witness", "ipc://v", "--json")
         holders |= {where: words["holder"] for where, words in json.loads(seen.out).items() if words["holder"] != "none"}
