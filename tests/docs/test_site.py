@@ -92,7 +92,7 @@ def test_the_program_of_the_first_page_prints_what_it_says() -> None:
 
 
 def whole(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a cell's outputs with what came in pieces put together: a kernel sends what was printed whenever it likes to."""
+    """Return a cell's outputs with pieces of one stream put together: a kernel sends them as it likes."""
     found: list[dict[str, Any]] = []
     for output in outputs:
         stream = output["output_type"] == "stream"
