@@ -215,7 +215,10 @@ class Requests(dict[bytes, Any]):
         return self._unpack(uuid, found) if type(found) is int else found
 
     def get(self, uuid: bytes, default: None = None, /) -> Entry | None:  # type: ignore[override]  # no other default is needed
-        """Return the same as `find`; a compiled module must call that, because mypyc takes every `get` of a dictionary for `dict.get`."""
+        """Return the same as `find`.
+
+        A compiled module must call that: mypyc takes every `get` of a dictionary for `dict.get`.
+        """
         return self.find(uuid)
 
     def __getitem__(self, uuid: bytes) -> Entry:
