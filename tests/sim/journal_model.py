@@ -225,7 +225,7 @@ def contents(disk: SimDisk, index: RequestIndex) -> dict[bytes, Known]:
     return found
 
 
-def _record(disk: SimDisk, files: dict[int, bytes], place: tuple[int, int, int]) -> Record:
+def _record(disk: SimDisk, files: dict[int, bytes], place: tuple[int, ...]) -> Record:
     segment, offset, size = place
     if segment not in files:
         files[segment] = read_file(disk, segment_name(segment))

@@ -26,7 +26,7 @@ def staged(opened: Shop, number: int = 0, service: bytes = STAGED) -> Entry:
     return [entry for entry in opened.store.index.entries.values() if entry.service == service][number]
 
 
-def break_reads(opened: Shop, monkeypatch: pytest.MonkeyPatch, *broken: tuple[int, int, int] | None) -> None:
+def break_reads(opened: Shop, monkeypatch: pytest.MonkeyPatch, *broken: tuple[int, ...] | None) -> None:
     """Make these records unreadable."""
     read = opened.store.journal.read
 
