@@ -8,13 +8,14 @@ from weakref import WeakSet
 
 from core.blocking.shared_loop import LOOP
 from core.blocking.socket import Socket
-from core.errors import ContextTerminated, WrongOwner
+from core.errors import EFAULT, ContextTerminated, WrongOwner
 from core.runtime import runtime
 from core.runtime.forks import tell_of_forks
 from core.runtime.instances import SharedInstance
 from core.sockets.context import Context as AsynchronousContext
 
 if TYPE_CHECKING:
+    import threading
     from types import TracebackType
 
     from core.options import OptionValue
@@ -30,26 +31,77 @@ _INNER: Final = frozenset(("authenticator", "exclusive_ipc", "io_threads", "max_
 class Context(SharedInstance):
     """Makes blocking sockets and ends them. Every method may be called from any thread.
 
+    A copy, as from `copy.copy` or `Context(other)`, is a shadow: a second object for the same context, which ends nothing when it is
+    collected. `term` of one of them ends the context.
+
     Args:
-        io_threads: as for `core.Context`.
-        options: the same.
+        io_threads: as for `core.Context`, or a blocking context that the new object shadows.
+        options: as for `core.Context`.
 
     Attributes:
         closed: after `term` or `destroy`.
         parent: process that was forked, 0 in the process of the context.
+
+    Raises:
+        WrongOwner: a context of `core`, which belongs to another event loop.
     """
 
     _socket_class: ClassVar[type[Socket]] = Socket
+    _inner: AsynchronousContext
+    _changed: threading.Condition
 
-    def __init__(self, io_threads: int = 1, **options: Any) -> None:
+    def __init__(self, io_threads: int | Context = 1, **options: Any) -> None:
         self.closed = True  # until the rest has succeeded
         self.parent = 0
-        self._changed = runtime.current().condition()
+        if isinstance(io_threads, AsynchronousContext):
+            raise WrongOwner(msg="a context of core runs on your event loop, that of core.blocking on another one: it cannot be shared")
         self._sockets: WeakSet[Socket] = WeakSet()
-        self._inner = AsynchronousContext(io_threads, **options)
-        LOOP.acquire()
+        if isinstance(io_threads, Context):
+            self._shadow_obj = io_threads
+            self._changed = io_threads._changed
+            self._inner = io_threads._inner
+        else:
+            self._changed = runtime.current().condition()
+            self._inner = AsynchronousContext(io_threads, **options)
+            LOOP.acquire()
         self.closed = False
         tell_of_forks(self)
+
+    # -- shadows
+
+    _shadow_obj: Context | None = None
+
+    @classmethod
+    def shadow(cls, address: Context) -> Self:
+        """Return another object for a blocking context.
+
+        Args:
+            address: the context, or its `underlying`.
+
+        Raises:
+            TypeError: not a context; an address of libzmq's has no meaning here.
+            WrongOwner: a context of `core`.
+        """
+        if not isinstance(address, Context | AsynchronousContext):
+            raise TypeError(f"{address!r} is not a blocking context")
+        return cls(address)  # one of `core` is refused there
+
+    @property
+    def underlying(self) -> Context:
+        """The context that this object shadows, or itself; equal if two objects are the same context."""
+        return self if self._shadow_obj is None else self._shadow_obj.underlying
+
+    @property
+    def _shadow(self) -> bool:
+        return self._shadow_obj is not None
+
+    def __copy__(self) -> Self:
+        return self.shadow(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.shadow(self)
+
+    # -- sockets
 
     def socket(self, socket_type: int, socket_class: type[Socket] | None = None, **options: Any) -> Socket:
         """Make a socket.
@@ -71,15 +123,20 @@ class Context(SharedInstance):
             raise WrongOwner(msg=f"this context is of process {self.parent}, which was forked; make one in the child")
         if self.closed:
             raise ContextTerminated
+        own = self.underlying
+        if own.closed:
+            raise ContextTerminated(EFAULT, "the context of this shadow was terminated")
         inner: AsynchronousSocket = LOOP.run(self._inner.socket, socket_type, **options)
         with self._changed:
             self._sockets.add(socket)
+            own._sockets.add(socket)
         return inner
 
     def socket_closed(self, socket: Socket) -> None:
         """Note that a socket was closed."""
         with self._changed:
             self._sockets.discard(socket)
+            self.underlying._sockets.discard(socket)
             self._changed.notify_all()
 
     def term(self) -> None:
@@ -91,6 +148,9 @@ class Context(SharedInstance):
             self.closed = True
             return
         self.closed = True
+        if self._shadow_obj is not None:
+            self.underlying.term()
+            return
         LOOP.run(self._inner.term)
         with self._changed:
             self._changed.wait_for(lambda: not self._sockets)
@@ -150,7 +210,7 @@ class Context(SharedInstance):
         return sorted({*super().__dir__(), *_INNER, *options} - {"authentication", "inproc", "supervisor"})
 
     def __del__(self) -> None:
-        if not getattr(self, "closed", True) and not self.parent:
+        if self._shadow_obj is None and not getattr(self, "closed", True) and not self.parent:
             self.closed = True
             LOOP.soon(self._inner.destroy)
             LOOP.release()

@@ -45,13 +45,19 @@ class Socket(OptionValues, UpperCase):
 
     Options are attributes (`socket.rcvhwm = 10`), and available through `setsockopt` and `getsockopt`.
 
+    A copy, as from `copy.copy` or `Socket(other)`, is a shadow: a second object for the same socket, which closes nothing when it is
+    collected. What is done to one of them, closing included, is done to the socket.
+
     Args:
-        context: of the socket.
+        context: of the socket, or a blocking socket that the new object shadows.
         socket_type: `core.ROUTER` and so on.
         options: by name.
 
     Attributes:
         context: of the socket.
+
+    Raises:
+        WrongOwner: a socket of `core`, which belongs to another event loop.
     """
 
     context: SocketsContext
@@ -65,10 +71,51 @@ class Socket(OptionValues, UpperCase):
         rcvmore: bool
         counters: Any
 
-    def __init__(self, context: SocketsContext, socket_type: int = -1, **options: OptionValue | str) -> None:
-        object.__setattr__(self, "context", context)
-        object.__setattr__(self, "_monitor", None)
-        object.__setattr__(self, "_inner", context.new_socket(self, socket_type, options))
+    def __init__(self, context: SocketsContext | Socket, socket_type: int = -1, **options: OptionValue | str) -> None:
+        if isinstance(context, AsynchronousSocket):
+            raise WrongOwner(msg="a socket of core runs on your event loop, that of core.blocking on another one: it cannot be shared")
+        self._monitor = None
+        if isinstance(context, Socket):
+            self._shadow_obj = context
+            object.__setattr__(self, "context", context.context)
+            self._inner = context._inner
+        else:
+            object.__setattr__(self, "context", context)
+            self._inner = context.new_socket(self, socket_type, options)
+
+    # -- shadows
+
+    _shadow_obj: Socket | None = None
+
+    @classmethod
+    def shadow(cls, address: Socket) -> Self:
+        """Return another object for a blocking socket.
+
+        Args:
+            address: the socket, or its `underlying`.
+
+        Raises:
+            TypeError: not a socket; an address of libzmq's has no meaning here.
+            WrongOwner: a socket of `core`.
+        """
+        if not isinstance(address, Socket | AsynchronousSocket):
+            raise TypeError(f"{address!r} is not a blocking socket")
+        return cls(address)  # one of `core` is refused there
+
+    @property
+    def underlying(self) -> Socket:
+        """The socket that this object shadows, or itself; equal if two objects are the same socket."""
+        return self if self._shadow_obj is None else self._shadow_obj.underlying
+
+    @property
+    def _shadow(self) -> bool:
+        return self._shadow_obj is not None
+
+    def __copy__(self) -> Self:
+        return self.shadow(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.shadow(self)
 
     # -- calls to the socket inside
 
@@ -270,14 +317,15 @@ class Socket(OptionValues, UpperCase):
     def get_monitor_socket(self, events: int | None = None, addr: str | None = None) -> Socket:
         """Return a PAIR that receives the events, the same until it or the monitor ends."""
         inner = self._call("get_monitor_socket", events, addr)
-        if self._monitor is None or self._monitor._inner is not inner:
-            self._monitor = _around(self.context, inner)
-        return self._monitor
+        own = self.underlying
+        if own._monitor is None or own._monitor._inner is not inner:
+            own._monitor = _around(self.context, inner)
+        return own._monitor
 
     def disable_monitor(self) -> None:
         """End the monitor that `monitor` or `get_monitor_socket` made."""
         self._call("disable_monitor")
-        self._monitor = None
+        self.underlying._monitor = None
 
     # -- end
 
@@ -291,7 +339,7 @@ class Socket(OptionValues, UpperCase):
         """Close; queued messages are sent within `linger` ms, while the context lives. Does nothing the second time."""
         if not self.closed and not self.context.parent:
             LOOP.run(self._inner.close, linger)
-        self.context.socket_closed(self)
+        self.context.socket_closed(self.underlying)
 
     def __enter__(self) -> Self:
         return self
@@ -300,7 +348,7 @@ class Socket(OptionValues, UpperCase):
         self.close()
 
     def __del__(self) -> None:
-        if not self.closed and not self.context.parent:
+        if self._shadow_obj is None and not self.closed and not self.context.parent:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
             LOOP.soon(self._inner.close)
             self.context.socket_closed(self)

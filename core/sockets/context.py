@@ -85,6 +85,8 @@ class Context(SharedInstance):
         seed: int | None = None,
         exclusive_ipc: bool = False,
     ) -> None:
+        if not isinstance(io_threads, int):
+            raise TypeError(f"io_threads is {io_threads!r}, not a number; for a copy of a context use Context.shadow")
         if io_threads < 0:
             raise InvalidOption(f"io_threads is {io_threads}, it must not be negative", option="io_threads")
         self.random: Callable[[], float] = runtime.current().chance(seed).random
@@ -285,6 +287,33 @@ class Context(SharedInstance):
         self.term()
         self.destroy(linger)
         await self.wait_closed()
+
+    # -- copies
+
+    @classmethod
+    def shadow(cls, address: Context) -> Context:
+        """Return an asynchronous context itself: it needs no second object, as it ends nothing when it is collected.
+
+        Raises:
+            WrongOwner: a context of `core.blocking`, whose sockets run on another event loop.
+            TypeError: no context; an address of libzmq's has no meaning here.
+        """
+        if isinstance(address, Context):
+            return address
+        if isinstance(address, SharedInstance):
+            raise WrongOwner(msg="a context of core.blocking runs on an event loop of its own: it cannot be shared with this one")
+        raise TypeError(f"{address!r} is not a context")
+
+    @property
+    def underlying(self) -> Context:
+        """The context itself, see `shadow`."""
+        return self
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     async def __aenter__(self) -> Self:
         return self

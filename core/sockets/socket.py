@@ -345,6 +345,30 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """Wait until a closed socket has sent everything and no task is left."""
         await self._endpoints.wait_closed()
 
+    # -- copies
+
+    @classmethod
+    def shadow(cls, address: Socket) -> Socket:
+        """Return an asynchronous socket itself: it needs no second object, as it closes nothing when it is collected.
+
+        Raises:
+            TypeError: not a socket of `core`; those of `core.blocking` run on another event loop.
+        """
+        if isinstance(address, Socket):
+            return address
+        raise TypeError(f"{address!r} is not a socket of core, and cannot be shared with its event loop")
+
+    @property
+    def underlying(self) -> Socket:
+        """The socket itself, see `shadow`."""
+        return self
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import threading
@@ -135,3 +136,47 @@ def test_work_for_a_loop_that_has_ended_is_dropped() -> None:
     LOOP.end()
     LOOP.soon(lambda: done.append(1))
     assert (done, loop_threads()) == ([], [])
+
+
+def test_a_copy_is_the_same_context_and_ends_nothing_when_it_is_collected() -> None:
+    context = zmq.Context()
+    second = zmq.Context.shadow(context.underlying)
+    third = copy.deepcopy(second)
+    assert third.underlying == copy.copy(context).underlying == zmq.Context(context).underlying == context
+    sockets = [one.socket(zmq.PUB) for one in (context, second, third)]
+    assert ("1 open socket" in repr(second), "3 open sockets" in repr(context)) == (True, True)
+    second.linger = 3
+    assert context.linger == 3
+    del second
+    gc.collect()
+    assert not context.closed
+    for socket in sockets:
+        socket.close()
+    context.term()
+    with pytest.raises(zmq.ContextTerminated) as refused:
+        third.socket(zmq.PUB)
+    assert refused.value.errno == zmq.EFAULT
+    third.term()  # nothing more to do
+
+
+def test_the_end_of_a_copy_is_the_end_of_the_context() -> None:
+    context = zmq.Context()
+    context.socket(zmq.PUB).close()
+    with copy.copy(context) as second, second.socket(zmq.PUB):
+        pass
+    assert (context.closed, second.closed) == (True, True)
+    context.term()
+
+
+async def test_what_runs_on_another_event_loop_is_no_copy() -> None:
+    async with core.Context() as ours:
+        assert copy.copy(ours) is copy.deepcopy(ours) is core.Context.shadow(ours) is ours.underlying is ours
+        with pytest.raises(zmq.ZMQError, match="event loop"):
+            zmq.Context.shadow(ours)  # type: ignore[arg-type]
+        with zmq.Context() as blocking, pytest.raises(zmq.ZMQError, match="event loop"):
+            core.Context.shadow(blocking)  # type: ignore[arg-type]
+    for kind in (zmq.Context, core.Context):
+        with pytest.raises(TypeError, match="not a"):
+            kind.shadow(0x7F00)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not a number"):
+        core.Context(ours)  # type: ignore[arg-type]

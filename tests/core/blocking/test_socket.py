@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import core
 import core.blocking as zmq
 from tests.scenes.waiting import PATIENCE_S
 
@@ -109,3 +111,44 @@ def test_topics_and_endpoints() -> None:
         pub.unbind(endpoint)
         with pytest.raises(zmq.EndpointNotFound):
             pub.unbind(endpoint)
+
+
+def test_a_copy_is_the_same_socket_and_closes_nothing_when_it_is_collected(pair: tuple[zmq.Socket, zmq.Socket]) -> None:
+    a, b = pair
+    for second in (copy.copy(a), copy.deepcopy(a), zmq.Socket(a), zmq.Socket.shadow(a.underlying), zmq.Socket.shadow(copy.copy(a))):
+        assert second is not a
+        assert (second.underlying, second.context, second.socket_type) == (a.underlying, a.context, zmq.PAIR)
+        second.sndhwm = 7
+        second.send(b"x")
+        assert (a.sndhwm, copy.copy(b).recv()) == (7, b"x")
+        with second.get_monitor_socket() as monitor:
+            assert a.get_monitor_socket() is monitor
+            second.disable_monitor()
+        del second
+        gc.collect()
+        assert not a.closed
+    assert b.underlying != a.underlying
+
+
+def test_closing_a_copy_closes_the_socket_and_its_context_can_end() -> None:
+    context = zmq.Context()
+    a = context.socket(zmq.PUB)
+    second = copy.copy(a)
+    second.close()
+    assert a.closed
+    with pytest.raises(zmq.ZMQError) as refused:
+        a.send(b"x")
+    assert refused.value.errno == zmq.ENOTSOCK
+    context.term()
+    assert context.closed
+
+
+async def test_what_runs_on_another_event_loop_is_no_copy() -> None:
+    async with core.Context() as context:
+        ours = context.socket(core.PUB)
+        assert copy.copy(ours) is copy.deepcopy(ours) is core.Socket.shadow(ours) is ours.underlying is ours
+        with pytest.raises(zmq.ZMQError, match="event loop"):
+            zmq.Socket.shadow(ours)  # type: ignore[arg-type]
+    for kind in (zmq.Socket, core.Socket):
+        with pytest.raises(TypeError, match="not a"):
+            kind.shadow(0x7F00)  # type: ignore[arg-type]
