@@ -16,6 +16,7 @@ from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from mdp.access.rules import RuleError, Rules
+    from mdp.access.service_policies import ServicePolicies
     from mdp.app.app import App
     from mdp.app.dependencies import Depends
     from mdp.broker.broker import Broker
@@ -78,6 +79,7 @@ __all__ = [
     "Retry",
     "RuleError",
     "Rules",
+    "ServicePolicies",
     "SyncClient",
     "Timeout",
     "TooLarge",
@@ -114,6 +116,7 @@ _HOMES = {
     "Retry": "mdp.wire.policies",
     "RuleError": "mdp.access.rules",
     "Rules": "mdp.access.rules",
+    "ServicePolicies": "mdp.access.service_policies",
     "SyncClient": "mdp.client.sync",
     "TooLarge": "mdp.wire.size_limits",
     "Unreachable": "mdp.client",

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["VERBS", "Rights", "RuleError", "Rules", "Verb"]
+__all__ = ["TABLES_MAX", "VERBS", "Rights", "RuleError", "Rules", "Verb", "globs"]
 
 Verb: TypeAlias = Literal["call", "serve", "manage", "see_users", "pass_users"]
 VERBS: Final[tuple[Verb, ...]] = ("call", "serve", "manage", "see_users", "pass_users")
@@ -52,11 +52,11 @@ GLOB_CHARACTERS_MAX: Final = 255
 
 
 class RuleError(ValueError):
-    """The rules are not valid."""
+    """Rules or policies are not valid."""
 
     def __init__(self, table: int, key: str, reason: str) -> None:
         super().__init__(reason)
-        self.table = table  # index of the `[[allow]]`, from 0; -1 for the file
+        self.table = table  # index of the `[[allow]]` or `[[policy]]`, from 0; -1 for the file
         self.key = key  # in the table, "" for all of it
         self.reason = reason  # one clause, with a remedy
 
@@ -118,18 +118,19 @@ def _parse(number: int, table: object) -> _Allow:
     anonymous = table.get("anonymous", False)
     if not isinstance(anonymous, bool):
         raise RuleError(number, "anonymous", "anonymous is true or false")
-    who = _globs(number, "who", table["who"]) if "who" in table else None
+    who = globs(number, "who", table["who"]) if "who" in table else None
     if who is None and not anonymous:
         raise RuleError(number, "", "whom does it allow? write who = [NAME, …], or anonymous = true")
     patterns: dict[Verb, re.Pattern[bytes]] = {
-        verb: re.compile(_globs(number, verb, table[verb]).encode()) for verb in VERBS if verb in table
+        verb: re.compile(globs(number, verb, table[verb]).encode()) for verb in VERBS if verb in table
     }
     if not patterns:
         raise RuleError(number, "", "what does it allow? write call, serve, manage, see_users or pass_users = [SERVICE, …]")
     return _Allow(None if who is None else re.compile(who), anonymous, patterns)
 
 
-def _globs(number: int, key: str, value: object) -> str:
+def globs(number: int, key: str, value: object) -> str:
+    """Return the expression of a list of globs; raises RuleError."""
     if not isinstance(value, list) or not value or not all(isinstance(glob, str) for glob in value):
         raise RuleError(number, key, f'{key} is a list of texts, such as {key} = ["echo", "orders.*"]')
     if len(value) > GLOBS_MAX:

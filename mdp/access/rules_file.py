@@ -1,38 +1,50 @@
-"""Strict reader of a rules file; errors name file, line and remedy. `mdp.access.rules` checks the content."""
+"""Strict reader of the files with rules and with policies of services; errors name file, line and remedy.
+
+`mdp.access.rules` and `mdp.access.service_policies` check the content.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.daemon.config import read_toml
 from core.daemon.exit_codes import BadConfig
 from mdp.access.rules import RuleError, Rules
+from mdp.access.service_policies import ServicePolicies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from mdp.broker.broker import Broker
+__all__ = ["load_policies", "load_rules", "reloading"]
 
-__all__ = ["load_rules", "reloading"]
-
-_TABLE = re.compile(r"\s*\[\[\s*[\"']?allow[\"']?\s*\]\]")
+T = TypeVar("T")
 
 
 def load_rules(path: str) -> Rules:
     """Read a rules file; raises BadConfig if it is not valid."""
-    text, content = read_toml(path, "check the path given to --rules")
+    return _load(path, "--rules", "allow", Rules)
+
+
+def load_policies(path: str) -> ServicePolicies:
+    """Read a file of policies; raises BadConfig if it is not valid."""
+    return _load(path, "--policies", "policy", ServicePolicies)
+
+
+def _load(path: str, flag: str, table: str, parse: Callable[[Mapping[str, Any]], T]) -> T:
+    text, content = read_toml(path, f"check the path given to {flag}")
     try:
-        return Rules(content)
+        return parse(content)
     except RuleError as error:
-        raise BadConfig(f"{path}:{_line_of(text, error)}: {error.reason}") from None
+        raise BadConfig(f"{path}:{_line_of(text, error, table)}: {error.reason}") from None
 
 
-def _line_of(text: str, error: RuleError) -> int:
+def _line_of(text: str, error: RuleError, name: str) -> int:
+    start = re.compile(rf"\s*\[\[\s*[\"']?{name}[\"']?\s*\]\]")
     key = re.compile(rf"\s*[\"']?{re.escape(error.key)}[\"']?\s*[=.]")
-    head, table, nearest = re.compile(rf"\s*\[+\s*{re.escape(error.key)}\b"), -1, 1
+    head, table, nearest = re.compile(rf"\s*\[+\s*({name}\s*\.\s*)?{re.escape(error.key)}\b"), -1, 1
     for number, line in enumerate(text.splitlines(), 1):
-        if _TABLE.match(line):
+        if start.match(line):
             table += 1
             if table == error.table:
                 nearest = number
@@ -41,14 +53,20 @@ def _line_of(text: str, error: RuleError) -> int:
     return nearest
 
 
-def reloading(path: str, broker: Broker) -> Callable[[], Callable[[], list[str]]]:
-    """Return a function that reads the file again for a broker, see `Daemon.on_reload`."""
+def reloading(path: str, load: Callable[[str], T], replace: Callable[[T], None]) -> Callable[[], Callable[[], list[str]]]:
+    """Return a function that reads a file again, see `Daemon.on_reload`.
+
+    Args:
+        path: of the file.
+        load: reads it, or raises BadConfig.
+        replace: gets what was read.
+    """
 
     def prepare() -> Callable[[], list[str]]:
-        rules = load_rules(path)
+        content = load(path)
 
         def apply() -> list[str]:
-            broker.set_rules(rules)
+            replace(content)
             return []
 
         return apply

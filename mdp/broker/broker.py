@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from core.zmtp.scan import Batch
     from mdp.access.rules import Rules
+    from mdp.access.service_policies import ServicePolicies
     from mdp.broker.authorization import Refusal
     from mdp.broker.dispatcher import Output
     from mdp.eventlog.format import Block
@@ -79,6 +80,7 @@ class Broker:
         security: of its own context: `core.Curve` or `core.Plain`, which decide which peers may connect.
         socket_options: of the ROUTER, by name: `maxmsgsize`, `curve_secretkey`, `heartbeat_ivl`, …
         rules: which users may call, serve and manage what; without rules everything is allowed.
+        policies: rates, retries and priorities of services, in place of those that workers announce.
         limits: any field of `BrokerOptions`, by name: `heartbeat_ms`, `queue_max`, `manage`, …
 
     Attributes:
@@ -92,9 +94,10 @@ class Broker:
         security: Secured | None = None,
         socket_options: Mapping[str, OptionValue | str] | None = None,
         rules: Rules | None = None,
+        policies: ServicePolicies | None = None,
         **limits: Unpack[BrokerSettings],
     ) -> None:
-        self._rules = rules
+        self._rules, self._policies = rules, policies
         self._audit = AuditLog()
         self._refusals = RefusalLog()
         self._limits = BrokerOptions(**limits)
@@ -243,6 +246,11 @@ class Broker:
         self._rules = rules
         self._flush(self.machine.set_rules(rules, asyncio.get_running_loop().time()))
 
+    def set_policies(self, policies: ServicePolicies | None) -> None:
+        """Replace the policies of services at once, for waiting requests too."""
+        self._policies = policies
+        self._flush(self.machine.set_policies(policies, asyncio.get_running_loop().time()))
+
     def _user_of(self, peer: bytes) -> str | None:
         user = self._socket.peer_property(peer, "User-Id")
         return None if user is None else user.decode("utf-8", "backslashreplace")
@@ -257,6 +265,11 @@ class Broker:
     # Overridden or used by a pair of brokers (`mdp.cluster.paired_broker`).
 
     def _new_machine(self) -> Dispatcher:
+        machine = self._new_dispatcher()
+        machine.directory.own_policies = self._policies
+        return machine
+
+    def _new_dispatcher(self) -> Dispatcher:
         number = runtime.current().random_bits(63)
         if self._rules is None:
             return Dispatcher(self._limits, first_number=number, owner_secret=self._owner_secret)

@@ -49,6 +49,7 @@ from mdp.wire.variants import Variant, variant_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mdp.access.service_policies import ServicePolicies
     from mdp.broker.requests.dead_letters import DeadLetters
     from mdp.broker.requests.records import Service, Worker
     from mdp.wire.commands import Dialect
@@ -100,6 +101,11 @@ class Dispatcher(WorkerLifecycle):
         """Begin to serve; for `start_hold_ms`, workers of a broker that was killed or failed over may still be reconnecting."""
         hold_s = self.options.start_hold_s
         self.held_until = now + hold_s if hold_s else -inf
+
+    def set_policies(self, policies: ServicePolicies | None, now: float) -> Output:
+        """Replace the policies of the operator; return the messages to send to workers that need not wait any longer."""
+        self._replace_policies(policies, now)
+        return self.take_output()
 
     def receive(self, batch: Batch, now: float) -> Output:
         """Process messages of a peer; return the messages to send."""
@@ -279,6 +285,8 @@ class Dispatcher(WorkerLifecycle):
                     digest = blake2b(owner, digest_size=OWNER_BYTES, key=self._owner_secret).digest()
                     extras.options = tell_owner(extras.options, digest)
                     tail = encode_frame(extras.options, more=True) + split_frames(tail, 1)[1]
+                if service.policies is not None:
+                    extras.priority = min(extras.priority, service.policies.priority_max)
                 if extras.priority:
                     service.queue = PolicyQueue.of(service.queue)
             if extras is not None and extras.key is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from core.option_table import OptionValue
     from core.security.credentials import Secured
     from mdp.access.rules import Rules
+    from mdp.access.service_policies import ServicePolicies
 
 __all__ = ["REQUEST_OVERHEAD_BYTES", "BrokerArguments", "BrokerOptions", "BrokerSettings"]
 
@@ -61,6 +62,7 @@ class BrokerArguments(BrokerSettings, total=False):
     security: Secured | None
     socket_options: Mapping[str, OptionValue | str] | None
     rules: Rules | None
+    policies: ServicePolicies | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

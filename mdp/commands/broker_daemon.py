@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from core.daemon.exit_codes import DiskFailed
 from core.daemon.http import serve_page
 from core.runtime import cold_files, runtime
-from mdp.access.rules_file import load_rules, reloading
+from mdp.access.rules_file import load_policies, load_rules, reloading
 from mdp.broker.broker import Broker
 from mdp.broker.limits import BrokerOptions
 from mdp.cluster.paired_broker import PairedBroker
@@ -42,6 +42,7 @@ class BrokerDaemonOptions:
         limits: of the broker.
         security: which peers may connect; None for all.
         rules_file: TOML file with the rights of users; None for no rules.
+        policies_file: TOML file with policies of services; None for those of the workers.
         new_pair: makes the broker's half of a Binary Star pair; None without a pair.
         new_broker: makes the broker if it is not in a pair: `Broker`, or one that borrows workers.
         http: address of the page, None for none.
@@ -54,6 +55,7 @@ class BrokerDaemonOptions:
     limits: BrokerOptions = field(default_factory=BrokerOptions)
     security: Secured | None = None
     rules_file: str | None = None
+    policies_file: str | None = None
     new_pair: Callable[..., Pair] | None = None
     new_broker: Callable[..., Broker] = Broker
     http: NamedAddress | None = None
@@ -66,14 +68,15 @@ async def serve_broker(options: BrokerDaemonOptions, lifetime: Lifetime) -> None
     """Serve clients and workers until the process is asked to stop, then finish open requests.
 
     Raises:
-        BadConfig: the rules are not valid.
+        BadConfig: the rules or policies are not valid.
         DiskFailed: the event log cannot be written.
         Unreachable: the page cannot be served.
         core.ZMQError: an endpoint cannot be listened on.
     """
-    rules_file = options.rules_file
+    rules_file, policies_file = options.rules_file, options.policies_file
+    policies = None if policies_file is None else await cold_files.off_loop(load_policies, policies_file)
     rules = None if rules_file is None else await cold_files.off_loop(load_rules, rules_file)
-    arguments = {"security": options.security, "rules": rules, **asdict(options.limits)}
+    arguments = {"security": options.security, "rules": rules, "policies": policies, **asdict(options.limits)}
     async with AsyncExitStack() as stack:
         pair = None if options.new_pair is None else await stack.enter_async_context(options.new_pair(security=options.security))
         serving = options.new_broker(**arguments) if pair is None else PairedBroker(pair, **arguments)
@@ -83,7 +86,9 @@ async def serve_broker(options: BrokerDaemonOptions, lifetime: Lifetime) -> None
         for endpoint in options.endpoints:
             serving.bind(endpoint)
         if rules_file is not None:
-            lifetime.on_reload(reloading(rules_file, serving))
+            lifetime.on_reload(reloading(rules_file, load_rules, serving.set_rules))
+        if policies_file is not None:
+            lifetime.on_reload(reloading(policies_file, load_policies, serving.set_policies))
         lifetime.ready("broker serves", endpoints=serving.endpoints, **({} if pair is None else {"guard": pair.guard}))
         await lifetime.until_stopped_or(serving.serve_forever() if pair is None else pair.serve_forever())
         if not await serving.drain(lifetime.drain_s):

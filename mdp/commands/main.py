@@ -111,6 +111,7 @@ for verb in (services, workers, check, describe, stub, dlq, top, events, trace, 
 @main.command()
 @click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], help="May be repeated.")
 @click.option("--rules", type=click.Path(dir_okay=False), help="TOML file with access rules for services; SIGHUP reads it again.")
+@click.option("--policies", type=click.Path(dir_okay=False), help="TOML file with rates and retries of services; SIGHUP reads it again.")
 @field_options(BrokerOptions, zero=("start_hold_ms", "hold_replies_ms"))
 @shard_options
 @observe_options
@@ -118,12 +119,16 @@ for verb in (services, workers, check, describe, stub, dlq, top, events, trace, 
 @lending_options
 @security_options(listens=True, connects=True, required=False)
 @daemon_options
-def broker(binds: tuple[str, ...], rules: str | None, shards: Shards, settings: DaemonSettings, **values: Any) -> None:
+def broker(
+    binds: tuple[str, ...], rules: str | None, policies: str | None, shards: Shards, settings: DaemonSettings, **values: Any
+) -> None:
     """Serve clients and workers of MDP/0.1, 0.2 and 0.3."""
     new_pair = pair_of(values)
     new_broker = broker_of(values, paired=new_pair is not None)
     limits = build(BrokerOptions, values)
-    chosen = BrokerDaemonOptions(binds, limits, rules_file=rules, new_pair=new_pair, new_broker=new_broker, **values)
+    chosen = BrokerDaemonOptions(
+        binds, limits, rules_file=rules, policies_file=policies, new_pair=new_pair, new_broker=new_broker, **values
+    )
     if shards.count > 1:
         run_sharded(shards, chosen, settings)
         return

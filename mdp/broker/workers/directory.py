@@ -10,10 +10,12 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from mdp.broker.requests.records import Service, Worker
+from mdp.broker.workers.policies import Policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mdp.access.service_policies import ServicePolicies
     from mdp.broker.limits import BrokerOptions
     from mdp.wire.commands import Dialect
 
@@ -32,6 +34,7 @@ class Directory:
         closed_routes: number of routes that have ended, for classes that remember routes.
         accepting: False once the broker drains.
         name: of the broker, for brokers that borrow its workers; b"" for none.
+        own_policies: of the operator for services; None for none.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
@@ -42,6 +45,7 @@ class Directory:
         self.closed_routes = 0
         self.accepting = True
         self.name = b""
+        self.own_policies: ServicePolicies | None = None
         self._options = options
         self._offered = 0  # services with workers
         self._idle: OrderedDict[Service, float] = OrderedDict()  # once offered, now without workers and requests, longest first
@@ -66,6 +70,9 @@ class Directory:
                 return None
             self._forget(next(iter(self._idle)))
         service = self.services[name] = Service(name)
+        own = None if self.own_policies is None else self.own_policies.of(name)
+        if own is not None:
+            service.policies = Policies(own)
         service.absent_since = now
         return service
 

@@ -28,6 +28,7 @@ from mdp.wire.options import BadOptions, ReadyOptions, decode_ready_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mdp.access.service_policies import ServicePolicies
     from mdp.broker.requests.records import Service, Worker
     from mdp.wire.events import BrokerEvent
 
@@ -163,6 +164,19 @@ class WorkerLifecycle:
             service.policies = Policies()
         service.policies.adopt(options.rate, options.retry)
         self.directory.update_routes(service, now)
+
+    def _replace_policies(self, policies: ServicePolicies | None, now: float) -> None:
+        """Give services the policies of the operator from now on, those with waiting requests too."""
+        self.directory.own_policies = policies
+        for service in list(self.directory.services.values()):
+            own = None if policies is None else policies.of(service.name)
+            if service.policies is None:
+                if own is None:
+                    continue
+                service.policies = Policies()
+            service.policies.replace_own(own)
+            self.directory.update_routes(service, now)
+            self.request_table.pump(service, now)
 
     def _disconnect(self, worker: Worker, now: float) -> None:
         """Send DISCONNECT as the last message, and remove the worker (MDP-28)."""

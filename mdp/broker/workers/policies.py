@@ -9,15 +9,19 @@ Pure: `now` in monotonic seconds.
 from __future__ import annotations
 
 from math import floor, inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from mdp.wire.policies import PRIORITIES
 
 if TYPE_CHECKING:
+    from mdp.access.service_policies import OwnPolicies
     from mdp.wire.policies import Rate, Retry
 
 __all__ = ["Policies", "TokenBucket"]
 
 # A token that is due within a nanosecond is there: sums of floats are not exact.
 _EXACT_S = 1e-9
+HIGHEST: Final = PRIORITIES["high"]
 
 
 class TokenBucket:
@@ -50,18 +54,27 @@ class TokenBucket:
 
 
 class Policies:
-    """Policies of one service; of each kind, that of the worker that registered last with one.
+    """Policies of one service.
+
+    Of each kind, that of the operator counts, else that of the worker that registered last with one.
+
+    Args:
+        own: of the operator.
 
     Attributes:
         bucket: None without a rate.
         retry: None without one.
+        priority_max: the highest class that requests may have, see `PRIORITIES`.
     """
 
-    __slots__ = ("bucket", "retry")
+    __slots__ = ("_announced_rate", "_announced_retry", "_own", "bucket", "priority_max", "retry")
 
-    def __init__(self) -> None:
+    def __init__(self, own: OwnPolicies | None = None) -> None:
+        self._announced_rate: Rate | None = None
+        self._announced_retry: Retry | None = None
         self.bucket: TokenBucket | None = None
         self.retry: Retry | None = None
+        self.replace_own(own)
 
     def tokens(self, now: float, most: int) -> int:
         """Return how many of `most` requests may be given now."""
@@ -74,6 +87,21 @@ class Policies:
 
     def adopt(self, rate: Rate | None, retry: Retry | None) -> None:
         """Take over what a worker announces; an equal rate keeps its tokens."""
-        if rate is not None and (self.bucket is None or self.bucket.rate != rate):
+        self._announced_rate = rate or self._announced_rate
+        self._announced_retry = retry or self._announced_retry
+        self._settle()
+
+    def replace_own(self, own: OwnPolicies | None) -> None:
+        """Take over what the operator wants, in place of what was wanted before."""
+        self._own = own
+        self.priority_max = HIGHEST if own is None or own.priority_max is None else own.priority_max
+        self._settle()
+
+    def _settle(self) -> None:
+        own = self._own
+        rate = self._announced_rate if own is None or own.rate is None else own.rate or None
+        if rate is None:
+            self.bucket = None
+        elif self.bucket is None or self.bucket.rate != rate:
             self.bucket = TokenBucket(rate)
-        self.retry = retry or self.retry
+        self.retry = self._announced_retry if own is None or own.retry is None else own.retry or None

@@ -47,10 +47,26 @@ async def test_its_rules_are_read_again(tmp_path: Path) -> None:
             assert await client.request("echo", b"x", wait=True) == [b"x"]
 
 
+async def test_its_policies_are_read_again(tmp_path: Path) -> None:
+    """POL-04."""
+    policies = tmp_path / "policies.toml"
+    policies.write_text('[[policy]]\nservices = ["echo"]\nrate = {per_s = 0.001}\n')
+    async with running(serve_broker, BrokerDaemonOptions(["tcp://127.0.0.1:*"], policies_file=str(policies))) as lifetime:
+        (endpoint,) = lifetime.fields["endpoints"]
+        async with mdp.Worker(endpoint, "echo", handler=echo), mdp.Client(endpoint) as client:
+            assert await client.request("echo", b"1", wait=True) == [b"1"]
+            waiting = client.request("echo", b"2")
+            policies.write_text('[[policy]]\nservices = ["echo"]\nrate = false\n')
+            (prepare,) = lifetime.files
+            assert prepare()() == []
+            assert await waiting == [b"2"]
+
+
 async def test_what_it_cannot_read_or_write_is_said_before_it_serves(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no = [rules")
     for options, error in (
         (BrokerDaemonOptions([], rules_file=str(tmp_path / "file")), BadConfig),
+        (BrokerDaemonOptions([], policies_file=str(tmp_path / "file")), BadConfig),
         (BrokerDaemonOptions([], events=str(tmp_path / "file")), DiskFailed),
     ):
         with pytest.raises(error):

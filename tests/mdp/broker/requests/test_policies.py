@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from mdp.access.service_policies import ServicePolicies
 from mdp.broker.requests.policy_queue import SHARE
 from mdp.wire.commands import client_cancel, client_request, worker_error, worker_final, worker_partial, worker_ready
 from mdp.wire.events import Failure, Work
@@ -246,3 +247,71 @@ def test_delays_of_many_requests_are_spread() -> None:
         counts.append(len(bodies(scene, b"W")))
     assert sum(counts) == 100
     assert max(counts) <= 20
+
+
+# ------------------------------------------------------------------------------------------------------------------ of the operator
+
+
+def say(scene: Scene, **keys: object) -> list[list[bytes]]:
+    """Let the operator give the service these policies; none without keys."""
+    policies = ServicePolicies({"policy": [{"services": ["ech*"], **keys}]}) if keys else None
+    return scene.both("set_policies", policies)
+
+
+def test_a_rate_of_the_operator_wins_over_that_of_a_worker() -> None:
+    """POL-04: before the service is known, and for a worker that announces more."""
+    scene = Scene()
+    say(scene, rate={"per_s": 2, "burst": 2})
+    join(scene, b"W", credit=10, rate={"per_s": 1000.0, "burst": 1000})
+    for n in range(4):
+        scene.ask("0.3", b"C", b"%d" % n)
+    assert bodies(scene, b"W") == [b"0", b"1"]
+    scene.wait(0.5)
+    assert bodies(scene, b"W") == [b"2"]
+
+
+def test_new_policies_count_for_what_waits_and_for_what_comes() -> None:
+    """POL-04: a rate that is added, changed to none, and left to the worker again."""
+    scene = Scene()
+    join(scene, b"W", credit=100)
+    scene.ask("0.3", b"C", b"0")
+    say(scene, rate={"per_s": 1})
+    for n in range(1, 4):
+        scene.ask("0.3", b"C", b"%d" % n)
+    assert bodies(scene, b"W") == [b"0", b"1"]
+    say(scene, rate=False)  # what waits is given at once
+    assert bodies(scene, b"W") == [b"2", b"3"]
+    join(scene, b"W2", credit=100, rate={"per_s": 1.0})
+    say(scene)
+    scene.ask("0.3", b"C", b"4")
+    scene.ask("0.3", b"C", b"5")
+    assert sorted(bodies(scene, b"W") + bodies(scene, b"W2")) == [b"4"]
+
+
+def test_retries_of_the_operator_and_none() -> None:
+    """POL-04."""
+    scene = Scene()
+    join(scene, b"W", retry=RETRY)
+    say(scene, retry=False)
+    scene.ask("0.3", b"C", b"x")
+    (work,) = [event for event in scene.at_worker(b"W") if isinstance(event, Work)]
+    scene.send(b"W", worker_error(work.id, "HANDLER_ERROR", "no"))
+    assert [event.code for event in scene.at_client(b"C") if isinstance(event, Failure)] == ["HANDLER_ERROR"]
+    say(scene, retry={"attempts": 2, "base_s": 1.0, "jitter": 0.0})
+    scene.ask("0.3", b"C", b"y")
+    for expected in ([], ["HANDLER_ERROR"]):
+        (work,) = [event for event in scene.at_worker(b"W") if isinstance(event, Work)]
+        scene.send(b"W", worker_error(work.id, "HANDLER_ERROR", "no"))
+        assert [event.code for event in scene.at_client(b"C") if isinstance(event, Failure)] == expected
+        scene.wait(1.0)
+
+
+def test_the_operator_can_refuse_high_priority() -> None:
+    """POL-04: a request of high priority is a normal one, a low one stays low."""
+    scene = Scene()
+    say(scene, priority_max="normal")
+    join(scene, b"W")
+    scene.ask("0.3", b"C", b"at work")
+    for priority in ("low", "normal", "high"):
+        scene.ask("0.3", b"C", priority.encode(), options={"priority": priority})
+    assert serve_all(scene, b"W") == [b"at work", b"normal", b"high", b"low"]

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from mdp.access.service_policies import OwnPolicies
 from mdp.broker.workers.policies import Policies, TokenBucket
 from mdp.wire.policies import Rate, Retry
 
@@ -50,3 +51,18 @@ def test_each_worker_changes_what_it_names() -> None:
     assert policies.tokens(0.0, 7) == 0
     policies.adopt(Rate(1, burst=5), None)
     assert policies.tokens(0.0, 7) == 5
+
+
+def test_those_of_the_operator_win_as_long_as_they_last() -> None:
+    """POL-04."""
+    policies = Policies(OwnPolicies(rate=Rate(2), retry=False))
+    policies.adopt(Rate(1, burst=9), Retry(attempts=9))
+    policies.take(1, 0.0)
+    assert (policies.tokens(0.0, 7), policies.retry) == (0, None)
+    policies.replace_own(OwnPolicies(rate=Rate(2), retry=Retry(attempts=3)))  # an equal rate keeps its tokens
+    assert (policies.tokens(0.0, 7), policies.retry) == (0, Retry(attempts=3))
+    policies.replace_own(OwnPolicies(rate=False))
+    assert (policies.bucket, policies.retry) == (None, Retry(attempts=9))
+    policies.replace_own(None)
+    assert policies.bucket is not None
+    assert (policies.bucket.rate, policies.retry) == (Rate(1, burst=9), Retry(attempts=9))

@@ -1,0 +1,107 @@
+"""Policies that an operator gives services, whatever their workers announce. Pure: takes the content of a TOML file, answers questions.
+
+    [[policy]]
+    services = ["pay", "mail.*"]              # globs of services
+    rate = {per_s = 50, burst = 10}           # false: no rate, whatever workers announce
+    retry = {attempts = 4, base_s = 0.5}      # false: no retries
+
+    [[policy]]
+    services = ["*"]
+    priority_max = "normal"                   # requests of high priority are normal ones
+
+Of each key, the first table counts that has it and names the service. What no table says is left to workers and clients.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from mdp.access.rules import TABLES_MAX, RuleError, globs
+from mdp.wire.policies import PRIORITIES, Rate, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["OwnPolicies", "ServicePolicies"]
+
+_KEYS: Final = ("services", "rate", "retry", "priority_max")
+_HIGHEST: Final = ("high", "normal")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPolicies:
+    """Policies of one service; None where the operator says nothing, False where there is to be none."""
+
+    rate: Rate | Literal[False] | None = None
+    retry: Retry | Literal[False] | None = None
+    priority_max: int | None = None
+
+
+class ServicePolicies:
+    """Policies of one file, from its content as `tomllib` returns it; raises `mdp.RuleError`."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        for key in content:
+            if key != "policy":
+                raise RuleError(-1, key, f"{key!r} is not a key of policies; write tables [[policy]]")
+        tables = content.get("policy")
+        if not isinstance(tables, list) or not tables:
+            raise RuleError(-1, "policy", "no table [[policy]]; write one, or leave the policies out")
+        if len(tables) > TABLES_MAX:
+            raise RuleError(-1, "policy", f"{len(tables)} tables, {TABLES_MAX} are allowed; use globs")
+        self._tables = [_parse(number, table) for number, table in enumerate(tables)]
+
+    def of(self, service: bytes) -> OwnPolicies | None:
+        """Return the policies of a service, None if nothing is said about it."""
+        found: dict[str, Any] = {}
+        for pattern, values in self._tables:
+            if pattern.match(service):
+                found = values | found
+        return OwnPolicies(**found) if found else None
+
+
+def _parse(number: int, table: object) -> tuple[re.Pattern[bytes], dict[str, Any]]:
+    if not isinstance(table, dict):
+        raise RuleError(number, "", "[[policy]] is a table; write it with two brackets and its keys below")
+    _check_keys(number, "", table, _KEYS)
+    if "services" not in table:
+        raise RuleError(number, "", 'which services? write services = ["pay", "mail.*"]')
+    pattern = re.compile(globs(number, "services", table["services"]).encode())
+    values: dict[str, Any] = {}
+    kinds: tuple[tuple[str, type[Rate | Retry]], ...] = (("rate", Rate), ("retry", Retry))
+    for key, kind in kinds:
+        if key in table:
+            values[key] = _policy(number, key, kind, table[key])
+    if "priority_max" in table:
+        if table["priority_max"] not in _HIGHEST:
+            raise RuleError(number, "priority_max", f"priority_max is one of {', '.join(_HIGHEST)}")
+        values["priority_max"] = PRIORITIES[table["priority_max"]]
+    if not values:
+        raise RuleError(number, "", "what is their policy? write rate, retry or priority_max")
+    return pattern, values
+
+
+def _policy(number: int, key: str, kind: type[Rate | Retry], value: object) -> Rate | Retry | Literal[False]:
+    if value is False:
+        return False
+    names = [field.name for field in fields(kind)]
+    if not isinstance(value, dict):
+        raise RuleError(number, key, f"{key} is false, or a table of {', '.join(names)}")
+    _check_keys(number, key, value, names)
+    if kind is Rate and "per_s" not in value:
+        raise RuleError(number, key, "how many a second? write rate = {per_s = NUMBER}")
+    try:
+        return kind.of(value)
+    except ValueError as error:
+        raise RuleError(number, key, f"{key}: {error}") from None
+
+
+def _check_keys(number: int, within: str, table: Mapping[str, Any], known: tuple[str, ...] | list[str]) -> None:
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"keys are {', '.join(known)}"
+            raise RuleError(number, within or key, f"no key {key!r}{' in ' * bool(within)}{within}; {advice}")
