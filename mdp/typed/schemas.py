@@ -32,6 +32,7 @@ import msgspec
 from msgspec import inspect as shapes
 
 from core.machine.bounded_msgpack import BadMsgpack, check, uncollected, unpack
+from mdp.typed.schema_details import add_details
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,6 +247,7 @@ def json_schemas(annotations: Sequence[Any]) -> tuple[list[dict[str, Any]], dict
         return {"$ref": f"#/$defs/{kind.__name__}"}
 
     found, definitions = msgspec.json.schema_components(annotations, schema_hook=of_custom)
+    add_details(annotations, found, definitions)
     return [*found], {**of_models, **definitions}
 
 

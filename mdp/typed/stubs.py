@@ -19,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from mdp.typed.calls import Signature, pack_call, unpack_result
+from mdp.typed.schema_details import ENUM_NAMES
 from mdp.typed.schemas import Schema
 from mdp.worker.handler import handler_of, is_typed, mark_of
 
@@ -39,11 +40,14 @@ _FORMATS: Final = {
     "date-time": "datetime.datetime",
     "date": "datetime.date",
     "time": "datetime.time",
+    "partial-time": "datetime.time",
     "duration": "datetime.timedelta",
     "uuid": "uuid.UUID",
     "decimal": "decimal.Decimal",
 }
 _TYPES: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+# Members of an enum: those of other names may mean something to Python.
+_NAME: Final = re.compile(r"(?!mro\b|name\b|value\b)[A-Za-z]\w{0,254}", re.ASCII)
 _ALIASES_DEEP_MAX: Final = 8  # descriptions whose classes contain themselves without an object between
 
 
@@ -147,7 +151,7 @@ def stub_source(descriptions: Sequence[Description]) -> str:
         classes.update(class_sources(description))
         functions.append(_function_source(description))
     text = "\n\n".join([*classes.values(), *functions])
-    imports = [f"import {name}" for name in ("datetime", "decimal", "uuid") if f"{name}." in text]
+    imports = [f"import {name}" for name in ("datetime", "decimal", "enum", "uuid") if f"{name}." in text]
     names = [name for name in ("Any", "Literal") if re.search(rf"\b{name}\b", text)]
     if any("ask_stream(" in one for one in functions):
         imports.append("from collections.abc import AsyncIterator")
@@ -186,6 +190,10 @@ def class_sources(description: Description) -> dict[str, str]:
     """Return the source of each class in a description, by name; raises ValueError as `stub_source`."""
     tags = dict(_tags([description.arguments, description.result, description.definitions]))
     found = {}
+    for key, schema in description.definitions.items():  # before the classes, whose defaults are members
+        if members := _members(schema):
+            lines = [f"class {_identifier(key)}(enum.Enum):", *(f"    {name} = {value!r}" for name, value in members.items())]
+            found[_identifier(key)] = "\n".join(lines) + "\n"
     for key, schema in description.definitions.items():
         if "properties" not in schema:
             continue  # written where it is used
@@ -204,7 +212,13 @@ def _field(schema: Mapping[str, Any], required: bool, description: Description) 
     kind = _type(schema, description)
     if required:
         return kind
+    if not isinstance(schema, dict):
+        schema = {}
     default = schema.get("default", LEFT_OUT)
+    members = _members(description.definitions.get(str(schema.get("$ref")).rpartition("/")[2]))
+    for name, value in members.items():
+        if type(value) is type(default) and value == default:
+            return f"{kind} = {kind}.{name}"
     # A default of another type is text in the schema, bytes for example; the service has its own.
     if kind.startswith("Literal[") or default is None or type(default).__name__ in kind.split(" | "):
         if type(default) in (type(None), bool, int, float, str):
@@ -236,7 +250,8 @@ def _type(schema: Any, description: Description, deep: int = 0) -> str:
     if "$ref" in schema:
         key = str(schema["$ref"]).rpartition("/")[2]
         target = description.definitions.get(key, {})
-        return _identifier(key) if isinstance(target, dict) and "properties" in target else inner(target)
+        is_class = isinstance(target, dict) and ("properties" in target or _members(target))
+        return _identifier(key) if is_class else inner(target)
     if isinstance(schema.get("anyOf"), list):
         return " | ".join(dict.fromkeys(map(inner, schema["anyOf"]))) or "Any"
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
@@ -254,6 +269,19 @@ def _type(schema: Any, description: Description, deep: int = 0) -> str:
     if kind == "object":
         return f"dict[Any, {inner(schema.get('additionalProperties'))}]"
     return _TYPES.get(str(kind), "Any")
+
+
+def _members(schema: Any) -> dict[str, str | int]:
+    """Return the members of an enum by name, none if this is not one, or its members are none of Python."""
+    if not isinstance(schema, dict):
+        return {}
+    names, values = schema.get(ENUM_NAMES), schema.get("enum")
+    if not isinstance(names, list) or not isinstance(values, list) or {*map(type, values)} not in ({str}, {int}):
+        return {}
+    if not all(isinstance(name, str) and _NAME.fullmatch(name) and not keyword.iskeyword(name) for name in names):
+        return {}
+    found = dict(zip(names, values, strict=False))
+    return found if len(found) == len(names) == len(values) == len({*values}) else {}
 
 
 def _identifier(text: str) -> str:

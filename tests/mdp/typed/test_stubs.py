@@ -19,6 +19,7 @@ import pytest
 import mdp
 import mdp.testing
 from mdp.typed.descriptions import Description, describe, description_of
+from mdp.typed.schema_details import ENUM_NAMES
 from mdp.typed.stubs import LEFT_OUT, stub_source
 from tests.mdp.typed import written_stub
 
@@ -49,6 +50,8 @@ class Line:
     inner: list[Line] = field(default_factory=list)
     raw: bytes = b"\xff"
     colour: Literal["red", "blue"] | None = "red"
+    ink: Colour = Colour.BLUE
+    since: datetime.datetime | None = None
 
 
 class SoldOut(mdp.HandlerError):
@@ -73,6 +76,8 @@ async def pay(
     price: decimal.Decimal,
     number: uuid.UUID,
     raw: bytes,
+    at: datetime.datetime,
+    hours: list[datetime.time | int],
     kind: Literal["a", 1],
     anything: object = None,
     by_number: dict[int, set[str]] = {},  # noqa: B006
@@ -102,7 +107,9 @@ async def raw(request: mdp.Request) -> bytes:
 
 HANDLERS = (total, pay, count, stock, raw)
 PAID: dict[str, Any] = {
-    "colour": "red",
+    "colour": written_stub.Colour.RED,
+    "at": datetime.datetime(2030, 1, 2, 3, tzinfo=datetime.UTC),
+    "hours": [datetime.time(4), 5],
     "place": (1.0, 2.0),
     "day": datetime.date(2030, 1, 2),
     "price": decimal.Decimal("1.10"),
@@ -128,7 +135,7 @@ async def test_a_stub_is_called_as_the_function_is() -> None:
         assert [value async for value in values(0)] == []
         day, price, number = datetime.date(2030, 1, 2), decimal.Decimal("1.10"), uuid.UUID(int=5)
         pays = local.client.stub(pay)
-        paid = await pays(Card("5"), Colour.RED, Place(1, 2), day, price, number, raw=b"\xff", kind=1)
+        paid = await pays(Card("5"), Colour.RED, Place(1, 2), day, price, number, raw=b"\xff", at=PAID["at"], hours=PAID["hours"], kind=1)
         assert_type(paid, dict[str, Card | Cash] | None)
         assert paid == {"pay": Card("5")}
         assert assert_type(await local.client.stub(stock)("tea"), int) == 3
@@ -178,6 +185,7 @@ def test_names_of_a_peer_do_not_become_code() -> None:
         msgspec.structs.replace(good, arguments={"properties": {evil: schema}}),
         msgspec.structs.replace(good, arguments={"properties": {"class": schema}}),
         msgspec.structs.replace(good, definitions={"A": {"properties": {evil: schema}}}),
+        msgspec.structs.replace(good, definitions={"9 lives": {"enum": [1], ENUM_NAMES: ["A"]}}),
     ):
         with pytest.raises(ValueError, match=r"name|describes"):
             stub_source([described])
@@ -187,9 +195,32 @@ def test_names_of_a_peer_do_not_become_code() -> None:
         service="a'\n\"",
         doc='"""\nimport os',
         result=odd,
-        definitions={"A": {"enum": ["'", evil]}, "B": {"anyOf": [{"$ref": "#/$defs/B"}]}},
+        definitions={"A": {"enum": ["'", evil]}, "C": {"properties": {"c": 5}}, "B": {"anyOf": [{"$ref": "#/$defs/B"}]}},
         arguments={"properties": {"a": {"$ref": "#/$defs/B"}, "b": {"type": [evil]}, "c": 5, "d": {"type": "object"}}, "required": ["a"]},
     )
     tree = ast.parse(stub_source([quoted]))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import) and node.names[0].name == "os"]
     assert LEFT_OUT is not None
+
+
+@pytest.mark.parametrize(
+    "names,values",
+    [
+        (["A", "x = 1\nimport os"], ["a", "b"]),
+        (["A", "mro"], ["a", "b"]),
+        (["_A", "B"], ["a", "b"]),
+        (["A", "class"], ["a", "b"]),
+        (["A", "A"], ["a", "b"]),
+        (["A", "B"], ["a", "a"]),
+        (["A", "B"], ["a", 1]),
+        (["A", "B"], ["a"]),
+        (["A", 5], ["a", "b"]),
+        ("AB", ["a", "b"]),
+    ],
+)
+def test_an_enum_whose_members_are_none_of_python_is_its_values(names: object, values: list[object]) -> None:
+    kind = {"enum": values, ENUM_NAMES: names}
+    described = msgspec.structs.replace(description_of(stock, "stock"), result={"$ref": "#/$defs/Kind"}, definitions={"Kind": kind})
+    source = stub_source([described])
+    assert f"-> Literal[{', '.join(map(repr, values))}]:" in source
+    assert "class" not in source

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import enum
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -15,6 +16,11 @@ import mdp
 from mdp.typed.stubs import LEFT_OUT, ask, ask_stream
 
 
+class Colour(enum.Enum):
+    BLUE = "blue"
+    RED = "red"
+
+
 class Line(msgspec.Struct, kw_only=True):
     item: str
     price: float
@@ -23,6 +29,8 @@ class Line(msgspec.Struct, kw_only=True):
     inner: list[Line] | msgspec.UnsetType = msgspec.UNSET
     raw: bytes | msgspec.UnsetType = msgspec.UNSET
     colour: Literal["blue", "red"] | None = "red"
+    ink: Colour = Colour.BLUE
+    since: datetime.datetime | None = None
 
 
 class Card(msgspec.Struct, kw_only=True, tag_field="type", tag="card"):
@@ -44,12 +52,14 @@ async def shop_total(
 async def pay(
     client: mdp.Client,
     by: Card | Cash,
-    colour: Literal["blue", "red"],
+    colour: Colour,
     place: tuple[float, float],
     day: datetime.date,
     price: decimal.Decimal,
     number: uuid.UUID,
     raw: bytes,
+    at: datetime.datetime,
+    hours: list[datetime.time | int],
     kind: Literal[1, "a"],
     anything: Any = LEFT_OUT,
     by_number: dict[Any, set[str]] = LEFT_OUT,
@@ -65,6 +75,8 @@ async def pay(
             "price": price,
             "number": number,
             "raw": raw,
+            "at": at,
+            "hours": hours,
             "kind": kind,
             "anything": anything,
             "by_number": by_number,
