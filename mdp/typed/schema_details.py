@@ -1,4 +1,4 @@
-"""What msgspec leaves out of JSON schemas: the format of times that may have no zone, and the names of an enum's members. Pure."""
+"""Details that msgspec leaves out of JSON schemas: formats of times, and names of enum members. Pure."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Details:
                     self.add(field.type, by_name.get(field.encode_name))
 
     def _fits(self, info: Any, schema: dict[str, Any]) -> bool:
-        """Return whether a member of a union is that of a type; of its kinds, each is in a union once, except for classes."""
+        """Return whether a member of a union is that of a type; only of classes may there be several."""
         if "$ref" in schema:
             title = str(self._definitions.get(schema["$ref"].rpartition("/")[2], {}).get("title"))
             return hasattr(info, "cls") and title.partition("[")[0] == info.cls.__name__

@@ -272,7 +272,7 @@ def _type(schema: Any, description: Description, deep: int = 0) -> str:
 
 
 def _members(schema: Any) -> dict[str, str | int]:
-    """Return the members of an enum by name, none if this is not one, or its members are none of Python."""
+    """Return the members of an enum by name, none if a stub cannot have them."""
     if not isinstance(schema, dict):
         return {}
     names, values = schema.get(ENUM_NAMES), schema.get("enum")
