@@ -149,7 +149,9 @@ def logs_as_before() -> Iterator[None]:
     """Undo at the end of the test the log settings that a command made for its process."""
     root = logging.getLogger()
     level, before = root.level, [(handler, handler.formatter) for handler in root.handlers]
+    disabled = root.manager.disable
     yield
+    logging.disable(disabled)
     root.setLevel(level)
     for handler in root.handlers[:]:
         if all(handler is not one for one, _ in before):

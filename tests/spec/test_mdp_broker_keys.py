@@ -318,7 +318,7 @@ def test_stop_tells_all_who_wait(scene: Scene) -> None:
 
 
 def test_idm_08_a_client_asks_which_keys_are_known() -> None:
-    """`mmi.keys`: kept, running, or neither; of the service that is named only."""
+    """IDM-08: kept, running, or neither; of the service that is named only."""
     scene = Scene()
     scene.ready("0.3", b"W1")
     for key in (b"kept", b"runs"):

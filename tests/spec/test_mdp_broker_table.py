@@ -15,16 +15,18 @@ from mdp.wire.commands import (
     worker_final,
     worker_heartbeat,
     worker_partial,
+    worker_progress,
     worker_ready,
     worker_return,
 )
+from mdp.wire.progress import Progress, encode_progress
 from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene
 
 if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 STATES = ["unknown", "idle", "busy"]
-COMMANDS = ["ready", "final", "partial", "error", "return", "heartbeat", "disconnect", "invalid"]
+COMMANDS = ["ready", "final", "partial", "progress", "error", "return", "heartbeat", "disconnect", "invalid"]
 WORKER = b"W1"
 STRANGE: dict[str, list[bytes]] = {
     "0.1": [b"", b"MDPW01", b"\x02", b"client", b"", b"x"],
@@ -41,6 +43,8 @@ def command(name: str, dialect: Dialect, address: bytes) -> list[bytes]:
             return worker_final(dialect, address, [b"y"])
         case "partial":
             return worker_partial(dialect, address, [b"y"])
+        case "progress":
+            return worker_progress(address, encode_progress(Progress(0.5)))
         case "error":
             return worker_error(address, "HANDLER_ERROR", "no")
         case "return":
@@ -56,7 +60,7 @@ def command(name: str, dialect: Dialect, address: bytes) -> list[bytes]:
 CELLS = [
     (dialect, state, name)
     for dialect, state, name in product(DIALECTS, STATES, COMMANDS)
-    if not (name == "partial" and dialect == "0.1") and not (name in ("error", "return") and dialect != "0.3")
+    if not (name == "partial" and dialect == "0.1") and not (name in ("progress", "error", "return") and dialect != "0.3")
 ]
 
 
@@ -84,14 +88,14 @@ def test_mdp_26_cell(dialect: Dialect, state: str, name: str) -> None:
         case "unknown", "ready":
             assert known
             assert scene.sent == {}
-        case "unknown", "final" | "partial" | "error" | "return" | "heartbeat":
+        case "unknown", "final" | "partial" | "progress" | "error" | "return" | "heartbeat":
             assert not known
             assert scene.got(WORKER) == [worker_disconnect(dialect)]
         case "unknown", _:
             assert not known
             assert scene.sent == {}
             assert scene.machine.directory.services == {}
-        case "idle", "ready" | "final" | "partial" | "error" | "return":
+        case "idle", "ready" | "final" | "partial" | "progress" | "error" | "return":
             assert not known
             assert scene.got(WORKER) == [worker_disconnect(dialect)]
         case "busy", "ready" | "return":  # which was not asked for
@@ -105,6 +109,10 @@ def test_mdp_26_cell(dialect: Dialect, state: str, name: str) -> None:
         case "busy", "partial":
             assert known
             assert len(scene.at_client(b"C1")) == 1
+            assert scene.machine.directory.workers[WORKER].in_flight
+        case "busy", "progress":  # its client has not asked for it
+            assert known
+            assert scene.sent == {}
             assert scene.machine.directory.workers[WORKER].in_flight
         case "busy", "error":
             assert known

@@ -103,6 +103,7 @@ def test_what_one_may_another_may_not(dialect: Dialect) -> None:
 
 
 def test_keys_of_another_user_are_not_known_and_need_the_right_to_call() -> None:
+    """IDM-08."""
     scene = opened("0.3")
     scene.users[b"d"] = "web"
     scene.users[b"v"] = "visitor"

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("way")
 
 
 def test_progress_is_kept_for_the_caller_and_starts_the_timeout_again() -> None:
-    """PRG-07; the timeout is one second."""
+    """PRG-02, PRG-07; the timeout is one second."""
     machine, frame = connected(), encode_progress(Progress(0.5, "half"))
     wanted, plain = submit(machine, call=Call("echo", timeout_s=1.0, attempts=1, progress=print)), submit(machine)
     assert decode_request_options(sent(machine)[0][2]).progress

@@ -1,4 +1,4 @@
-"""Brokers that are away for a while: requests that arrive before the workers have come back wait for them."""
+"""Brokers that are away for a while: requests that arrive before the workers have come back wait for them (BEY-05)."""
 
 from __future__ import annotations
 
