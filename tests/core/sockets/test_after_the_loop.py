@@ -24,6 +24,13 @@ pytestmark = [
 @pytest.mark.parametrize("linger", [0, None])
 def test_a_socket_can_be_closed_after_its_loop(tmp_path: Path, transport: str, linger: int | None) -> None:
     endpoint = {"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path}/s", "inproc": "inproc://after"}[transport]
+    bound = close_after_the_loop(endpoint, f"ipc://{tmp_path}/absent", linger)
+    gc.collect()  # nothing refers to the sockets now, so the port or path is free again, and no later test meets their warnings
+    asyncio.run(bind_again(bound))
+
+
+def close_after_the_loop(endpoint: str, absent: str, linger: int | None) -> str:
+    """Close three sockets and their context after their loop; return the endpoint that was bound."""
     context = core.Context()
     server, client, alone = (context.socket(core.DEALER) for _ in range(3))
 
@@ -32,8 +39,8 @@ def test_a_socket_can_be_closed_after_its_loop(tmp_path: Path, transport: str, l
         client.connect(server.last_endpoint)
         await client.send(b"hello")
         assert await server.recv() == b"hello"
-        alone.connect(f"ipc://{tmp_path}/nobody")
-        await alone.send(b"nobody takes this")
+        alone.connect(absent)
+        await alone.send(b"no peer takes this")
 
     asyncio.run(talk())
     for socket in (server, client, alone):
@@ -41,8 +48,7 @@ def test_a_socket_can_be_closed_after_its_loop(tmp_path: Path, transport: str, l
         assert socket.closed
     assert alone.counters.undelivered == 1
     context.term()
-    gc.collect()  # the port or path is free again
-    asyncio.run(bind_again(server.last_endpoint))
+    return server.last_endpoint
 
 
 async def bind_again(endpoint: str) -> None:
