@@ -142,8 +142,9 @@ async def test_an_implausible_counter_of_a_peer_is_ignored() -> None:
             assert pair.machine.member.counter == 0
             assert pair.trouble == f"the peer names counter {COUNTER_MAX}, which no pair can have come to"
             await until(lambda: pair._clock() >= pair.machine.member.peer_until)
-            votes = await vote_until_it_serves(pair)
-            assert 1 <= pair.ballot().counter <= votes  # 1, but on a busy machine the first claim may come to nothing
+            await vote_until_it_serves(pair)
+            # Each claim draws the next counter from 1; on a busy machine some may come to nothing.
+            assert pair.ballot().counter == pair.counters["claims_failed"] + pair.counters["became_active"]
             assert pair.trouble == ""
 
 

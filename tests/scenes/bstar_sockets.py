@@ -32,18 +32,16 @@ async def until(condition: Callable[[], bool], what: str = "") -> None:
         await asyncio.sleep(0.004)
 
 
-async def vote_until_it_serves(pair: bstar.Pair) -> int:
-    """Vote as clients do, again and again; return how often.
+async def vote_until_it_serves(pair: bstar.Pair) -> None:
+    """Vote as clients do, again and again.
 
     On a busy machine a claim may end unwritten, and a pause of our own puts off the verdict.
     """
-    end, votes = time.monotonic() + PATIENCE_S, 0
+    end = time.monotonic() + PATIENCE_S
     while not pair.serving:
         assert time.monotonic() < end, "it never serves"
         await pair.vote()
-        votes += 1
         await asyncio.sleep(QUICK_MS / 1000)
-    return votes
 
 
 async def settled(primary: bstar.Pair, backup: bstar.Pair) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,13 @@ class Ended:
         """The one line on standard error."""
         (line,) = self.err.splitlines()
         return line
+
+    @property
+    def unreached_s(self) -> float:
+        """Return for how long no broker was reached, as the one line on standard error says."""
+        said = re.fullmatch(r"mdp: no broker reached within (\d+\.\d) s(: .+)?", self.complaint)
+        assert said is not None, self.complaint
+        return float(said[1])
 
 
 class Program:

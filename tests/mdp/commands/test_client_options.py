@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+import mdp
+from core.daemon.exit_codes import Unreachable
+from mdp.commands.client_options import ask
 from mdp.commands.main import main
 
 if TYPE_CHECKING:
@@ -39,3 +42,20 @@ def test_headers_are_shown_as_a_file_takes_them(headers: list[str], tmp_path: Pa
 def test_what_is_no_header_is_said_before_anything_is_sent() -> None:
     result = CliRunner().invoke(main, ["call", "--header", "tenant", "echo"], standalone_mode=False)
     assert "a header is NAME=TEXT" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("after_s", "text", "line"),
+    [
+        (0.1004, "", "no broker reached within 0.1 s"),
+        (0.1501, "ipc://b.sock (refused)", "no broker reached within 0.2 s: ipc://b.sock (refused)"),
+        (7.5, "", "no broker reached within 7.5 s"),
+    ],
+)
+def test_time_after_which_no_broker_was_reached_is_that_of_the_error(after_s: float, text: str, line: str) -> None:
+    async def talk(_: mdp.Client) -> None:
+        raise mdp.Unreachable("echo", attempts=2, after_s=after_s, text=text)
+
+    with pytest.raises(Unreachable) as caught:
+        ask(talk, ["inproc://nowhere"], uvloop=False)
+    assert str(caught.value) == line

@@ -148,7 +148,7 @@ def test_check_is_1_for_a_service_without_workers(operator: Operator) -> None:
 def test_no_broker_is_69(programs: Programs, verb: list[str]) -> None:
     ended = programs.run("mdp", *verb, "--broker", "ipc://nobody.sock", "--timeout", "0.05", "--attempts", "1")
     assert (ended.code, ended.out) == (69, b"")
-    assert ended.complaint.startswith("mdp: no broker reached within 0.1 s")
+    assert ended.unreached_s >= 0.1  # 0.05 s rounded up, and what a busy machine adds
 
 
 # --------------------------------------------------------------------------------------------------------------------------- dead letters

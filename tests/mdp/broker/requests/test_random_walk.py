@@ -32,7 +32,12 @@ def test_whatever_crosses_every_request_has_one_place_and_one_end(chunk: int) ->
     MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06, POL-01 to POL-03; faults B2, B5 to B8.
     """
     for seed in range(chunk * WALKS // CHUNKS, (chunk + 1) * WALKS // CHUNKS):
-        walk(seed, policies=seed % 4 == 3)
+        walk(seed, policies=has_policies(seed))
+
+
+def has_policies(seed: int) -> bool:
+    """Tell whether the services of a walk have policies: those of each fourth do."""
+    return seed % 4 == 3
 
 
 def test_walks_with_policies_come_by_what_they_are_for() -> None:
@@ -78,9 +83,9 @@ def test_a_walk_is_the_same_each_time() -> None:
 def test_walks_come_by_what_they_are_for() -> None:
     """A walk tests only what happens in it."""
     total: dict[str, int] = {}
-    for seed in range(120):
-        going = Walk(seed)
-        going.look = lambda: None  # type: ignore[method-assign]  # the records of these walks are looked at in the test above
+    for seed in range(120):  # the first walks of `test_whatever_crosses_every_request_has_one_place_and_one_end`
+        going = Walk(seed, policies=has_policies(seed))
+        going.look = lambda: None  # type: ignore[method-assign]  # that test looks at the records of these walks
         going.go()
         for name, count in going.machine.counters.as_dict().items():
             total[name] = total.get(name, 0) + count
