@@ -38,6 +38,7 @@ _MAPS: Final = bytes([*range(0x80, 0x90), 0xDE, 0xDF])
 _ARRAY_16: Final = b"\xdc"
 _ARRAY_32: Final = b"\xdd"
 _unpackb: Final = msgpack.unpackb
+_extension: Final = msgpack.ExtType
 
 
 @mypyc_attr(native_class=False)
@@ -99,7 +100,7 @@ def unpack(
         if 0 <= names_max < size >> 1:  # an entry takes two bytes
             max_map_len = names_max if max_map_len < 0 else min(max_map_len, names_max)
             map_hook = _name_counter(names_max, together_max if together_max >= 0 else size, hook)
-        if 0 <= entries_max < size >> 1:
+        if 0 <= entries_max < size:
             hook = map_hook = _entry_counter(entries_max, map_hook)
         collecting = size > LARGE_BYTES and gc.isenabled()
         if collecting:
@@ -109,6 +110,7 @@ def unpack(
                 octets,
                 strict_map_key=strict_map_key,
                 max_ext_len=-1 if extensions else 0,
+                ext_hook=_extension if extensions else _refuse_extension,
                 max_map_len=max_map_len,
                 max_array_len=max_array_len,
                 max_str_len=max_str_len,
@@ -140,6 +142,11 @@ def _bad(error: Exception) -> BadMsgpack:
     if isinstance(error, BadMsgpack):
         return error
     return BadMsgpack(f"not msgpack within the limits: {str(error) or type(error).__name__}")
+
+
+def _refuse_extension(code: int, data: bytes) -> Any:
+    """Refuse an extension without bytes, which no limit of its length does."""
+    raise BadMsgpack("an extension type")
 
 
 def _check_claims(octets: bytes) -> None:

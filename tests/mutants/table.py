@@ -131,6 +131,13 @@ RUNNERS = (
     "tests/mdp/worker/test_worker_faults.py",
     "tests/mdp/worker/test_handler.py",
 )
+FREELANCE = (
+    "tests/freelance/models/test_sequential.py",
+    "tests/freelance/models/test_server_list.py",
+    "tests/freelance/models/test_shotgun.py",
+    "tests/freelance/models/test_client_machine.py",
+    "tests/freelance/models/test_agent.py",
+)
 # File -> the tests that it is held against, as patterns. The order does not matter: the fastest that reach a line run first.
 TABLE: dict[str, tuple[str, ...]] = {
     "mdp/broker/requests/idempotency.py": BROKER,
@@ -164,6 +171,24 @@ TABLE: dict[str, tuple[str, ...]] = {
         "tests/fuzz/test_damaged_bytes.py",
         "tests/spec/test_mdp_client.py",
     ),
+    "mdp/broker/workers/policies.py": ("tests/mdp/broker/workers/test_policies.py", "tests/mdp/broker/requests/test_policies.py"),
+    "mdp/wire/message_runs.py": ("tests/mdp/wire/test_message_runs.py", "tests/mdp/wire/test_message_runs_keys.py"),
+    "mdp/shards/backpressure.py": ("tests/mdp/shards/test_backpressure.py",),
+    "mdp/shards/merging.py": ("tests/mdp/shards/test_merging.py",),
+    "mdp/shards/routing.py": ("tests/mdp/shards/test_routing.py",),
+    "freelance/models/sequential.py": FREELANCE,
+    "core/machine/bounded_msgpack.py": ("tests/core/machine/test_bounded_msgpack.py",),
+    "core/machine/requests.py": (
+        "tests/core/machine/test_requests.py",
+        "tests/core/rpc/test_client_engine.py",
+        "tests/bstar/machine/test_requester.py",
+        "tests/freelance/models/test_client_machine.py",
+        "tests/mdp/client/test_pending.py",
+        "tests/mdp/client/test_requester.py",
+        "tests/mdp/client/test_requester_time.py",
+        "tests/mdp/client/test_requester_model.py",
+    ),
+    "core/rpc/client_engine.py": ("tests/core/rpc/test_client_engine.py", "tests/mdp/client/test_client.py"),
     "core/zmtp/decoder.py": WIRE,
     "core/zmtp/scan.py": WIRE,
     "core/zmtp/connection.py": WIRE,

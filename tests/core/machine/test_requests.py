@@ -104,6 +104,36 @@ def test_settled_requests_are_not_kept_for_their_time_limit() -> None:
     assert len(timeouts) == 0
 
 
+def test_time_limits_without_a_bucket_end_in_order_after_settled_ones_were_removed() -> None:
+    timeouts: Timeouts[PendingRequest] = Timeouts()
+    for n in range(BUCKETS_MAX):
+        timeouts.start(PendingRequest([]), 0.0, 10_000.0 + n)
+    waiting = [PendingRequest([]) for _ in range(40)]
+    for n, request in enumerate(waiting):
+        timeouts.start(request, 0.0, 900.0 - n)
+    for n in range(1000):
+        gone = PendingRequest([])
+        timeouts.start(gone, 0.0, 1000.0 + n)
+        settle(gone, 0.0)
+    assert len(timeouts._heap) < 1000
+    for request in reversed(waiting):
+        assert timeouts.expired(request.due) == [request]
+
+
+def test_after_all_waiting_requests_are_taken_none_waits() -> None:
+    requests: Requests[PendingRequest] = Requests(2)
+    waiting = [PendingRequest([]) for _ in range(3)]
+    for request in waiting:
+        requests.timeouts.start(request, 0.0, 1.0)
+    for request in waiting[:2]:
+        requests._wait(request)
+    assert requests.full
+    assert requests.take_all() == waiting[:2]
+    requests._wait(waiting[2])
+    assert not requests.full
+    assert requests.take_all() == waiting[2:]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_walk_agrees_with_a_check_of_every_request(seed: int) -> None:
     chance = random.Random(seed)

@@ -58,18 +58,20 @@ class Engine(ClientEngine[Machine]):
         super().__init__(Machine(), "test", ClientClosed, options.get("context"), options.get("security"), {})
         self._ticker = supervision.current().timer("test client clock", self._tick)
         self.writes: list[list[PendingRequest]] = []
-        self.ended = False
+        self.ended = 0
+        self.flushes = 0
 
     def _connect(self) -> None:
         pass
 
     def flush(self) -> None:
+        self.flushes += 1
         if self.machine.outgoing:
             self.writes.append(self.machine.outgoing)
             self.machine.outgoing = []
 
     async def _disconnect(self) -> None:
-        self.ended = True
+        self.ended += 1
 
     def ask(self, timeout_s: bytes = b"1000") -> asyncio.Future[list[bytes]]:
         pending = PendingRequest([timeout_s])
@@ -87,6 +89,39 @@ async def test_the_first_request_of_an_iteration_is_sent_at_once_and_the_others_
     assert await asked[0] == [b"x"]
     engine.ask()
     assert [len(write) for write in engine.writes] == [1, 4, 1]
+    await engine.close()
+
+
+async def test_requests_of_each_iteration_are_sent_at_its_end_though_nothing_is_answered() -> None:
+    engine = Engine()
+    for iteration in range(3):
+        for _ in range(3):
+            engine.ask()
+        await asyncio.sleep(0)
+        assert [len(write) for write in engine.writes] == [1, 2] * (iteration + 1)
+    await engine.close()
+
+
+async def test_a_cancellation_is_sent_at_once() -> None:
+    engine = Engine()
+    asked = engine.ask()
+    engine.updated(())
+    flushes = engine.flushes
+    asked.cancel()
+    assert engine.flushes == flushes + 1
+    await engine.close()
+
+
+async def test_only_settled_requests_are_told_to_callers_and_only_to_those_who_wait() -> None:
+    engine = Engine()
+    asked = engine.ask()
+    engine.submit(forgotten := PendingRequest([b"1000"]))
+    (pending, _) = engine.machine.open
+    engine.notify([pending])
+    assert not asked.done()
+    engine.notify([engine.machine.end(forgotten, 0.0, reply=[])])
+    engine.notify([engine.machine.end(pending, 0.0, reply=[b"x"])])
+    assert await asked == [b"x"]
     await engine.close()
 
 
@@ -120,7 +155,7 @@ async def test_the_end_settles_what_is_open_and_refuses_what_comes() -> None:
     asked = [engine.ask() for _ in range(3)]
     await engine.close()
     await engine.close()
-    assert engine.ended
+    assert engine.ended == 1
     assert [type(one.exception()) for one in asked] == [ClientClosed] * 3
     with pytest.raises(ClientClosed):
         engine.ask()

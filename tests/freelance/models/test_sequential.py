@@ -42,6 +42,13 @@ def test_frl_01_several_servers_are_asked_once_each_and_a_lone_one_three_times()
         assert isinstance(pending.error, freelance.NoServer)
         assert (pending.error.attempts, pending.error.after_s) == (len(tries), float(len(tries)))
         assert len(machine) == 0
+        assert machine.counters == {"sent": len(tries), "gave_up": 1}
+        machine = made(*endpoints)
+        pending = submitted(machine, 7.0)
+        while not machine.tick(machine.deadline()):
+            pass
+        assert isinstance(pending.error, freelance.NoServer)
+        assert pending.error.after_s == float(len(tries)), "since it was submitted"
 
 
 def test_a_try_that_ends_closes_its_socket_and_names_its_server() -> None:
@@ -64,6 +71,13 @@ def test_the_reply_ends_the_request_and_clears_the_server() -> None:
     assert machine.receive(number, [b"y"], 1.2) == [pending]
     assert pending.reply == [b"y"]
     assert taken(machine) == [Close(number)]
+    assert machine.servers.by_name[A.encode()].failures == 1
+    submitted(machine, 1.3)
+    machine.tick(2.3)  # B does not answer, and A does
+    number = [order.number for order in taken(machine) if isinstance(order, Open)][-1]
+    assert len(machine.receive(number, [b"z"], 2.4)) == 1
+    assert {server.failures for server in machine.servers.by_name.values()} == {0, 1}
+    assert machine.servers.by_name[A.encode()].failures == 0
 
 
 def test_the_timeout_of_the_request_ends_its_last_try() -> None:
@@ -81,12 +95,20 @@ def test_a_server_that_does_not_take_it_counts_as_no_try() -> None:
     pending = submitted(machine)
     error = freelance.TooLarge("bytes of the request", 10, 5)
     number, endpoint = opened(machine)
+    assert machine.counters == {"sent": 1}
     assert (endpoint, machine.refused(number, error, 0.1)) == (A, [])
+    assert machine.outgoing == [Close(number), Open(number + 1, B, [b"x"])]
+    assert machine.counters == {"sent": 1, "send_refused": 1}
     number, endpoint = opened(machine)
-    assert (endpoint, pending.due) == (B, 1.1)
+    assert (endpoint, pending.due, pending.sent) == (B, 1.1, 1)
     assert machine.tick(1.1) == [pending]
     assert pending.error is error  # said rather than that no other one answered
     assert machine.refused(number, error, 1.2) == []
+    assert machine.counters == {"sent": 1, "send_refused": 1, "too_large": 1}
+    lone = made(A)
+    pending = submitted(lone)
+    assert lone.refused(opened(lone)[0], error, 0.1) == [pending], "not asked again"
+    assert lone.counters["sent"] == pending.sent == 0
 
 
 def test_servers_come_and_go() -> None:
@@ -98,10 +120,18 @@ def test_servers_come_and_go() -> None:
     assert (pending.error.attempts, taken(machine)) == (0, [Close(1)])
     assert machine.add(B)
     assert not machine.add(B)
-    submitted(machine)
-    assert opened(machine)[1] == B
+    pending = submitted(machine)
+    number, endpoint = opened(machine)
+    assert endpoint == B
     assert machine.remove(B.encode(), 0.1) == []
     assert len(machine) == 1  # it may still be answered
+    assert pending in machine.receive(number, [b"y"], 0.2)
+    machine = made(A, B)
+    pending = submitted(machine)
+    machine.remove(B.encode(), 0.1)
+    assert machine.tick(1.0) == [pending], "a server that was removed is not asked"
+    assert isinstance(pending.error, freelance.NoServer)
+    assert pending.error.attempts == 1
 
 
 @pytest.mark.parametrize("closed", [True, False])

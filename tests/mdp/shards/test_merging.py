@@ -28,6 +28,8 @@ def test_a_truncated_list_ends_with_null_once() -> None:
     assert len(cut) <= 50
     assert json.loads(cut)[-1] is None
     assert json.loads(cut)[:-1] == [*range(len(json.loads(cut)) - 1)]
+    for limit, rows in ((12, b"[1,2,3]"), (11, b"[1,2,null]")):  # each may be followed by null
+        assert merged(b"mmi.dlq", [[b"200", b"[1,2]"], [b"200", b"[3]"]], {}, limit) == [b"200", rows]
 
 
 def test_a_refusal_is_the_answer_and_garbage_is_left_out() -> None:
@@ -39,6 +41,7 @@ def test_bodies_of_replies_in_all_dialects() -> None:
     number = b"\x01" * 8
     for dialect in DIALECTS:
         assert body_of(encode_message(client_final(dialect, b"mmi.stats", number, [b"200", b"{}"]))) == [b"200", b"{}"]
+    assert body_of(encode_message([b"", b"MDPC01", b"mmi.stats", b"404"])) == [b"404"]
     assert body_of(encode_message(client_partial("0.2", b"x", number, [b"200"]))) is None
     assert body_of(encode_message(client_error(number, "BUSY", "x"))) is None
     for frames in ([b""], [b"", b"MDPC01", b"x"], [b"MDPC02"], [b"MDPC03"], [b"MDPW03\x06"]):

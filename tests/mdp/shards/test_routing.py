@@ -39,7 +39,7 @@ def test_requests_and_workers_go_to_the_shard_of_the_service(dialect: str, servi
     found = route(request(dialect, service, b"a" * 70_000, b""))
     assert (found.kind, found.shard, found.service, found.dialect) == (Kind.SHARD, shard_of(service, 8), service, dialect)
     ready = route(worker_ready(dialect, service))  # type: ignore[arg-type]
-    assert (ready.kind, ready.shard, ready.dialect) == (Kind.WORKER, shard_of(service, 8), dialect)
+    assert (ready.kind, ready.shard, ready.service, ready.dialect) == (Kind.WORKER, shard_of(service, 8), service, dialect)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -64,6 +64,12 @@ def test_what_names_no_service_follows_the_peer() -> None:
     assert route(client_heartbeat()).kind is Kind.EVERYWHERE
     for dialect in DIALECTS:
         assert route(worker_heartbeat(dialect)) == Route(Kind.SHARD)
+
+
+@pytest.mark.parametrize("head", [[b"MDPC02", b"\x01"], [b"", b"MDPC01"], [b"MDPC03\x01" + ID]])
+def test_a_request_without_a_body_is_refused_by_the_shard_of_its_service(head: list[bytes]) -> None:
+    found = route([*head, b"geo.nearest"])
+    assert (found.kind, found.shard, found.service) == (Kind.SHARD, shard_of(b"geo.nearest", 8), b"geo.nearest")
 
 
 INVALID = [
