@@ -80,8 +80,7 @@ def unpack(
     """Return the only value in a peer's bytes; -1 means no limit.
 
     `names_max` is for the different keys of all maps together: a new one costs three times as much as another value. `together_max` is
-    for twice these and the maps, if there is a `names_max`. `entries_max` is for the elements of all arrays
-    and maps together, instead of a `names_max`.
+    for twice these and the maps, if there is a `names_max`. `entries_max` is for all elements together, instead of a `names_max`.
 
     Raises BadMsgpack for anything but exactly one value: a false claim of elements, an extension type unless `extensions`, text that is not
     UTF-8, an unusable key (`strict_map_key`: neither text nor bytes), nesting deeper than DEPTH_MAX, or beyond a limit.

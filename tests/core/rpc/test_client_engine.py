@@ -112,7 +112,7 @@ async def test_a_cancellation_is_sent_at_once() -> None:
     await engine.close()
 
 
-async def test_only_settled_requests_are_told_to_callers_and_only_to_those_who_wait() -> None:
+async def test_callers_that_wait_are_notified_of_settled_requests_only() -> None:
     engine = Engine()
     asked = engine.ask()
     engine.submit(forgotten := PendingRequest([b"1000"]))
