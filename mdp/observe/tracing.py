@@ -5,6 +5,10 @@
     mdp.Worker(endpoint, traced(total))                 # the same of a function that is decorated with mdp.service
     BrokerSpans().add                                   # a span for each request the broker ended, from its event log
 
+    spans = Spans()                                     # or all at once, as middleware:
+    app.middleware(spans)                               # a span for each call of any handler of the app
+    client.middleware(spans)                            # a span for each request, call and stream of the client
+
 Needs the extra `otel` and a TracerProvider of the program: without one the API's spans go nowhere. Clients of MDP/0.1 and 0.2 send no
 context: the worker's spans begin traces of their own. The broker forwards the context unread; its own spans come from the event log,
 which keeps the client's `traceparent`: they are children of the client's span, like the worker's.
@@ -25,12 +29,13 @@ with needs_extra("otel", "tracing"):
     from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from mdp.client.calls import CallOptions, MapOptions
+from mdp.client.middleware import ClientCall
 from mdp.request import Request
 from mdp.typed.calls import typed_handler
 from mdp.worker.handler import is_typed, mark_of, name_of, service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from opentelemetry.util.types import Attributes
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
     from mdp.client.iterators import Body, Outcome
     from mdp.eventlog.format import Event
 
-__all__ = ["BrokerSpans", "TracedClient", "traced"]
+__all__ = ["BrokerSpans", "Spans", "TracedClient", "traced"]
 
 _NAME = "majordomo-toolkit"
 # A carrier has a few short entries; a larger one is ignored and not parsed.
@@ -179,22 +184,13 @@ def traced(handler: Callable[..., Any], provider: trace.TracerProvider | None = 
     request_name, own = _request_parameter(handler) if typed else ("", True)
 
     def begun(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        request: Request = positional[0] if not typed else named[request_name] if own else named.pop(request_name)
-        attributes: Attributes = {"rpc.system": "mdp", "rpc.service": request.service, "mdp.delivery": request.delivery}
-        context = extract(carrier_of(request.trace))
-        return {"name": f"{request.service} handle", "context": context, "kind": SpanKind.SERVER, "attributes": attributes}
+        return _handled(positional[0] if not typed else named[request_name] if own else named.pop(request_name))
 
     async def values(*positional: Any, **named: Any) -> AsyncIterator[Any]:
         span = tracer.start_span(**begun(positional, named))
-        with _ended(span):
-            async with aclosing(handler(*positional, **named)) as found:
-                while True:
-                    # Current while the handler runs, not while its value is sent.
-                    with trace.use_span(span, record_exception=False, set_status_on_exception=False):
-                        value = await anext(found, _END)
-                    if value is _END:
-                        return
-                    yield value
+        async with aclosing(_within(span, handler(*positional, **named))) as found:
+            async for value in found:
+                yield value
 
     async def answer(*positional: Any, **named: Any) -> Any:
         with tracer.start_as_current_span(**begun(positional, named)):
@@ -212,6 +208,61 @@ def traced(handler: Callable[..., Any], provider: trace.TracerProvider | None = 
         made.__signature__ = seen.replace(parameters=[*seen.parameters.values(), added])
         made.__annotations__ = {**handler.__annotations__, request_name: Request}
     return cast("Callable[..., Any]", made)
+
+
+class Spans:
+    """Middleware that makes a span of each request: of the handlers of an `mdp.App`, and of a client.
+
+    The span of a handler is a child of the client's. Of a `map`, each request has a span.
+
+    Args:
+        provider: of tracers; None: the global one.
+    """
+
+    def __init__(self, provider: trace.TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer(_NAME, tracer_provider=provider)
+
+    async def __call__(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Call the next one within a span; that of a generator ends with its last value.
+
+        Args:
+            request: an `mdp.Request` or an `mdp.ClientCall`.
+            call_next: the handler or client, or further middleware.
+        """
+        if isinstance(request, ClientCall):
+            size = {"mdp.request_bytes": sum(map(len, request.frames))}
+            span = self._tracer.start_span(**_named("stream" if request.streaming else "request", request.service, size))
+            request.options = _with(span, request.options)
+        else:
+            span = self._tracer.start_span(**_handled(request))
+        goes_on = False
+        try:
+            with trace.use_span(span):
+                reply = await call_next(request)
+            goes_on = hasattr(reply, "__aiter__")
+            return _within(span, reply) if goes_on else reply
+        finally:
+            if not goes_on:
+                span.end()
+
+
+def _handled(request: Request) -> dict[str, Any]:
+    """Return the arguments of the span of a handler."""
+    attributes: Attributes = {"rpc.system": "mdp", "rpc.service": request.service, "mdp.delivery": request.delivery}
+    context = extract(carrier_of(request.trace))
+    return {"name": f"{request.service} handle", "context": context, "kind": SpanKind.SERVER, "attributes": attributes}
+
+
+async def _within(span: trace.Span, values: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Yield the values of a generator within its span, which is current only while the generator runs."""
+    with _ended(span):
+        async with aclosing(values) as found:
+            while True:
+                with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                    value = await anext(found, _END)
+                if value is _END:
+                    return
+                yield value
 
 
 def _request_parameter(function: Callable[..., Any]) -> tuple[str, bool]:

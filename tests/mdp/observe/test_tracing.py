@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind
 import mdp
 import mdp.testing
 from mdp.eventlog.files import EventLogWriter, read_events
-from mdp.observe.tracing import BrokerSpans, TracedClient, carrier_of, traced
+from mdp.observe.tracing import BrokerSpans, Spans, TracedClient, carrier_of, traced
 from tests.scenes.mdp_handlers import echo
 
 if TYPE_CHECKING:
@@ -170,3 +170,46 @@ def test_a_missing_extra_is_one_clear_line() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip().endswith("fix: pip install 'majordomo-toolkit[otel]'"), done.stderr
+
+
+async def test_one_middleware_makes_the_spans_of_an_app_and_of_a_client(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
+    """Coroutine functions, plain functions and generators; the values of a stream are within its spans, errors are errors."""
+    app, spans, seen = mdp.App(), Spans(provider), list[bool]()
+    app.middleware(spans)
+
+    @app.service("double")
+    async def double(number: int) -> int:
+        seen.append(trace.get_current_span().is_recording())
+        return number * 2
+
+    @app.service("halves", inline=True)
+    def halves(number: int) -> float:
+        if not number:
+            raise ValueError("nothing")
+        return number / 2
+
+    @app.service("upto")
+    async def upto(number: int) -> AsyncIterator[int]:
+        for one in range(number):
+            seen.append(trace.get_current_span().is_recording())
+            yield one
+
+    async with mdp.testing.broker(app) as local:
+        client = local.client
+        client.middleware(spans)
+        assert await client.call("double", 2, result=int) == 4
+        assert await client.stub(halves)(3) == 1.5
+        assert [value async for value in client.call_stream("upto", 2, result=int)] == [0, 1]
+        with pytest.raises(mdp.HandlerError):
+            await client.call("halves", 0)
+    assert seen == [True] * 3
+    found = exporter.get_finished_spans()
+    assert [(span.name, span.status.is_ok) for span in found if span.kind is SpanKind.SERVER] == [
+        ("double handle", True),
+        ("halves handle", True),
+        ("upto handle", True),
+        ("halves handle", False),
+    ]
+    asked = {span.context.span_id: span for span in found if span.kind is SpanKind.CLIENT and span.context is not None}
+    assert [span.name for span in asked.values()] == ["double request", "halves request", "upto stream", "halves request"]
+    assert all(span.parent is not None and span.parent.span_id in asked for span in found if span.kind is SpanKind.SERVER)
