@@ -1,0 +1,1 @@
+"""A service of twelve functions with a pool, authentication, tracing and tests; see README.md."""
