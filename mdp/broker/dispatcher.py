@@ -285,8 +285,7 @@ class Dispatcher(WorkerLifecycle):
                     digest = blake2b(owner, digest_size=OWNER_BYTES, key=self._owner_secret).digest()
                     extras.options = tell_owner(extras.options, digest)
                     tail = encode_frame(extras.options, more=True) + split_frames(tail, 1)[1]
-                if service.policies is not None:
-                    extras.priority = min(extras.priority, service.policies.priority_max)
+                extras.priority = min(extras.priority, service.priority_max)
                 if extras.priority:
                     service.queue = PolicyQueue.of(service.queue)
             if extras is not None and extras.key is not None:

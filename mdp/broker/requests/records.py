@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 from core.zmtp.frames import encode_frame, encode_prefix
 from mdp.broker.workers.pacing import Pace
 from mdp.broker.workers.peer_limits import ANY_SIZE
-from mdp.broker.workers.policies import Policies  # noqa: TC001 - compiled: a field names it
+from mdp.broker.workers.policies import HIGHEST, Policies
 from mdp.wire.commands import EMPTY, MDPC01, MDPC02, V03
 from mdp.wire.message_runs import NO_OPTIONS
 
@@ -369,12 +369,13 @@ class Service:
         losses: when the last two workers were lost with requests in flight, or without DISCONNECT.
         absent_since: since when it has no workers, None while it has some.
         done: requests answered by workers that have left.
-        policies: what its workers have announced, None without any.
+        policies: of the operator or announced by its workers, None without a rate or retries.
+        priority_max: the highest class that its requests may have, see `PRIORITIES`.
     """
 
     __slots__ = (
         "_filled", "_first", "_ready_lists", "absent_since", "ahead", "done", "enabled", "encoded", "final_02", "losses", "name",
-        "offered", "paced", "policies", "queue", "ready", "reply_01", "route", "watched_s", "workers",
+        "offered", "paced", "policies", "priority_max", "queue", "ready", "reply_01", "route", "watched_s", "workers",
     )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
@@ -393,6 +394,7 @@ class Service:
         self.absent_since: float | None = None
         self.done = 0
         self.policies: Policies | None = None
+        self.priority_max = HIGHEST
         self._ready_lists: dict[int, deque[Worker]] = {0: self.ready}  # ready lists; all but the first are made when needed
         self._first = 0  # index of `ready`
         self._filled = 0  # bits of the ready lists that may have an entry

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from mdp.broker.requests.records import Service, Worker
-from mdp.broker.workers.policies import Policies
+from mdp.broker.workers.policies import HIGHEST, Policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,11 +70,17 @@ class Directory:
                 return None
             self._forget(next(iter(self._idle)))
         service = self.services[name] = Service(name)
-        own = None if self.own_policies is None else self.own_policies.of(name)
-        if own is not None:
-            service.policies = Policies(own)
+        self.apply_own_policies(service)
         service.absent_since = now
         return service
+
+    def apply_own_policies(self, service: Service) -> None:
+        """Give a service what the operator wants for it; a highest priority alone costs it nothing else."""
+        own = None if self.own_policies is None else self.own_policies.of(service.name)
+        service.priority_max = HIGHEST if own is None or own.priority_max is None else own.priority_max
+        policies = service.policies or Policies()
+        policies.replace_own(own)
+        service.policies = None if policies.is_empty else policies
 
     def join(self, service: Service, peer: bytes, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> Worker:
         """Register a worker, not yet as ready for requests. A worker that sent its concurrency knows PING and RECALL."""

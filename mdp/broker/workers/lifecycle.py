@@ -169,12 +169,7 @@ class WorkerLifecycle:
         """Give services the policies of the operator from now on, those with waiting requests too."""
         self.directory.own_policies = policies
         for service in list(self.directory.services.values()):
-            own = None if policies is None else policies.of(service.name)
-            if service.policies is None:
-                if own is None:
-                    continue
-                service.policies = Policies()
-            service.policies.replace_own(own)
+            self.directory.apply_own_policies(service)
             self.directory.update_routes(service, now)
             self.request_table.pump(service, now)
 

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from mdp.access.service_policies import OwnPolicies
     from mdp.wire.policies import Rate, Retry
 
-__all__ = ["Policies", "TokenBucket"]
+__all__ = ["HIGHEST", "Policies", "TokenBucket"]
 
 # A token that is due within a nanosecond is there: sums of floats are not exact.
 _EXACT_S = 1e-9
+# The class of priority above all others.
 HIGHEST: Final = PRIORITIES["high"]
 
 
@@ -64,10 +65,9 @@ class Policies:
     Attributes:
         bucket: None without a rate.
         retry: None without one.
-        priority_max: the highest class that requests may have, see `PRIORITIES`.
     """
 
-    __slots__ = ("_announced_rate", "_announced_retry", "_own", "bucket", "priority_max", "retry")
+    __slots__ = ("_announced_rate", "_announced_retry", "_own", "bucket", "retry")
 
     def __init__(self, own: OwnPolicies | None = None) -> None:
         self._announced_rate: Rate | None = None
@@ -94,8 +94,13 @@ class Policies:
     def replace_own(self, own: OwnPolicies | None) -> None:
         """Take over what the operator wants, in place of what was wanted before."""
         self._own = own
-        self.priority_max = HIGHEST if own is None or own.priority_max is None else own.priority_max
         self._settle()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither the operator nor a worker wants anything."""
+        wanted = self._own is not None and (self._own.rate is not None or self._own.retry is not None)
+        return not wanted and self._announced_rate is None and self._announced_retry is None
 
     def _settle(self) -> None:
         own = self._own

@@ -315,3 +315,20 @@ def test_the_operator_can_refuse_high_priority() -> None:
     for priority in ("low", "normal", "high"):
         scene.ask("0.3", b"C", priority.encode(), options={"priority": priority})
     assert serve_all(scene, b"W") == [b"at work", b"normal", b"high", b"low"]
+    assert ECHO in scene.machine.directory.services
+    assert scene.machine.directory.services[ECHO].policies is None  # the fast way stays open
+
+
+def test_a_service_that_has_its_policies_no_longer_takes_the_fast_way_again() -> None:
+    """POL-04."""
+    scene = Scene()
+    say(scene, rate={"per_s": 1})
+    join(scene, b"W", credit=10)
+    directory = scene.machine.directory
+    service = directory.services[ECHO]
+    assert (service.policies is None, service.route in directory.routes_encoded) == (False, False)
+    say(scene)
+    assert (service.policies is None, service.route in directory.routes_encoded) == (True, True)
+    scene.ask("0.3", b"C", b"0")
+    scene.ask("0.3", b"C", b"1")
+    assert bodies(scene, b"W") == [b"0", b"1"]
