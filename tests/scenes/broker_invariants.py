@@ -23,7 +23,7 @@ __all__ = ["watch_brokers", "watch_states"]
 
 # Everything the loop calls, after each of which the clock of a broker is set for what is due then.
 CALLED: Final[dict[type[Broker], tuple[str, ...]]] = {
-    Broker: ("_on_batch", "_on_peer", "_on_time", "set_rules"),
+    Broker: ("_on_batch", "_on_peer", "_on_time", "set_rules", "set_policies"),
     LendingBroker: ("_on_batch", "_on_peer", "_on_time", "on_offer", "on_peer_lost", "on_answers"),
 }
 WRONG_MAX: Final = 20  # a broker that is wrong once is so at each call

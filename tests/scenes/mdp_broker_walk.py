@@ -19,6 +19,7 @@ from core.zmtp.decoder import Encoded, encode_message, encode_prefix
 from core.zmtp.limits import PeerLimits
 from core.zmtp.scan import Batch
 from mdp.access.rules import Rules
+from mdp.access.service_policies import ServicePolicies
 from mdp.broker.authorization import GuardedDispatcher
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
@@ -114,6 +115,18 @@ POLICY_READY_OPTIONS = tuple(
 )
 FREE = Rules({"allow": [{"who": ["*"], "anonymous": True, "call": ["*"], "serve": ["*"], "manage": ["*"]}]})
 STRICT = Rules({"allow": [{"who": ["C0", "C1", "D1"], "call": ["echo"]}, {"who": ["W*", "Op"], "serve": ["echo", "o*"], "manage": ["*"]}]})
+OWN_POLICIES = (
+    None,
+    *(
+        ServicePolicies({"policy": [{"services": services, **keys}]})
+        for services in (["*"], ["echo"])
+        for keys in (
+            {"rate": {"per_s": 2, "burst": 2}},
+            {"rate": False, "retry": False},
+            {"retry": {"attempts": 3, "base_s": 0.25}, "priority_max": "normal"},
+        )
+    ),
+)
 CODES = ("HANDLER_ERROR", "DEADLINE_EXCEEDED")
 MANAGING = (b"mmi.disable", b"mmi.enable", b"mmi.enable", b"mmi.drain")
 
@@ -447,6 +460,8 @@ class Walk:
 
     def rule(self) -> None:
         machine = self.machine
+        if self.options is POLICY_OPTIONS:
+            self.take(machine.set_policies(self.chance.choice(OWN_POLICIES), self.now), "policies")
         if isinstance(machine, GuardedDispatcher):
             self.take(machine.set_rules(STRICT if self.dice() < 0.4 else FREE, self.now), "rules")
 

@@ -29,7 +29,7 @@ CHUNKS = 40  # for two processes to share
 def test_whatever_crosses_every_request_has_one_place_and_one_end(chunk: int) -> None:
     """Play walks, each fourth with policies.
 
-    MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06, POL-01 to POL-03; faults B2, B5 to B8.
+    MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06, POL-01 to POL-04; faults B2, B5 to B8.
     """
     for seed in range(chunk * WALKS // CHUNKS, (chunk + 1) * WALKS // CHUNKS):
         walk(seed, policies=has_policies(seed))
