@@ -11,7 +11,7 @@ from mdp.broker.requests.policy_queue import SHARE
 from mdp.wire.commands import client_cancel, client_request, worker_error, worker_final, worker_partial, worker_ready
 from mdp.wire.events import Failure, Work
 from mdp.wire.options import encode_options
-from tests.scenes.mdp_dispatcher import ECHO, Scene
+from tests.scenes.mdp_dispatcher import ECHO, Scene, decoded
 
 RETRY = {"attempts": 3, "base_s": 1.0, "factor": 4.0, "max_s": 30.0, "jitter": 0.0}
 
@@ -255,7 +255,8 @@ def test_delays_of_many_requests_are_spread() -> None:
 def say(scene: Scene, **keys: object) -> list[list[bytes]]:
     """Let the operator give the service these policies; none without keys."""
     policies = ServicePolicies({"policy": [{"services": ["ech*"], **keys}]}) if keys else None
-    return scene.both("set_policies", policies)
+    out, twins = (decoded(machine.set_policies(policies, scene.now)) for machine in (scene.machine, scene.twin))
+    return scene.take(out, twins)
 
 
 def test_a_rate_of_the_operator_wins_over_that_of_a_worker() -> None:
