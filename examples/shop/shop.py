@@ -60,19 +60,19 @@ class Purchase:
 class NotKnown(mdp.HandlerError):
     """There is no such item, or no such purchase of this customer."""
 
-    default_code = "NOT_KNOWN"
+    default_code = "SHOP_NOT_KNOWN"
 
 
-class SoldOut(mdp.HandlerError):
+class TooFew(mdp.HandlerError):
     """There are fewer than wanted."""
 
-    default_code = "SOLD_OUT"
+    default_code = "SHOP_TOO_FEW"
 
 
 class WrongState(mdp.HandlerError):
     """The purchase has gone too far, or not far enough."""
 
-    default_code = "WRONG_STATE"
+    default_code = "SHOP_WRONG_STATE"
 
 
 # -------------------------------------------------------------------------------------------------------------------- pool
@@ -163,7 +163,7 @@ async def stock(name: str, db: Db) -> int:
 async def buy(name: str, count: int, customer: Customer, db: Db) -> int:
     """Reserve items for the caller, once for each `key`; return the number of the purchase."""
     if _known(db, name).stock < count:
-        raise SoldOut(text=f"fewer than {count} of {name}")
+        raise TooFew(text=f"fewer than {count} of {name}")
     db.execute("UPDATE item SET stock = stock - ? WHERE name = ?", (count, name))
     now = datetime.datetime.now(datetime.UTC).isoformat()
     row = (customer, name, count, State.OPEN.value, now)

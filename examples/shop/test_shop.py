@@ -50,7 +50,7 @@ async def test_errors_are_those_of_the_shop_and_undo_what_was_done() -> None:
         await call("shop.add", TEA)
         with pytest.raises(shop.NotKnown):
             await call("shop.price", "gold", 1)
-        with pytest.raises(shop.SoldOut):
+        with pytest.raises(shop.TooFew):
             await call("shop.buy", "tea", 4)
         number = await call("shop.buy", "tea", 3, result=int)
         with pytest.raises(shop.WrongState):
