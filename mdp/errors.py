@@ -141,8 +141,8 @@ class DeadLetter(RequestError):
 class HandlerError(RequestError):
     """The worker's handler failed; `text` names the failure.
 
-    A handler may raise it with its own text and code, which are sent to the caller. A subclass with its own `default_code` is raised at
-    clients that have imported it.
+    A handler may raise it with its own text and code (capital letters and underscores, up to 32), which are sent to the caller. A subclass
+    with its own `default_code` is raised at clients that have imported it.
     """
 
     default_code = "HANDLER_ERROR"
