@@ -42,6 +42,18 @@ def test_wake_at_is_the_earliest_due() -> None:
     assert len(timeouts) == 0
 
 
+def test_a_caller_that_adds_to_a_bucket_is_woken_in_time() -> None:
+    timeouts: Timeouts[PendingRequest] = Timeouts()
+    assert timeouts.bucket(5.0, 1.0) is None
+    assert timeouts.wake_at == inf
+    request = PendingRequest([])
+    timeouts.start(request, 10.0, 5.0)
+    assert timeouts.bucket(5.0, 16.0) is request.bucket
+    assert timeouts.wake_at == 15.0
+    assert timeouts.bucket(5.0, 12.0) is request.bucket
+    assert timeouts.wake_at == 12.0
+
+
 def test_an_answered_request_leaves_nothing_behind() -> None:
     timeouts: Timeouts[PendingRequest] = Timeouts()
     request = PendingRequest([])
@@ -132,6 +144,16 @@ def test_after_all_waiting_requests_are_taken_none_waits() -> None:
     requests._wait(waiting[2])
     assert not requests.full
     assert requests.take_all() == waiting[2:]
+
+
+def test_requests_that_wait_are_not_counted_again_with_each_that_comes() -> None:
+    requests: Requests[PendingRequest] = Requests(1000)
+    backlog = requests._backlog
+    for _ in range(1000):
+        requests.timeouts.start(request := PendingRequest([]), 0.0, 1.0)
+        requests._wait(request)
+    assert requests._backlog is backlog
+    assert len(backlog) == 1000
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,12 +8,14 @@ import msgpack
 import pytest
 from hypothesis import settings
 
-from core.zmtp.frames import encode_prefix
+from core.zmtp.frames import MORE, encode_prefix, frame_at
 from mdp.access.rules import Rules
 from mdp.broker.authorization import GuardedDispatcher, Refusal
-from mdp.wire.events import Failure
+from mdp.wire.commands import client_request
+from mdp.wire.events import Failure, Work
+from mdp.wire.options import OWNER_BYTES, decode_request_options, encode_options
 from tests.mdp.broker.test_dispatcher_model import Model
-from tests.scenes.mdp_dispatcher import DIALECTS, Scene
+from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,3 +181,29 @@ class GuardedModel(Model):
 
 GuardedModel.TestCase.settings = settings(max_examples=30, stateful_step_count=50)
 test_dispatcher_with_rules_and_reference = pytest.mark.timeout(300)(GuardedModel.TestCase)
+
+
+def test_a_worker_gets_with_a_key_whose_it_is() -> None:
+    """As a digest, because it may not see the users; the rest of the request is as it was sent."""
+    scene = Guarded()
+    scene.users |= {b"d": "shop", b"e": "web"}
+    scene.ready("0.3", b"w", credit=8)
+    options: dict[str, object] = {"key": b"k", "trace": {"a": "b"}}
+    for client in (b"c", b"d", b"e"):
+        scene.ask("0.3", client, b"first", b"second", options=options)
+    works = [event for event in scene.at_worker(b"w") if isinstance(event, Work)]
+    assert len(works) == 2, "one for each user"
+    told = [decode_request_options(work.options, amended=True) for work in works]
+    assert [one.key for one in told] == [b"k", b"k"]
+    assert [one.trace for one in told] == [{"a": "b"}] * 2
+    owners = {one.owner for one in told}
+    assert {len(owner or b"") for owner in owners} == {OWNER_BYTES}
+    assert len(owners) == 2
+    assert [[*work.body] for work in works] == [[b"first", b"second"]] * 2
+    again = client_request("0.3", b"echo", [b"first", b"second"], id=(99).to_bytes(8, "big"), options=encode_options({"key": b"other"}))
+    (octets,) = scene.machine.receive(batch(b"d", again), scene.now)[b"w"]
+    flags, at = [], 0
+    while at < len(octets):
+        flag, _, at = frame_at(octets, at)
+        flags.append(flag)
+    assert flags == [MORE, MORE, MORE, 0], "one message"

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from core.zmtp.frames import LONG, LONG_HEADER, MORE
+from core.zmtp.scan import Batch
 from mdp.wire.commands import (
+    CLIENT_PROGRESS_03,
     CLIENT_REQUEST_03,
     HEAD_BYTES,
     ID_BYTES,
@@ -20,15 +23,17 @@ from mdp.wire.commands import (
     worker_final,
     worker_heartbeat,
     worker_partial,
+    worker_progress,
     worker_return,
 )
-from mdp.wire.events import Failure, Work
+from mdp.wire.events import Failure, Final, Partial, Work
 from mdp.wire.options import decode_request_options, encode_options
+from mdp.wire.progress import Progress, encode_progress
 from tests.mdp.broker.recordings.recorded_scene import Tale
-from tests.scenes.mdp_dispatcher import DIALECTS, Scene, number
+from tests.scenes.mdp_dispatcher import DIALECTS, Scene, decoded, number, one_by_one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mdp.wire.commands import Dialect
 
@@ -272,3 +277,62 @@ def test_another_try_of_a_dead_letter_is_the_first_client_s_request_and_not_its_
     tale.asks("0.3", b"BOB", b"%d" % letter.number, service=b"mmi.dlq.retry")
     work = tale.work(b"W2")
     assert (decode_request_options(work.options).user, [*work.body]) == ("ann", [b"deadly"])
+
+
+class LongScene(Scene):
+    """Peers that write the size of every frame in eight bytes, as ZMTP allows."""
+
+    def send(self, peer: bytes, *messages: Sequence[bytes]) -> list[list[bytes]]:
+        out: list[list[bytes]] = []
+        for frames in messages:
+            octets = b"".join(LONG_HEADER(LONG | MORE, len(frame)) + frame for frame in frames[:-1])
+            octets += LONG_HEADER(LONG, len(frames[-1])) + frames[-1]
+            received = self.machine.receive(Batch([peer], octets, [0], [len(octets)]), self.now)
+            out += self.take(decoded(received), one_by_one(self.twin, peer, [frames], self.now))
+        return out
+
+
+@pytest.mark.parametrize("worker", DIALECTS)
+@pytest.mark.parametrize("client", DIALECTS)
+def test_frames_with_long_headers_are_the_same_commands(client: Dialect, worker: Dialect) -> None:
+    scene = LongScene()
+    scene.ready(worker, WORKER)
+    for _ in range(2):
+        scene.ask(client, CLIENT, b"x")
+        work = scene.work(WORKER)
+        if worker != "0.1":
+            scene.send(WORKER, worker_partial(worker, work.id, [b"part"]))
+        scene.answer(WORKER, work, b"y")
+        events = scene.at_client(CLIENT)
+        assert isinstance(events[-1], Final)
+        parts = [frame for event in events for frame in (event.body if isinstance(event, Final | Partial) else ())]
+        assert parts == ([b"y"] if worker == "0.1" else [b"part", b"y"])
+    assert not scene.is_sent_away(WORKER)
+    scene.check()
+
+
+def test_progress_reaches_the_client_that_has_asked_for_it() -> None:
+    scene = Scene()
+    scene.ready("0.3", WORKER, credit=2)
+    wanted, other = scene.ask("0.3", CLIENT, options={"progress": True}), scene.ask("0.3", CLIENT)
+    works = [event for event in scene.at_worker(WORKER) if isinstance(event, Work)]
+    for work in works:
+        scene.send(WORKER, worker_progress(work.id, encode_progress(Progress(0.5, "half"))))
+    assert scene.got(CLIENT) == [[CLIENT_PROGRESS_03 + wanted, encode_progress(Progress(0.5, "half"))]]
+    for work in works:
+        scene.answer(WORKER, work)
+    assert [event.id for event in scene.at_client(CLIENT) if isinstance(event, Final)] == [wanted, other]
+    scene.check()
+
+
+def test_each_error_counts_once_against_what_a_worker_seems_to_do() -> None:
+    scene = Scene()
+    scene.ready("0.3", WORKER, credit=3)
+    for _ in range(3):
+        scene.ask("0.3", CLIENT)
+    first, second, third = (event for event in scene.at_worker(WORKER) if isinstance(event, Work))
+    scene.send(WORKER, worker_error(first.id, "NO_STOCK", "none left"))
+    scene.send(WORKER, worker_error(second.id, "NO_STOCK", "none left"))
+    scene.answer(WORKER, third)
+    worker = scene.machine.directory.workers[WORKER]
+    assert (worker.done, worker.pace.failures) == (3, 2)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.zmtp.frames import decode_frames, encode_message
+from mdp.broker.requests.records import Service
 from mdp.wire.commands import (
     DIALECTS,
     client_cancel,
@@ -104,3 +105,19 @@ def test_other_services_and_options_stay_in_the_run() -> None:
     (run,) = cut(batch(b"C", *requests), AT_BROKER)
     assert run.names == [b"\x01\x01a\x01\x00", b"\x01\x02bb\x01\x01", b"\x01\x01c\x01\x00"]
     assert run.tails == [b"\x01\x00\x00\x01x", b"\x01\x01\x80\x00\x01x", b"\x01\x00\x00\x01x"]
+
+
+def test_runs_of_one_dialect_end_at_each_message_that_is_no_command_of_the_table() -> None:
+    final, other = worker_final("0.2", number(1), [b"y"]), worker_ready("0.2", b"echo")
+    for messages in ([final, final, other, final], [other, final, other, other, final, final]):
+        runs = cut(batch(b"w", *messages), AT_BROKER)
+        found = [run.layout is not None for run in runs for _ in range(len(run.keys) or 1)]
+        assert found == [message is final for message in messages]
+        assert [run.first for run in runs if run.layout is None] == [at for at, message in enumerate(messages) if message is other]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_single_request_has_the_name_that_finds_its_service(dialect: Dialect) -> None:
+    (run,) = cut(batch(b"c", client_request(dialect, b"other", [b"x"], id=number(1))), AT_BROKER)
+    service = Service(b"other")
+    assert run.names == [service.route if dialect == "0.3" else service.encoded]
