@@ -92,7 +92,8 @@ class LiveCounts:
         self._socket.close()
 
     def __del__(self) -> None:  # the end of the counts, which have no other
-        self.close()
+        if hasattr(self, "_socket"):  # else its address could not be found
+            self.close()
 
 
 class Reporter:

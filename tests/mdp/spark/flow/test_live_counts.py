@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -85,3 +86,12 @@ def test_a_driver_that_cannot_be_reached_is_no_error() -> None:
     reporter.close()
     assert live.take() == TaskRows(0, 0, 0)
     live.close()
+
+
+def test_an_address_that_no_machine_has_is_an_error_and_nothing_else() -> None:
+    """What was begun is given back without another error, which the end of the test would report."""
+    with pytest.raises(OSError):
+        LiveCounts(HOST, "no-such-host.invalid")
+    with pytest.raises(OSError):
+        LiveCounts(HOST, "192.0.2.1")
+    gc.collect()
