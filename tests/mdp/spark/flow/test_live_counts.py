@@ -89,7 +89,7 @@ def test_a_driver_that_cannot_be_reached_is_no_error() -> None:
 
 
 def test_an_address_that_no_machine_has_is_an_error_and_nothing_else() -> None:
-    """What was begun is given back without another error, which the end of the test would report."""
+    """A second error would be reported at the end of the test."""
     with pytest.raises(OSError):
         LiveCounts(HOST, "no-such-host.invalid")
     with pytest.raises(OSError):
