@@ -87,7 +87,6 @@ LONGER = frozenset(
     {
         "mdp/spark/rows/job.py dispatch",
         "tests/mdp/worker/test_session.py",
-        "tests/sim/bstar_model.py",
         "tests/sim/cluster/network.py",
     }
 )
