@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
 import core
 from core.address import parse_connect
-from core.machine.requests import SETTLED
 from core.zmtp.frames import octets_of
 from freelance.engine import FreelanceEngine, SequentialEngine
 from freelance.errors import ClientClosed, Overrun
@@ -26,7 +25,6 @@ from freelance.models.server_list import Health
 from freelance.models.shotgun import Shotgun
 
 if TYPE_CHECKING:
-    import asyncio
     from collections import Counter
     from collections.abc import Mapping, Sequence
     from types import TracebackType
@@ -145,8 +143,7 @@ class Client:
             ValueError: the model takes another number of frames.
         """
         engine = self._engine
-        loop = engine.loop
-        if loop is None or engine.closed:
+        if engine.loop is None or engine.closed:
             raise ClientClosed
         if self._outstanding >= self._outstanding_max:
             raise Overrun(self._outstanding_max)
@@ -156,11 +153,7 @@ class Client:
         self._outstanding += 1
         try:
             pending = REQUESTS[self._model](body, timeout)
-            reply: asyncio.Future[list[bytes]] = loop.create_future()  # half the cost of a `Reply`, which this coroutine does not need
-            pending.caller = reply
-            engine.submit(pending)
-            if pending.stage == SETTLED:  # there is no server
-                engine.notify((pending,))
+            reply = engine.ask(pending)
             try:
                 return await reply
             except BaseException:

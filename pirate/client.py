@@ -11,22 +11,23 @@ idempotent.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import core
-from pirate.errors import Busy, ClientClosed, NoReply
-from pirate.lazy import Close, Finished, GaveUp, LazyLimits, LazyPirate, Open, Policy, Send
+from core.rpc.client_engine import ClientEngine
+from core.runtime import supervision
+from pirate.errors import Busy, ClientClosed
+from pirate.lazy import Close, LazyLimits, LazyPirate, LazyRequest, NoResponse, Open, Policy, Send
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from core.security.credentials import Secured
-    from pirate.lazy import Effect
+    from core.zmtp.decoder import Message
 
 __all__ = ["Client"]
 
@@ -62,7 +63,7 @@ class Client:
         attempts: int = 3,
         relaxed: bool = False,
         policy: Policy = "ordered",
-        check: Callable[[list[bytes], list[bytes]], bool] | None = None,
+        check: Callable[[Sequence[bytes], list[bytes]], bool] | None = None,
         context: core.Context | None = None,
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
@@ -74,34 +75,23 @@ class Client:
             raise ValueError("timeout and attempts are above zero")
         if policy not in ("ordered", "round-robin"):
             raise ValueError(f"there is no policy {policy!r}")
-        self._own_context = context is None
-        self._context = core.context_for(context, security)
-        self._relaxed = relaxed
-        self._options = dict(socket_options or {})
-        self._machine = LazyPirate(servers, LazyLimits(timeout_s=timeout, attempts=attempts, relaxed=relaxed, policy=policy), check)
-        self._sockets: dict[str, core.Socket] = {}
-        self._sending: Awaitable[None] | None = None  # of the current attempt, while its socket has no capacity
-        self._asked: str | None = None  # the server whose socket may deliver a reply, None after it did
-        self._stack = AsyncExitStack()
-        self._is_open = False
+        limits = LazyLimits(timeout_s=timeout, attempts=attempts, relaxed=relaxed, policy=policy)
+        options = dict(socket_options or {})
+        if relaxed:
+            options |= {"req_relaxed": 1, "req_correlate": 1}
+        self._engine = PirateEngine(LazyPirate(servers, limits, check), context, security, options)
 
     async def __aenter__(self) -> Self:
-        if self._own_context:
-            await self._stack.enter_async_context(self._context)
-        self._is_open = True
+        self._engine.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._is_open = False
-        for socket in tuple(self._sockets.values()):  # callers that are woken remove their sockets
-            socket.close(linger=0)
-            await socket.wait_closed()
-        await self._stack.aclose()
+        await self._engine.close()
 
     @property
     def counters(self) -> Counter[str]:
         """Requests sent, answered, refused and given up, by name."""
-        return self._machine.counters
+        return self._engine.machine.counters
 
     async def request(self, *frames: bytes) -> list[bytes]:
         """Send a request and return the reply's frames. Cancelling it forgets the request.
@@ -112,83 +102,105 @@ class Client:
         Raises:
             NoReply: no attempt was answered.
             Busy: another request is outstanding.
+            core.MessageTooLarge: the server takes no message so large.
             ClientClosed: the client is closed or not entered.
             ValueError: no frame.
         """
-        if not self._is_open:
+        engine = self._engine
+        if engine.loop is None or engine.closed:
             raise ClientClosed
-        if self._machine.busy:
+        if len(engine.machine):
             raise Busy
         if not frames:
             raise ValueError("a request has at least one frame")
-        loop = asyncio.get_running_loop()
-        effects = self._machine.begin(list(frames), loop.time())
+        pending = LazyRequest(list(frames))
+        reply = engine.ask(pending)
         try:
-            while True:
-                reply = self._apply(effects)
-                if reply is not None:
-                    return reply
-                effects = await self._next(loop)
-                if not self._is_open:
-                    raise ClientClosed
-        except core.ZMQError:
-            if self._is_open:
-                raise
-            raise ClientClosed from None
-        finally:
-            self._apply(self._machine.withdraw())
+            return await reply
+        except BaseException:
+            engine.withdraw(pending)  # the caller was cancelled; no effect on a request that has ended
+            raise
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
 
-    async def _next(self, loop: asyncio.AbstractEventLoop) -> list[Effect]:
-        """Wait for the reply or the end of the attempt."""
-        until = self._machine.deadline()
-        assert until is not None
-        asked, sending = self._asked, self._sending
-        self._sending = None
-        if asked is None:  # this attempt had a reply that did not match; a REQ socket delivers no second one
-            await asyncio.sleep(until - loop.time())
-            return self._machine.tick(loop.time())
-        try:
-            async with asyncio.timeout_at(until):
-                if sending is not None:
-                    await sending
-                reply: list[bytes] = await self._sockets[asked].recv_multipart()
-        except TimeoutError:
-            log.warning("no response from server, retrying...", extra={"endpoint": asked})
-            return self._machine.tick(max(until, loop.time()))  # a loop may wake up a clock tick early
-        self._asked = None
-        effects = self._machine.receive(asked, reply, loop.time())
-        if not effects:
-            log.warning("malformed reply from server", extra={"endpoint": asked})
-        return effects
+class PirateEngine(ClientEngine[LazyPirate]):
+    """A REQ socket for each server that is asked; see `core.rpc.client_engine`.
 
-    def _apply(self, effects: Iterable[Effect]) -> list[bytes] | None:
-        """Perform effects; return the reply if there is one.
+    Args:
+        machine: of the client.
+        context: of the sockets; the engine has its own when None.
+        security: of the engine's own context.
+        socket_options: of the sockets.
+    """
 
-        Raises:
-            NoReply: the machine gave up.
-        """
-        for effect in effects:
-            match effect:
-                case Open(endpoint):
-                    self._connect(endpoint)
-                case Close(endpoint):
-                    self._sending = self._asked = None
-                    self._sockets.pop(endpoint).close(linger=0)  # unsent messages are dropped (LPP-02)
-                case Send(endpoint, frames):
-                    self._asked = endpoint
-                    self._sending = self._sockets[endpoint].send_multipart(frames)
-                case Finished(body):
-                    return body
-                case GaveUp(attempts, after_s):
-                    raise NoReply(attempts=attempts, after_s=after_s)
-        return None
+    def __init__(
+        self, machine: LazyPirate, context: core.Context | None, security: Secured | None, socket_options: Mapping[str, Any]
+    ) -> None:
+        super().__init__(machine, "pirate", ClientClosed, context, security, socket_options)
+        self._ticker = supervision.current().timer("pirate client clock", self._tick)
+        self._sockets: dict[str, core.Socket] = {}  # by endpoint
 
-    def _connect(self, endpoint: str) -> None:
+    def flush(self) -> None:
+        """Open, use and close the sockets of the machine."""
+        machine = self.machine
+        while machine.outgoing:
+            outgoing, machine.outgoing = machine.outgoing, []
+            for order in outgoing:
+                match order:
+                    case Open(endpoint):
+                        self._open(endpoint)
+                    case Send(endpoint, body):
+                        self._send(endpoint, body)
+                    case NoResponse(endpoint):
+                        log.warning("no response from server, retrying...", extra={"endpoint": endpoint})
+                    case Close(endpoint):
+                        socket = self._sockets.pop(endpoint, None)
+                        if socket is not None and self.loop is not None:
+                            # Later, because this may be a call of the socket; unsent messages are dropped (LPP-02).
+                            self.loop.call_soon(partial(socket.close, linger=0))
+
+    def _open(self, endpoint: str) -> None:
         log.info("connecting to server...", extra={"endpoint": endpoint})
-        # A relaxed client keeps its socket, so nothing may queue in it for an absent server: it would arrive in a burst.
-        relaxed = {"req_relaxed": 1, "req_correlate": 1, "immediate": 1} if self._relaxed else {}
-        socket = self._context.socket(core.REQ, **{"tell_limits": 1, **self._options, **relaxed, "linger": 0})
-        self._sockets[endpoint] = socket
-        socket.connect(endpoint)
+        # IMMEDIATE: nothing is sent before the limits of the server are known.
+        options = {"tell_limits": 1, **self.socket_options, "linger": 0, "immediate": 1}
+        try:
+            socket = self._sockets[endpoint] = self.context.socket(core.REQ, **options)
+            socket.set_receiver(partial(self._receive, endpoint, socket), on_peer=partial(self._peer_changed, endpoint, socket))
+            socket.connect(endpoint)
+        except core.ZMQError as error:
+            self.notify(self.machine.failed(endpoint, error, self.clock()))
+
+    def _send(self, endpoint: str, body: Sequence[bytes]) -> None:
+        socket = self._sockets.get(endpoint)
+        if socket is None:
+            return
+        try:
+            socket.send_multipart(body, core.NOBLOCK)
+        except core.Again:
+            self.machine.counters["send_blocked"] += 1  # the connection is lost again; the attempt's time ends
+        except core.MessageTooLarge as error:
+            self.notify(self.machine.failed(endpoint, error, self.clock()))
+
+    def _connect(self) -> None:
+        """Do nothing: each attempt connects."""
+
+    async def _disconnect(self) -> None:
+        for socket in [*self._sockets.values()]:
+            socket.close(linger=0)
+            await socket.wait_closed()
+
+    def _peer_changed(self, endpoint: str, socket: core.Socket, _: bytes, joined: bool) -> None:
+        if not self.closed and self._sockets.get(endpoint) is socket:
+            if joined:
+                self.machine.joined(endpoint)
+            else:
+                self.machine.lost(endpoint)
+            self.flush_all()
+
+    def _receive(self, endpoint: str, socket: core.Socket, batch: list[Message]) -> None:
+        if self.closed or self._sockets.get(endpoint) is not socket:
+            return
+        for reply in batch:
+            ended = self.machine.receive(endpoint, [*reply], self.clock())
+            if not ended:
+                log.warning("malformed reply from server", extra={"endpoint": endpoint})
+            self.updated(ended)

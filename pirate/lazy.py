@@ -1,33 +1,38 @@
 """Lazy Pirate client machine: attempts, choice of server and matching of replies (LPP-01 to LPP-07, BEY-01, BEY-02).
 
-    begin ──► Open, Send ──reply──► Finished
+    submit ──► Open, Send ──reply──► answered
                  ▲   │ └──reply that does not match the request──► counted, the wait continues (LPP-03)
-                 │   └──timeout_s──► Close ──attempts left──┐      └── none left ──► GaveUp
+                 │   └──timeout_s──► Close ──attempts left──┐      └── none left ──► NoReply
                  └──────────────────────────────────────────┘
 
 One request at a time. A late reply cannot be taken for the reply to a later request, because the socket of an unanswered attempt is
 closed (LPP-02, LPP-05). A *relaxed* client keeps its sockets and relies on the request ids of REQ_CORRELATE.
 
+A request is sent once its server is connected, so nothing is queued for an absent server and arrives in a burst.
+
 With several servers each attempt goes to the next one. A server that did not answer is asked last for some time, which doubles with
 each further failure; so a dead server costs one timeout and not one for each request.
 
-Pure: `now` in monotonic seconds.
+Pure: `now` in monotonic seconds. `outgoing` collects what is to do with the sockets; calls return the requests that have ended.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from core.machine.backoff import backoff_s
+from core.machine.requests import FRESH, SENT, KeyedRequest, KeyedRequests
+from pirate.errors import Busy, ClientClosed, NoReply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Close", "Effect", "Finished", "GaveUp", "LazyPirate", "LazyLimits", "Open", "Policy", "Send"]
+__all__ = ["Close", "LazyLimits", "LazyPirate", "LazyRequest", "NoResponse", "Open", "Order", "Policy", "Send"]
 
+WAITING_MAX: Final = 1  # none waits: a second request is refused with Busy
 Policy = Literal["ordered", "round-robin"]
 
 
@@ -56,26 +61,19 @@ class Close(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send `frames` to this server."""
+    """Send a request to this server, which is connected."""
 
     endpoint: str
-    frames: list[bytes]
+    body: Sequence[bytes]
 
 
-class Finished(NamedTuple):
-    """The request has its reply."""
+class NoResponse(NamedTuple):
+    """Report that this server did not answer in time."""
 
-    body: list[bytes]
-
-
-class GaveUp(NamedTuple):
-    """No attempt was answered."""
-
-    attempts: int
-    after_s: float
+    endpoint: str
 
 
-Effect = Open | Close | Send | Finished | GaveUp
+Order = Open | Close | Send | NoResponse
 
 
 @dataclass(slots=True, eq=False)
@@ -87,112 +85,156 @@ class Server:
     suspect_until: float = -inf  # asked after the others before this time
 
 
-@dataclass(slots=True, eq=False)
-class LazyRequest:
-    """One request until its end."""
+class LazyRequest(KeyedRequest):
+    """One request until its end; its key is the endpoint of the server it is for.
 
-    frames: list[bytes]  # of the body, as sent
-    began_at: float
-    server: Server  # of the current attempt
-    until: float = inf  # end of the current attempt
-    tried: Counter[str] = field(default_factory=Counter)  # attempts by endpoint
+    Attributes:
+        server: that of the present attempt; None before the first one, and when it has answered.
+        sent_to: endpoint of the server that has the present attempt; empty before it is sent.
+        tried: attempts by endpoint.
+    """
 
-    @property
-    def attempts(self) -> int:
-        return self.tried.total()
+    __slots__ = ("sent_to", "server", "tried")
+
+    sent_to: str
+
+    def __init__(self, body: Sequence[bytes]) -> None:
+        super().__init__(body)
+        self.server: Server | None = None
+        self.tried: Counter[str] = Counter()
 
 
-class LazyPirate:
-    """One client of some servers, the most wanted one first."""
+class LazyPirate(KeyedRequests[LazyRequest]):
+    """The request of one client.
+
+    Args:
+        endpoints: of the servers, the most wanted one first.
+        limits: times and numbers.
+        check: whether a reply matches, from (request's frames, reply's frames); None: all that the socket delivers do.
+
+    Attributes:
+        outgoing: what is to do with the sockets, in order.
+    """
+
+    __slots__ = ("_check", "_connected", "_first", "_limits", "_opened", "_servers", "outgoing")
 
     def __init__(
-        self, endpoints: Iterable[str], limits: LazyLimits, check: Callable[[list[bytes], list[bytes]], bool] | None = None
+        self, endpoints: Iterable[str], limits: LazyLimits, check: Callable[[Sequence[bytes], list[bytes]], bool] | None = None
     ) -> None:
-        self.counters: Counter[str] = Counter()  # requests sent, answered, refused and given up, by name
+        super().__init__(WAITING_MAX, ClientClosed, NoReply)
+        self.outgoing: list[Order] = []
         self._servers = [Server(endpoint) for endpoint in dict.fromkeys(endpoints)]
         self._limits = limits
-        self._check = check  # whether a reply matches, from (request's frames, reply's frames); None: all the socket delivers do
+        self._check = check
         self._first = 0  # index of the first server to ask
-        self._open: set[str] = set()
-        self._request: LazyRequest | None = None
+        self._opened: set[str] = set()  # endpoints that have a socket
+        self._connected: set[str] = set()  # those of them whose server is there
 
-    @property
-    def busy(self) -> bool:
-        """Whether a request is outstanding."""
-        return self._request is not None
-
-    def begin(self, frames: list[bytes], now: float) -> list[Effect]:
-        """Take a request; none may be outstanding."""
-        assert self._request is None
-        self._request = LazyRequest(frames, now, self._servers[self._first])
-        effects = self._attempt(self._request, now)
+    def submit(self, pending: LazyRequest, now: float) -> None:
+        """Take a request; raises Busy while another one is open."""
+        if self._open:
+            raise Busy
+        self.timeouts.start(pending, now, self._limits.timeout_s)
+        self._attempt(pending, now)
         if self._limits.policy == "round-robin":
             self._first = (self._first + 1) % len(self._servers)
-        return effects
 
-    def receive(self, endpoint: str, frames: list[bytes], now: float) -> list[Effect]:
+    def joined(self, endpoint: str) -> None:
+        """Record that a server is connected, and send it the request that is for it."""
+        self._connected.add(endpoint)
+        pending = self._open.get(endpoint)
+        if pending is not None and not pending.sent_to:
+            self._send(pending, endpoint)
+
+    def lost(self, endpoint: str) -> None:
+        """Record that a server is not connected; an attempt that was sent goes on until its time is over."""
+        self._connected.discard(endpoint)
+
+    def receive(self, endpoint: str, reply: list[bytes], now: float) -> list[LazyRequest]:
         """Take a reply `[frame…]` from the socket to this server."""
-        request = self._request
-        if request is None or endpoint != request.server.endpoint:
+        pending = self._open.get(endpoint)
+        if pending is None or pending.server is None or not pending.sent_to:
             self.counters["reply_late"] += 1
             return []
-        if self._check is not None and not self._check(request.frames, frames):
+        if self._check is not None and not self._check(pending.body, reply):
             self.counters["reply_mismatch"] += 1
             return []
-        request.server.failures = 0
-        request.server.suspect_until = -inf
-        self._request = None
+        pending.server.failures = 0
+        pending.server.suspect_until = -inf
+        pending.server = None  # its socket is still good (LPP-04)
         self.counters["answered"] += 1
-        return [Finished(frames)]
+        self._finish(pending, now, reply)
+        return self._updates()
 
-    def tick(self, now: float) -> list[Effect]:
-        """End the current attempt when its time is over; start the next one, or give up."""
-        request = self._request
-        if request is None or now < request.until:
-            return []
-        self.counters["timeout"] += 1
-        server = request.server
-        server.suspect_until = now + backoff_s(self._limits.suspect_s, self._limits.suspect_max_s, server.failures)
-        server.failures += 1
-        effects = self._abandon(request)
-        if request.attempts < self._limits.attempts:
-            return effects + self._attempt(request, now)
-        self._request = None
-        self.counters["gave_up"] += 1
-        return [*effects, GaveUp(request.attempts, now - request.began_at)]
+    def failed(self, endpoint: str, error: Exception, now: float) -> list[LazyRequest]:
+        """End the request for which no socket could be opened, or which is too large for its server."""
+        pending = self._open.get(endpoint)
+        if pending is not None:
+            self._fail(pending, now, error)
+        return self._updates()
 
-    def withdraw(self) -> list[Effect]:
-        """Forget the outstanding request, if any."""
-        request, self._request = self._request, None
-        return [] if request is None else self._abandon(request)
+    def tick(self, now: float) -> list[LazyRequest]:
+        """End the present attempt when its time is over; start the next one, or give up."""
+        for pending in self.timeouts.expired(now):
+            self._unanswered(pending, now)
+            if pending.tried.total() < self._limits.attempts:
+                self._attempt(pending, now)
+            else:
+                self.counters["gave_up"] += 1
+                self._fail(pending, now, NoReply(attempts=pending.tried.total(), after_s=now - pending.started_at))
+        return self._updates()
 
-    def deadline(self) -> float | None:
-        """Return when `tick` is due."""
-        return None if self._request is None else self._request.until
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+        return self.timeouts.wake_at
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _attempt(self, request: LazyRequest, now: float) -> list[Effect]:
-        request.server = self._choose(request, now)
-        endpoint = request.server.endpoint
-        request.tried[endpoint] += 1
-        request.until = now + self._limits.timeout_s
-        self.counters["sent"] += 1
-        effects: list[Effect] = []
-        if endpoint not in self._open:
-            self._open.add(endpoint)
-            effects.append(Open(endpoint))
-        return [*effects, Send(endpoint, request.frames)]
+    def _attempt(self, pending: LazyRequest, now: float) -> None:
+        server = self._choose(pending, now)
+        endpoint = server.endpoint
+        if pending.stage != FRESH:
+            del self._open[pending.key]
+            self.timeouts.restart(pending, now, self._limits.timeout_s)
+        pending.key, pending.server, pending.sent_to, pending.stage = endpoint, server, "", SENT
+        self._open[endpoint] = pending
+        pending.tried[endpoint] += 1
+        if endpoint not in self._opened:
+            self._opened.add(endpoint)
+            self.outgoing.append(Open(endpoint))
+        elif endpoint in self._connected:
+            self._send(pending, endpoint)
 
-    def _choose(self, request: LazyRequest, now: float) -> Server:
+    def _send(self, pending: LazyRequest, endpoint: str) -> None:
+        pending.sent_to = endpoint
+        pending.sent += 1
+        self.counters["sent"] += 1
+        self.outgoing.append(Send(endpoint, pending.body))
+
+    def _choose(self, pending: LazyRequest, now: float) -> Server:
         """Return the server with the fewest attempts of this request; prefer servers that are not suspect, then the order."""
         count = len(self._servers)
         turn = [self._servers[(self._first + step) % count] for step in range(count)]
-        return min(turn, key=lambda server: (request.tried[server.endpoint], server.suspect_until > now))
+        return min(turn, key=lambda server: (pending.tried[server.endpoint], server.suspect_until > now))
 
-    def _abandon(self, request: LazyRequest) -> list[Effect]:
+    def _unanswered(self, pending: LazyRequest, now: float) -> None:
+        """Ask a server last for some time, because it did not answer, and close its socket."""
+        server = pending.server
+        if server is not None:
+            self.counters["timeout"] += 1
+            self.outgoing.append(NoResponse(server.endpoint))
+            server.suspect_until = now + backoff_s(self._limits.suspect_s, self._limits.suspect_max_s, server.failures)
+            server.failures += 1
+            self._abandon(pending)
+
+    def _abandon(self, pending: LazyRequest) -> None:
         """Close the socket of an unanswered attempt; a relaxed client relies on its request id."""
-        if self._limits.relaxed:
-            return []
-        self._open.discard(request.server.endpoint)
-        return [Close(request.server.endpoint)]
+        if pending.server is not None and not self._limits.relaxed:
+            self._opened.discard(pending.key)
+            self._connected.discard(pending.key)
+            self.outgoing.append(Close(pending.key))
+        pending.server = None
+
+    def _end(self, pending: LazyRequest, now: float) -> None:
+        self._abandon(pending)
+        super()._end(pending, now)

@@ -339,7 +339,10 @@ SCENES: dict[str, tuple[Scene, frozenset[str]]] = {
     ),
     "two servers": (two_servers, frozenset(("bstar pair clock", "bstar client clock", "bstar beat"))),
     "names": (names, frozenset(("freelance names clock", "freelance names peer", "freelance client clock"))),
-    "pirates": (pirates, frozenset(("pirate queue clock", "pirate queue frontend", "pirate worker clock"))),
+    "pirates": (
+        pirates,
+        frozenset(("pirate queue clock", "pirate queue frontend", "pirate worker clock", "pirate client clock")),
+    ),
     "clouds": (clouds, frozenset(("peering clock", "peering frontend"))),
     "pirate server": (pirate_server, frozenset(("pirate server clock",))),
     "two stores": (two_stores, frozenset(("titanic mirror line", "titanic pulse clock", "titanic votes"))),

@@ -166,6 +166,18 @@ class ClientEngine(ABC, Generic[M]):
         if machine.deadline() < self._timer_at:
             self._arm()
 
+    def ask(self, pending: PendingRequest) -> asyncio.Future[list[bytes]]:
+        """Submit a request and return a plain future of its reply, which costs half of a `Reply`.
+
+        The caller awaits it at once, and withdraws the request if it is cancelled. Raises as `submit`.
+        """
+        loop = self.loop or self.start()
+        pending.caller = reply = loop.create_future()
+        self.submit(pending)
+        if pending.stage == SETTLED:  # already, by the call that submitted it
+            self.notify((pending,))
+        return reply
+
     def withdraw(self, pending: PendingRequest) -> None:
         """Cancel a request, unless it is settled."""
         if pending.stage == SETTLED or self.closed:

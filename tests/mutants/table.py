@@ -178,6 +178,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/shards/merging.py": ("tests/mdp/shards/test_merging.py",),
     "mdp/shards/routing.py": ("tests/mdp/shards/test_routing.py",),
     "freelance/models/sequential.py": FREELANCE,
+    "pirate/lazy.py": ("tests/pirate/test_lazy.py",),
     "core/machine/bounded_msgpack.py": ("tests/core/machine/test_bounded_msgpack.py",),
     "core/machine/requests.py": (
         "tests/core/machine/test_requests.py",
