@@ -35,6 +35,7 @@ class Kind(Enum):
     BOOL = "0 or 1"
     BYTES = "bytes"
     IDENTITY = "routing id"  # bytes that do not start with 00, which marks generated ids (ZMTP-44)
+    PROPERTY = "X-Name:value"  # empty, or a property of the handshake; names that begin with X- belong to applications
     KEY = "key"  # 32 bytes, or their 40 Z85 characters, which are decoded (CURVE-17)
 
 
@@ -128,6 +129,7 @@ _PATTERNS = (
     _switch(c.ROUTER_HANDOVER, "RTR-07, RTR-08", Acts.ALWAYS),
     _switch(c.PROBE_ROUTER, "DLR-03, RTR-14"),
     _octets(c.HELLO_MSG, 0, INT32_MAX, "OPT-09"),
+    _octets(c.METADATA, 0, 4 * KIB, "OPT-10; X-Name:value", kind=Kind.PROPERTY),
     _switch(c.REQ_CORRELATE, "REQ-08", Acts.ALWAYS),
     _switch(c.REQ_RELAXED, "REQ-09", Acts.ALWAYS),
     _switch(c.XPUB_VERBOSE, "PSB-05", Acts.ALWAYS),

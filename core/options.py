@@ -5,12 +5,17 @@ Sessions and patterns read plain attributes (`options.sndhwm`). This file must n
 
 from __future__ import annotations
 
+from typing import Final
+
 from core import constants as c
 from core.errors import InvalidOption
 from core.option_table import KEY_CHARACTERS, KEY_OCTETS, TABLE, Acts, Kind, OptionRow, OptionValue, row_of
 from core.zmtp.z85 import Z85Error, decode
 
 __all__ = ["TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "OptionValues", "Options", "UpperCase", "row_of"]
+
+
+_PROPERTY_NAME_MAX: Final = 255
 
 
 def _is_hwm(key: int | str) -> bool:
@@ -35,6 +40,8 @@ def _checked(row: OptionRow, value: object) -> OptionValue:
         raise InvalidOption(f"{row.name} has {len(data)} bytes, not {row.low} to {row.high}", option=row.name)
     if row.kind is Kind.IDENTITY and data[0] == 0:
         raise InvalidOption(f"{row.name} {data.hex()} starts with 00, which marks generated ids", option=row.name)
+    if row.kind is Kind.PROPERTY and data and (data[:2] != b"X-" or not 2 < data.find(b":") <= _PROPERTY_NAME_MAX):
+        raise InvalidOption(f"{row.name} must be X-Name:value, with a name of up to {_PROPERTY_NAME_MAX} bytes", option=row.name)
     return data
 
 
@@ -90,6 +97,7 @@ class OptionValues:
     router_handover: int
     probe_router: int
     hello_msg: bytes
+    metadata: bytes
     req_correlate: int
     req_relaxed: int
     xpub_verbose: int
@@ -167,6 +175,7 @@ class UpperCase:
     ROUTER_HANDOVER: int
     PROBE_ROUTER: int
     HELLO_MSG: bytes
+    METADATA: bytes
     REQ_CORRELATE: int
     REQ_RELAXED: int
     XPUB_VERBOSE: int
@@ -263,6 +272,11 @@ class Options(OptionValues):
             return self.mechanism
         value: OptionValue = getattr(self, row_of(key).name)
         return value
+
+    def properties(self) -> list[tuple[bytes, bytes]]:
+        """Return the property that the application adds to the handshake (OPT-10), none without one."""
+        name, colon, value = self.metadata.partition(b":")
+        return [(name, value)] if colon else []
 
     def copy(self) -> Options:
         """Return an independent set with the same values."""

@@ -145,13 +145,18 @@ def _owned(message: Given) -> Message:
     return owned
 
 
+def _metadata(owner: InprocSocket) -> dict[bytes, bytes]:
+    """Return what a peer of another transport gets from the handshake."""
+    return {b"socket-type": owner.type_name} | {name.lower(): value for name, value in owner.options.properties()}
+
+
 def _join(connecting: InprocPipe, binder: InprocSocket) -> None:
     """Connect a pipe to a bound socket: attach both ends, exchange identities, deliver queued messages."""
     far = InprocPipe(binder, connecting.endpoint)
     owner = connecting.owner
     far.identity, connecting.identity = owner.options.routing_id, binder.options.routing_id
-    far.metadata = {b"socket-type": owner.type_name}
-    connecting.metadata = {b"socket-type": binder.type_name}
+    far.metadata = _metadata(owner)
+    connecting.metadata = _metadata(binder)
     far.far, connecting.far = connecting, far
     connecting.connected = far.connected = True
     # What an end sends as soon as it is ready (probe, welcome, subscriptions) waits until the other end is ready too.

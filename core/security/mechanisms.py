@@ -96,7 +96,7 @@ class Security:
         properties = [(b"Socket-Type", self._type_name)]
         if self._announces_identity:
             properties.append((b"Identity", options.routing_id))
-        return encode_metadata([*properties, *limit_properties(options)])
+        return encode_metadata([*properties, *limit_properties(options), *options.properties()])
 
     def _question(self, options: Options, peer_address: str) -> ZapRequest:
         address = peer_address.encode("ascii", "backslashreplace")

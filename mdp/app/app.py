@@ -18,8 +18,8 @@
 
     async with app.serve("tcp://broker:5555"): ...
 
-`mdp worker --app module:app` does the same. A worker connection of MDP serves one service, so an app has one connection for each of its
-services, in one context, and each has its own credit and concurrency.
+`mdp worker --app module:app` does the same. All services have one connection to the broker, to each of its shards if it has some, and each
+has its own credit and concurrency. A broker of MDP/0.1 or 0.2, or one that is older, gets a connection for each service.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import core
 from mdp.app.dependencies import injected
 from mdp.app.middleware import Middleware
+from mdp.session.shared_connection import SharedConnections
 from mdp.worker.handler import note_handler, service
 from mdp.worker.worker import Worker
 
@@ -129,7 +130,9 @@ class App:
         if not self._handlers:
             raise ValueError("the app has no services")
         options["middleware"] = (*self._middleware, *options.get("middleware", ()))
-        return [make(broker, handler, context=context, security=security, **options) for handler in self._handlers.values()]
+        # Workers with contexts of their own end their connections with these.
+        shared = None if context is None else SharedConnections()
+        return [make(broker, handler, context=context, security=security, shared=shared, **options) for handler in self._handlers.values()]
 
     @asynccontextmanager
     async def resources(self) -> AsyncIterator[Any]:

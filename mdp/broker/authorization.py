@@ -19,6 +19,7 @@ from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.forwarding import reply_head
 from mdp.broker.requests.request_options import owner_prefix
 from mdp.broker.workers.lifecycle import DISCONNECTS
+from mdp.wire.channels import connection_of
 from mdp.wire.commands import V03, is_service_name
 from mdp.wire.failover import PAIR_SERVICE
 from mdp.wire.options import USER_BYTES_MAX
@@ -98,7 +99,7 @@ class GuardedDispatcher(Dispatcher):
         self._by_name: dict[bytes, Rights] = {}  # of users in `mmi.allowed` requests; computing them reads every table of the rules
         self._disbelieved: set[bytes] = set()  # peers that named a user without the right to
         self._owners: dict[bytes, bytes] = {}  # prefix of a peer's idempotency keys
-        self._judged: set[bytes] = set()  # workers that were allowed to serve; others are borrowed, and no peers of ours
+        self._judged: set[bytes] = set()  # connections of workers that were allowed to serve; others are borrowed, and no peers of ours
         self.routes: dict[bytes, dict[bytes, Service]] = {}
         self._closed_routes = 0
         self.request_table.user_of = self._name_of
@@ -114,7 +115,7 @@ class GuardedDispatcher(Dispatcher):
         self._by_name.clear()
         self.routes.clear()
         for worker in list(self._workers.values()):
-            if worker.peer in self._judged and not self._may(worker.peer, "serve", worker.service.name):
+            if connection_of(worker.peer) in self._judged and not self._may(worker.peer, "serve", worker.service.name):
                 self.request_table.send(worker.peer, DISCONNECTS[worker.dialect])
                 self._remove(worker, "forbidden_serve", now)
             else:
@@ -145,6 +146,7 @@ class GuardedDispatcher(Dispatcher):
         return super().peer_lost(peer, now)
 
     def _rights_of(self, peer: bytes) -> Rights:
+        peer = connection_of(peer)
         rights = self._rights.get(peer)
         if rights is None:
             name = self._name_of(peer)
@@ -174,6 +176,7 @@ class GuardedDispatcher(Dispatcher):
     def _may(self, peer: bytes, verb: Verb, service: bytes) -> bool:
         if self._rights_of(peer).may(verb, service):
             return True
+        peer = connection_of(peer)
         self._audit(Refusal(peer, self._user_of(peer), verb, service))
         return False
 
@@ -195,7 +198,7 @@ class GuardedDispatcher(Dispatcher):
             self.counters.count("forbidden_serve")
             self.request_table.send(peer, DISCONNECTS[event.dialect])
         else:
-            self._judged.add(peer)
+            self._judged.add(connection_of(peer))
             super()._register(peer, event, now)
 
     def _welcome(self, worker: Worker, options: ReadyOptions, now: float) -> None:
@@ -204,9 +207,10 @@ class GuardedDispatcher(Dispatcher):
 
     def _tell_users(self, worker: Worker) -> None:
         """Set whether a worker gets the user of each request; requests are then re-encoded, not forwarded unchanged."""
-        if worker.peer in self._judged:
-            worker.user = self._name_of(worker.peer)
-            as_it_came = worker.peer not in self.request_table.hops.narrow
+        connection = connection_of(worker.peer)
+        if connection in self._judged:
+            worker.user = self._name_of(connection)
+            as_it_came = not self.request_table.hops.is_narrow(worker.peer)
             worker.plain = as_it_came and not self._rights_of(worker.peer).may("see_users", worker.service.name)
 
     def _owner_of(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> bytes:

@@ -27,6 +27,7 @@ from mdp.broker.recorder import Recorder
 from mdp.broker.refusal_log import RefusalLog
 from mdp.broker.slow_peers import Backlog
 from mdp.broker.workers.peer_limits import Hops
+from mdp.wire.channels import ANNOUNCED, connection_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -110,7 +111,14 @@ class Broker:
         # No limit on the number of messages, as a burst of 100,000 small replies is legitimate; bytes are limited.
         # Beyond that limit the peer is disconnected, instead of losing replies silently.
         ahead = self._limits.unread_total_max_bytes // AHEAD_PART
-        own = {"sndhwm": 0, "sndhwm_bytes": self._limits.unread_max_bytes, "linger": LINGER_MS, "tell_limits": 1, "max_ahead_bytes": ahead}
+        own: dict[str, OptionValue] = {
+            "sndhwm": 0,
+            "sndhwm_bytes": self._limits.unread_max_bytes,
+            "linger": LINGER_MS,
+            "tell_limits": 1,
+            "max_ahead_bytes": ahead,
+            "metadata": ANNOUNCED,
+        }
         options = {**own, **(socket_options or {})}
         self._backlog = _backlog(self._limits)
         self._held_back: set[bytes] = set()  # workers that are not read from
@@ -252,7 +260,7 @@ class Broker:
         self._flush(self.machine.set_policies(policies, asyncio.get_running_loop().time()))
 
     def _user_of(self, peer: bytes) -> str | None:
-        user = self._socket.peer_property(peer, "User-Id")
+        user = self._socket.peer_property(connection_of(peer), "User-Id")
         return None if user is None else user.decode("utf-8", "backslashreplace")
 
     def _address_of(self, peer: bytes) -> str:
@@ -418,7 +426,8 @@ class Broker:
         loop, pattern = self._loop, self._socket.pattern
         if loop is None or not isinstance(pattern, Router):
             return
-        workers = self.machine.directory.workers  # requests wait for them, which have limits of their own
+        directory = self.machine.directory
+        workers = directory.workers.keys() | directory.channels.keys()  # requests wait for them, which have limits of their own
         waiting = {
             peer: octets
             for peer, pipe in pattern.routes.items()
@@ -438,17 +447,21 @@ class Broker:
         pattern, workers = self._socket.pattern, self.machine.directory.workers
         if not isinstance(pattern, Router) or (not awaited and not self._held_back):
             return
-        for worker in workers.values():
-            pipe = pattern.routes.get(worker.peer)
-            if pipe is None or pipe.throttled != (worker.peer in self._held_back):
+        pausing = {
+            connection_of(worker.peer)
+            for worker in workers.values()
+            if awaited and any(request.client in awaited for request in worker.in_flight.values())
+        }
+        for peer in pausing | self._held_back:
+            pipe = pattern.routes.get(peer)
+            if pipe is None or pipe.throttled != (peer in self._held_back):
                 continue
-            if awaited and any(request.client in awaited for request in worker.in_flight.values()):
-                if not pipe.throttled:
-                    self._held_back.add(worker.peer)
-                    pipe.engine.throttle()
-            elif pipe.throttled:
-                self._held_back.discard(worker.peer)
+            if peer not in pausing:
+                self._held_back.discard(peer)
                 pipe.engine.resume()
+            elif not pipe.throttled:
+                self._held_back.add(peer)
+                pipe.engine.throttle()
 
     def _disconnect_slow(self, peers: Iterable[bytes]) -> None:
         for peer in peers:

@@ -39,6 +39,7 @@ from mdp.broker.requests.request_ends import Output
 from mdp.broker.requests.request_options import extras_of, key_extras, owner_prefix
 from mdp.broker.strangers import Strangers
 from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
+from mdp.wire.channels import CHANNEL_HEAD, connection_of, divide, is_channel, prefix_of
 from mdp.wire.commands import V03, client_heartbeat
 from mdp.wire.events import Cancel, Heartbeat, Invalid, parse_at_broker
 from mdp.wire.events import Request as RequestEvent
@@ -95,6 +96,7 @@ class Dispatcher(WorkerLifecycle):
         self.held_until = -inf
         self._sweep_at = now + _SWEEP_S
         self.variants: dict[bytes, Variant] = {}
+        self._has_channels = False  # any peer has used some
         self.strangers = Strangers()
 
     def begin(self, now: float) -> None:
@@ -111,8 +113,17 @@ class Dispatcher(WorkerLifecycle):
         """Process messages of a peer; return the messages to send."""
         if batch.made:
             batch = batch.encode()
-        self._take(batch, now)
+        if batch.octets.startswith(CHANNEL_HEAD, batch.starts[0]):
+            self._take_channels(batch, now)
+        else:
+            self._take(batch, now)
         return self.take_output()
+
+    def _take_channels(self, batch: Batch, now: float) -> None:
+        """Process messages of a connection with several workers as those of as many peers."""
+        self._has_channels = True
+        for part in divide(batch):
+            self._take(part, now)
 
     def _take(self, batch: Batch, now: float) -> None:
         peer = batch.head[0]
@@ -137,6 +148,10 @@ class Dispatcher(WorkerLifecycle):
         table = self.request_table
         out = table.out
         table.out = {}
+        if self._has_channels:
+            for peer in [peer for peer in out if is_channel(peer)]:
+                prefix = prefix_of(peer)
+                out.setdefault(connection_of(peer), []).extend([prefix + message for message in out.pop(peer)])
         if self.variants:
             for peer in out:
                 variant = self.variants.get(peer)
@@ -208,13 +223,20 @@ class Dispatcher(WorkerLifecycle):
 
     def _event(self, peer: bytes, batch: Batch, index: int, now: float) -> None:
         """Handle any message, fully decoded, as the table says."""
+        start, end = batch.starts[index], batch.ends[index]
+        if batch.octets.startswith(CHANNEL_HEAD, start) and not is_channel(peer):  # behind other messages of the connection
+            (part,) = divide(Batch(batch.head, batch.octets, [start], [end]))
+            if part.head != batch.head:
+                self._has_channels = True
+                self._take(part, now)
+                return
         worker = self._workers.get(peer)
-        frames = frames_between(batch.octets, batch.starts[index], batch.ends[index])
+        frames = frames_between(batch.octets, start, end)
         event = parse_at_broker(frames)
         match event:
-            case Invalid(reason="header") if (variant := variant_of(batch.octets, batch.starts[index])) is not None:
+            case Invalid(reason="header") if (variant := variant_of(batch.octets, start)) is not None:
                 self.variants[peer] = variant
-                octets = variant.to_rfc(batch.octets[batch.starts[index] : batch.ends[index]])
+                octets = variant.to_rfc(batch.octets[start:end])
                 self._take(Batch(batch.head, octets, [0], [len(octets)]), now)
                 return
             case RequestEvent():
@@ -342,10 +364,11 @@ class Dispatcher(WorkerLifecycle):
         return out
 
     def peer_lost(self, peer: bytes, now: float) -> Output:
-        """Handle a closed connection."""
-        worker = self._workers.get(peer)
-        if worker is not None:
-            self._remove(worker, "workers_lost", now)
+        """Handle a closed connection: all of its workers are lost."""
+        for one in (peer, *self.directory.channels.get(peer, ())):
+            worker = self._workers.get(one)
+            if worker is not None:
+                self._remove(worker, "workers_lost", now)
         self.request_table.forget_client(peer, now)
         self.request_table.hops.left(peer)
         self.strangers.forget(peer)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from core.zmtp.decoder import decode_frames
 from mdp.access.rules import VERBS
+from mdp.wire.channels import connection_of, is_channel
 from mdp.wire.commands import DIALECTS, printable
 from mdp.wire.failover import PAIR_SERVICE
 from mdp.wire.lending import LENDING_SERVICE, encode_offer
@@ -212,6 +213,7 @@ def _describe_service(service: Service) -> dict[str, Any]:
 def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
     return {
         "id": worker.peer.hex(),
+        **({"connection": connection_of(worker.peer).hex()} if is_channel(worker.peer) else {}),
         "service": printable(worker.service.name),
         "dialect": worker.dialect,
         "credit": worker.credit,

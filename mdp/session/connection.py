@@ -66,6 +66,7 @@ class Connection:
         on_batch: Callable[[list[Message]], None],
         on_lost: Callable[[], None],
         on_refused: Callable[[], None] | None = None,
+        spare: tuple[int, int] = (0, 0),
     ) -> None:
         self.trouble = ""  # why the last attempt to connect failed, for people; empty when unknown
         self._on_refused = on_refused  # called for each failed attempt to connect
@@ -74,6 +75,9 @@ class Connection:
         # No high-water marks: messages in flight are limited by the client's window and the worker's credit.
         given = {"connect_timeout": 0 if options.get("socks_proxy") else CONNECT_TIMEOUT_MS, **options}
         self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **given})
+        # Frames and bytes that are added to each message, beyond the limits of the options.
+        self._socket.set("max_parts", self._socket.max_parts + spare[0])
+        self._socket.set("max_message_bytes", self._socket.max_message_bytes + spare[1])
         self._socket.on_event(self._note_trouble, _TROUBLES)
         self._socket.on_event(self._note_connected, core.EVENT_CONNECTED)
         self._socket.set_receiver(on_batch, on_peer=self._peer_changed)
@@ -82,6 +86,11 @@ class Connection:
     @property
     def limits(self) -> PeerLimits | None:
         return self._socket.peer_limits()
+
+    @property
+    def metadata(self) -> Mapping[bytes, bytes]:
+        """Properties that the broker announced in the handshake, lower-case name to value."""
+        return next((pipe.metadata for pipe in self._socket.pattern.pipes), {})
 
     def send(self, messages: Sequence[Message | bytes]) -> Awaitable[None]:
         """Send messages in order, encoded ones (`bytes`) unchanged; acts at once, and the awaitable waits for capacity."""
@@ -95,6 +104,9 @@ class Connection:
             return self._socket.send_many([[Encoded(m)] if type(m) is bytes else m for m in messages])  # type: ignore[misc]  # see above
         except (core.ContextTerminated, core.SocketClosed):
             return DONE  # the owner of the context has closed it
+
+    def abandon(self) -> None:
+        """Do nothing: no other worker uses the connection; see `Channel`."""
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; messages that have not left after `linger_ms` are dropped."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import core
     from bstar.machine.ballot import Ballot
+    from mdp.session.shared_connection import Channel
     from mdp.wire.commands import Dialect
 
 __all__ = ["Reconnector"]
@@ -42,7 +43,7 @@ class Reconnector:
     socket_options: Mapping[str, Any]
     _: KW_ONLY
     on_open: Callable[[], None]  # called to connect to `search.endpoint` in `search.dialect`
-    on_close: Callable[[], Iterable[Connection]]  # called to close what was opened; returns the connections it closed
+    on_close: Callable[[], Iterable[Connection | Channel]]  # called to close what was opened; returns the connections it closed
     on_change: Callable[[], None]  # called when the search's deadline may have changed
     ending_max: int = 8  # connections that may be closing at the same time
     votes: bool = False  # we are a client; see `Probe`
@@ -58,7 +59,7 @@ class Reconnector:
         self._clock = clock_of(self._loop)
         self._probe: Probe | None = None
         # The last connections that were closed; earlier ones have ended.
-        self._ending: deque[Connection] = deque(maxlen=self.ending_max)
+        self._ending: deque[Connection | Channel] = deque(maxlen=self.ending_max)
 
     @property
     def trouble(self) -> str:

@@ -13,6 +13,7 @@ from core.runtime import runtime
 from core.security.authenticator import curve_keypair, curve_public
 from core.security.credentials import Curve, Plain
 from mdp.broker.broker import Broker
+from mdp.wire.channels import connection_of
 from mdp.wire.shards import shard_of
 
 if TYPE_CHECKING:
@@ -105,4 +106,4 @@ class ShardBroker(Broker):
         user = super()._user_of(peer)
         if not self._front_user or user != self._front_user:
             return user
-        return peer[_NAME_AT:].decode("utf-8", "backslashreplace") or None
+        return connection_of(peer)[_NAME_AT:].decode("utf-8", "backslashreplace") or None

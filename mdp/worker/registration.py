@@ -18,6 +18,7 @@ from core.runtime.forks import process_id
 from mdp.session.broker_search import SearchState
 from mdp.session.connection import Connection
 from mdp.session.reconnector import Reconnector
+from mdp.wire.commands import V03
 from mdp.worker.replies.progress_reports import ProgressReports
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import core
     from core.zmtp.decoder import Message
     from mdp.request import Request
+    from mdp.session.shared_connection import Channel, SharedConnections
     from mdp.worker.session import WorkerSession
 
 __all__ = ["WorkerRegistration"]
@@ -51,6 +53,7 @@ class WorkerRegistration:
         on_joined: called when the session has a connection.
         is_stuck: returns whether to send no heartbeats (MDP-24).
         why_stuck: returns why the worker makes no progress, empty while it does.
+        shared: connections that other workers use too (MDP/0.3); None for one of its own.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class WorkerRegistration:
         on_joined: Callable[[WorkerRegistration], None],
         is_stuck: Callable[[], bool],
         why_stuck: Callable[[], str],
+        shared: SharedConnections | None = None,
     ) -> None:
         self.session = session
         self._on_requests = on_requests
@@ -76,7 +80,8 @@ class WorkerRegistration:
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
         self._pid = process_id()
-        self._connection: Connection | None = None
+        self._shared = shared
+        self._connection: Connection | Channel | None = None
         self._ticker = supervision.current().timer("mdp worker clock", self._tick)
         self._timer_at = inf
         session.reports = self._reports = ProgressReports(session, self.flush)
@@ -135,6 +140,7 @@ class WorkerRegistration:
         self._ticker.cancel()
         self._reports.close()
         if not silent:
+            self._abandon()
             self.session.close()
             self._reconnector.run_actions()
 
@@ -145,10 +151,11 @@ class WorkerRegistration:
     # ---------------------------------------------------------------------------------------------------------- connection
 
     def _open(self) -> None:
-        reconnector = self._reconnector
-        self._connection = Connection(
+        reconnector, search = self._reconnector, self.session.search
+        new = Connection if self._shared is None or search.dialect != V03 else self._shared.open
+        self._connection = new(
             reconnector.context,
-            self.session.search.target,
+            search.target,
             reconnector.socket_options,
             on_joined=self._joined,
             on_batch=self._received,
@@ -156,7 +163,7 @@ class WorkerRegistration:
             on_refused=self._not_reached,
         )
 
-    def _close_connections(self) -> list[Connection]:
+    def _close_connections(self) -> list[Connection | Channel]:
         # A last DISCONNECT is sent before closing; nothing is sent after a DISCONNECT of the broker (MDP-17).
         has_last_messages = bool(self.session.outgoing) and not self._silent
         self.flush()
@@ -208,6 +215,10 @@ class WorkerRegistration:
         if recalled:
             self._on_recalled(recalled)
 
+    def _abandon(self) -> None:
+        if self._connection is not None:
+            self._connection.abandon()
+
     def _leave_fork(self) -> None:
         """End a forked copy of this process: two processes would corrupt the connection, and clean-up would close it for both."""
         log.critical(
@@ -241,6 +252,7 @@ class WorkerRegistration:
         session.tick(self._clock())
         if was_registered and not self.registered:
             log.warning("%s: %s is silent", session.service.decode(), session.search.target)
+            self._abandon()
         self._after()
         self.flush()
         self._reconnector.run_actions()

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from mdp.app.middleware import Middleware
     from mdp.request import Request
+    from mdp.session.shared_connection import SharedConnections
     from mdp.wire.policies import Rate, Retry
     from mdp.worker.handler import Body, ServiceMark, WorkerSettings
 
@@ -54,7 +55,6 @@ log = logging.getLogger("mdp.worker")
 # Credit per runner: enough that the next request is present when a handler ends, and not so much that other workers are idle meanwhile.
 _CREDIT_PER_RUNNER = 4
 _CREDIT_MAX = 65535
-
 
 # When the bodies of requests are logged.
 LOG_PAYLOADS: Final = ("never", "errors")
@@ -162,6 +162,7 @@ class Worker:
         socket_options: further options of the worker's sockets, e.g. CURVE keys.
         around: takes the handler, whose arguments and result are bytes, and returns the one to call.
         middleware: `async (request, call_next) -> reply`, the first one outermost; see `mdp.App.middleware`.
+        shared: connections that it shares with other workers of the same context (MDP/0.3), as those of an `mdp.App`.
         options: fields of `WorkerOptions`, by name; they override those of the decorator.
 
     Attributes:
@@ -188,6 +189,7 @@ class Worker:
         socket_options: Mapping[str, Any] | None = None,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         middleware: Sequence[Middleware] = (),
+        shared: SharedConnections | None = None,
         **options: Unpack[WorkerSettings],
     ) -> None:
         mark = mark_of(handler if isinstance(service, str) else service)
@@ -206,6 +208,7 @@ class Worker:
         self._kind = kind_of(handler, inline=inline)
         self._handler = handler
         self._middleware = tuple(middleware)
+        self._shared = shared
         self._brokers = [broker] if isinstance(broker, str) else [*broker]
         for endpoint in self._brokers:
             parse_connect(endpoint)
@@ -385,6 +388,7 @@ class Worker:
             on_joined=self._on_joined,
             is_stuck=lambda: self._overrun_s() is not None,
             why_stuck=lambda: self.stuck,
+            shared=self._shared,
         )
         self._registrations.append(registration)
         registration.start()
@@ -400,13 +404,9 @@ class Worker:
                     self._loop.call_soon(surplus.leave)
         elif registration is first:
             if self.options.concurrency > self.options.connections:
-                log.info(
-                    "%s: %s gives each connection one request at a time; this worker has %d connections for its concurrency of %d",
-                    self.service,
-                    registration.session.search.endpoint,
-                    self.options.connections,
-                    self.options.concurrency,
-                )
+                text = "%s: %s gives each connection one request at a time; this worker has %d connections for its concurrency of %d"
+                endpoint = registration.session.search.endpoint
+                log.info(text, self.service, endpoint, self.options.connections, self.options.concurrency)
             while len(self._registrations) < self.options.connections:
                 self._register(self._new_session())
 

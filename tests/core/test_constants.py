@@ -37,7 +37,7 @@ def test_every_stable_socket_option_number_is_accounted_for() -> None:
     }
     first_draft = zmq.ZAP_ENFORCE_DOMAIN + 1
     stable = {name for name, member in zmq.SocketOption.__members__.items() if member < first_draft}
-    later = {"HELLO_MSG", "RECONNECT_STOP", "SOCKS_PASSWORD", "SOCKS_USERNAME"}  # a draft's numbers, but built here
+    later = {"HELLO_MSG", "METADATA", "RECONNECT_STOP", "SOCKS_PASSWORD", "SOCKS_USERNAME"}  # a draft's numbers, but built here
     assert (stable - left_out) | later == set(constants.SocketOption.__members__)
 
 

@@ -118,12 +118,15 @@ def test_integers_keep_their_range(row: OptionRow) -> None:
 def test_texts_keep_their_length(row: OptionRow) -> None:
     options = Options()
     longest = min(row.high, 100_000)
-    for value in (b"x" * max(row.low, 1), b"x" * longest):
+    first = b"X-a:" if row.kind is Kind.PROPERTY else b""
+    for value in (first + b"x" * max(row.low, 1), first + b"x" * (longest - len(first))):
         options.set(row.name, value)
         assert options.get(row.name) == value
     wrong: list[Any] = [7, None, [b"x"]]
     if row.low:
         wrong.append(b"")
+    if first:
+        wrong += [b"x", b"X-a", b"a:b", b"X-:b", b"X-" + b"n" * 254 + b":"]
     if row.high == longest:
         wrong.append(b"x" * (longest + 1))
     for other in wrong:

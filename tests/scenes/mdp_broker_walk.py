@@ -26,6 +26,7 @@ from mdp.broker.limits import BrokerOptions
 from mdp.broker.recorder import Recorder
 from mdp.broker.requests.invariants import check_invariants, check_stats, check_wakes
 from mdp.broker.workers.peer_limits import Hops
+from mdp.wire.channels import channel_frame, connection_of, is_channel
 from mdp.wire.commands import (
     CLIENT_ERROR_03,
     CLIENT_FINAL_03,
@@ -63,6 +64,7 @@ SERVICES = (b"echo", b"echo", b"echo", b"echo", b"other", b"third")
 DIALECTS: tuple[Dialect, ...] = (V03, V03, V03, V01, V02)
 CLIENTS: tuple[tuple[bytes, Dialect], ...] = ((b"C0", V03), (b"C1", V03), (b"C2", V03), (b"D1", V01), (b"D2", V02))
 WORKERS = tuple(b"W%d" % i for i in range(6))
+SHARED_WORKERS = (b"\0\0\0\0\1W0", b"\0\0\0\0\2W0", b"\0\0\0\0\3W0", b"\0\0\0\0\1W1", b"\0\0\0\0\2W1", b"W2")
 OPERATOR = b"Op"
 BODY = b"body"
 LARGE = b"x" * 3000
@@ -151,9 +153,11 @@ class Walk:
         seed: names it.
         trace: takes a line for each thing that is done; None for none.
         policies: whether requests have priorities, and services rates and retries.
+        channels: whether workers share connections.
     """
 
-    def __init__(self, seed: int, trace: list[str] | None = None, *, policies: bool = False) -> None:
+    def __init__(self, seed: int, trace: list[str] | None = None, *, policies: bool = False, channels: bool = False) -> None:
+        self.workers = SHARED_WORKERS if channels else WORKERS
         self.options = POLICY_OPTIONS if policies else OPTIONS
         self.ready_options = POLICY_READY_OPTIONS if policies else READY_OPTIONS
         self.chance = random.Random(seed)
@@ -176,7 +180,7 @@ class Walk:
         if seed % 4 == 1:  # some peers take less than others
             low = PeerLimits(1024, 2500)
             self.machine.request_table.hops = Hops(PeerLimits(), {b"C0": low, b"D1": low, b"W1": low, b"W3": low}.get)
-            for peer in (*self.asked, *WORKERS):
+            for peer in (*self.asked, *map(connection_of, self.workers)):
                 self.take(self.machine.peer_joined(peer, self.now), f"{peer!r} joins")
 
     def _new_machine(self) -> Dispatcher:
@@ -279,6 +283,9 @@ class Walk:
             self.recorder.now = now
         if self.trace is not None:
             self.trace.append(f"{now:.2f} {peer!r} says {messages}")
+        if is_channel(peer):
+            frame = channel_frame(peer[4])
+            peer, messages = connection_of(peer), [[frame, *message] for message in messages]
         if self.dice() < 0.6:
             octets = [
                 encode_prefix(frames[:1]) + encoded(tuple(frames[1:])) if len(frames) > 1 else encode_message(frames) for frames in messages
@@ -295,6 +302,7 @@ class Walk:
         if self.trace is not None:
             self.trace.append(f"{self.now:.2f} {what} -> {out}" if what else f"    -> {out}")
         for peer, pieces in out.items():
+            assert not is_channel(peer), "sent to a peer that is no connection"
             if peer in self.asked:
                 for octets in pieces:
                     self.told(peer, octets[2:])
@@ -350,11 +358,11 @@ class Walk:
     # Workers.
 
     def join(self) -> None:
-        peer = WORKERS[int(self.dice() * len(WORKERS))]
+        peer = self.workers[int(self.dice() * len(self.workers))]
         if peer in self.machine.directory.workers:
             self.read(peer, [worker_heartbeat(self.machine.directory.workers[peer].dialect)])
             return
-        dialect = DIALECTS[int(self.dice() * 5)]
+        dialect = V03 if is_channel(peer) else DIALECTS[int(self.dice() * 5)]
         options = self.ready_options[int(self.dice() * len(self.ready_options))] if dialect == V03 else b""
         self.read(peer, [worker_ready(dialect, SERVICES[int(self.dice() * 5)], options=options)])
 
@@ -424,7 +432,7 @@ class Walk:
         self.read(worker.peer, [frames[int(self.dice() * len(frames))]])
 
     def lose(self, peer: bytes) -> None:
-        machine = self.machine
+        machine, peer = self.machine, connection_of(peer)
         self.take((machine.peer_joined if self.dice() < 0.2 else machine.peer_lost)(peer, self.now), f"{peer!r} is gone")
 
     # Time and operators.
@@ -466,29 +474,29 @@ class Walk:
             self.take(machine.set_rules(STRICT if self.dice() < 0.4 else FREE, self.now), "rules")
 
 
-def walk(seed: int, steps: int = STEPS, *, policies: bool = False) -> None:
+def walk(seed: int, steps: int = STEPS, *, policies: bool = False, channels: bool = False) -> None:
     """Go one walk.
 
     Raises:
         WalkFailed: it found something wrong.
     """
     try:
-        Walk(seed, policies=policies).go(steps)
+        Walk(seed, policies=policies, channels=channels).go(steps)
     except Exception as error:
         trace: list[str] = []
         try:
-            Walk(seed, trace, policies=policies).go(steps)
+            Walk(seed, trace, policies=policies, channels=channels).go(steps)
         except type(error):
             pass
         last = "\n".join(trace[-LAST_STEPS:])
-        again = f"python -m tests.scenes.mdp_broker_walk {seed}{' policies' if policies else ''}"
+        again = f"python -m tests.scenes.mdp_broker_walk {seed}{' policies' if policies else ''}{' channels' if channels else ''}"
         raise WalkFailed(f"walk {seed}: {type(error).__name__}: {error}\n{last}\nagain: {again}") from error
 
 
 def main() -> Any:
     trace: list[str] = []
     try:
-        Walk(int(sys.argv[1]), trace, policies="policies" in sys.argv).go()
+        Walk(int(sys.argv[1]), trace, policies="policies" in sys.argv, channels="channels" in sys.argv).go()
     finally:
         print("\n".join(trace))  # noqa: T201
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 import core
+from mdp.wire.channels import ANNOUNCED
 from mdp.wire.commands import CLIENT_REQUEST_03, HEAD_BYTES, MDPC01, worker_request
 from tests.scenes.waiting import PATIENCE_S
 
@@ -42,6 +43,7 @@ class StandIn:
         endpoint: where to listen.
         protocol: answer to the question for the dialect, None for silence; the question is not shown to the test.
         tells: whether it tells its limits at the hello, as brokers of ours do.
+        channels: whether it takes several workers on one connection, and says so there.
 
     Attributes:
         inbox: messages `(peer, [frame, …])`.
@@ -50,14 +52,16 @@ class StandIn:
         asked: peers that did so, while `protocol` is None.
     """
 
-    def __init__(self, endpoint: str = "tcp://127.0.0.1:*", *, protocol: bytes | None = b"200", tells: bool = False) -> None:
+    def __init__(
+        self, endpoint: str = "tcp://127.0.0.1:*", *, protocol: bytes | None = b"200", tells: bool = False, channels: bool = False
+    ) -> None:
         self.inbox: asyncio.Queue[tuple[bytes, list[bytes]]] = asyncio.Queue()
         self.left: asyncio.Queue[bytes] = asyncio.Queue()
         self.protocol = protocol
         self.probes = 0
         self.asked: asyncio.Queue[bytes] = asyncio.Queue()
         self._context = core.Context()
-        self._socket = self._context.socket(core.ROUTER, linger=0, tell_limits=int(tells))
+        self._socket = self._context.socket(core.ROUTER, linger=0, tell_limits=int(tells), metadata=ANNOUNCED if channels else b"")
         self._asked: set[bytes] = set()
         self._bind = endpoint
 

@@ -15,6 +15,7 @@ from mypy_extensions import mypyc_attr
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_states import OPEN, RequestState
+from mdp.wire.channels import connection_of, is_channel
 from mdp.wire.commands import ID_BYTES
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def check_invariants(machine: Dispatcher) -> None:
     registered = len([peer for peer, worker in directory.workers.items() if worker.credit])  # see `_check_workers`
     if len(machine._beats._at) != registered:
         _broken(f"{len(machine._beats._at)} workers are on the clock, {registered} are registered")
+    _check_channels(machine)
     _check_clients(machine, places, placed, _check_executions(machine, places))
     _check_clock(machine)
     kept = machine.request_table.dead_letters
@@ -142,6 +144,14 @@ def check_stats(machine: Dispatcher) -> None:
     told = {name: stats[name] for name in there_are}
     if told != there_are:
         _broken(f"the broker tells {told}; there are {there_are}")
+
+
+def _check_channels(machine: Dispatcher) -> None:
+    """Check that the workers of a shared connection are known to be lost with it."""
+    directory = machine.directory
+    known = {peer: connection for connection, peers in directory.channels.items() for peer in peers}
+    if known != {peer: connection_of(peer) for peer in directory.workers if is_channel(peer)} or not all(directory.channels.values()):
+        _broken(f"{len(known)} workers on {len(directory.channels)} shared connections are not those that are registered")
 
 
 def _check_standing(machine: Dispatcher, service: Service) -> None:

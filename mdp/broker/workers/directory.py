@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mdp.broker.requests.records import Service, Worker
 from mdp.broker.workers.policies import HIGHEST, Policies
+from mdp.wire.channels import connection_of, is_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,7 @@ class Directory:
     Attributes:
         services: all services by name.
         workers: all registered workers by routing id.
+        channels: routing ids of those that share a connection, by that of the connection.
         routes: services that take requests at once: enabled, with workers, while the broker accepts requests.
         routes_encoded: the same by the bytes after a request's key: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3);
             without those with policies, whose requests are placed one by one.
@@ -40,6 +42,7 @@ class Directory:
     def __init__(self, options: BrokerOptions) -> None:
         self.services: dict[bytes, Service] = {}
         self.workers: dict[bytes, Worker] = {}
+        self.channels: dict[bytes, dict[bytes, None]] = {}
         self.routes: dict[bytes, Service] = {}
         self.routes_encoded: dict[bytes, Service] = {}
         self.closed_routes = 0
@@ -87,6 +90,8 @@ class Directory:
         worker = Worker(peer, service, dialect, credit, now, concurrency or credit)
         worker.knows_ping = concurrency is not None
         self.workers[peer] = worker
+        if is_channel(peer):
+            self.channels.setdefault(connection_of(peer), {})[peer] = None
         if not service.workers:
             self._offered += 1
             service.offered = True
@@ -99,6 +104,11 @@ class Directory:
         """Remove a worker; the caller takes its requests first."""
         service = worker.service
         del self.workers[worker.peer]
+        if is_channel(worker.peer):
+            connection = connection_of(worker.peer)
+            del self.channels[connection][worker.peer]
+            if not self.channels[connection]:
+                del self.channels[connection]
         service.leave(worker)
         if not service.workers:
             self._offered -= 1

@@ -143,7 +143,7 @@ class WorkerLifecycle:
     def _welcome(self, worker: Worker, options: ReadyOptions, now: float) -> None:
         self.counters.count("workers_registered")
         worker.small = self.request_table.hops.small(worker.peer, worker.dialect)
-        if worker.peer in self.request_table.hops.narrow:
+        if self.request_table.hops.is_narrow(worker.peer):
             worker.plain = False
         worker.version = options.version
         worker.metadata = options.metadata

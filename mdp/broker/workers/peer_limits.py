@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import Encoded, frame_at
+from mdp.wire.channels import connection_of, is_channel, within
 from mdp.wire.commands import ID_BYTES, NUMBERED_BYTES, V02, V03
 from mdp.wire.size_limits import USUAL, TooLarge, too_large
 
@@ -37,17 +38,17 @@ class Hops:
 
     Args:
         own: limits of the broker itself.
-        told: returns the limits a peer has sent, None if it has not sent any.
+        told: returns the limits that the peer of a connection has sent, None if it has not sent any.
 
     Attributes:
         narrow: connected peers with lower limits than the broker.
     """
 
-    __slots__ = ("_own", "_told", "_uneven", "narrow")
+    __slots__ = ("_own", "_told_by", "_uneven", "narrow")
 
     def __init__(self, own: PeerLimits = USUAL, told: Callable[[bytes], PeerLimits | None] = _unknown) -> None:
         self._own = own
-        self._told = told
+        self._told_by = told
         # Limits so low that the envelope matters: then every message is checked.
         self._uneven = min(own.message_bytes, own.frame_bytes) < 2 * _ENVELOPE_BYTES or own.parts < 16
         self.narrow: set[bytes] = set()
@@ -57,6 +58,14 @@ class Hops:
         if self._uneven or not self._covers(self._told(peer) or USUAL):
             self.narrow.add(peer)
 
+    def is_narrow(self, peer: bytes) -> bool:
+        """Return whether a peer, or the connection of a channel, has lower limits."""
+        return connection_of(peer) in self.narrow
+
+    def _told(self, peer: bytes) -> PeerLimits | None:
+        told = self._told_by(connection_of(peer))
+        return told if told is None or not is_channel(peer) else within(told)
+
     def left(self, peer: bytes) -> None:
         """Forget a peer."""
         self.narrow.discard(peer)
@@ -64,14 +73,16 @@ class Hops:
     def of(self, peer: bytes, dialect: Dialect) -> PeerLimits | None:
         """Return a peer's limits if known; an MDP/0.3 peer that has sent none has the usual ones."""
         told = self._told(peer)
-        return USUAL if told is None and dialect == V03 else told
+        if told is None and dialect == V03:
+            return within(USUAL) if is_channel(peer) else USUAL
+        return told
 
     def small(self, peer: bytes, dialect: Dialect) -> int:
         """Return the maximum encoded bytes of a request that needs no check against a worker's limits."""
         limits = self.of(peer, dialect)
         if limits is None:
             return ANY_SIZE
-        return _SMALL_BYTES if peer not in self.narrow else min(_SMALL_BYTES, limits.small - _ENVELOPE_BYTES)
+        return _SMALL_BYTES if not self.is_narrow(peer) else min(_SMALL_BYTES, limits.small - _ENVELOPE_BYTES)
 
     def surely(self, peer: bytes, dialect: Dialect, tail: bytes) -> bool:
         """Return whether an encoded request surely fits a worker; otherwise it needs the full check, which copies it."""

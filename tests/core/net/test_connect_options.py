@@ -1,4 +1,4 @@
-"""Options of connecting: OPT-07 to OPT-09."""
+"""Options of connecting: OPT-07 to OPT-10."""
 
 from __future__ import annotations
 
@@ -150,3 +150,20 @@ async def test_opt_09_the_first_message(endpoint: str) -> None:
         assert await dealer.recv_multipart() == [b"from the router"]
         await dealer.send(b"next")
         assert await router.recv_multipart() == [b"d", b"next"]
+
+
+@pytest.mark.parametrize("endpoint", [TCP, "inproc://metadata"])
+async def test_opt_10_a_property_of_the_application_in_the_handshake(endpoint: str) -> None:
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        router = context.socket(core.ROUTER, linger=0, metadata=b"X-Role:broker")
+        router.bind(endpoint)
+        dealer = context.socket(core.DEALER, linger=0, identity=b"d")
+        dealer.setsockopt(core.METADATA, b"X-Version:1:2")
+        assert dealer.METADATA == b"X-Version:1:2"
+        dealer.connect(router.last_endpoint)
+        await dealer.send(b"hello")
+        await router.recv_multipart()
+        assert router.peer_property(b"d", "X-Version") == b"1:2"
+        assert router.peer_property(b"d", "X-Role") is None
+        (pipe,) = dealer.pattern.pipes
+        assert pipe.metadata[b"x-role"] == b"broker"

@@ -13,11 +13,14 @@ import pytest
 from mdp.broker.requests.invariants import InvariantBroken
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_states import AFTER, RequestState
+from mdp.wire.channels import connection_of
 from tests.scenes.builds import stands_in
 from tests.scenes.hunts import examples
 from tests.scenes.mdp_broker_walk import Walk, WalkFailed, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mdp.broker.requests.records import Request
 
 WALKS = int(os.environ.get("SIM_WALKS") or examples(10_000, divisor=20))
@@ -27,12 +30,17 @@ CHUNKS = 40  # for two processes to share
 @pytest.mark.timeout(0 if "SIM_WALKS" in os.environ else 300)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_whatever_crosses_every_request_has_one_place_and_one_end(chunk: int) -> None:
-    """Play walks, each fourth with policies.
+    """Play walks, each fourth with policies, each sixth with workers that share connections.
 
-    MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06, POL-01 to POL-04; faults B2, B5 to B8.
+    MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06, POL-01 to POL-04, CHN-03, CHN-04; faults B2, B5 to B8.
     """
     for seed in range(chunk * WALKS // CHUNKS, (chunk + 1) * WALKS // CHUNKS):
-        walk(seed, policies=has_policies(seed))
+        walk(seed, policies=has_policies(seed), channels=has_channels(seed))
+
+
+def has_channels(seed: int) -> bool:
+    """Tell whether workers of a walk share connections: those of each sixth do."""
+    return seed % 6 == 4
 
 
 def has_policies(seed: int) -> bool:
@@ -65,6 +73,26 @@ def test_walks_with_policies_come_by_what_they_are_for() -> None:
     assert min(total["retried"], delayed, waited, ranked) > 0
 
 
+def test_walks_with_shared_connections_come_by_what_they_are_for() -> None:
+    """Requests of several services are lost with one connection, and given to others."""
+    lost_together = beside = 0
+    for seed in range(40):
+        going = Walk(seed, channels=True)
+        lose = going.lose
+
+        def noted(peer: bytes, going: Walk = going, lose: Callable[[bytes], None] = lose) -> None:
+            nonlocal lost_together, beside
+            directory = going.machine.directory
+            workers = [directory.workers[one] for one in directory.channels.get(connection_of(peer), ())]
+            lost_together += len({worker.service.name for worker in workers if worker.in_flight}) > 1
+            lose(peer)
+            beside += bool(directory.channels)
+
+        going.lose = noted  # type: ignore[method-assign]
+        going.go()
+    assert min(lost_together, beside) > 10
+
+
 @pytest.mark.parametrize("seed", [6752, 8427])
 def test_what_walks_have_found(seed: int) -> None:
     """A service made for a kept answer; an execution begun again beside a request whose worker was lost."""
@@ -84,7 +112,7 @@ def test_walks_come_by_what_they_are_for() -> None:
     """A walk tests only what happens in it."""
     total: dict[str, int] = {}
     for seed in range(120):  # the first walks of `test_whatever_crosses_every_request_has_one_place_and_one_end`
-        going = Walk(seed, policies=has_policies(seed))
+        going = Walk(seed, policies=has_policies(seed), channels=has_channels(seed))
         going.look = lambda: None  # type: ignore[method-assign]  # that test looks at the records of these walks
         going.go()
         for name, count in going.machine.counters.as_dict().items():
@@ -134,8 +162,8 @@ MUST_HAPPEN = (
 def test_a_fault_put_into_the_machine_is_found_and_named_with_its_seed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = iter(range(20))
 
-    def new_walk(seed: int, trace: list[str] | None = None, *, policies: bool = False) -> Walk:
-        made = Walk(seed, trace, policies=policies)
+    def new_walk(seed: int, trace: list[str] | None = None, *, policies: bool = False, channels: bool = False) -> Walk:
+        made = Walk(seed, trace, policies=policies, channels=channels)
         give_back = made.machine.request_table.give_back
 
         def faulty(request: object, loss: object, now: float) -> None:

@@ -1,0 +1,230 @@
+"""One connection to a broker for several workers of a process: each has a channel of it (`mdp.wire.channels`).
+
+To a worker its channel is what a `Connection` is to others. A broker that does not announce channels gets a connection for each worker, as
+always. Like a `Connection`, a shared one is never reconnected: when it ends, it ends for all workers, which search for a broker again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from core.zmtp.frames import encode_prefix
+from mdp.session.connection import Connection
+from mdp.wire.channels import CHANNELS_MAX, FRAME_BYTES, channel_frame, takes_channels, within
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    import core
+    from core.zmtp.decoder import Message
+    from core.zmtp.limits import PeerLimits
+
+__all__ = ["Channel", "SharedConnections"]
+
+_SPARE: Final = (1, FRAME_BYTES)  # frames and bytes that a channel adds to each message
+
+
+class SharedConnections:
+    """The connections that the workers of a process share, one to each broker or shard.
+
+    Attributes:
+        stray: messages that came for workers that had left; dropped.
+    """
+
+    def __init__(self) -> None:
+        self.stray = 0
+        self._trunks: list[_Trunk] = []
+
+    def open(
+        self,
+        context: core.Context,
+        endpoint: str,
+        options: Mapping[str, Any],
+        *,
+        on_joined: Callable[[], None],
+        on_batch: Callable[[list[Message]], None],
+        on_lost: Callable[[], None],
+        on_refused: Callable[[], None],
+    ) -> Channel:
+        """Return a channel of a connection that is there or is opened; arguments as of `Connection`.
+
+        Raises:
+            core.ZMQError: the endpoint or an option is not valid.
+        """
+        trunk = next((trunk for trunk in self._trunks if trunk.serves(context, endpoint, options)), None)
+        if trunk is None:
+            trunk = _Trunk(self, context, endpoint, options)
+            self._trunks.append(trunk)
+        channel = Channel(trunk, on_joined, on_batch, on_lost, on_refused)
+        trunk.add(channel)
+        return channel
+
+    def separate(self, channel: Channel, context: core.Context, endpoint: str, options: Mapping[str, Any]) -> None:
+        """Give a worker a connection of its own: the broker does not take channels."""
+        trunk = _Trunk(self, context, endpoint, options)
+        self._trunks.append(trunk)
+        trunk.keep_for(channel)
+
+    def forget(self, trunk: _Trunk) -> None:
+        """Forget a connection that is closed."""
+        self._trunks.remove(trunk)
+
+
+class Channel:
+    """The share of one worker in a connection, or a connection of its own."""
+
+    def __init__(
+        self,
+        trunk: _Trunk,
+        on_joined: Callable[[], None],
+        on_batch: Callable[[list[Message]], None],
+        on_lost: Callable[[], None],
+        on_refused: Callable[[], None],
+    ) -> None:
+        self.on_joined = on_joined
+        self.on_batch = on_batch
+        self.on_lost = on_lost
+        self.on_refused = on_refused
+        self.frame = b""  # first frame of its messages, b"" on a connection of its own
+        self.prefix = b""  # the same, encoded
+        self.trunk = trunk  # the connection
+        self.closed = False
+
+    @property
+    def trouble(self) -> str:
+        """Why the last attempt to connect failed, for people; empty when unknown."""
+        return self.trunk.connection.trouble
+
+    @property
+    def limits(self) -> PeerLimits | None:
+        """Limits of the broker for a message of this worker, None if it has not announced any."""
+        limits = self.trunk.connection.limits
+        return limits if limits is None or not self.frame else within(limits)
+
+    def send(self, messages: Sequence[Message | bytes]) -> Awaitable[None]:
+        """Send messages; see `Connection.send`."""
+        if self.frame:
+            prefix, frame = self.prefix, self.frame
+            messages = [prefix + message if isinstance(message, bytes) else [frame, *message] for message in messages]
+        return self.trunk.connection.send(messages)
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Leave the connection, which is closed with its last worker."""
+        if not self.closed:
+            self.closed = True
+            self.trunk.leave(self, linger_ms)
+
+    def abandon(self) -> None:
+        """Treat the connection as lost for all other workers too: the broker is silent, or this process is to look dead."""
+        self.trunk.end(self)
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of the connection, if no other worker uses it."""
+        await self.trunk.wait_closed()
+
+
+class _Trunk:
+    """A connection and the channels on it. Whether the broker takes channels is known when its handshake is over."""
+
+    def __init__(self, owner: SharedConnections, context: core.Context, endpoint: str, options: Mapping[str, Any]) -> None:
+        self._owner = owner
+        self._context, self._endpoint, self._options = context, endpoint, options
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count(1)
+        self._channels: dict[bytes, Channel] = {}
+        self._open = True  # further workers may join
+        self._alone = False  # it has no channels, but one worker
+        self._up = self._lost = self._closed = False
+        self._linger_ms = 0
+        self.connection = Connection(
+            context,
+            endpoint,
+            options,
+            on_joined=self._joined,
+            on_batch=self._received,
+            on_lost=self.end,
+            on_refused=self._refused,
+            spare=_SPARE,
+        )
+
+    def serves(self, context: core.Context, endpoint: str, options: Mapping[str, Any]) -> bool:
+        """Return whether a worker may join this connection."""
+        return self._open and context is self._context and endpoint == self._endpoint and options == self._options
+
+    def add(self, channel: Channel) -> None:
+        """Add a worker; it has joined in the next loop iteration at the earliest."""
+        number = next(self._numbers)
+        self._open = number < CHANNELS_MAX
+        channel.trunk = self
+        channel.frame = channel_frame(number)
+        channel.prefix = encode_prefix([channel.frame])
+        self._channels[channel.frame] = channel
+        if self._up:
+            self._loop.call_soon(self._join, channel)
+
+    def leave(self, channel: Channel, linger_ms: int) -> None:
+        """Remove a worker; close the connection after the last one."""
+        self._linger_ms = max(self._linger_ms, linger_ms)
+        self._channels = {frame: other for frame, other in self._channels.items() if other is not channel}
+        if not self._channels and not self._closed:
+            self._closed, self._open = True, False
+            self._owner.forget(self)
+            self.connection.close(self._linger_ms)
+
+    def end(self, without: Channel | None = None) -> None:
+        """Report the connection as lost to its workers, which close it."""
+        if self._lost:
+            return
+        self._lost, self._open, self._up = True, False, False
+        for channel in [*self._channels.values()]:
+            if channel is not without:
+                channel.on_lost()
+
+    async def wait_closed(self) -> None:
+        if self._closed:
+            await self.connection.wait_closed()
+
+    def _join(self, channel: Channel) -> None:
+        if self._up and not channel.closed:
+            channel.on_joined()
+
+    def _joined(self) -> None:
+        if self._lost:
+            return  # the socket has connected again by itself, before it was closed
+        self._up = True
+        channels = [*self._channels.values()]
+        if not self._alone and not takes_channels(self.connection.metadata):
+            first, *others = channels
+            channels = [first]
+            self.keep_for(first)
+            for channel in others:
+                self._owner.separate(channel, self._context, self._endpoint, self._options)
+        for channel in channels:
+            channel.on_joined()
+
+    def keep_for(self, channel: Channel) -> None:
+        """Use the connection for one worker, without channels."""
+        self._open, self._alone = False, True
+        self._channels = {b"": channel}
+        channel.trunk = self
+        channel.frame = channel.prefix = b""
+
+    def _received(self, batch: list[Message]) -> None:
+        if self._alone:
+            for channel in self._channels.values():
+                channel.on_batch(batch)
+            return
+        for frame, run in groupby(batch, key=itemgetter(0)):
+            messages = [message[1:] for message in run]
+            found = self._channels.get(frame)
+            if found is None:
+                self._owner.stray += len(messages)
+            else:
+                found.on_batch(messages)
+
+    def _refused(self) -> None:
+        for channel in [*self._channels.values()]:
+            channel.on_refused()
