@@ -118,7 +118,7 @@ class Channel:
             self.trunk.leave(self, linger_ms)
 
     def abandon(self) -> None:
-        """Treat the connection as lost for all other workers too: the broker is silent, or this process is to look dead."""
+        """Report the connection as lost to all other workers: the broker is silent, or a killed process is imitated."""
         self.trunk.end(self)
 
     async def wait_closed(self) -> None:

@@ -55,7 +55,7 @@ def channel_frame(number: int) -> bytes:
 
 
 def is_channel(peer: bytes) -> bool:
-    """Return whether a routing id is that of a channel: peers cannot choose ids that begin with 00, and generated ones are shorter."""
+    """Return whether a routing id is that of a channel; peers cannot choose such ids, and generated ones are shorter."""
     return len(peer) > _ID_BYTES and peer[0] == 0
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import suppress
 from functools import cache
 from itertools import accumulate
 from math import inf
@@ -137,7 +138,7 @@ MANAGING = (b"mmi.disable", b"mmi.enable", b"mmi.enable", b"mmi.drain")
 def encoded(frames: tuple[bytes, ...]) -> Encoded:
     """Encode the end of a message.
 
-    There are some hundreds, and encoding them was an eighth of the time of all walks.
+    There are some hundreds; encoding them was an eighth of all time.
     """
     return Encoded.of(frames)
 
@@ -284,8 +285,7 @@ class Walk:
         if self.trace is not None:
             self.trace.append(f"{now:.2f} {peer!r} says {messages}")
         if is_channel(peer):
-            frame = channel_frame(peer[4])
-            peer, messages = connection_of(peer), [[frame, *message] for message in messages]
+            peer, messages = connection_of(peer), [[channel_frame(peer[4]), *message] for message in messages]
         if self.dice() < 0.6:
             octets = [
                 encode_prefix(frames[:1]) + encoded(tuple(frames[1:])) if len(frames) > 1 else encode_message(frames) for frames in messages
@@ -346,8 +346,7 @@ class Walk:
 
     def cancel(self) -> None:
         client, _ = CLIENTS[int(self.dice() * 3)]
-        mine = self.asked[client]
-        ids = [id for id in mine if self.dice() < 0.5] or [bytes(8)]
+        ids = [id for id in self.asked[client] if self.dice() < 0.5] or [bytes(8)]
         self.read(client, [client_cancel(id) for id in ids])
 
     def lose_client(self) -> None:
@@ -393,15 +392,13 @@ class Walk:
     def answer_many(self) -> None:
         worker = self.busy()
         if worker is not None:
-            numbers = [request.number for request in worker.in_flight.values() if self.dice() < 0.8]
-            if numbers:
+            if numbers := [request.number for request in worker.in_flight.values() if self.dice() < 0.8]:
                 self.read(worker.peer, [self.one_answer(worker, number, self.dice()) for number in numbers])
 
     def leave(self) -> None:
         workers = [*self.machine.directory.workers.values()]
         if workers:
-            worker = workers[int(self.dice() * len(workers))]
-            self.read(worker.peer, [worker_disconnect(worker.dialect)])
+            self.read((worker := workers[int(self.dice() * len(workers))]).peer, [worker_disconnect(worker.dialect)])
 
     def lose_workers(self) -> None:
         """One, or several in one instant."""
@@ -474,22 +471,20 @@ class Walk:
             self.take(machine.set_rules(STRICT if self.dice() < 0.4 else FREE, self.now), "rules")
 
 
-def walk(seed: int, steps: int = STEPS, *, policies: bool = False, channels: bool = False) -> None:
-    """Go one walk.
+def walk(seed: int, steps: int = STEPS, **kinds: Any) -> None:
+    """Go one walk, with policies or channels.
 
     Raises:
         WalkFailed: it found something wrong.
     """
     try:
-        Walk(seed, policies=policies, channels=channels).go(steps)
+        Walk(seed, **kinds).go(steps)
     except Exception as error:
         trace: list[str] = []
-        try:
-            Walk(seed, trace, policies=policies, channels=channels).go(steps)
-        except type(error):
-            pass
+        with suppress(type(error)):
+            Walk(seed, trace, **kinds).go(steps)
         last = "\n".join(trace[-LAST_STEPS:])
-        again = f"python -m tests.scenes.mdp_broker_walk {seed}{' policies' if policies else ''}{' channels' if channels else ''}"
+        again = " ".join(("python -m tests.scenes.mdp_broker_walk", str(seed), *(kind for kind, wanted in kinds.items() if wanted)))
         raise WalkFailed(f"walk {seed}: {type(error).__name__}: {error}\n{last}\nagain: {again}") from error
 
 

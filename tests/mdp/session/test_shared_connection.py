@@ -134,7 +134,7 @@ class Stand(StandIn):
 
     async def joined(self, count: int) -> dict[bytes, tuple[bytes, bytes]]:
         """Return the connection and the channel of each service that says READY."""
-        found = {}
+        found: dict[bytes, tuple[bytes, bytes]] = {}
         while len(found) < count:
             peer, frames = await self.next()
             if frames[1] == WORKER_READY_03:
@@ -296,7 +296,8 @@ async def test_a_slow_client_pauses_the_connection_of_the_services_it_asks(tmp_p
             slow.connect(at)
             for number in range(200):
                 await slow.send_multipart(client_request("0.3", (b"big", b"also")[number % 2], [b"x"], id=number.to_bytes(8, "big")))
-            paused, answers = set(), []
+            paused: set[frozenset[bytes]] = set()
+            answers: list[list[bytes]] = []
             while len(answers) < 200:
                 paused.add(frozenset(broker._held_back))
                 answers.append(await slow.recv_multipart())

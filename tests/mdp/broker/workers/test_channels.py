@@ -124,7 +124,7 @@ def test_heartbeats_silence_and_mistakes_belong_to_one_service() -> None:
     scene.send(b"W", on(3, worker_disconnect("0.3")))
     assert scene.counters["workers_left"] == 1
     assert not scene.machine.directory.workers
-    # One that is not known is told so, on its channel, and leaves nothing behind.
+    # One that is not known gets a DISCONNECT on its channel, and leaves nothing behind.
     scene.send(b"W", on(7, worker_heartbeat("0.3")))
     (frames,) = scene.got(b"W")
     assert frames[0] == channel_frame(7)

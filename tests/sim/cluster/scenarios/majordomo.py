@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator  # noqa: TC003  # likewise
 from typing import TYPE_CHECKING, Any
 
 import mdp
+from mdp.request import Request  # noqa: TC001  # annotations of services are needed at run time
 from tests.sim.cluster.faults import CLOCK, NETWORK, PROCESS
 from tests.sim.cluster.scenario import scenario
 from tests.sim.cluster.scenarios.promises import answers, watch_broker, watch_brokers
 from tests.sim.cluster.threads import blocked
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from mdp.request import Request
     from tests.sim.cluster.history import Operation
     from tests.sim.cluster.process import Body, Process
     from tests.sim.cluster.scenario import Play
@@ -151,6 +152,19 @@ async def _ask(play: Play, asked: mdp.Client, service: str, operation: Operation
         play.history.settle(operation, b"".join(reply))
 
 
+def app_worker(play: Play, brokers: str | Sequence[str], kinds: Mapping[str, str]) -> Body:
+    """Return the body of an app: several services, each with a kind of handler, on one connection."""
+
+    async def body(process: Process) -> None:
+        app = mdp.App()
+        for name, kind in kinds.items():
+            app.service(name)(HANDLERS[kind](play, process))
+        async with app.serve(brokers, heartbeat_ms=HEARTBEAT_MS, drain_s=2.0):
+            await play.forever(process)
+
+    return body
+
+
 @scenario(kinds=PROCESS + NETWORK + CLOCK, minutes=10.0)
 def one_broker(play: Play) -> None:
     """One broker, four workers of three kinds, three clients of two dialects; everything may crash, and every link may fail."""
@@ -162,4 +176,19 @@ def one_broker(play: Play) -> None:
         play.add(f"client-{number}", client(play, there, dialect=dialect), f"desk-{number}")
     watch_brokers(play, workers=4)
     answers(play, "client-0", "client-1", "client-2")
+    play.finals.append(lambda: play.history.check_answers({"plain": 0.5}))
+
+
+@scenario(kinds=PROCESS + NETWORK + CLOCK, minutes=10.0)
+def shared_connections(play: Play) -> None:
+    """One broker, three apps of three services, each on one connection, and a client of each service; everything may crash."""
+    there = endpoint(play, "broker")
+    play.add("broker", broker(play))
+    kinds = {"first": "coroutine", "second": "thread", "third": "parts"}
+    for number in range(3):
+        play.add(f"app-{number}", app_worker(play, there, kinds), f"host-{number}")
+    for service in kinds:
+        play.add(f"client-{service}", client(play, there, service=service), f"desk-{service}")
+    watch_brokers(play, workers=9)
+    answers(play, *(f"client-{service}" for service in kinds))
     play.finals.append(lambda: play.history.check_answers({"plain": 0.5}))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bstar.machine.fsm import State
 from bstar.machine.member_values import Claim
 from mdp.broker.requests.invariants import check_clock, check_invariants, check_stats
+from mdp.wire.channels import connection_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -150,7 +151,7 @@ def _check_bounds(play: Play, process: Process, served: mdp.Broker, lost: dict[t
     gone = {
         (name, peer)
         for peer in [*machine.directory.workers, *machine.request_table.clients]
-        if peer not in routes and _has_route(machine, peer)
+        if connection_of(peer) not in routes and _has_route(machine, peer)
     }
     for key in [key for key in lost if key[0] == name and key not in gone]:
         del lost[key]
