@@ -86,7 +86,6 @@ FILE_LINES_MAX = 500
 LONGER = frozenset(
     {
         "mdp/spark/rows/job.py dispatch",
-        "tests/mdp/worker/test_session.py",
         "tests/sim/cluster/network.py",
     }
 )

@@ -153,6 +153,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/worker/cancellations.py": RUNNERS,
     "mdp/worker/session.py": (
         "tests/mdp/worker/test_session.py",
+        "tests/mdp/worker/test_session_ends.py",
         "tests/mdp/worker/test_session_model.py",
         "tests/mdp/test_clocks_apart.py",
         "tests/mdp/wire/test_message_runs_long.py",
