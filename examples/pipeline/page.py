@@ -59,9 +59,11 @@ def _figure(looks: Sequence[Mapping[str, Any]], marks: Sequence[Mapping[str, Any
         for one in marks:
             if "kill" in one:
                 axes.axvline(one["time"] - begin, color="tab:red", linewidth=0.8)
-    for one in marks:
-        if "kill" in one:
-            arrived.annotate(
-                f"{one['kill']} killed", (one["time"] - begin, 0), rotation=90, fontsize=8, color="tab:red", ha="right", va="bottom"
-            )
+    kills = [one for one in marks if "kill" in one]
+    for number, one in enumerate(kills):
+        # One below the other: they may be seconds apart in a run of minutes.
+        place = (one["time"] - begin, 1 - (number + 1) / (len(kills) + 1))
+        arrived.annotate(
+            f"{one['kill']} killed ", place, xycoords=("data", "axes fraction"), fontsize=8, color="tab:red", ha="right", va="center"
+        )
     return figure

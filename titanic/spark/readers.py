@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from mdp.spark.rows.reply_columns import arrow_type, decoder, reply_columns
 from titanic.spark.options import BadOption
+from titanic.spark.reply_ddl import HEAD_NAMES, free_names
 from titanic.spark.store_client import BatchRefused, close_all, fetch_all, ok_frames, page
 from titanic.spark.stored_tables import TABLE, table_rows
 from titanic.wire.tsp import BATCH
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from mdp.client.sync import SyncClient
     from titanic.spark.options import Settings
 
-__all__ = ["HEAD", "BatchReader", "StreamReader"]
+__all__ = ["BatchReader", "StreamReader"]
 
-# The columns before those of the reply.
-HEAD = "uuid string, key string, status string, error string"
 _PAGE = 16_384  # requests in one answer of the store
 _POLL_S = 0.2
 # Time the store waits for news before an idle stream gets none; Spark asks again at once.
@@ -56,8 +55,10 @@ class _Reading:
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self.settings = settings
-        reply = schema.fields[4:]
-        self.columns = [(field.name, arrow_type(field.dataType)) for field in reply]
+        # Decoders find the columns by the names that the service uses.
+        given = {free: name for name, free in free_names(settings.reply).items()}
+        reply = schema.fields[len(HEAD_NAMES) :]
+        self.columns = [(given.get(field.name, field.name), arrow_type(field.dataType)) for field in reply]
         self.names = schema.names
 
     def rows(self, client: SyncClient, uuids: Sequence[bytes], keys: Sequence[bytes]) -> pa.RecordBatch:

@@ -12,7 +12,8 @@ except ImportError:
     raise SparkTooOld("the data source titanic", "4.2") from None
 
 from titanic.spark.options import BadOption, Settings
-from titanic.spark.readers import HEAD, BatchReader, StreamReader
+from titanic.spark.readers import BatchReader, StreamReader
+from titanic.spark.reply_ddl import HEAD, HEAD_NAMES, source_schema
 from titanic.spark.store_client import ok_frames
 from titanic.spark.stored_window import StoredWindow
 from titanic.spark.writers import BatchWriter, StreamWriter
@@ -42,7 +43,7 @@ class TitanicSource(DataSource):
     def schema(self) -> str:
         """Return uuid, key, status, error and the reply: its frames, or the columns of the option `reply`."""
         # As text: there is no session here that could parse it.
-        return f"{HEAD}, {Settings.of(self.options).reply or RAW}"
+        return source_schema(Settings.of(self.options).reply or RAW)
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(Settings.of(self.options), _checked(schema))
@@ -62,8 +63,8 @@ class TitanicSource(DataSource):
 
 
 def _checked(schema: StructType) -> StructType:
-    named = [column.split()[0] for column in HEAD.split(", ")]
-    if schema.names[: len(named)] != named or len(schema.names) == len(named):
+    named = len(HEAD_NAMES)
+    if tuple(schema.names[:named]) != HEAD_NAMES or len(schema.names) == named:
         raise BadOption("reply", f"names the reply's columns; a schema of its own begins with {HEAD}")
     return schema
 

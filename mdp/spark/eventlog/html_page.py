@@ -30,6 +30,7 @@ p.none { color: #59636e; } div.wide { overflow-x: auto; }
 """
 # More lines in a plot are indistinguishable; the tables have all.
 _SERIES_MAX = 8
+_AN_HOUR = np.timedelta64(1, "h")
 
 
 def report_page(path: str | Path, tables: Mapping[str, Table]) -> None:
@@ -88,6 +89,9 @@ def _clients(rows: Sequence[Row], column: str, label: str, *, logarithmic: bool)
     if logarithmic:
         axes.set_yscale("log")
     axes.set_ylabel(label)
+    hours = np.array([row["hour"] for row in rows], dtype="datetime64[us]")
+    # A single hour has no width, for which matplotlib would show years.
+    axes.set_xlim(hours.min() - _AN_HOUR, hours.max() + _AN_HOUR)
     axes.grid(visible=True, linewidth=0.3)
     axes.legend(fontsize=8)
     return figure

@@ -30,7 +30,7 @@ from mdp.spark.rows.accumulators import ClassicSessionNeeded
 from mdp.spark.rows.loop_bridge import Destination
 from mdp.spark.rows.options import Bounds
 from mdp.spark.rows.partition import UNNAMED, answer_partition
-from mdp.spark.rows.reply_columns import RAW_REPLY, arrow_type, decoder
+from mdp.spark.rows.reply_columns import CLASH_PREFIX, RAW_REPLY, arrow_type, decoder
 from mdp.spark.sql.versions import parsed_type
 from mdp.wire.commands import is_service_name
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     # Columns that become body frames, or a function that makes them.
     Asked: TypeAlias = "str | Column | Sequence[str | Column] | Callable[[Row], Sequence[bytes]] | None"
 
-__all__ = ["CLASH_PREFIX", "OUTCOME", "check_options", "destination", "dispatch", "output_schema", "reply_struct", "request_route"]
+__all__ = ["OUTCOME", "check_options", "destination", "dispatch", "output_schema", "reply_struct", "request_route"]
 
 # Outcome of each row, after the columns of the frame and of the reply.
 OUTCOME = StructType(
@@ -66,8 +66,6 @@ OUTCOME = StructType(
 PART = StructField("_part", IntegerType())
 # Last, with `replayed`: the reply was there before this task asked for it.
 REPLAYED = StructField("_replayed", BooleanType())
-# Prefix of a reply's column if the frame has a column of that name.
-CLASH_PREFIX = "reply_"
 
 
 def dispatch(

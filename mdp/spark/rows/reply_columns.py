@@ -25,6 +25,8 @@ Decode: TypeAlias = Callable[[list[bytes]], Mapping[str, Any] | Sequence[Any]]
 
 OK = "OK"
 BAD_REPLY = "BAD_REPLY"
+# Prefix of a reply's column if there is another column of that name.
+CLASH_PREFIX = "reply_"
 # Column of the reply without a schema: the unchanged frames.
 RAW_REPLY = types.StructType([types.StructField("reply", types.ArrayType(types.BinaryType(), containsNull=False))])
 

@@ -205,3 +205,18 @@ def test_what_cannot_be_written_is_said_before_anything_is_stored(spark: SparkSe
 def test_the_broker_says_how_many_requests_the_store_made(house: House) -> None:
     with mdp.SyncClient(house.broker, timeout=100) as client:
         assert client.request("titanic.batch", b"nonsense")[0] == b"400"
+
+
+def test_a_reply_may_have_columns_named_like_those_of_the_source(spark: SparkSession, house: House) -> None:
+    """They get `reply_` before their names, as in `dispatch`; decoders find them by the names that the service uses."""
+    asked = spark.sql("SELECT named_struct('Key', 'k', 'status', 7, 'uuid', 'u', 'text', 'a', 'error', 'none') AS x")
+    save(asked, house, service="echoed", batch="named")
+    reply = "Key string NOT NULL COMMENT 'a, error', `status` int, uuid: string, text string, error map<string, int>"
+    found = load(spark, house, batch="named", reply=reply.replace("map<string, int>", "string"))
+    assert found.columns == ["uuid", "key", "status", "error", "reply_Key", "reply_status", "reply_uuid", "text", "reply_error"]
+    (row,) = found.collect()
+    assert (row["status"], list(row)[4:]) == ("OK", ["k", 7, "u", "a", "none"])
+    assert load(spark, house, batch="named", reply=reply).schema["reply_error"].dataType.simpleString() == "map<string,int>"
+    save(spark.sql("SELECT 5L AS id, 'o' AS order"), house, service="scored", request="id", key="order", batch="named-rows", table_rows=9)
+    (row,) = load(spark, house, batch="named-rows", decode="table", reply="twice int, key string").collect()
+    assert (row["twice"], row["key"], row["reply_key"]) == (10, "o", "o")
