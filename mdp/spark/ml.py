@@ -63,6 +63,8 @@ class ServiceTransformer(Transformer, HasInputCols, DefaultParamsReadable["Servi
         self._set(**given)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        if not self.isDefined(self.service):
+            raise ValueError("ServiceTransformer needs the name of a service")
         broker = self._given(self.broker)
         return dispatch(
             dataset,

@@ -90,8 +90,8 @@ class TableRows:
             self._rows += piece.num_rows
             yield chunk
 
-    def next_answers(self, passage: Passage) -> Answered | None:
-        """Return rows with their answers, None if there are none yet."""
+    def next_answers(self, *, early: bool) -> Answered | None:
+        """Return rows with their answers, None if there are none yet: of tables that were answered as a whole, early or not."""
         taken = []
         rows = 0
         for one in list(self._held):

@@ -81,7 +81,8 @@ class Plan:
     ends_at: float | None = None  # the deadline, seconds of the epoch
     route: OpenRequests | None = None  # way of the requests, None for the broker alone
     replayed: bool = False  # the output has the column `_replayed`
-    rate: float | None = None  # rows a second of each task, None for no limit
+    rate: float | None = None  # rows a second of the tasks that follow each other, None for no limit
+    input_names: tuple[str, ...] = ()  # names of the frame's columns, if Spark passes them under others
 
     def no_rows(self, piece: pa.RecordBatch) -> pa.RecordBatch:
         """Return an output batch without rows, for input such as `piece`."""

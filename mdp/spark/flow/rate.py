@@ -1,13 +1,15 @@
-"""Limit of the rows that a partition asks about in a second. Pure."""
+"""Limit of the rows that a process of a job asks about in a second. Pure."""
 
 from __future__ import annotations
 
 from math import inf
 
-__all__ = ["RateLimit"]
+__all__ = ["JobRates", "RateLimit"]
 
 # Rows that may leave together after a pause, in seconds of the rate; one request always may.
 _BURST_S = 0.1
+# Jobs whose limits are kept.
+_JOBS_MAX = 100
 
 
 class RateLimit:
@@ -43,3 +45,18 @@ class RateLimit:
     def wait_s(self) -> float:
         """Return the seconds until the next request may leave, after `allows` has said no."""
         return inf if self._rate is None else max(0.0, (1.0 - self._tokens) / self._rate)
+
+
+class JobRates:
+    """Limits of the jobs of a process: a task goes on where the task before it has ended."""
+
+    def __init__(self) -> None:
+        self._limits: dict[tuple[str, float], RateLimit] = {}  # least recently used first
+
+    def of(self, job: str, rows_per_s: float, now: float) -> RateLimit:
+        """Return the limit of a job, the same for all its tasks in this process."""
+        limit = self._limits.pop((job, rows_per_s), None) or RateLimit(rows_per_s, now)
+        if len(self._limits) >= _JOBS_MAX:
+            del self._limits[next(iter(self._limits))]
+        self._limits[job, rows_per_s] = limit
+        return limit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mdp.spark.flow.discovery import name_servers
 from mdp.spark.flow.routes import BROKER
-from mdp.spark.rows.options import Bounds
+from mdp.spark.rows.options import Bounds, bounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 PREFIX = "spark.mdp."
+# Settings that are no bounds.
+_OTHERS = ("broker", "names", "names_environment", "via")
 
 
 def session_broker(spark: SparkSession) -> Sequence[str]:
@@ -41,6 +43,7 @@ def session_broker(spark: SparkSession) -> Sequence[str]:
 
 def session_bounds(spark: SparkSession, options: Mapping[str, Any]) -> Bounds:
     """Return the bounds of a job: its own options, else those of the session, else the defaults; raises ValueError, TypeError."""
+    _check_names(spark)
     return read_bounds(lambda name: spark.conf.get(name, None), options)
 
 
@@ -81,7 +84,15 @@ def read_bounds(setting: Setting, options: Mapping[str, Any]) -> Bounds:
         text = None if field.name in found else setting(f"{PREFIX}{field.name}")
         if text is not None:
             found[field.name] = _read(field.name, str(field.type), text)
-    return Bounds(**found)
+    return bounds_of(found)
+
+
+def _check_names(spark: SparkSession) -> None:
+    """Raise ValueError if there is a setting that nothing reads."""
+    known = sorted({f"{PREFIX}{one.name}" for one in fields(Bounds)} | {f"{PREFIX}{name}" for name in _OTHERS})
+    unknown = sorted(name for name in getattr(spark.conf, "getAll", ()) if name.startswith(PREFIX) and name not in known)  # of PySpark 4
+    if unknown:
+        raise ValueError(f"there is no setting {', '.join(unknown)}; there are {', '.join(known)}")
 
 
 def _read(name: str, kind: str, text: str) -> Any:

@@ -165,7 +165,7 @@ class Exchange:
         breaker: stops sending when no answers come; shared by the exchanges of a process.
         left_s: seconds until the job's deadline, None for none.
         route: opens the requests, None for the broker alone.
-        rate: rows asked about in a second, None for no limit.
+        rate: limit of the rows asked about in a second, None for none.
         replayed: ask the broker which replies it has already; a route tells by itself.
     """
 
@@ -181,7 +181,7 @@ class Exchange:
         breaker: Breaker | None = None,
         left_s: float | None = None,
         route: OpenRequests | None = None,
-        rate: float | None = None,
+        rate: RateLimit | None = None,
         replayed: bool = False,
     ) -> None:
         self.flow = Flow()
@@ -212,7 +212,7 @@ class Exchange:
         self._breaker = breaker
         self._clock = asyncio.get_running_loop().time
         self._ends_at = inf if left_s is None else self._clock() + left_s
-        self._rate = RateLimit(rate, self._clock())
+        self._rate = RateLimit(None, self._clock()) if rate is None else rate
         self._rate_due = inf  # when the rate allows the next request, if it has held one back
         self._task = supervision.current().task("mdp dispatch exchange", self._run, restart=supervision.ONCE, failed=self._failed)
 

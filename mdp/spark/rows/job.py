@@ -28,7 +28,7 @@ from mdp.spark.flow.routes import route_of
 from mdp.spark.flow.session_options import session_bounds, session_broker, session_names, session_via
 from mdp.spark.rows.accumulators import ClassicSessionNeeded
 from mdp.spark.rows.loop_bridge import Destination
-from mdp.spark.rows.options import Bounds
+from mdp.spark.rows.options import bounds_of
 from mdp.spark.rows.partition import UNNAMED, answer_partition
 from mdp.spark.rows.reply_columns import CLASH_PREFIX, RAW_REPLY, arrow_type, decoder
 from mdp.spark.sql.versions import parsed_type
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mdp.spark.rows.accumulators import Counts
     from mdp.spark.rows.curve_files import CurveFiles
     from mdp.spark.rows.exchange import OpenRequests
-    from mdp.spark.rows.options import DispatchOptions
+    from mdp.spark.rows.options import Bounds, DispatchOptions
     from mdp.spark.rows.reply_columns import Decode
 
     # Columns that become body frames, or a function that makes them.
@@ -152,6 +152,9 @@ def dispatch(
 def _plan(df: DataFrame, request: Asked, key: str | Column | None, bounds: Bounds, **fields: Any) -> tuple[DataFrame, Plan]:
     """Return the frame with the columns that requests need, and the job."""
     projection = project(df, _columns_of(df, request), key)
+    given = tuple(projection.df.columns)
+    # `mapInArrow` finds no column with one of these signs in its name.
+    renamed = any("." in name or "`" in name for name in given)
     plan = Plan(
         request=projection.request if request is None or isinstance(request, Column) or not callable(request) else request,
         key=projection.key,
@@ -160,9 +163,10 @@ def _plan(df: DataFrame, request: Asked, key: str | Column | None, bounds: Bound
         request_names=projection.names,
         width=len(df.columns),
         rate=None if bounds.rate is None else bounds.rate / _tasks(df.sparkSession, bounds),
+        input_names=given if renamed else (),
         **fields,
     )
-    return projection.df, plan
+    return projection.df.toDF(*(f"c{number}" for number in range(len(given)))) if renamed else projection.df, plan
 
 
 def _stage(plan: Plan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -241,7 +245,7 @@ def _is_name(endpoint: str) -> bool:
 
 def check_options(options: DispatchOptions) -> None:
     """Raise ValueError or TypeError if an option is unknown or out of range."""
-    Bounds(**options)
+    bounds_of(options)
 
 
 def reply_struct(schema: str | StructType) -> StructType:

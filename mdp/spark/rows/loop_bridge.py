@@ -23,6 +23,7 @@ from mdp.client.pending import Unreachable
 from mdp.spark.dispatch_choices import WINDOW_MAX
 from mdp.spark.flow.breaker import Breaker
 from mdp.spark.flow.discovery import named_client
+from mdp.spark.flow.rate import JobRates
 from mdp.spark.rows.exchange import WINDOW_BYTES, Exchange
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ class Bridge:
         self._loop = loop_factory()()
         # Least recently used first. Used inside the loop only.
         self._clients: dict[Destination, SharedClient] = {}
+        self._rates = JobRates()
         self._left: set[asyncio.Task[None]] = set()  # finish what ended tasks have left
         self._pid = os.getpid()
         # A daemon: Spark ends its Python workers without stopping their threads, and the interpreter would wait for others.
@@ -181,11 +183,11 @@ class Bridge:
         wait: bool = False,
         left_s: float | None = None,
         route: OpenRequests | None = None,
-        rate: float | None = None,
+        rate: tuple[str, float] | None = None,
         detach: bool = False,
         replayed: bool = False,
     ) -> Iterator[Passage]:
-        """Open an exchange for one partition; other arguments as for `Exchange`.
+        """Open an exchange for one partition; other arguments as for `Exchange`, `rate` the name of a job and its rows a second here.
 
         Leaving the block gives up rows without an answer; with `detach` they are asked about while this process lives.
         """
@@ -215,7 +217,7 @@ class Bridge:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _open(self, to: Destination, service: str, window: int, **bounds: Any) -> Exchange:
+    async def _open(self, to: Destination, service: str, window: int, *, rate: tuple[str, float] | None, **bounds: Any) -> Exchange:
         shared = self._clients.pop(to, None)
         if shared is None:
             client = self._connect(to)
@@ -224,8 +226,9 @@ class Bridge:
             shared.task = supervision.current().task("mdp dispatch client", keep_open, restart=supervision.ONCE, failed=shared.failed)
         self._clients[to] = shared
         shared.users += 1
+        limit = None if rate is None else self._rates.of(*rate, self._loop.time())
         try:
-            return Exchange(await shared.client, service, window, breaker=shared.breaker_of(to, service, window), **bounds)
+            return Exchange(await shared.client, service, window, breaker=shared.breaker_of(to, service, window), rate=limit, **bounds)
         except BaseException:
             del self._clients[to]
             raise

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypedDict
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from mdp.batch.tables import ROWS_MAX
 from mdp.spark.dispatch_choices import BROKERS, KEY_SCOPES, WINDOW_MAX
 from mdp.spark.rows.exchange import WINDOW_BYTES
 
-__all__ = ["BATCHES_IN_FLIGHT", "ROWS_IN_FLIGHT", "Bounds", "DispatchOptions"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["BATCHES_IN_FLIGHT", "ROWS_IN_FLIGHT", "Bounds", "DispatchOptions", "bounds_of"]
 
 # Requests in flight of a partition, if the job does not say.
 ROWS_IN_FLIGHT = 256
 BATCHES_IN_FLIGHT = 16
+# Types of options by their annotations; numbers of numpy are numbers too.
+_KINDS = {"int": (Integral, "a whole number"), "float": (Real, "a number"), "bool": (bool, "True or False"), "str": (str, "text")}
 
 
 class DispatchOptions(TypedDict, total=False):
@@ -68,6 +74,7 @@ class Bounds:
 
     Raises:
         ValueError: one is out of range.
+        TypeError: one is of another type.
     """
 
     window: int | None = None
@@ -93,6 +100,8 @@ class Bounds:
         return self.window or (BATCHES_IN_FLIGHT if self.batch else ROWS_IN_FLIGHT)
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            _check_kind(one.name, str(one.type), getattr(self, one.name))
         if not 1 <= self.requests <= WINDOW_MAX or self.window == 0:
             raise ValueError(f"window is 1 to {WINDOW_MAX}, not {self.window}")
         if self.window_bytes < 1:
@@ -101,7 +110,7 @@ class Bounds:
             raise ValueError(f"timeout is a number of seconds above 0, not {self.timeout}")
         if self.attempts < 1:
             raise ValueError(f"attempts is 1 or more, not {self.attempts}")
-        if self.max_failures is not None and self.max_failures < 0:
+        if self.max_failures is not None and not self.max_failures >= 0:
             raise ValueError(f"max_failures is 0 or more, not {self.max_failures}")
         if self.rate is not None and not self.rate > 0:
             raise ValueError(f"rate is a number of rows a second above 0, not {self.rate}")
@@ -117,5 +126,23 @@ class Bounds:
             raise ValueError(f"batch is 0 to {ROWS_MAX} rows, not {self.batch}")
         if self.batch_bytes < 1:
             raise ValueError(f"batch_bytes is 1 or more, not {self.batch_bytes}")
-        if self.batch_ms is not None and self.batch_ms < 0:
+        if self.batch_ms is not None and not self.batch_ms >= 0:
             raise ValueError(f"batch_ms is 0 or more, not {self.batch_ms}")
+
+
+def bounds_of(options: Mapping[str, Any]) -> Bounds:
+    """Return the bounds that options give; raises ValueError or TypeError if one is unknown, of another type or out of range."""
+    unknown = sorted(options.keys() - {one.name for one in fields(Bounds)})
+    if unknown:
+        raise TypeError(f"dispatch has no argument {', '.join(unknown)}")
+    return Bounds(**options)
+
+
+def _check_kind(name: str, annotation: str, value: object) -> None:
+    """Raise TypeError if a value is not what its annotation says, such as `int | None`."""
+    words = annotation.split(" | ")
+    kind, called = _KINDS[words[0]]
+    if value is None and "None" in words:
+        return
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{name} is {called}, not {value!r:.100}")

@@ -1,6 +1,7 @@
 """One partition in a Spark task: rows to requests, replies to rows. Runs in Spark's Python workers.
 
-Rows go to the loop in chunks. Their answers are taken in the order of the rows, or as chunks finish with `ordered=False`. The next batch is
+Rows go to the loop in chunks. Their answers are taken in the order of the rows, or as chunks finish with `ordered=False`; if none finishes
+for a quarter of a second, those that are there. The next batch is
 pulled from Spark when the service can take more: no window of rows waits unsent, and less than `window_bytes` are held. This is the
 back-pressure.
 """
@@ -71,7 +72,7 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
             wait=bounds.wait,
             left_s=left_s,
             route=plan.route,
-            rate=plan.rate,
+            rate=None if plan.rate is None else (plan.job, plan.rate),
             detach=bounds.detach,
             replayed=plan.replayed,
         ) as passage,
@@ -80,15 +81,12 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
             ending.callback(plan.counts.task_ends)
         in_tables = bounds.batch and service_takes_tables(passage, plan.service)
         rows = TableRows(plan, keys, partition) if in_tables else SingleRows(plan, keys, partition)
-        chunks: Iterator[Chunk] | None = rows.chunks(batches)
+        chunks: Iterator[Chunk] | None = rows.chunks(_named(plan, batches))
         sign_at = time.monotonic() + _SIGN_S
         while chunks is not None or rows.held:
             passage.begin_check()
-            if (found := rows.next_answers(passage)) is not None:
-                failures.count(found)
-                yield found.batch
-                # After the yield: Spark has written these rows, and asks for the next.
-                passage.release(found.octets)
+            if (found := rows.next_answers(early=passage.tight)) is not None:
+                yield from _given(found, failures, passage)
             elif chunks is not None and (passage.hungry or not rows.held):
                 chunk = next(chunks, None)
                 if chunk is None:
@@ -97,7 +95,24 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
                     passage(chunk)
             elif not passage.wait(max(0.0, sign_at - time.monotonic())):
                 sign_at = time.monotonic() + _SIGN_S
-                yield from _signs(plan, rows.piece)
+                # What there is, so that a slow service delays neither its first answers nor the failure of a job; the signs carry it on.
+                if (found := rows.next_answers(early=True)) is not None:
+                    yield from _given(found, failures, passage)
+                if rows.held:
+                    yield from _signs(plan, rows.piece)
+
+
+def _named(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Return the batches with the names of the frame's columns."""
+    return (batch.rename_columns(list(plan.input_names)) for batch in batches) if plan.input_names else batches
+
+
+def _given(found: Answered, failures: FailureLimit, passage: Passage) -> Iterator[pa.RecordBatch]:
+    """Yield rows with their answers; raises TooManyFailures."""
+    failures.count(found)
+    yield found.batch
+    # After the yield: Spark has written these rows, and asks for the next.
+    passage.release(found.octets)
 
 
 def _signs(plan: Plan, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -141,17 +156,14 @@ class SingleRows:
             self._rows += piece.num_rows
             yield chunk
 
-    def next_answers(self, passage: Passage) -> Answered | None:
-        """Return rows with their answers, None if there are none yet.
-
-        These are rows of a finished chunk, or of any chunk when memory is needed.
-        """
+    def next_answers(self, *, early: bool) -> Answered | None:
+        """Return rows with their answers, None if there are none yet: of a finished chunk, if `early` of one that is not, too."""
         ordered = self._plan.bounds.ordered
         for one in list(self._held)[: 1 if ordered else None]:
             finished = one.chunk.finished.done()
             if finished:
                 one.chunk.finished.result()
-            if finished or passage.tight:
+            if finished or early:
                 numbers, answers = one.chunk.take(ordered=ordered)
                 if one.chunk.empty:
                     self._held.remove(one)

@@ -41,6 +41,11 @@ def test_the_session_gives_what_is_left_out(spark: SparkSession, key_service: Se
     assert row["_status"] == "OK"
 
 
+def test_a_stage_without_a_service_says_so(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="needs the name of a service"):
+        ServiceTransformer(schema="km double").transform(spark.range(1))
+
+
 def test_options_are_a_map() -> None:
     with pytest.raises(TypeError):
         ServiceTransformer(service="keys", options=7)  # type: ignore[arg-type]

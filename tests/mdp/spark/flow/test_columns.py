@@ -76,6 +76,15 @@ def test_what_there_is_not_is_named(people: DataFrame) -> None:
         project(people, ["home.country", "Id"], "nope")
 
 
+def test_names_may_have_dots_and_backticks(spark: SparkSession, key_service: Processes) -> None:
+    rows = spark.createDataFrame([("one", "two", 3)], ["a.b", "c`d", "e"])
+    for asked, key in ((["a.b", "e"], "c`d"), ([F.col("`a.b`"), "e"], "`c``d`"), (lambda row: [row["a.b"].encode(), b"3"], "c`d")):
+        answered = ask(rows, key_service, request=asked, key=key, key_scope="service")
+        assert answered.columns[:3] == rows.columns
+        (row,) = answered.collect()
+        assert (row["a.b"], row["c`d"], row["body"], row["key"], row["frames"]) == ("one", "two", b"one", "two", 2)
+
+
 def test_a_batch_service_gets_expressions(people: DataFrame, key_service: Processes) -> None:
     asked = {"broker": key_service.broker, "service": "scored", "schema": "twice long", "batch": 10}
     row = dispatch(people, **asked, request=(F.col("Id") + 20).alias("id")).first()  # type: ignore[arg-type]

@@ -20,6 +20,10 @@ class Session:
     def get(self, name: str, default: str | None = None) -> str | None:
         return self._settings.get(name, default)
 
+    @property
+    def getAll(self) -> dict[str, str]:
+        return {"spark.app.name": "tests", **self._settings}
+
 
 def bounds(options: dict[str, Any], **settings: str) -> Bounds:
     return session_bounds(Session(**settings), options)  # type: ignore[arg-type]  # all that is asked of a session
@@ -35,6 +39,13 @@ def test_own_options_go_before_those_of_the_session_and_these_before_defaults() 
 def test_a_setting_that_cannot_be_read_is_named(name: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"spark.mdp.{name} is '{text}'"):
         bounds({}, **{name: text})
+
+
+def test_a_setting_that_is_unknown_is_named() -> None:
+    everything = {"broker": "tcp://a:1", "via": "titanic", "names": "tcp://n:1", "names_environment": "test", "window": "9"}
+    assert bounds({}, **everything).requests == 9
+    with pytest.raises(ValueError, match=r"there is no setting spark.mdp.timout; there are spark.mdp.attempts, .*spark.mdp.timeout, "):
+        bounds({"timeout": 3}, timout="7")
 
 
 def test_the_broker_is_that_of_the_session() -> None:

@@ -12,6 +12,7 @@ import pytest
 from mdp.client.client import Outcome
 from mdp.errors import Busy, NoService, RequestError, Timeout
 from mdp.spark.flow.breaker import Breaker, BreakerState
+from mdp.spark.flow.rate import RateLimit
 from mdp.spark.rows.exchange import ROW_BYTES, Chunk, Exchange, answer_bytes
 from mdp.spark.rows.reply_columns import Answer
 
@@ -137,7 +138,7 @@ async def test_a_rate_is_kept_and_every_row_answered(client: Client) -> None:
     chunk = rows(50)
     clock = asyncio.get_running_loop().time
     began = clock()
-    async with exchange(client, window=100, rate=200.0) as exchanging:
+    async with exchange(client, window=100, rate=RateLimit(200.0, began)) as exchanging:
         exchanging.feed(chunk)
         await finished(chunk)
     assert clock() - began >= 0.9 * 30 / 200

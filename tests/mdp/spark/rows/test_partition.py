@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -193,3 +194,27 @@ def test_chunks_have_few_bytes(answering: Answering) -> None:
     sizes = [batch.num_rows for batch in answer_partition(replace(PLAN, bounds=Bounds(window_bytes=800_000)), [large])]
     assert sum(sizes) == 500
     assert max(sizes) <= 100
+
+
+def test_the_rate_of_a_job_holds_for_the_tasks_that_follow_each_other(answering: Answering) -> None:
+    """Each task of one row has the right to ask at once; together they have not."""
+    slow = replace(PLAN, rate=1e-3)
+    assert answered(slow, 1)["_status"].to_pylist() == ["OK"]
+    late = replace(slow, ends_at=time.time() + 0.3)
+    assert answered(late, 1)["_status"].to_pylist() == ["DEADLINE_EXCEEDED"]
+    assert answered(replace(slow, job="another"), 1)["_status"].to_pylist() == ["OK"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_answers_are_given_though_others_of_their_chunk_are_missing(answering: Answering, ordered: bool) -> None:
+    """The second row may be asked about in a quarter of an hour only."""
+    rows: Any = answer_partition(replace(PLAN, rate=1e-3, bounds=Bounds(window=16, ordered=ordered)), batches(1000))
+    first = next(batch for batch in rows if batch.num_rows)
+    assert (first["x"].to_pylist(), first["_status"].to_pylist()) == ([0], ["OK"])
+    rows.close()
+
+
+def test_columns_have_their_names_though_spark_passed_others(answering: Answering) -> None:
+    plan = replace(PLAN, request=("a.x",), input_names=("a.x",), output_names=("a.x", *PLAN.output_names[1:]))
+    table = answered(plan, 3)
+    assert (table.column_names[0], table["answer"].to_pylist()) == ("a.x", ["0", "1", "2"])
