@@ -91,7 +91,7 @@ class TableRows:
             yield chunk
 
     def next_answers(self, *, early: bool) -> Answered | None:
-        """Return rows with their answers, None if there are none yet: of tables that were answered as a whole, early or not."""
+        """Return rows with their answers, None if there are none yet: of whole tables, early or not."""
         taken = []
         rows = 0
         for one in list(self._held):

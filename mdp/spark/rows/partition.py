@@ -157,7 +157,7 @@ class SingleRows:
             yield chunk
 
     def next_answers(self, *, early: bool) -> Answered | None:
-        """Return rows with their answers, None if there are none yet: of a finished chunk, if `early` of one that is not, too."""
+        """Return rows with their answers, None if there are none yet; `early`: of unfinished chunks too."""
         ordered = self._plan.bounds.ordered
         for one in list(self._held)[: 1 if ordered else None]:
             finished = one.chunk.finished.done()
