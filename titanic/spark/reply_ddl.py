@@ -1,4 +1,7 @@
-"""Columns of a reply, named as DDL text, beside the source's own; read as text, where there is no session that could parse them."""
+"""Columns of a reply beside those of the source, as DDL text.
+
+Where the source is asked for its columns, there is no session that could parse the text.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def source_schema(reply: str) -> str:
 
 
 def free_names(reply: str) -> dict[str, str]:
-    """Return the columns that have the name of one of the source's, in any case, and the names they get instead."""
+    """Return the columns named like one of the source's, in any case, with the names they get."""
     given = [_plain(word) for word, _ in _columns(reply)]
     renamed = {name: CLASH_PREFIX + name for name in given if name.lower() in HEAD_NAMES}
     taken = {name.lower() for name in given}

@@ -187,8 +187,9 @@ class Bridge:
         detach: bool = False,
         replayed: bool = False,
     ) -> Iterator[Passage]:
-        """Open an exchange for one partition; other arguments as for `Exchange`, `rate` the name of a job and its rows a second here.
+        """Open an exchange for one partition; other arguments as for `Exchange`.
 
+        `rate` is the name of a job and its rows a second in this process.
         Leaving the block gives up rows without an answer; with `detach` they are asked about while this process lives.
         """
         bounds = {"window_bytes": window_bytes, "parts": parts, "wait": wait, "left_s": left_s, "route": route}

@@ -131,7 +131,7 @@ class Bounds:
 
 
 def bounds_of(options: Mapping[str, Any]) -> Bounds:
-    """Return the bounds that options give; raises ValueError or TypeError if one is unknown, of another type or out of range."""
+    """Return the bounds that options give; raises ValueError, TypeError."""
     unknown = sorted(options.keys() - {one.name for one in fields(Bounds)})
     if unknown:
         raise TypeError(f"dispatch has no argument {', '.join(unknown)}")

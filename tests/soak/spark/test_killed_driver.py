@@ -69,7 +69,7 @@ def test_the_driver_is_killed_between_the_commit_of_the_sink_and_sparks_log(spar
     """0 duplicates, 0 losses: the micro-batch is written again and the store recognises it."""
     register(spark)
     for name in ("a", "b", "c"):
-        put(tmp_path / "in", f"{name}.txt", f"killed-{name}", 1000)
+        put(tmp_path / "in", f"{name}.txt", f"driver-{name}", 1000)
     options = house.options(service="count", request="x")
     arguments = json.dumps([options, str(tmp_path / "in"), str(tmp_path / "sink")])
     code = f"import json; from tests.soak.spark.test_killed_driver import killed_driver; killed_driver(*json.loads({arguments!r}))"
@@ -82,6 +82,6 @@ def test_the_driver_is_killed_between_the_commit_of_the_sink_and_sparks_log(spar
     query.awaitTermination()
     for number in range(3):
         wait_answered(spark, house, query.id, number, 1000)
-    executed = house.executed("killed-")
+    executed = house.executed("driver-")
     assert len(executed) == 3000
     assert set(executed.values()) == {1}
