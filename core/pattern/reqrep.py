@@ -269,6 +269,12 @@ class Req(Balanced):
         """Note that the queued request was dropped; `recv` raises the error."""
         self._dropped = error
 
+    def forget_dropped(self) -> None:
+        """Take another request though no `recv` has raised the error, because a receiver has no `recv`."""
+        if self._dropped is not None:
+            self._dropped, self._waiting = None, False
+            self.on_state_change()
+
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
         super().put_back(pipe, message)
         self._waiting = True

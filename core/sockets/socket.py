@@ -210,8 +210,8 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self._receiver, self._batch_receiver = receiver, batch_receiver
         self._follow_receiver()
         self._on_peer = on_peer
-        callback = receiver or batch_receiver
-        if callback is not None and self.inbound.active:
+        self._forget_dropped()
+        if self._takes_batches() and self.inbound.active:
             asyncio.get_running_loop().call_soon(self._hand_over_queued)
 
     # -- options, polling, watching

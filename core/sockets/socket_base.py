@@ -142,6 +142,11 @@ class SocketBase(Receiving):
             else:
                 self._hand_over(Batch.of([], messages))
 
+    def _forget_dropped(self) -> None:
+        """Free a REQ socket with a receiver of a request that was dropped for the limits of its peer; it is counted and logged."""
+        if self._takes_batches() and isinstance(self.pattern, Req):
+            self.pattern.forget_dropped()
+
     def _takes_batches(self) -> bool:
         return self._receiver is not None or self._batch_receiver is not None
 
@@ -244,6 +249,7 @@ class SocketBase(Receiving):
                 if isinstance(self.pattern, Req):
                     self.pattern.dropped(error)
                     self._fail_receiver()
+                    self._forget_dropped()
         if not self._welcome(pipe):
             return False
         self._endpoints.session_ready(session)

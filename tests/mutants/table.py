@@ -178,8 +178,10 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/wire/message_runs.py": ("tests/mdp/wire/test_message_runs.py", "tests/mdp/wire/test_message_runs_keys.py"),
     "mdp/shards/merging.py": ("tests/mdp/shards/test_merging.py",),
     "mdp/shards/routing.py": ("tests/mdp/shards/test_routing.py",),
+    "mdp/shards/backpressure.py": ("tests/mdp/shards/test_backpressure_times.py",),
     "freelance/models/sequential.py": FREELANCE,
     "pirate/lazy.py": ("tests/pirate/test_lazy.py",),
+    "freelance/models/server_list.py": FREELANCE,
     "core/machine/bounded_msgpack.py": ("tests/core/machine/test_bounded_msgpack.py",),
     "core/machine/requests.py": (
         "tests/core/machine/test_requests.py",

@@ -144,6 +144,28 @@ async def test_a_request_that_is_dropped_so_raises_in_recv_and_another_can_be_se
         assert await req.recv() == b"reply"
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+async def test_a_request_that_is_dropped_so_does_not_stop_a_socket_with_a_receiver(late: bool) -> None:
+    async with core.Context() as context, asyncio.timeout(100):
+        rep, req = context.socket(core.REP, max_parts=3), context.socket(core.REQ)
+        rep.bind(TCP)
+        watch = Watch(req)
+        replies: list[list[bytes]] = []
+        if not late:
+            req.set_receiver(replies.extend)
+        req.connect(rep.last_endpoint)
+        await req.send_multipart([b"x"] * 3)
+        await watch.peers()
+        if late:
+            req.set_receiver(replies.extend)
+        for number in (b"1", b"2"):
+            await req.send(number)
+            assert await rep.recv() == number
+            await rep.send_multipart([b"reply", number])
+            await eventually(lambda number=number: replies[-1:] == [[b"reply", number]])
+        assert req.counters.beyond_peer == 1
+
+
 async def test_a_send_that_waits_for_a_peer_is_refused_when_the_peer_tells() -> None:
     async with core.Context() as context, asyncio.timeout(100):
         dealer, router = context.socket(core.DEALER), context.socket(core.ROUTER, max_parts=3)
