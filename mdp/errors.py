@@ -20,9 +20,11 @@ Numbers are fields; the message is one lower-case clause. Pure.
 
 from __future__ import annotations
 
-from typing import ClassVar
+import sys
+from typing import ClassVar, Final
 
 __all__ = [
+    "LATER",
     "BadArguments",
     "BadRequest",
     "BadResult",
@@ -38,6 +40,15 @@ __all__ = [
     "WorkerLost",
 ]
 
+# Error codes of modules that are imported later, with their classes: no program can take them before.
+LATER: Final = {
+    "CLOSED": "mdp.client.pending.ClientClosed",
+    "NOT_SUPPORTED": "mdp.client.pending.NotSupported",
+    "OVERRUN": "mdp.client.pending.Overrun",
+    "TOO_LARGE": "mdp.wire.size_limits.TooLarge",
+    "UNREACHABLE": "mdp.client.pending.Unreachable",
+}
+
 
 class RequestError(Exception):
     """A request ended without a reply.
@@ -48,11 +59,18 @@ class RequestError(Exception):
         after_s: seconds between the first sending and this error.
         text: of the other side, for people; may be empty.
         code: on the wire, if it is not that of the class.
+
+    Raises:
+        TypeError: a class is defined whose `default_code` is that of another class.
     """
 
     default_code: ClassVar[str] = "ERROR"
     clause: ClassVar[str] = "request failed"
     by_code: ClassVar[dict[str, type[RequestError]]] = {}
+    # Code -> name of its class, and where that is defined: its file and the name in it.
+    holders: ClassVar[dict[str, tuple[str, tuple[str, str]]]] = {
+        code: (name, ("", name)) for code, name in {"ERROR": "mdp.errors.RequestError", **LATER}.items()
+    }
 
     def __init__(self, service: str = "", *, attempts: int = 1, after_s: float = 0.0, text: str = "", code: str = "") -> None:
         self.service = service
@@ -63,14 +81,22 @@ class RequestError(Exception):
         super().__init__(service)
 
     def __init_subclass__(cls) -> None:
-        # A class stands for a code on the wire if it defines one and has the constructor of the base class, or `rebuilt`. The first class
-        # of a code keeps it, unless the same class is defined again.
+        if "default_code" not in vars(cls):
+            return
+        code = cls.default_code
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        place = (getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__, cls.__qualname__)
+        holder, known_place = RequestError.holders.setdefault(code, (name, place))
+        # The same class may be defined again: by a reloaded module, or by one with a second name, as `__main__` has.
+        if name != holder and place != known_place:
+            raise TypeError(f"error code {code!r} of {name} is that of {holder}; each error class has a code of its own")
+        RequestError.holders[code] = (name, place)
+        # A class stands for its code on the wire if it has the constructor of the base class, or `rebuilt`.
         before_root = cls.__mro__[: cls.__mro__.index(RequestError)]
-        made_alike = "rebuilt" in vars(cls) or not any("__init__" in vars(kind) for kind in before_root)
-        if made_alike and "default_code" in vars(cls):
-            known = RequestError.by_code.setdefault(cls.default_code, cls)
-            if (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__):
-                RequestError.by_code[cls.default_code] = cls
+        if "rebuilt" in vars(cls) or not any("__init__" in vars(kind) for kind in before_root):
+            RequestError.by_code[code] = cls
+        else:
+            RequestError.by_code.pop(code, None)
 
     def __str__(self) -> str:
         sent = "" if self.attempts == 1 else f" in {self.attempts} attempts"

@@ -48,23 +48,19 @@ class Server:
 
     Attributes:
         name: routing id: bytes of its endpoint (FLP-13).
-        alone: a tuple of just that name.
         endpoint: where it listens.
-        up: it is connected.
-        live: it may be asked.
+        live: connected, and it may be asked.
         failures: requests in a row without an answer in time.
         failed_at: time of the last failure.
         heard_at: time of its last reply that was not passed to `ServerList.heard`; `tick` then corrects the deadlines.
         suspect_until: not asked before this time if there is another server.
     """
 
-    __slots__ = ("alone", "endpoint", "failed_at", "failures", "heard_at", "live", "name", "suspect_until", "up")
+    __slots__ = ("endpoint", "failed_at", "failures", "heard_at", "live", "name", "suspect_until")
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.name = endpoint.encode()
-        self.alone = (self.name,)
-        self.up = False
         self.live = False
         self.failures = 0
         self.failed_at = self.heard_at = self.suspect_until = float("-inf")
@@ -118,9 +114,7 @@ class ServerList:
 
     def lost(self, name: bytes) -> None:
         """Record a lost connection. Nothing is sent there until it is back, not even PING."""
-        server = self.by_name[name]
-        server.up = server.live = False
-        server.heard_at = float("-inf")
+        self.by_name[name].live = False
         self._pings.discard(name)
         self._silences.discard(name)
         self._find_next()
@@ -129,7 +123,7 @@ class ServerList:
         """Record a message: it postpones the next PING and the verdict; return whether the server was not live before."""
         server = self.by_name[name]
         revived = not server.live
-        server.up = server.live = True
+        server.live = True
         self._pings.set(name, now + self._health.ping_s)
         self._silences.set(name, now + self._health.dead_s)
         self.wake_at = min(self.wake_at, now + self._health.ping_s, now + self._health.dead_s)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.util
+import subprocess
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from mdp import errors
 from mdp.errors import RequestError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CODES = {
     "NO_SERVICE": errors.NoService,
@@ -50,30 +58,89 @@ def test_a_class_of_a_program_stands_for_its_own_code_only() -> None:
     class NotSaid(errors.HandlerError):
         pass
 
-    class Pretends(errors.HandlerError):
-        default_code = "BUSY"
-
     class Odd(errors.HandlerError):
         default_code = "ODD_WAY"
 
         def __init__(self, item: str) -> None:
             super().__init__(text=item)
 
-    def define() -> type[RequestError]:
-        class SoldOut(errors.HandlerError):
-            default_code = "SOLD_OUT_HERE"
+    assert NotSaid().code == "HANDLER_ERROR"
+    assert type(RequestError.of("HANDLER_ERROR", "echo")) is errors.HandlerError
+    assert (type(RequestError.of("ODD_WAY", "echo")), Odd("x").code) == (errors.HandlerError, "ODD_WAY")
 
-        return SoldOut
 
-    first, second = define(), define()
+OWN_INIT = "def __init__(self, item=''): super().__init__(text=item)"
+
+
+def source(name: str, code: str, body: str = "") -> str:
+    return f"import mdp\nclass {name}(mdp.HandlerError):\n    default_code = {code!r}\n    {body}\n"
+
+
+TAKEN = """
+import mdp
+for code in ("BUSY", "HANDLER_ERROR", "TOO_LARGE", "UNREACHABLE", "CLOSED", "NOT_SUPPORTED", "OVERRUN", "ERROR"):
     try:
-        assert NotSaid().code == "HANDLER_ERROR"
-        assert type(RequestError.of("HANDLER_ERROR", "echo")) is errors.HandlerError
-        assert type(RequestError.of("BUSY", "echo")) is errors.Busy
-        assert (type(RequestError.of("ODD_WAY", "echo")), Odd("x").code) == (errors.HandlerError, "ODD_WAY")
-        assert type(RequestError.of("SOLD_OUT_HERE", "echo")) is second is not first
-    finally:
-        del RequestError.by_code["SOLD_OUT_HERE"]
+        type("Mine", (mdp.HandlerError,), {"default_code": code, "__module__": "shop"})
+    except TypeError as error:
+        print(error)
+"""
+
+
+def test_a_code_of_the_toolkit_is_refused_where_the_class_is_made() -> None:
+    """Before the toolkit's own class is imported, and after."""
+    program = f"{TAKEN}import mdp.client.pending{TAKEN}"
+    lines = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[:8] == lines[8:]
+    assert all(line.startswith("error code '") and " of shop.Mine is that of mdp." in line for line in lines)
+    assert len(lines) == 16
+
+
+@pytest.mark.parametrize("bodies", [("", ""), ("", OWN_INIT), (OWN_INIT, ""), (OWN_INIT, OWN_INIT)])
+def test_two_classes_of_a_program_have_two_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bodies: tuple[str, str]) -> None:
+    code = f"TAKEN_{tmp_path.name}"
+    (tmp_path / f"left_{tmp_path.name}.py").write_text(source("Gone", code, bodies[0]))
+    (tmp_path / f"right_{tmp_path.name}.py").write_text(source("Gone", code, bodies[1]))
+    monkeypatch.syspath_prepend(tmp_path)
+    left = importlib.import_module(f"left_{tmp_path.name}").Gone
+    with pytest.raises(TypeError, match=rf"error code '{code}' of right_.*\.Gone is that of left_.*\.Gone"):
+        importlib.import_module(f"right_{tmp_path.name}")
+    assert type(RequestError.of(code, "echo")) is (errors.HandlerError if bodies[0] else left)
+
+
+def test_a_class_that_is_made_again_takes_its_code_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reloaded module, a module under a second name (a program and its worker processes), a cell that runs again."""
+    name, code = f"again_{tmp_path.name}", f"AGAIN_{tmp_path.name}"
+    path = tmp_path / f"{name}.py"
+    path.write_text(source("Gone", code))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name)
+    first = module.Gone
+    second = importlib.reload(module).Gone
+    assert type(RequestError.of(code, "echo")) is second is not first
+    spec = importlib.util.spec_from_file_location(f"other_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    other = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, f"other_{name}", other)
+    spec.loader.exec_module(other)
+    assert type(RequestError.of(code, "echo")) is other.Gone
+    scope: dict[str, object] = {"__name__": f"cells_{tmp_path.name}"}
+    for _ in range(2):
+        exec(source("Sold", f"SOLD_{tmp_path.name}"), scope)
+        assert type(RequestError.of(f"SOLD_{tmp_path.name}", "echo")) is scope["Sold"]
+
+
+def test_every_code_of_a_module_that_is_imported_later_is_reserved() -> None:
+    import mdp.client.pending
+    import mdp.wire.size_limits  # noqa: F401
+
+    kinds, known = [RequestError], {}
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if "default_code" in vars(kind) and kind.__module__.startswith("mdp."):
+            known[kind.default_code] = f"{kind.__module__}.{kind.__qualname__}"
+    late = {code: name for code, name in known.items() if not name.startswith(f"{errors.__name__}.")}
+    assert late == errors.LATER
 
 
 def test_timeout_is_a_timeout_of_python_too() -> None:

@@ -132,3 +132,73 @@ def test_failures_of_requests_asked_together_count_once_and_the_pause_ends_somew
     for n in range(2000):
         servers.failed(A, n + 1, n + 2)
     assert servers.by_name[A].suspect_until == 2001 + Health().suspect_max_s
+
+
+def test_a_server_knows_its_endpoint_and_its_name() -> None:
+    """FLP-13."""
+    server = full().by_name[B]
+    assert (server.endpoint, server.name, server.live) == (NAMES[1], B, True)
+
+
+@pytest.mark.parametrize("health", [Health(), Health(ping_s=9.0, dead_s=4.0)], ids=["ping first", "verdict first"])
+def test_the_next_tick_is_that_of_the_first_deadline(health: Health) -> None:
+    """FLP-07."""
+    servers = ServerList(NAMES, health)
+    assert servers.wake_at == float("inf")
+    first_s = min(health.ping_s, health.dead_s)
+    servers.joined(A, 1.0)
+    assert servers.wake_at == servers.deadline() == 1.0 + first_s
+    servers.joined(B, 2.0)
+    assert servers.wake_at == 1.0 + first_s
+    servers.lost(A)
+    assert servers.wake_at == servers.deadline() == 2.0 + first_s
+    servers.remove(B)
+    assert (servers.wake_at, servers.deadline()) == (float("inf"), None)
+
+
+def test_a_server_that_was_removed_is_neither_pinged_nor_judged() -> None:
+    servers = full()
+    servers.remove(B)
+    assert (B in servers, list(servers.by_name)) == (False, [A, C])
+    for now in (2.0, 4.0):
+        assert servers.tick(now) == ([C, A], [])
+    assert servers.tick(6.0) == ([C, A], [C, A])
+
+
+def test_the_fast_way_tells_the_same_as_the_thorough_one() -> None:
+    servers = full()
+    fast = servers.best(0)
+    assert fast is not None
+    assert fast.name == A
+    servers.failed(A, 0, 1)
+    fast = servers.best(2.9)
+    assert fast is not None
+    assert fast.name == B
+    assert servers.best(3.0) is None  # the suspect may be tried: `take` decides and takes note
+    assert best(servers, 3.0) == A
+
+
+def test_of_suspects_with_the_same_pause_the_first_is_asked() -> None:
+    servers = full()
+    for name in (C, A, B):
+        servers.failed(name, 0, 1)
+    assert best(servers, 1) == A
+    assert best(servers, 1, A) == B
+
+
+def test_a_request_that_was_sent_when_the_last_one_failed_counts_for_itself() -> None:
+    servers = full()
+    servers.failed(A, 0, 1)
+    servers.failed(A, 1, 2)
+    assert servers.by_name[A].failures == 2
+    servers.failed(A, 1.9, 3)
+    assert servers.by_name[A].failures == 2
+
+
+def test_a_tick_that_is_an_eighth_of_the_interval_late_is_in_time() -> None:
+    """FLP-06."""
+    servers = ServerList([NAMES[0]], Health(dead_s=4.0))
+    servers.joined(A, 0)
+    assert servers.tick(2.0) == ([A], [])
+    assert servers.tick(4.25) == ([A], [A])
+    assert servers.postponed == 0
