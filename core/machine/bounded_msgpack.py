@@ -4,7 +4,8 @@ A header of five bytes may claim 4,294,967,295 elements, and a decoder allocates
 nested headers cost 100 ms. So bytes that may contain such headers are first skipped over, which allocates nothing and fails at the
 first missing element: then every claimed element exists and takes at least one byte. Arrays and maps take some sixty times the memory
 of their bytes, so their number is bounded too. No garbage is collected while a large value is made: it would visit the new objects
-again and again, which was up to three quarters of the cost.
+again and again, which was up to three quarters of the cost. Keys of maps are checked before they are made if some are not text; see
+`hash_cost`.
 
 Pure, but for that pause.
 """
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 from mypy_extensions import mypyc_attr
+
+from core.machine.hash_cost import FEW, check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -34,9 +37,11 @@ LARGE_BYTES: Final = 1024
 # First bytes of arrays and maps; they do not occur in text, and in other values by chance.
 _CONTAINERS: Final = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])
 _MAPS: Final = bytes([*range(0x80, 0x90), 0xDE, 0xDF])
-# First bytes of arrays that can claim more than fifteen elements. Maps are not preallocated.
+# First bytes of arrays and maps that can claim more than fifteen elements. Maps are not preallocated, but their pairs are.
 _ARRAY_16: Final = b"\xdc"
 _ARRAY_32: Final = b"\xdd"
+_MAP_16: Final = b"\xde"
+_MAP_32: Final = b"\xdf"
 _unpackb: Final = msgpack.unpackb
 _extension: Final = msgpack.ExtType
 
@@ -76,11 +81,14 @@ def unpack(
     names_max: int = -1,
     together_max: int = -1,
     entries_max: int = -1,
+    judge: Callable[[list[Any]], object] | None = None,
 ) -> Any:
     """Return the only value in a peer's bytes; -1 means no limit.
 
     `names_max` is for the different keys of all maps together: a new one costs three times as much as another value. `together_max` is
     for twice these and the maps, if there is a `names_max`. `entries_max` is for all elements together, instead of a `names_max`.
+    `judge` is called with each array of more than a few elements, and with the keys of such a map before that is made; it may raise
+    ValueError. It needs `strict_map_key=False`.
 
     Raises BadMsgpack for anything but exactly one value: a false claim of elements, an extension type unless `extensions`, text that is not
     UTF-8, an unusable key (`strict_map_key`: neither text nor bytes), nesting deeper than DEPTH_MAX, or beyond a limit.
@@ -88,19 +96,22 @@ def unpack(
     # Hot path: once per request with options, so arguments are passed by name and not as a map.
     size = len(octets)
     found = 0  # upper bound of the arrays and maps
-    hook = map_hook = None
+    hook = map_hook = pairs_hook = None
     try:
         if size > SMALL_BYTES:
-            _check_claims(octets)
+            _check_claims(octets, not strict_map_key)
         if size > DEPTH_MAX:
             found = _at_most(octets, _CONTAINERS)
             if found > containers_max:
                 hook = map_hook = _counter(containers_max)
         if 0 <= names_max < size >> 1:  # an entry takes two bytes
             max_map_len = names_max if max_map_len < 0 else min(max_map_len, names_max)
-            map_hook = _name_counter(names_max, together_max if together_max >= 0 else size, hook)
+            map_hook = _name_counter(names_max, together_max if together_max >= 0 else size, hook, strict_map_key)
         if 0 <= entries_max < size:
             hook = map_hook = _entry_counter(entries_max, map_hook)
+        if not strict_map_key:
+            pairs_hook, map_hook = _checked_maps(judge, map_hook), None
+            hook = _judged(judge, hook) if judge is not None else hook
         collecting = size > LARGE_BYTES and gc.isenabled()
         if collecting:
             gc.disable()
@@ -115,6 +126,7 @@ def unpack(
                 max_str_len=max_str_len,
                 list_hook=hook,
                 object_hook=map_hook,
+                object_pairs_hook=pairs_hook,
             )
         finally:
             if collecting:
@@ -148,9 +160,9 @@ def _refuse_extension(code: int, data: bytes) -> Any:
     raise BadMsgpack("an extension type")
 
 
-def _check_claims(octets: bytes) -> None:
-    """Raise an error of msgpack if an array claims elements that are not there."""
-    if _ARRAY_16 in octets or _ARRAY_32 in octets:
+def _check_claims(octets: bytes, maps: bool = False) -> None:
+    """Raise an error of msgpack if an array, or with `maps` a map, claims elements that are not there."""
+    if _ARRAY_16 in octets or _ARRAY_32 in octets or (maps and (_MAP_16 in octets or _MAP_32 in octets)):
         reader = msgpack.Unpacker(max_buffer_size=len(octets))
         reader.feed(octets)
         reader.skip()
@@ -187,10 +199,36 @@ def _counter(most: int, keep: bool = True, inner: Callable[[Any], Any] | None = 
     return counter.send
 
 
-def _name_counter(most: int, together_max: int, counted: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+def _checked_maps(judge: Callable[[list[Any]], object] | None, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """Return a function that makes a map of its pairs and gives it to a hook; it raises ValueError for keys that make it slow."""
+
+    def make(pairs: list[tuple[Any, Any]]) -> Any:
+        if len(pairs) > FEW:
+            keys = [key for key, _ in pairs]
+            check_keys(keys)
+            if judge is not None:
+                judge(keys)
+        made = dict(pairs)
+        return made if hook is None else hook(made)
+
+    return make
+
+
+def _judged(judge: Callable[[list[Any]], object], hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """Return a function that has an array judged, and gives it to a hook."""
+
+    def look(values: list[Any]) -> Any:
+        if len(values) > FEW:
+            judge(values)
+        return values if hook is None else hook(values)
+
+    return look
+
+
+def _name_counter(most: int, together_max: int, counted: Callable[[Any], Any] | None, are_mixed: bool) -> Callable[[Any], Any]:
     """Return a function that gives maps back; it raises BadMsgpack for more different keys than allowed in all of them.
 
-    In `together_max` a map counts as one and a key as two.
+    In `together_max` a map counts as one and a key as two. `are_mixed`: Python mixes a secret into the hashes of all keys.
     """
 
     def count() -> Generator[Any, Any, None]:
@@ -199,7 +237,7 @@ def _name_counter(most: int, together_max: int, counted: Callable[[Any], Any] | 
         left = together_max
         while len(names) <= most and 2 * len(names) <= left:
             given = yield given
-            names.update(given)
+            names.update(given if are_mixed else map(repr, given))
             left -= 1
             if counted is not None:
                 counted(given)

@@ -143,7 +143,7 @@ class SocketBase(Receiving):
                 self._hand_over(Batch.of([], messages))
 
     def _forget_dropped(self) -> None:
-        """Free a REQ socket with a receiver of a request that was dropped for the limits of its peer; it is counted and logged."""
+        """Let a REQ socket with a receiver forget a request that was dropped; it is counted and logged."""
         if self._takes_batches() and isinstance(self.pattern, Req):
             self.pattern.forget_dropped()
 

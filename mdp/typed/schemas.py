@@ -32,6 +32,7 @@ import msgspec
 from msgspec import inspect as shapes
 
 from core.machine.bounded_msgpack import BadMsgpack, check, uncollected, unpack
+from mdp.typed.hash_types import HashedTypes
 from mdp.typed.schema_details import add_details
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ NAMES_FREE_ANY: Final = 1_000
 BYTES_PER_NAME: Final = 20
 # Bytes before the kind of an extension type: of 4 and 8 bytes, and the length of one of 12.
 _BEFORE_KIND: Final = (0xD6, 0xD7, 12)
+# So few bytes contain no set and no map that is slow.
+FEW_BYTES: Final = 128
 # Types of which a value needs no check of its parts.
 _SCALARS: Final[tuple[Any, ...]] = (bool, int, float, str, bytes)
 NEEDED_AT_RUN_TIME: Final = "annotations are needed at run time, define or import before what they name"
@@ -179,6 +182,8 @@ class Schema:
         self._has_times = shape.has_times
         self._has_arrays = shape.has_arrays
         self._bytes_per_object = shape.bytes_per_object
+        self._judge = shape.hashed.check if shape.hashed.elements or shape.hashed.keys else None
+        self._has_numbers = shape.hashed.numbers or self._judge is not None
 
     def pack(self, value: Any) -> bytes:
         """Return a value as msgpack, if that is a value of this type.
@@ -201,14 +206,13 @@ class Schema:
         most = containers_max(size, self._is_deep)
         objects = OBJECTS_FREE + size // self._bytes_per_object if self._bytes_per_object else -1
         try:
-            if not self._is_deep and not (self._has_times and _may_have_times(octets)):
+            has_numbers = self._has_numbers and size > FEW_BYTES
+            if not self._is_deep and not has_numbers and not (self._has_times and _may_have_times(octets)):
                 check(octets, most if self._has_arrays else -1, objects)
                 return uncollected(self._decoder.decode, octets)
             if objects >= 0:
                 check(octets, -1, objects)
-            names = max(NAMES_FREE_ANY, size // BYTES_PER_NAME)
-            together = most + NAMES_FREE_ANY
-            plain = unpack(octets, strict_map_key=False, containers_max=most, names_max=names, together_max=together)
+            plain = self._plain(octets, most, has_numbers)
             if self._is_any:
                 return plain
             return msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain)
@@ -218,6 +222,18 @@ class Schema:
             if not str(error).startswith("unhashable type"):
                 raise  # a fault of a pydantic model
             raise TypeMismatch("expected elements of a set, got an array or a map as one") from None
+
+    def _plain(self, octets: bytes, most: int, has_numbers: bool) -> Any:
+        """Return the value in types of msgpack; keys and sets of it are checked if Python mixes no secret into their hashes."""
+        names = max(NAMES_FREE_ANY, len(octets) // BYTES_PER_NAME) if self._is_deep else -1
+        together = most + NAMES_FREE_ANY
+        if not has_numbers:
+            try:
+                return unpack(octets, containers_max=most, names_max=names, together_max=together)
+            except BadMsgpack as error:
+                if "strict_map_key" not in str(error):
+                    raise
+        return unpack(octets, strict_map_key=False, containers_max=most, names_max=names, together_max=together, judge=self._judge)
 
 
 class SchemaRegistry:
@@ -277,6 +293,7 @@ class _Shape:
         self.has_times = False
         self.has_arrays = False  # where many are possible; else the decoder ends at the first that is not expected
         self.bytes_per_object = 0  # of a map where many are possible, 0 if there is none
+        self.hashed = HashedTypes()
         self._above: set[int] = set()  # ids of the types around the one that is looked at
 
     def look_at(self, info: Any) -> None:
@@ -296,6 +313,7 @@ class _Shape:
                 raise TypeError("extension types and raw msgpack cannot be sent; see mdp.typed.schemas for types that can")
             case shapes.DictType(key_type=key) if not isinstance(key, _KEYS):
                 raise TypeError("keys of a dict are text, integers or bytes")
+        self.hashed.look_at(info)
         self._above.add(id(info))
         is_collection = isinstance(info, _COLLECTIONS)
         for name in info.__struct_fields__:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, NamedTuple, TypedDict
+from uuid import UUID
 
 import msgpack
 import msgspec
 import pytest
 
 from mdp.typed.schemas import Schema, TypeMismatch
+from tests.scenes.meeting_hashes import meeting
 
 SIZE = 64 * 1024
 ALLOWED = 5.0
 ROUNDS = 7
 NAMES = SIZE // 20
+P = 2**61 - 1  # CPython's hash of a number is its remainder
 HONEST = msgpack.packb([{"id": 7919 * row, "name": f"item {row:05}", "price": 1.37 * row, "active": row % 3 == 0} for row in range(1_360)])
 
 
@@ -38,6 +42,16 @@ def padded(octets: bytes) -> bytes:
     """Return an array of a value and of as many bytes as the size wants."""
     filling = SIZE - 4 - len(octets)
     return b"\x92" + octets + b"\xc5" + filling.to_bytes(2, "big") + bytes(filling)
+
+
+def packed(value: Any) -> bytes:
+    octets: bytes = msgpack.packb(value)
+    return octets
+
+
+def of_one_hash(hashed: int) -> list[float | int]:
+    """Return different numbers with one hash: a remainder of 2**61 - 1, to which 2**61 is 1."""
+    return [*(hashed + P * times for times in range(7)), *(float(hashed) * 2.0 ** (61 * times) for times in range(-16, 16))]
 
 
 @dataclass
@@ -102,6 +116,12 @@ HOSTILE: dict[str, tuple[Any, bytes]] = {
     "structs without their fields": (list[Record], filled(0xDD, 22_000, b"\x80" * 22_000)),
     "arrays in place of structs": (list[Record], b"\xdd" + (60_000).to_bytes(4, "big") + b"\x90" * 60_000),
     "a set of texts": (set[str], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
+    "UUIDs of one hash": (set[UUID], packed([str(UUID(int=number * P + 5)) for number in range(1, 1_720)])),
+    "UUIDs of one hash as keys": (dict[UUID, int], packed({str(UUID(int=number * P + 5)): 1 for number in range(1, 1_660)})),
+    "decimals of one hash": (set[Decimal], packed([str(number * P + 5) for number in range(1, 2_850)])),
+    "numbers of a few hashes": (set[Any], packed([value for hashed in range(1, 185) for value in of_one_hash(hashed)])),
+    "numbers whose ways meet": (dict[int, int], packed(dict.fromkeys(meeting(13, 5_400), 1))),
+    "numbers whose ways meet, for anything": (list[Any], padded(packed(dict.fromkeys(meeting(12, 2_700), 1)))),
     "a set of anything": (set[Any], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
 }
 

@@ -1,0 +1,112 @@
+"""core.machine.hash_cost: sets and dicts that a peer has made slow are refused before they are made, others are not (fault X2)."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from core.machine.hash_cost import ALIKE_MAX, FEW, FEW_HASHES, TooCostly, check_keys, check_set
+from tests.scenes.meeting_hashes import meeting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = 2**61 - 1
+CHECKS = [check_set, check_keys]
+DRAW = random.Random(7)
+COUNT = 3_000
+HONEST: dict[str, list[Any]] = {
+    "numbers in order": list(range(COUNT)),
+    "numbers against the order": list(range(COUNT, 0, -1)),
+    "numbers below nothing": list(range(-COUNT, COUNT)),
+    "random numbers": [DRAW.getrandbits(63) for _ in range(COUNT)],
+    "milliseconds": [1_700_000_000_000 + 250 * number for number in range(COUNT)],
+    "multiples of 2**22": [number << 22 | DRAW.getrandbits(3) for number in range(COUNT)],
+    "multiples of 2**32": [number << 32 for number in range(COUNT)],
+    "multiples of 2**48": [number << 48 for number in range(COUNT)],
+    "multiples of a million": [number * 10**6 for number in range(COUNT)],
+    "floats": [DRAW.random() for _ in range(COUNT)],
+    "halves": [number / 2 for number in range(COUNT)],
+    "prices": [round(number * 0.01, 2) for number in range(COUNT)],
+    "UUIDs": [UUID(int=DRAW.getrandbits(128)) for _ in range(COUNT)],
+    "decimals": [Decimal(number) / 100 for number in range(COUNT)],
+    "pairs": [(number // 60, number % 60) for number in range(COUNT)],
+    "texts and numbers": [*range(COUNT), *map(str, range(COUNT))],
+    "one number again and again": [7] * COUNT,
+    "equal numbers of other types": [kind(number) for number in range(100) for kind in (int, float, Decimal, Fraction)] * 5,
+}
+MAKERS: dict[str, Callable[[int], Any]] = {
+    "UUIDs": lambda number: UUID(int=number),
+    "decimals": Decimal,
+    "pairs": lambda number: (number, "x"),
+    "numbers": int,
+    "fractions": Fraction,
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", HONEST)
+def test_what_programs_have_in_sets_and_as_keys_is_not_refused(check: Callable[[list[Any]], None], name: str) -> None:
+    values = HONEST[name]
+    for count in (0, 1, FEW, 100, 700, COUNT, len(values)):
+        check(values[:count])
+    mixed = values[:]
+    random.Random(1).shuffle(mixed)
+    check(mixed)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_many_values_of_one_hash_are_refused(check: Callable[[list[Any]], None], name: str) -> None:
+    make = MAKERS[name]
+    alike = [make(5 + P * times) for times in range(ALIKE_MAX + 1)]
+    assert len({hash(value) for value in alike}) == 1
+    others = [make(number) for number in range(100, 100 + FEW)]
+    check([*alike[:ALIKE_MAX], *alike[:ALIKE_MAX], *others])
+    for order in ([*others, *alike], [*alike, *others], [*alike[:4], *others, *alike[4:]]):
+        with pytest.raises(TooCostly, match="chosen to be slow"):
+            check(order)
+
+
+def test_so_few_values_are_not_looked_at() -> None:
+    alike = [UUID(int=5 + P * times) for times in range(FEW + 1)]
+    for check in CHECKS:
+        check(alike[:FEW])
+        with pytest.raises(TooCostly):
+            check(alike)
+        with pytest.raises(TypeError):
+            check([[]] * (FEW + 1))
+
+
+@pytest.mark.parametrize(
+    ("check", "is_set", "bits", "count"),
+    [(check_keys, False, 12, 2_700), (check_keys, False, 13, 5_400), (check_set, True, 13, 4_900)],
+)
+def test_different_hashes_whose_ways_meet_are_refused(check: Callable[[list[int]], None], is_set: bool, bits: int, count: int) -> None:
+    values = meeting(bits, count, is_set)
+    assert len(set(map(hash, values))) == count
+    check(values[: count // 2])  # those that fill the way
+    with pytest.raises(TooCostly):
+        check(values)
+    later = [number << 30 for number in range(1, 4 * count)]
+    with pytest.raises(TooCostly):  # the table grows afterwards: the time was lost before
+        check([*values, *later])
+
+
+def test_of_ways_that_meet_some_are_free() -> None:
+    values = meeting(12, 2_700)
+    half = values[: 2_700 // 2]
+    check_keys([*half, *values[len(half) : len(half) + 8]])
+    with pytest.raises(TooCostly):
+        check_keys([*half, *values[len(half) : len(half) + 200]])
+
+
+def test_few_hashes_meet_as_they_like() -> None:
+    values = [number << 55 for number in range(FEW_HASHES)]
+    for check in CHECKS:
+        check(values)
