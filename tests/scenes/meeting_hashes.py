@@ -25,7 +25,7 @@ def meeting(bits: int, count: int, is_set: bool = False) -> list[int]:
         slot = (5 * slot + 1) & mask
         circle.append(slot)
         taken |= dict.fromkeys(range(slot, slot + 10) if is_set and slot + 9 <= mask else [slot])
-    early = set(circle[: len(circle) // 8])
+    early = set(circle[: len(circle) // 2])
     full = {slot for slot in taken if not is_set or slot + 9 > mask or all(near in taken for near in range(slot, slot + 10))}
 
     def longer(key: int, known: int, slot: int, shift: int) -> Iterator[int]:
