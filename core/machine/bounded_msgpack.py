@@ -200,7 +200,7 @@ def _counter(most: int, keep: bool = True, inner: Callable[[Any], Any] | None = 
 
 
 def _checked_maps(judge: Callable[[list[Any]], object] | None, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """Return a function that makes a map of its pairs and gives it to a hook; it raises ValueError for keys that make it slow."""
+    """Return a function that makes a map of pairs and calls a hook; it refuses keys that make it slow."""
 
     def make(pairs: list[tuple[Any, Any]]) -> Any:
         if len(pairs) > FEW:

@@ -1,9 +1,9 @@
-"""What it costs to make a set, or the keys of a dict, of values that a peer has chosen.
+"""Finds sets and dicts that a peer has made slow by the values it chose.
 
-Python mixes a secret into the hashes of text and bytes only. A peer that chooses numbers, UUIDs or decimals can choose values of one hash, or
-numbers whose ways through the table meet: each of them is compared with all before it. 64 KiB of such UUIDs cost 600 times what others
-do, such numbers as keys 200 times. A limit of their number that helps would refuse honest sets. So the steps are counted before a set or
-dict is made: those that CPython's tables take, each time they grow included.
+Python mixes a secret into the hashes of text and bytes only. A peer that chooses numbers, UUIDs or decimals can choose values of one
+hash, or numbers whose ways through the table meet: each of them is compared with all before it. 64 KiB of such UUIDs cost 600 times what
+others do, such numbers as keys 200 times. A limit of their number that helps would refuse honest sets. So the steps are counted before a
+set or dict is made: those that CPython's tables take, each time they grow included.
 
 Pure.
 """
