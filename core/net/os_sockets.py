@@ -11,14 +11,17 @@ import struct
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
+from ipaddress import ip_address
+from itertools import count, zip_longest
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
-from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
+from core.errors import EADDRINUSE, EHOSTUNREACH, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
 from core.machine.backoff import backoff_s
 from core.machine.socks import SocksError, SocksHandshake
-from core.runtime import runtime
+from core.runtime import runtime, supervision
+from core.runtime.supervision import ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +32,12 @@ __all__ = ["Listening", "descriptor", "is_self_connect", "listen_ipc", "listen_t
 __all__ += ["peer_has_ended", "tune", "unacknowledged", "unread"]
 
 P = TypeVar("P", bound=asyncio.Protocol)
+
+_Address = tuple[socket.AddressFamily, Any]  # as `connect` takes it
+_Source = tuple[str, int] | None  # local side
+
+# After so long without an answer the next address of a name is tried too (RFC 8305).
+NEXT_ADDRESS_S: Final = 0.25
 
 # Checking and binding a path takes microseconds; a directory that is locked for longer is locked by another program.
 FOLDER_WAIT_S: Final = 0.5
@@ -200,7 +209,7 @@ def _bound_ipc(address: str, endpoint: str, options: Options) -> socket.socket:
 
 
 async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], P]) -> P:
-    """Connect; the name is resolved for each attempt (OPT-05)."""
+    """Connect; a name is resolved for each attempt, and each of its addresses is tried (OPT-05)."""
     loop = asyncio.get_running_loop()
     family = socket.AF_UNSPEC if options.ipv6 or connect.kind is HostKind.IPV6 else socket.AF_INET
     source = None
@@ -211,8 +220,85 @@ async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], 
         source = (host, connect.source.port)
     if options.socks_proxy:
         return await _open_through_proxy(connect, options, factory, family, source)
-    _, session = await loop.create_connection(factory, connect.host, connect.port, family=family, local_addr=source)
+    way = await _way_to(connect.host, connect.port, family, source, options.connect_timeout)
+    _, session = await loop.create_connection(factory, **way)
     return session
+
+
+async def _way_to(host: str, port: int, family: socket.AddressFamily, source: _Source, timeout_ms: int) -> dict[str, Any]:
+    """Return arguments of `create_connection`: an address, or a socket connected to one of the addresses of a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        resolve = partial(runtime.current().addresses, host, port, family)
+        found = list(dict.fromkeys((one[0], one[4]) for one in await asyncio.get_running_loop().run_in_executor(None, resolve)))
+        delay_s = NEXT_ADDRESS_S if not timeout_ms else min(NEXT_ADDRESS_S, timeout_ms / 1000 / (len(found) + 1))
+        return {"sock": await _Addresses(source).first(_by_turns(found), delay_s)}
+    return {"host": host, "port": port, "family": family, "local_addr": source}
+
+
+def _by_turns(found: list[_Address]) -> list[_Address]:
+    """Return addresses in their order, but IPv6 and IPv4 by turns: one of both may lead nowhere (RFC 8305)."""
+    kinds = [[one for one in found if one[0] is family] for family in dict.fromkeys(one[0] for one in found)]
+    return [one for turn in zip_longest(*kinds) for one in turn if one is not None]
+
+
+class _Addresses:
+    """Connects to the addresses of one name until one answers (RFC 8305).
+
+    The next one is tried when one has failed, or has not answered for a moment: a machine that is off does not answer at all.
+    """
+
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+        self._opened: list[socket.socket] = []
+        self._errors: list[OSError] = []
+
+    async def first(self, found: list[_Address], delay_s: float) -> socket.socket:
+        """Return the first socket that is connected; raises OSError when no address is left."""
+        attempts: set[asyncio.Task[None]] = set()
+        supervisor = supervision.current()
+        winner: socket.socket | None = None
+        try:
+            for number, address in enumerate(found, 1):
+                supervisor.task("core connector address", partial(self._connect, address), restart=ONCE, among=attempts)
+                failed, is_last = len(self._errors), number == len(found)
+                while attempts and not self._opened and (is_last or len(self._errors) == failed):
+                    done, _ = await asyncio.wait(attempts, timeout=None if is_last else delay_s, return_when="FIRST_COMPLETED")
+                    if not done:
+                        break
+                if self._opened:
+                    winner = self._opened[0]
+                    return winner
+            raise self._failure()
+        finally:
+            await supervision.cancel_all(attempts)
+            for sock in self._opened:
+                if sock is not winner:
+                    sock.close()
+
+    async def _connect(self, address: _Address) -> None:
+        family, target = address
+        sock = runtime.current().stream_socket(family)
+        try:
+            sock.setblocking(False)
+            if self._source is not None:
+                sock.bind(self._source)
+            await asyncio.get_running_loop().sock_connect(sock, target)
+        except OSError as error:
+            sock.close()
+            self._errors.append(error)
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            self._opened.append(sock)
+
+    def _failure(self) -> OSError:
+        if not self._errors:
+            return OSError(EHOSTUNREACH, "the name has no address")
+        # "refused" must be true of all of them: it may end the attempts (OPT-07).
+        return next((error for error in self._errors if not isinstance(error, ConnectionRefusedError)), self._errors[0])
 
 
 class _ThroughProxy(asyncio.Protocol):
@@ -261,9 +347,8 @@ async def _open_through_proxy(
         raise EndpointError(EINVAL, "socks_proxy is not HOST:PORT", endpoint=connect.endpoint)
     handshake = SocksHandshake(connect.host, connect.port, options.socks_username, options.socks_password)
     opened: asyncio.Future[P] = loop.create_future()
-    transport, _ = await loop.create_connection(
-        lambda: _ThroughProxy(handshake, factory, opened), host.strip("[]"), int(port), family=family, local_addr=source
-    )
+    way = await _way_to(host.strip("[]"), int(port), family, source, options.connect_timeout)
+    transport, _ = await loop.create_connection(lambda: _ThroughProxy(handshake, factory, opened), **way)
     try:
         return await opened
     except BaseException:

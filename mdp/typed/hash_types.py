@@ -1,4 +1,4 @@
-"""Elements of sets and keys of dicts whose hashes a peer can choose, and their check before msgspec makes the set or dict.
+"""Types of sets and dicts whose hashes a peer can choose, and their check before msgspec makes one.
 
 Python mixes a secret into the hashes of text, bytes and dates; see `core.machine.hash_cost` for the others. The values are still those of
 msgpack when they are checked, so each array and the keys of each map are converted to what an annotated set or dict would have in it.

@@ -224,7 +224,7 @@ class Schema:
             raise TypeMismatch("expected elements of a set, got an array or a map as one") from None
 
     def _plain(self, octets: bytes, most: int, has_numbers: bool) -> Any:
-        """Return the value in types of msgpack; keys and sets of it are checked if Python mixes no secret into their hashes."""
+        """Return the value in types of msgpack, after a check of its keys and sets."""
         names = max(NAMES_FREE_ANY, len(octets) // BYTES_PER_NAME) if self._is_deep else -1
         together = most + NAMES_FREE_ANY
         if not has_numbers:
