@@ -6,6 +6,8 @@ up for it. A random token in the job keeps out those of others; what is seen on 
 
 from __future__ import annotations
 
+import hmac
+import logging
 import os
 import socket
 import struct
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["LiveCounts", "Reporter", "TaskReport", "TaskRows"]
+
+log = logging.getLogger(__name__)
 
 _TOKEN_BYTES: Final = 16
 _FORM: Final = struct.Struct(f"!{_TOKEN_BYTES}sIIIQQ")
@@ -52,6 +56,10 @@ class LiveCounts:
         host: address of the driver, as the executors reach it.
         bind: address to listen at.
 
+    Attributes:
+        strange: datagrams without the token of the job, or of another size; dropped.
+        forgotten: tasks left out of the sum, because more have come since than are remembered.
+
     Raises:
         OSError: it is not an address of this machine.
     """
@@ -61,6 +69,8 @@ class LiveCounts:
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind((bind, 0))
+        self.strange = 0
+        self.forgotten = 0
         self._tasks: dict[tuple[int, int], TaskRows] = {}  # by stage and partition
         self.report = TaskReport(host, self._socket.getsockname()[1], os.urandom(_TOKEN_BYTES))
 
@@ -76,17 +86,19 @@ class LiveCounts:
         return TaskRows(0, sum(task.rows for task in tasks), sum(task.failed for task in tasks))
 
     def _note(self, octets: bytes) -> None:
-        if len(octets) != _FORM.size:
+        if len(octets) != _FORM.size or not hmac.compare_digest(octets[:_TOKEN_BYTES], self.report.token):
+            if not self.strange:  # once: others are counted
+                log.warning("a datagram that no task of this job has sent came to the port of its counts", extra={"octets": len(octets)})
+            self.strange += 1
             return
-        token, stage, partition, attempt, rows, failed = _FORM.unpack(octets)
-        if token != self.report.token:
-            return
+        _, stage, partition, attempt, rows, failed = _FORM.unpack(octets)
         known = self._tasks.get((stage, partition))
         # A later attempt begins again; datagrams may overtake each other.
         if known is None or attempt > known.attempt or (attempt == known.attempt and rows > known.rows):
             self._tasks[stage, partition] = TaskRows(attempt, rows, failed)
             if len(self._tasks) > _TASKS_MAX:
                 del self._tasks[next(iter(self._tasks))]
+                self.forgotten += 1
 
     def close(self) -> None:
         self._socket.close()
@@ -97,12 +109,17 @@ class LiveCounts:
 
 
 class Reporter:
-    """A task's end: the numbers so far, sent as often as useful."""
+    """A task's end: the numbers so far, sent as often as useful.
+
+    Attributes:
+        unsent: datagrams that the system did not take.
+    """
 
     def __init__(self, to: TaskReport, stage: int, partition: int, attempt: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._to = to
         self._task = (stage, partition, attempt)
         self._clock = clock
+        self.unsent = 0
         self._rows = self._failed = 0
         self._due = clock()
         self._socket: socket.socket | None = None
@@ -125,7 +142,7 @@ class Reporter:
                 self._socket.setblocking(False)
             self._socket.sendto(octets, (self._to.host, self._to.port))
         except OSError:
-            return
+            self.unsent += 1
 
     def close(self) -> None:
         """Send the last numbers."""

@@ -101,6 +101,11 @@ class Counts:
         return found.rows, found.failed
 
     @property
+    def strange(self) -> int:
+        """Datagrams that came to the port of live counts and were not of this job; dropped."""
+        return 0 if self._live is None else self._live.strange
+
+    @property
     def mean_latency_ms(self) -> float:
         """Mean over all rows."""
         return self._latency_ms.value / max(self.rows, 1)

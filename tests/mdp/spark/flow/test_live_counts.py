@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import hmac
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mdp.spark.flow import live_counts
 from mdp.spark.flow.live_counts import LiveCounts, Reporter, TaskRows
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def test_a_task_that_runs_again_begins_again(live: LiveCounts) -> None:
     assert seen(live, 8) == TaskRows(0, 8, 0)
 
 
-def test_datagrams_of_others_count_nothing(live: LiveCounts) -> None:
+def test_datagrams_of_others_count_nothing(live: LiveCounts, caplog: pytest.LogCaptureFixture) -> None:
     stranger, task = Reporter(replace(live.report, token=bytes(16)), 0, 0, 0), Reporter(live.report, 0, 0, 0)
     stranger.add(100, 0)
     stranger.close()
@@ -77,6 +79,29 @@ def test_datagrams_of_others_count_nothing(live: LiveCounts) -> None:
     task.add(1, 0)
     task.close()
     assert seen(live, 1) == TaskRows(0, 1, 0)
+    assert (live.strange, live.forgotten) == (2 + 4, 0)
+    assert caplog.text.count("a datagram that no task of this job has sent") == 1
+
+
+def test_the_token_is_compared_in_a_time_that_tells_nothing(live: LiveCounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr(hmac, "compare_digest", lambda *tokens: compared.append(tokens) or tokens[0] == tokens[1])
+    task = Reporter(live.report, 0, 0, 0)
+    task.add(3, 0)
+    task.close()
+    assert seen(live, 3) == TaskRows(0, 3, 0)
+    assert {token for tokens in compared for token in tokens} == {live.report.token}
+
+
+def test_the_oldest_of_too_many_tasks_are_forgotten_and_counted(live: LiveCounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_counts, "_TASKS_MAX", 2)
+    for partition in range(5):
+        task = Reporter(live.report, 0, partition, 0)
+        task.add(10**partition, 0)
+        task.close()
+        seen(live, 10**partition)
+    assert live.take() == TaskRows(0, 11_000, 0)
+    assert live.forgotten == 3
 
 
 def test_a_driver_that_cannot_be_reached_is_no_error() -> None:
@@ -84,6 +109,7 @@ def test_a_driver_that_cannot_be_reached_is_no_error() -> None:
     reporter = Reporter(live.report, 0, 0, 0)
     reporter.add(1, 0)
     reporter.close()
+    assert reporter.unsent == 2
     assert live.take() == TaskRows(0, 0, 0)
     live.close()
 
