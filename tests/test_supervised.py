@@ -460,6 +460,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp dispatch rest", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),
     "mdp dispatch keys": "tests/mdp/spark/flow/test_replayed_window.py",
+    "core connector address": "tests/core/net/test_addresses.py",
     "mdp front question": "tests/mdp/shards/test_front.py",
     "mdp front clock": "tests/mdp/shards/test_backpressure.py",
     "mdp shard page": "tests/mdp/commands/test_shards.py",

@@ -296,7 +296,7 @@ class _Addresses:
 
     def _failure(self) -> OSError:
         if not self._errors:
-            return OSError(EHOSTUNREACH, "the name has no address")
+            return OSError(EHOSTUNREACH, "no address of the name could be tried")
         # "refused" must be true of all of them: it may end the attempts (OPT-07).
         return next((error for error in self._errors if not isinstance(error, ConnectionRefusedError)), self._errors[0])
 

@@ -1,4 +1,4 @@
-"""core.machine.hash_cost: sets and dicts that a peer has made slow are refused before they are made, others are not (fault X2)."""
+"""Sets and dicts that a peer has made slow are refused before they are made, others are not (fault X2)."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import pytest
 
 import core
 from core.runtime import runtime
+from tests.scenes.fault_injection import sabotaged
 from tests.scenes.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ async def test_opt_05_the_rest_is_not_tried_when_one_has_answered() -> None:
 
 async def test_opt_05_a_name_without_an_address_and_one_whose_addresses_fail_are_tried_again() -> None:
     async with core.Context() as context, asyncio.timeout(PATIENCE_S):
-        for names, reason in ((Names(), "no such name"), (Names("127.0.0.2"), "errno 111"), (Names("::1"), "no address")):
+        for names, reason in ((Names(), "no such name"), (Names("127.0.0.2"), "errno 111"), (Names("::1"), "no address of the name")):
             with silent("127.0.0.9") as port, runtime.scope(names):
                 client = context.socket(core.PUSH, linger=0, reconnect_ivl=1)
                 events = client.events(core.EVENT_CLOSED)
@@ -151,3 +152,9 @@ async def test_opt_05_closing_ends_the_attempts_that_run() -> None:
                 client.connect(f"tcp://{NAME}:{port}")
             await anext(events)  # one attempt is over, another begins
         assert [task.get_name() for task in asyncio.all_tasks() if "address" in task.get_name()] == []
+
+
+@pytest.mark.faults
+async def test_after_a_fault_in_an_attempt_the_next_address_is_tried() -> None:
+    with silent("127.0.0.9") as port, sabotaged("core connector address"):
+        assert await reached(Names("127.0.0.4", "127.0.0.4", "127.0.0.5"), port, "127.0.0.5") == b"here"

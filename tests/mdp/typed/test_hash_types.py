@@ -1,4 +1,4 @@
-"""mdp.typed.hash_types: wherever an annotation has a set or a dict, one that a peer has made slow is refused (fault X2)."""
+"""Wherever an annotation has a set or a dict, one that a peer has made slow is refused (fault X2)."""
 
 from __future__ import annotations
 
