@@ -86,56 +86,48 @@ def unpack(
     """Return the only value in a peer's bytes; -1 means no limit.
 
     `names_max` is for the different keys of all maps together: a new one costs three times as much as another value. `together_max` is
-    for twice these and the maps, if there is a `names_max`. `entries_max` is for all elements together, instead of a `names_max`.
-    `judge` is called with each array of more than a few elements, and with the keys of such a map before that is made; it may raise
-    ValueError. It needs `strict_map_key=False`.
+    for twice these and the maps, if there is a `names_max`. `entries_max` is for all elements together, instead of a `names_max`. Without
+    `strict_map_key`, `judge` gets each array that is not short, and the keys of such a map before it is made; it may raise ValueError.
 
     Raises BadMsgpack for anything but exactly one value: a false claim of elements, an extension type unless `extensions`, text that is not
     UTF-8, an unusable key (`strict_map_key`: neither text nor bytes), nesting deeper than DEPTH_MAX, or beyond a limit.
     """
-    # Hot path: once per request with options, so arguments are passed by name and not as a map.
-    size = len(octets)
-    found = 0  # upper bound of the arrays and maps
+    size = len(octets)  # hot path: once per request with options, so arguments are passed by name and not as a map
     hook = map_hook = pairs_hook = None
+    collecting = size > LARGE_BYTES and gc.isenabled()
     try:
         if size > SMALL_BYTES:
             _check_claims(octets, not strict_map_key)
-        if size > DEPTH_MAX:
-            found = _at_most(octets, _CONTAINERS)
-            if found > containers_max:
-                hook = map_hook = _counter(containers_max)
+        found = _at_most(octets, _CONTAINERS) if size > DEPTH_MAX else 0  # upper bound of the arrays and maps
+        if found > containers_max:
+            hook = map_hook = _counter(containers_max)
         if 0 <= names_max < size >> 1:  # an entry takes two bytes
             max_map_len = names_max if max_map_len < 0 else min(max_map_len, names_max)
             map_hook = _name_counter(names_max, together_max if together_max >= 0 else size, hook, strict_map_key)
         if 0 <= entries_max < size:
             hook = map_hook = _entry_counter(entries_max, map_hook)
         if not strict_map_key:
-            pairs_hook, map_hook = _checked_maps(judge, map_hook), None
-            hook = _judged(judge, hook) if judge is not None else hook
-        collecting = size > LARGE_BYTES and gc.isenabled()
+            hook, map_hook, pairs_hook = _judged(judge, hook), None, _checked_maps(judge, map_hook)
         if collecting:
             gc.disable()
-        try:
-            value = _unpackb(
-                octets,
-                strict_map_key=strict_map_key,
-                max_ext_len=-1 if extensions else 0,
-                ext_hook=_extension if extensions else _refuse_extension,
-                max_map_len=max_map_len,
-                max_array_len=max_array_len,
-                max_str_len=max_str_len,
-                list_hook=hook,
-                object_hook=map_hook,
-                object_pairs_hook=pairs_hook,
-            )
-        finally:
-            if collecting:
-                gc.enable()
+        value = _unpackb(
+            octets,
+            strict_map_key=strict_map_key,
+            max_ext_len=-1 if extensions else 0,
+            ext_hook=_extension if extensions else _refuse_extension,
+            max_map_len=max_map_len,
+            max_array_len=max_array_len,
+            max_str_len=max_str_len,
+            list_hook=hook,
+            object_hook=map_hook,
+            object_pairs_hook=pairs_hook,
+        )
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a key is an array or a map
         raise _bad(error) from None
-    if found > DEPTH_MAX:
-        _check_depth(value, extensions)
-    return value
+    finally:
+        if collecting:
+            gc.enable()
+    return _checked_depth(value, extensions) if found > DEPTH_MAX else value
 
 
 def uncollected(decode: Callable[[bytes], Any], octets: bytes) -> Any:
@@ -214,8 +206,10 @@ def _checked_maps(judge: Callable[[list[Any]], object] | None, hook: Callable[[A
     return make
 
 
-def _judged(judge: Callable[[list[Any]], object], hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+def _judged(judge: Callable[[list[Any]], object] | None, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
     """Return a function that has an array judged, and gives it to a hook."""
+    if judge is None:
+        return hook
 
     def look(values: list[Any]) -> Any:
         if len(values) > FEW:
@@ -275,16 +269,17 @@ def claimed(octets: bytes) -> int:
     return int.from_bytes(octets[1 : 1 + width], "big")
 
 
-def _check_depth(value: Any, extensions: bool) -> None:
-    """Refuse a value that is nested too deep; visits one depth at a time."""
+def _checked_depth(value: Any, extensions: bool) -> Any:
+    """Return a value that is not nested too deep; visits one depth at a time."""
     level = [value] if type(value) in (list, dict) else []
     for _ in range(DEPTH_MAX):
         # Of msgpack's types only arrays, maps and extensions have referents. In C: a tenth of the cost of a loop.
         level = _within(level) if extensions else get_referents(*level)
         if not level:
-            return
+            return value
     if any(type(inner) in (list, dict) for inner in level):
         raise BadMsgpack(f"arrays and maps are nested deeper than {DEPTH_MAX}")
+    return value
 
 
 def _within(level: list[Any]) -> list[Any]:

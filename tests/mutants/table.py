@@ -182,7 +182,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "freelance/models/sequential.py": FREELANCE,
     "pirate/lazy.py": ("tests/pirate/test_lazy.py",),
     "freelance/models/server_list.py": FREELANCE,
-    "core/machine/bounded_msgpack.py": ("tests/core/machine/test_bounded_msgpack.py",),
+    "core/machine/bounded_msgpack.py": ("tests/core/machine/test_bounded_msgpack.py", "tests/mdp/typed/test_hash_types.py"),
+    "core/machine/hash_cost.py": ("tests/core/machine/test_hash_cost.py",),
     "core/machine/requests.py": (
         "tests/core/machine/test_requests.py",
         "tests/core/rpc/test_client_engine.py",

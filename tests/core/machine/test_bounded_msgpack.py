@@ -66,8 +66,9 @@ HOSTILE = {
 def test_x2_what_claims_more_than_it_has_is_refused_and_costs_what_it_weighs(octets: bytes) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(BadMsgpack):
-            unpack(octets, strict_map_key=False)
+        for strict in (True, False):
+            with pytest.raises(BadMsgpack):
+                unpack(octets, strict_map_key=strict)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -80,6 +81,9 @@ def test_x2_a_check_before_another_decoder_makes_nothing_and_refuses_the_same() 
         with suppress(BadMsgpack):
             check(HOSTILE[name], 100)
             assert name == "two values", "its decoder finds it"
+        with suppress(BadMsgpack):
+            check(HOSTILE[name], -1)
+            assert name == "two values", "a false claim is refused without a limit too"
     half = b"\x90" * 100
     octets = msgpack.packb([[], {1: 2}, half, "\u0712" * 50])
     check(octets, 3)
