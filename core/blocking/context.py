@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from weakref import WeakSet
 
+from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
 from core.blocking.socket import Socket
 from core.errors import EFAULT, ContextTerminated, WrongOwner
@@ -28,7 +29,7 @@ _OWN: Final = frozenset(("closed", "parent"))
 _INNER: Final = frozenset(("authenticator", "exclusive_ipc", "io_threads", "max_sockets", "random", "security", "warnings"))
 
 
-class Context(SharedInstance):
+class Context(Shadowable, SharedInstance):
     """Makes blocking sockets and ends them. Every method may be called from any thread.
 
     A copy, as from `copy.copy` or `Context(other)`, is a shadow: a second object for the same context, which ends nothing when it is
@@ -46,6 +47,8 @@ class Context(SharedInstance):
         WrongOwner: a context of `core`, which belongs to another event loop.
     """
 
+    _what = "context"
+    _inner_class = AsynchronousContext
     _socket_class: ClassVar[type[Socket]] = Socket
     _inner: AsynchronousContext
     _changed: threading.Condition
@@ -66,40 +69,6 @@ class Context(SharedInstance):
             LOOP.acquire()
         self.closed = False
         tell_of_forks(self)
-
-    # -- shadows
-
-    _shadow_obj: Context | None = None
-
-    @classmethod
-    def shadow(cls, address: Context) -> Self:
-        """Return another object for a blocking context.
-
-        Args:
-            address: the context, or its `underlying`.
-
-        Raises:
-            TypeError: not a context; an address of libzmq's has no meaning here.
-            WrongOwner: a context of `core`.
-        """
-        if not isinstance(address, Context | AsynchronousContext):
-            raise TypeError(f"{address!r} is not a blocking context")
-        return cls(address)  # one of `core` is refused there
-
-    @property
-    def underlying(self) -> Context:
-        """The context that this object shadows, or itself; equal if two objects are the same context."""
-        return self if self._shadow_obj is None else self._shadow_obj.underlying
-
-    @property
-    def _shadow(self) -> bool:
-        return self._shadow_obj is not None
-
-    def __copy__(self) -> Self:
-        return self.shadow(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.shadow(self)
 
     # -- sockets
 

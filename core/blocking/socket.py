@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, overload
 
+from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
 from core.constants import POLLIN, SocketType
 from core.errors import ContextTerminated, SocketClosed, WrongOwner
@@ -40,7 +41,7 @@ class SocketsContext(Protocol):
     def destroy(self, linger: int | None = None) -> None: ...  # close every socket and end the context
 
 
-class Socket(OptionValues, UpperCase):
+class Socket(Shadowable, OptionValues, UpperCase):
     """A socket whose calls block; made by `Context.socket`. Every method may be called from any thread.
 
     Options are attributes (`socket.rcvhwm = 10`), and available through `setsockopt` and `getsockopt`.
@@ -60,6 +61,8 @@ class Socket(OptionValues, UpperCase):
         WrongOwner: a socket of `core`, which belongs to another event loop.
     """
 
+    _what = "socket"
+    _inner_class = AsynchronousSocket
     context: SocketsContext
 
     if TYPE_CHECKING:
@@ -82,40 +85,6 @@ class Socket(OptionValues, UpperCase):
         else:
             object.__setattr__(self, "context", context)
             self._inner = context.new_socket(self, socket_type, options)
-
-    # -- shadows
-
-    _shadow_obj: Socket | None = None
-
-    @classmethod
-    def shadow(cls, address: Socket) -> Self:
-        """Return another object for a blocking socket.
-
-        Args:
-            address: the socket, or its `underlying`.
-
-        Raises:
-            TypeError: not a socket; an address of libzmq's has no meaning here.
-            WrongOwner: a socket of `core`.
-        """
-        if not isinstance(address, Socket | AsynchronousSocket):
-            raise TypeError(f"{address!r} is not a blocking socket")
-        return cls(address)  # one of `core` is refused there
-
-    @property
-    def underlying(self) -> Socket:
-        """The socket that this object shadows, or itself; equal if two objects are the same socket."""
-        return self if self._shadow_obj is None else self._shadow_obj.underlying
-
-    @property
-    def _shadow(self) -> bool:
-        return self._shadow_obj is not None
-
-    def __copy__(self) -> Self:
-        return self.shadow(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.shadow(self)
 
     # -- calls to the socket inside
 

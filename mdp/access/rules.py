@@ -38,9 +38,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["TABLES_MAX", "VERBS", "Rights", "RuleError", "Rules", "Verb", "globs"]
+__all__ = ["TABLES_MAX", "VERBS", "Rights", "RuleError", "Rules", "Verb", "check_keys", "globs"]
 
 Verb: TypeAlias = Literal["call", "serve", "manage", "see_users", "pass_users"]
 VERBS: Final[tuple[Verb, ...]] = ("call", "serve", "manage", "see_users", "pass_users")
@@ -111,10 +111,7 @@ class Rules:
 def _parse(number: int, table: object) -> _Allow:
     if not isinstance(table, dict):
         raise RuleError(number, "", "[[allow]] is a table; write it with two brackets and its keys below")
-    for key in table:
-        if key not in _KEYS:
-            close = difflib.get_close_matches(key, _KEYS, n=1)
-            raise RuleError(number, key, f"no key {key!r}; " + (f"did you mean {close[0]}?" if close else f"keys are {', '.join(_KEYS)}"))
+    check_keys(number, "", table, _KEYS)
     anonymous = table.get("anonymous", False)
     if not isinstance(anonymous, bool):
         raise RuleError(number, "anonymous", "anonymous is true or false")
@@ -127,6 +124,15 @@ def _parse(number: int, table: object) -> _Allow:
     if not patterns:
         raise RuleError(number, "", "what does it allow? write call, serve, manage, see_users or pass_users = [SERVICE, …]")
     return _Allow(None if who is None else re.compile(who), anonymous, patterns)
+
+
+def check_keys(number: int, within: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Check the keys of a table, or of the value of its key `within`; raises RuleError."""
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"keys are {', '.join(known)}"
+            raise RuleError(number, within or key, f"no key {key!r}{' in ' * bool(within)}{within}; {advice}")
 
 
 def globs(number: int, key: str, value: object) -> str:

@@ -14,12 +14,11 @@ Of each key, the first table counts that has it and names the service. What no t
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mdp.access.rules import TABLES_MAX, RuleError, globs
+from mdp.access.rules import TABLES_MAX, RuleError, check_keys, globs
 from mdp.wire.policies import PRIORITIES, Rate, Retry
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class ServicePolicies:
 def _parse(number: int, table: object) -> tuple[re.Pattern[bytes], dict[str, Any]]:
     if not isinstance(table, dict):
         raise RuleError(number, "", "[[policy]] is a table; write it with two brackets and its keys below")
-    _check_keys(number, "", table, _KEYS)
+    check_keys(number, "", table, _KEYS)
     if "services" not in table:
         raise RuleError(number, "", 'which services? write services = ["pay", "mail.*"]')
     pattern = re.compile(globs(number, "services", table["services"]).encode())
@@ -90,18 +89,10 @@ def _policy(number: int, key: str, kind: type[Rate | Retry], value: object) -> R
     names = [field.name for field in fields(kind)]
     if not isinstance(value, dict):
         raise RuleError(number, key, f"{key} is false, or a table of {', '.join(names)}")
-    _check_keys(number, key, value, names)
+    check_keys(number, key, value, names)
     if kind is Rate and "per_s" not in value:
         raise RuleError(number, key, "how many a second? write rate = {per_s = NUMBER}")
     try:
         return kind.of(value)
     except ValueError as error:
         raise RuleError(number, key, f"{key}: {error}") from None
-
-
-def _check_keys(number: int, within: str, table: Mapping[str, Any], known: tuple[str, ...] | list[str]) -> None:
-    for key in table:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"keys are {', '.join(known)}"
-            raise RuleError(number, within or key, f"no key {key!r}{' in ' * bool(within)}{within}; {advice}")

@@ -68,6 +68,27 @@ def test_a_good_file_is_ok_and_its_commands_are_named(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, f"{file}: ok, for mdp broker, mdp ctx ls, mdp worker\n")
 
 
+def test_rules_and_policies_that_a_file_names_are_read_too(tmp_path: Path) -> None:
+    rules, policies, file = tmp_path / "rules.toml", tmp_path / "policies.toml", tmp_path / "broker.toml"
+    file.write_text(f'[broker]\nrules = "{rules}"\npolicies = "{policies}"\n')
+    rules.write_text('[[allow]]\nwho = ["a"]\nserv = ["echo"]\n')
+    policies.write_text('[[policy]]\nservices = ["*"]\n\nrate = {per_s = "many"}\n')
+    result = check(str(file))
+    assert result.exit_code == 78
+    first, second = result.output.splitlines()
+    assert first == f"mdp: {rules}:3: no key 'serv'; did you mean serve?"
+    assert second.startswith(f"mdp: {policies}:4: rate: ")
+    policies.write_text("[[policy]\n")
+    rules.unlink()
+    first, second = check(str(file)).output.splitlines()
+    assert first == f"mdp: {rules}: No such file or directory; check the path given to --rules"
+    assert second.startswith(f"mdp: {policies}:1: not TOML")
+    assert json.loads(check(str(file), "--json").output)["problems"] == [first.removeprefix("mdp: "), second.removeprefix("mdp: ")]
+    rules.write_text('[[allow]]\nwho = ["a"]\nserve = ["echo"]\n')
+    policies.write_text('[[policy]]\nservices = ["*"]\nrate = {per_s = 5}\n')
+    assert check(str(file)).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("name", "program", "command"),
     [
@@ -77,8 +98,10 @@ def test_a_good_file_is_ok_and_its_commands_are_named(tmp_path: Path) -> None:
         ("witness", "bstar", "bstar"),
     ],
 )
-def test_the_files_of_the_deployment_are_ok(name: str, program: str, command: str) -> None:
-    result = check(str(EXAMPLES / f"{name}.toml"), "--program", program)
+def test_the_files_of_the_deployment_are_ok(name: str, program: str, command: str, tmp_path: Path) -> None:
+    file = tmp_path / "installed.toml"
+    file.write_text((EXAMPLES / f"{name}.toml").read_text().replace("/etc/majordomo/", f"{EXAMPLES}/"))  # where they are installed
+    result = check(str(file), "--program", program)
     assert result.exit_code == 0, result.output
     assert f"ok, for {command}" in result.output
 
