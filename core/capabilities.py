@@ -44,7 +44,7 @@ _LEFT_OUT: Final = {
     **dict.fromkeys(("GATHER", "SCATTER"), _DRAFT.format("PUSH and PULL")),
     "CHANNEL": _DRAFT.format("PAIR"),
     **dict.fromkeys(("DISCONNECT_MSG", "HICCUP_MSG"), "watch the socket: `async for event in socket.events()`"),
-    **dict.fromkeys(("STREAM", "STREAM_NOTIFY", "ROUTER_RAW"), "raw TCP is what asyncio.start_server and open_connection are for"),
+    **dict.fromkeys(("STREAM_NOTIFY", "ROUTER_RAW"), "use a STREAM socket, which always tells of connections"),
     **dict.fromkeys(("ROUTER_NOTIFY", "NOTIFY_CONNECT", "NOTIFY_DISCONNECT"), "watch the socket: `async for event in socket.events()`"),
     "BLOCKY": "`Context.term` never waits; `async with Context()` and `await context.wait_closed()` do",
     "USE_FD": "a socket opens its own files; a program started by systemd binds an endpoint",

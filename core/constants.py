@@ -15,7 +15,7 @@ from enum import IntEnum, IntFlag
 __all__ = ["ContextOption", "DeviceType", "Event", "Flag", "MessageOption", "PollEvent", "ProtocolErrorCode", "ReconnectStop"]
 __all__ += ["SecurityMechanism"]
 __all__ += ["SocketOption", "SocketType"]
-__all__ += ["DEALER", "PAIR", "PUB", "PULL", "PUSH", "REP", "REQ", "ROUTER", "SUB", "XPUB", "XREP", "XREQ", "XSUB"]
+__all__ += ["DEALER", "PAIR", "PUB", "PULL", "PUSH", "REP", "REQ", "ROUTER", "STREAM", "SUB", "XPUB", "XREP", "XREQ", "XSUB"]
 __all__ += ["BACKLOG", "BINDTODEVICE", "CONFLATE", "CONNECT_RID", "CONNECT_ROUTING_ID", "CONNECT_TIMEOUT", "CURVE_PUBLICKEY"]
 __all__ += ["CURVE_SECRETKEY", "CURVE_SERVER", "CURVE_SERVERKEY", "DELAY_ATTACH_ON_CONNECT", "EVENTS", "FAIL_UNROUTABLE", "FD"]
 __all__ += ["HANDSHAKE_IVL", "HEARTBEAT_IVL", "HEARTBEAT_TIMEOUT", "HEARTBEAT_TTL", "HWM", "IDENTITY", "IMMEDIATE", "INVERT_MATCHING"]
@@ -61,6 +61,7 @@ class SocketType(IntEnum):
     PUSH = 8
     XPUB = 9
     XSUB = 10
+    STREAM = 11
     XREQ = 5
     XREP = 6
 
@@ -242,7 +243,7 @@ class DeviceType(IntEnum):
 
 
 # The members of each enum, in its order, and then their older names.
-PAIR, PUB, SUB, REQ, REP, DEALER, ROUTER, PULL, PUSH, XPUB, XSUB = SocketType
+PAIR, PUB, SUB, REQ, REP, DEALER, ROUTER, PULL, PUSH, XPUB, XSUB, STREAM = SocketType
 XREQ = SocketType.XREQ
 XREP = SocketType.XREP
 

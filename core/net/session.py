@@ -19,6 +19,7 @@ from core.net.os_sockets import descriptor, is_self_connect, peer_address, unrea
 from core.net.read_ahead import Muted, read_rest
 from core.net.writing import LAST_WORDS_S, Ending, Writing, write_nothing
 from core.pattern.pipe import DETACHED, Pipe
+from core.pattern.stream import RawConnection
 from core.zmtp.connection import Connection
 from core.zmtp.greeting import Generation
 from core.zmtp.limits import ConnectionLimits
@@ -45,6 +46,8 @@ class Phase(Enum):
 
 
 CLEAR: Final = Phase.CLEAR  # hot path: a lookup less
+_STREAM: Final = b"STREAM"
+_ADDRESSED: Final = (b"ROUTER", _STREAM)  # sockets whose messages begin with a routing id
 
 
 class Session(Writing):
@@ -117,13 +120,10 @@ class Session(Writing):
         if is_self_connect(transport):  # ZMTP-87
             self.abort_with("connected to itself")
             return
-        connection = Connection(
-            self.owner.type_name,
-            self.owner.new_mechanism(options, self.peer_address),
-            ConnectionLimits.of(options),
-            self._on_ready,
-            oldest=options.oldest_zmtp,
-            identity=options.routing_id,
+        mechanism, limits = self.owner.new_mechanism(options, self.peer_address), ConnectionLimits.of(options)
+        raw = RawConnection(_STREAM, mechanism, limits, self._on_ready) if self.owner.type_name == _STREAM else None
+        connection = raw or Connection(
+            self.owner.type_name, mechanism, limits, self._on_ready, oldest=options.oldest_zmtp, identity=options.routing_id
         )
         self.connection = connection
         self._decoder = connection.decoder
@@ -132,6 +132,8 @@ class Session(Writing):
         self._phase = Phase.CONNECTION
         self._handshake = Handshake(self, connection, self._scheduler)
         transport.write(connection.greet())
+        if raw is not None:
+            self.deliver(raw.begin(), 0)
 
     def data_received(self, data: bytes) -> None:
         """Decode and hand over."""
@@ -206,6 +208,8 @@ class Session(Writing):
             return
         self._closed = True
         self.count_partial(0)
+        if isinstance(self.connection, RawConnection) and self.ready and not self._closing:
+            self._sink.received(self.pipe, self.connection.notice(), 0)
         if self._handshake is not None:
             self._handshake.end()
         if self.connection is not None:
@@ -274,6 +278,11 @@ class Session(Writing):
 
     # -- closing
 
+    def finish(self) -> None:
+        """End the stream after what is queued, for good: the application closes this one connection."""
+        self.fatal = True
+        self.close(None)
+
     def close(self, linger_s: float | None) -> None:
         """End the stream after what is queued, and abort when that takes longer than `linger_s` (None: no limit)."""
         self._drop_ahead()
@@ -315,7 +324,7 @@ class Session(Writing):
             pipe.engine = DETACHED
             connection.refuse(HandshakeError("the socket does not take this peer"))
             return
-        connection.decoder.head = [pipe.routing_id] if owner.type_name == b"ROUTER" else []
+        connection.decoder.head = [pipe.routing_id] if owner.type_name in _ADDRESSED else []
         self._translates = connection.translates
         self._phase = Phase.CONNECTION if self._translates else CLEAR
         self._start_traffic()

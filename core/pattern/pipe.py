@@ -43,6 +43,7 @@ class Engine(Protocol):
     def subscribe(self, topic: bytes, subscribe: bool) -> None: ...  # send a subscription to the publisher
     def mute(self, dropped: Callable[[int], None]) -> None: ...  # drop and count what comes: another peer has taken over the routing id
     def abort_with(self, reason: str) -> None: ...  # close the connection because of the peer
+    def finish(self) -> None: ...  # close the connection after what is queued, for good
 
 
 @trait
@@ -69,6 +70,7 @@ class Passive:
     def subscribe(self, topic: bytes, subscribe: bool) -> None: ...
     def mute(self, dropped: Callable[[int], None]) -> None: ...
     def abort_with(self, reason: str) -> None: ...
+    def finish(self) -> None: ...
 
 
 class Detached(Passive):

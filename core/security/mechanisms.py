@@ -63,6 +63,8 @@ class Security:
 
     def check(self, options: Options) -> None:
         """Refuse options (InvalidOption) with which no handshake could succeed, before an endpoint is made."""
+        if self._type_name == b"STREAM" and (options.mechanism != SecurityMechanism.NULL or options.zap_domain):
+            raise InvalidOption(msg="a STREAM socket is raw TCP: it has no handshake for CURVE, PLAIN or ZAP", option="security")
         if options.mechanism != SecurityMechanism.CURVE:
             return
         if lacking := too_old():

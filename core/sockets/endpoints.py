@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from core.address import InprocBind, InprocConnect, IpcBind, parse_bind, parse_connect
 from core.constants import Event
-from core.errors import ContextTerminated, EndpointError, EndpointNotFound, SocketClosed
+from core.errors import ENOCOMPATPROTO, ContextTerminated, EndpointError, EndpointNotFound, InvalidEndpoint, SocketClosed
 from core.net.connector import Connector
 from core.net.inproc import InprocPipe, InprocSocket
 from core.net.listener import Listener
@@ -137,6 +137,7 @@ class Endpoints:
         owner = self._owner
         parsed = parse_bind(endpoint, ipv6=bool(owner.options.ipv6))
         if isinstance(parsed, InprocBind):
+            self._check_inproc(endpoint)
             owner.context.inproc.bind(parsed.name, parsed.endpoint, owner)
             self._inproc_bound.append(parsed.name)
             self.last = parsed.endpoint
@@ -150,6 +151,11 @@ class Endpoints:
         self.last = listener.endpoint
         self._begin(listener.start)
         return self.last
+
+    def _check_inproc(self, endpoint: str) -> None:
+        if not self._owner.pattern.takes_inproc:
+            kind = self._owner.type_name.decode()
+            raise InvalidEndpoint(ENOCOMPATPROTO, f"a {kind} socket has no inproc endpoints: {endpoint}", endpoint=endpoint)
 
     def unbind(self, endpoint: str) -> None:
         """Stop listening; connections stay (TRN-07). Raises EndpointNotFound: not bound to exactly this (ENOENT)."""
@@ -172,6 +178,7 @@ class Endpoints:
         parsed = parse_connect(endpoint)
         self.last = endpoint
         if isinstance(parsed, InprocConnect):
+            self._check_inproc(endpoint)
             pipe = InprocPipe(owner, endpoint, connecting=True)
             self._inproc_pipes[pipe] = None
             owner.adopt(pipe)

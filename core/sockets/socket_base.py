@@ -24,6 +24,7 @@ from core.pattern.pipe import ConflatingPipe, Pipe
 from core.pattern.pipeline import Pull, Push
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
 from core.pattern.reqrep import Dealer, Rep, Req, Router
+from core.pattern.stream import Stream
 from core.security.mechanisms import Security
 from core.sockets.endpoints import Endpoints
 from core.sockets.monitor import Monitors
@@ -54,6 +55,7 @@ _PATTERNS: Final[dict[int, type[Pattern]]] = {
     c.PUSH: Push,
     c.XPUB: XPub,
     c.XSUB: XSub,
+    c.STREAM: Stream,
 }
 Receiver = Callable[[list[Message]], object]
 BatchReceiver = Callable[[Batch], object]
@@ -98,7 +100,7 @@ class SocketBase(Receiving):
         self._serving = False
         kind = _PATTERNS[socket_type]
         first_id = int(context.random() * 2**32)
-        args = (first_id,) if kind in (Router, Req) else ()
+        args = (first_id,) if kind in (Router, Req, Stream) else ()
         self.pattern: Pattern = kind(self.options, self.counters, *args)
         self.type_name = kind.type_name
         self.security = Security(kind.type_name, kind.announces_identity)

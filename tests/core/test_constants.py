@@ -30,7 +30,7 @@ def test_every_stable_socket_option_number_is_accounted_for() -> None:
     """Constants of libzmq's stable API that are left out are named, so that a new one is noticed."""
     left_out = {
         *("AFFINITY", "RATE", "RECOVERY_IVL", "MULTICAST_HOPS", "MULTICAST_MAXTPDU"),  # threads and multicast: none here
-        *("ROUTER_RAW", "STREAM_NOTIFY"),  # STREAM sockets
+        *("ROUTER_RAW", "STREAM_NOTIFY"),  # of STREAM, which always tells of connections
         *("USE_FD", "BLOCKY"),
         *(name for name in zmq.SocketOption.__members__ if name.startswith(("GSSAPI_", "VMCI_", "NORM_", "WSS_", "IPC_FILTER_"))),
         *("TCP_ACCEPT_FILTER", "IPV4ONLY"),  # removed from libzmq's own headers

@@ -40,7 +40,7 @@ def config() -> None:
 @click.option("--program", type=click.Choice([*PROGRAMS]), default="mdp", help="Program whose commands the tables of FILE are for.")
 @json_option()
 def check(file: str, program: str, as_json: bool) -> None:
-    """Print every problem of FILE, a file for --config, and of the rules and policies it names, with its line and a fix; exit code 78."""
+    """Print every problem of FILE, a file for --config, and of the rules and policies it names; exit code 78."""
     group = import_module(PROGRAMS[program]).main
     assert isinstance(group, Group)
     tables, problems = config_problems(group, file)

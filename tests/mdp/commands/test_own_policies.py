@@ -1,4 +1,4 @@
-"""`mdp broker --policies` of shards and of pairs: real processes, the file read again at SIGHUP, and by the broker that takes over (POL-04)."""
+"""`mdp broker --policies` of shards and of pairs, in real processes; the file is read again at SIGHUP (POL-04)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,98 @@
+"""STREAM: raw TCP connections, each with a routing id (libzmq's `ZMQ_STREAM`). Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from core.errors import HostUnreachable
+from core.pattern.base import Pattern
+from core.pattern.reqrep import Router
+from core.zmtp.connection import Connection, State
+from core.zmtp.frames import encode_frame, frame_at
+from core.zmtp.scan import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from core.zmtp.frames import Given
+    from core.zmtp.limits import ConnectionLimits
+    from core.zmtp.mechanism import Mechanism
+
+__all__ = ["RawConnection", "Stream"]
+
+
+class Stream(Router):
+    """Messages are `[routing id][bytes]`; an empty one is the beginning or end of a connection, and closes it when sent."""
+
+    type_name: ClassVar[bytes] = b"STREAM"
+    announces_identity: ClassVar[bool] = False
+    takes_inproc: ClassVar[bool] = False
+
+    def send(self, frames: Given) -> bool:
+        """Send bytes to a peer, or close its connection with an empty frame; returns False without capacity.
+
+        Raises HostUnreachable: there is no such peer.
+        """
+        pipe = self.routes.get(frames[0])
+        if pipe is None or not pipe.connected:
+            raise HostUnreachable(msg="no peer has this routing id", routing_id=bytes(frames[0]))
+        if len(frames) == 2 and not len(frames[1]):
+            self._unroute(pipe)
+            pipe.engine.finish()
+            return True
+        if len(pipe.outbox) >= pipe.limit and not pipe.engine.flush():
+            pipe.waiting_for_capacity = True
+            return False
+        pipe.write(frames, 1)
+        return True
+
+    def send_many(self, messages: Sequence[Given]) -> int:
+        """Send in order until one has to wait; returns how many were sent."""
+        return Pattern.send_many(self, messages)
+
+
+class RawConnection(Connection):
+    """A connection without ZMTP, whose every read is a message; arguments as for `Connection`.
+
+    It has the interface of `Connection`, so that a session need not know: it is in traffic from the start, and what it sends is translated
+    to the bodies of the frames.
+    """
+
+    def __init__(self, socket_type: bytes, mechanism: Mechanism, limits: ConnectionLimits, on_ready: Callable[[], None]) -> None:
+        super().__init__(socket_type, mechanism, limits, on_ready)
+        self._begins = on_ready
+
+    def greet(self) -> bytes:
+        """Return nothing: raw TCP has no greeting."""
+        return b""
+
+    def begin(self) -> Batch:
+        """Begin the traffic; return the message that tells of the connection."""
+        self.state = State.TRAFFIC
+        self._begins()
+        return self.notice()
+
+    def notice(self) -> Batch:
+        """Return the empty message that tells of the connection's beginning and end."""
+        return self._batch(b"")
+
+    def receive(self, data: bytes) -> Batch:
+        """Return what was read as a message."""
+        return self._batch(data)
+
+    @property
+    def translates(self) -> bool:
+        """Whether bytes to be sent go through `translate`: always."""
+        return True
+
+    def translate(self, octets: bytes) -> bytes:
+        """Return the bodies of encoded frames."""
+        bodies, at, end = [], 0, len(octets)
+        while at < end:
+            _, start, at = frame_at(octets, at)
+            bodies.append(octets[start:at])
+        return b"".join(bodies)
+
+    def _batch(self, body: bytes) -> Batch:
+        octets = encode_frame(body)
+        return Batch(self.decoder.head, octets, [0], [len(octets)])
