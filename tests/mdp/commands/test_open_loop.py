@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from mdp.commands.open_loop import AT_ONCE, poisson_times, send_at
+from core.runtime import runtime
+from mdp.commands.open_loop import AT_ONCE, PAUSE_S, poisson_times, send_at
 
 
 def test_arrivals_have_the_mean_and_the_spread_of_a_poisson_process() -> None:
@@ -48,3 +49,28 @@ async def test_overdue_requests_leave_the_loop_time_for_their_replies() -> None:
         since = 0
         await asyncio.sleep(0)
     assert (sent, most) == (1000, AT_ONCE)
+
+
+async def test_the_processor_is_left_to_others_between_requests() -> None:
+    pauses: list[float] = []
+    turns = 0
+
+    class Counting(runtime.Runtime):
+        @staticmethod
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            time.sleep(seconds)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.ensure_future(count_turns())
+    with runtime.scope(Counting()):
+        await send_at([0.001 * number for number in range(1, 30)], lambda _: None)
+    counting.cancel()
+    assert pauses
+    assert max(pauses) <= PAUSE_S
+    assert turns > len(pauses)  # replies are read between the pauses
