@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mypy_extensions import trait
 
-from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message, encode_pair, encode_parts
+from core.zmtp.decoder import LAST_HEADERS, Encoded, Message, encode_message, encode_pair, encode_parts, long_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Passive", "Pipe"]
 
-UNLIMITED: Final = 2**62  # a high-water mark of 0 means none
+UNLIMITED: Final = 2**61  # a high-water mark of 0 means none; compiled, larger integers are slow
 # From this size on bytes are written at once and not at the end of the loop iteration: joining saves little, waiting costs memory.
 HEAVY: Final = 256 * 1024
 LARGE: Final = 2 * 1024  # bytes from which on a copy costs more than a second buffer in the write: 0.4 of the time at 8 KiB
@@ -139,7 +139,7 @@ class Pipe:
                     if outbox or not self.engine.try_write(piece):
                         outbox.append(piece)
                     return
-                piece = (LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)) + body
+                piece = (LAST_HEADERS[size] if size < 256 else long_header(size)) + body
             elif type(body) is Encoded:
                 if size < 256:
                     outbox = self.outbox
@@ -208,7 +208,7 @@ class Pipe:
         if not self.takes_octets or len(outbox) + len(pieces) > self.limit:
             return False
         if len(pieces) == 1 and not outbox:
-            (piece,) = pieces
+            piece = pieces[0]
             if not self.engine.try_write(piece):
                 outbox.append(piece)
                 self._weigh(len(piece))

@@ -6,20 +6,17 @@ The interpreter calls `_in_child` after a fork, so that messages need no check.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Forked(Protocol):
-        """An object that has to know of forks."""
-
-        def forked(self, parent: int) -> None:
-            """Refuse every call from now on."""
-
-
 __all__ = ["process_id", "tell_of_forks"]
+
+
+class Forked(Protocol):
+    """An object that has to know of forks."""
+
+    def forked(self, parent: int) -> None: ...  # refuse every call from now on
+
 
 _PID: Final = [os.getpid()]  # of this process; a fork changes it
 _KNOWN: Final[WeakSet[Forked]] = WeakSet()  # one handler for all, because handlers cannot be unregistered

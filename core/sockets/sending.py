@@ -32,6 +32,7 @@ __all__ = ["Sending"]
 
 _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
 _NOBLOCK: Final = int(c.NOBLOCK)
+_THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -77,7 +78,7 @@ class Sending(Owned):
 
     def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
         """Send in the uncommon ways: piecewise, without waiting, or from another sequence than a list."""
-        if get_ident() != self._owner_thread:
+        if _THREAD() != self._owner_thread:
             self.enter()
         frames = [*self._partial, *msg_parts]
         self._partial = []
@@ -107,7 +108,7 @@ class Sending(Owned):
         Raises:
             ZMQError: EINVAL, a message without any frame; those before it may have been sent.
         """
-        if get_ident() != self._owner_thread:
+        if _THREAD() != self._owner_thread:
             self.enter()
         if self._judging:
             messages = self._within(messages)
@@ -124,7 +125,7 @@ class Sending(Owned):
 
     def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
         _refuse_bad(messages)
-        if get_ident() != self._owner_thread:
+        if _THREAD() != self._owner_thread:
             self.enter()
         if self._endpoints.start_deferred() and not self._senders:
             count = self.pattern.send_many(messages)
@@ -147,7 +148,7 @@ class Sending(Owned):
         The fastest way to answer: on ROUTER to one peer, on DEALER to the next peer (`routing_id` is ignored). The bytes must be whole ZMTP
         frames within the limits of the peer; they are not checked. Without capacity it acts like `send_many`.
         """
-        if get_ident() != self._owner_thread:
+        if _THREAD() != self._owner_thread:
             self.enter()
         pipe = self._route(routing_id)
         if pipe is None or self._senders or not pipe.write_pieces(pieces):

@@ -13,7 +13,6 @@ from core.zmtp.frames import (
     COMMAND,
     LAST_HEADERS,
     LONG,
-    LONG_HEADER,
     MORE,
     MORE_HEADERS,
     Encoded,
@@ -26,6 +25,7 @@ from core.zmtp.frames import (
     encode_parts,
     encode_prefix,
     frame_at,
+    long_header,
     octets_of,
     split_frames,
 )
@@ -39,7 +39,6 @@ __all__ = [
     "COMMAND_BYTES_MAX",
     "LAST_HEADERS",
     "LONG",
-    "LONG_HEADER",
     "MORE",
     "MORE_HEADERS",
     "Batch",
@@ -53,6 +52,7 @@ __all__ = [
     "encode_pair",
     "encode_parts",
     "encode_prefix",
+    "long_header",
     "octets_of",
     "split_frames",
 ]

@@ -36,6 +36,7 @@ __all__ = [
     "encode_parts",
     "encode_prefix",
     "frame_at",
+    "long_header",
     "octets_of",
     "split_frames",
 ]
@@ -47,6 +48,9 @@ COMMAND: Final = 4
 LAST_HEADERS: Final = tuple(bytes((0, size)) for size in range(256))
 MORE_HEADERS: Final = tuple(bytes((MORE, size)) for size in range(256))
 LONG_HEADER: Final = Struct(">BQ").pack  # (flags, size)
+# The header of a last frame up to 64 KiB in two pieces: compiled, they are put together in a fifth of the time of a call of `LONG_HEADER`.
+_LONG_HEADS: Final = tuple(LONG_HEADER(LONG, high << 8)[:8] for high in range(256))
+_LOW: Final = tuple(bytes((low,)) for low in range(256))
 UNPACK_SIZE: Final = Struct(">Q").unpack_from
 
 
@@ -78,12 +82,19 @@ Message = list[bytes]
 Given = list[Any]  # as an application gives it: bytes-like frames, which the encoding copies where they could change
 
 
+def long_header(size: int) -> bytes:
+    """Return the header of a message's last frame of more than 255 octets; shorter ones are in `LAST_HEADERS`."""
+    return _LONG_HEADS[size >> 8] + _LOW[size & 255] if size < 65536 else LONG_HEADER(LONG, size)
+
+
 def encode_frame(body: bytes, more: bool = False) -> bytes:
     """Encode one message frame (ZMTP-22: the short form up to 255 octets)."""
     size = len(body)
     if size < 256:
         return (MORE_HEADERS if more else LAST_HEADERS)[size] + body
-    return b"".join((LONG_HEADER(LONG | MORE if more else LONG, size), body))
+    if more:
+        return b"".join((LONG_HEADER(LONG | MORE, size), body))
+    return long_header(size) + body
 
 
 def encode_command(body: bytes) -> bytes:
@@ -120,7 +131,7 @@ def encode_pair(head: Any, body: Any) -> bytes:
             if size < 256 and type(body) is bytes:
                 return b"%b%b%b%b" % (MORE_HEADERS[head_size], head, LAST_HEADERS[size], body)  # measured: beats join and +
             if type(body) is bytes:
-                return b"".join((MORE_HEADERS[head_size], head, LONG_HEADER(LONG, size), body))
+                return b"".join((MORE_HEADERS[head_size], head, long_header(size), body))
     return _encode((head, body), 0)
 
 
@@ -158,7 +169,7 @@ def encode_parts(frames: Sequence[Any], first: int = 0) -> list[bytes]:
         if type(frame) is not bytes:
             frame = octets_of(frame)
         size = len(frame)
-        pieces += (LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size), frame)
+        pieces += (LAST_HEADERS[size] if size < 256 else long_header(size), frame)
     return pieces
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from core.errors import LimitExceeded
-from core.zmtp.frames import COMMAND, LONG, MORE, Message, encode_message
+from core.zmtp.frames import COMMAND, LONG, MORE, UNPACK_SIZE, Message, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,7 +109,7 @@ class Batch:
         if head:
             found = [head + frames_between(octets, start, end) for start, end in zip(self.starts, self.ends)]
         else:
-            # Hot path of every receive: most messages are one short frame.
+            # Hot path of every receive: most messages are one frame, most of these are short.
             found = [
                 frames_between(octets, start, end) if octets[start] else [octets[start + 2 : end]]
                 for start, end in zip(self.starts, self.ends)
@@ -171,8 +171,9 @@ def scan(octets: bytes, starts: list[int], ends: list[int], commands: list[int],
                         starts.append(start)
                         ends.append(at)
                         continue
-                elif octets[at] == LONG:
-                    at += 9 + int.from_bytes(octets[at + 1 : at + 9], "big")
+                elif octets[at] == LONG and at + _LONG_HEADER_BYTES <= end:
+                    long: int = UNPACK_SIZE(octets, at + 1)[0]
+                    at += _LONG_HEADER_BYTES + long
                     if at <= end and at - start <= small:
                         starts.append(start)
                         ends.append(at)
@@ -238,14 +239,15 @@ def _beyond(kind: str, what: str, unit: str, size: int, limit: int) -> LimitExce
 
 
 def frames_between(octets: bytes, at: int, end: int) -> Message:
-    """Return the bodies of whole frames."""
+    """Return the bodies of whole frames of one message."""
     frames: Message = []
     while at < end:
-        if octets[at] & LONG:
-            body = at + _LONG_HEADER_BYTES
-            at = body + int.from_bytes(octets[at + 1 : body], "big")
-        else:
-            body = at + _HEADER_BYTES
-            at = body + octets[at + 1]
+        flags = octets[at]
+        body = at + (_LONG_HEADER_BYTES if flags & LONG else _HEADER_BYTES)
+        if not flags & MORE:  # the last one: its size need not be read again
+            frames.append(octets[body:end])
+            return frames
+        size: int = UNPACK_SIZE(octets, at + 1)[0] if flags & LONG else octets[at + 1]
+        at = body + size
         frames.append(octets[body:at])
     return frames

@@ -398,7 +398,9 @@ class Broker:
             return
         clients, sent = self.machine.request_table.clients, 0
         for peer, messages in out.items():
-            size = sum(map(len, messages))
+            size = 0
+            for message in messages:  # compiled, `sum` and `map` cost a fifth of the time of a message that comes alone
+                size += len(message)
             sent += size
             client_requests = clients.get(peer)
             if client_requests is not None and (len(client_requests) >= HELD_BEHIND_MIN or self._held):

@@ -20,7 +20,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from core.machine.requests import QUEUED, SENT, SETTLED, settle
-from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, MORE_HEADERS, decode_frames, encode_message
+from core.zmtp.decoder import LAST_HEADERS, MORE_HEADERS, decode_frames, encode_message, long_header
 from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase, give_up
 from mdp.client.resending import Resending, sendings_max
@@ -173,7 +173,7 @@ class Requester(RequesterBase[P]):
             bucket[pending] = None
             pending.sent = 1
             pending.stage = SENT
-            put(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size), frame)))
+            put(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[size] if size < 256 else long_header(size), frame)))
             taken += 1
         self.counters.sent += taken
         return taken
@@ -320,7 +320,7 @@ class Requester(RequesterBase[P]):
         call = pending.call
         body = pending.body
         if len(body) == 1 and (size := len(body[0])) <= self._plain_max and call.deadline_s is None:
-            header = LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)
+            header = LAST_HEADERS[size] if size < 256 else long_header(size)
             self.outgoing.append(b"".join((_REQUEST_HEAD, id, call.prefix, header, body[0])))
         else:
             self.outgoing.append(_request(pending, now, self._peer))

@@ -176,9 +176,10 @@ def _cut_one(layouts: list[Layout] | None, octets: bytes, start: int, end: int, 
     """Return the run of one message, for which one of these rows may match."""
     if layouts is not None:
         for layout in layouts:
-            if octets.startswith(layout.head, start):
+            head_end = start + len(layout.head)
+            if octets[start:head_end] == layout.head:  # compiled, `startswith` with an offset costs six times as much
                 tail_at = start + layout.key_end
-                keys = [octets[start + len(layout.head) : tail_at]] if layout.keyed else []
+                keys = [octets[head_end:tail_at]] if layout.keyed else []
                 if not layout.named:
                     return Run(layout, first, keys, [], [octets[tail_at:end]])
                 name_at = tail_at

@@ -22,7 +22,7 @@ from core.runtime import runtime, supervision
 from core.runtime.leftovers import leave
 from mdp.worker.cancellations import Cancellations, Progress
 from mdp.worker.failure_log import FailureLog
-from mdp.worker.handler import HandlerKind, PartsTooLarge, reply_frames
+from mdp.worker.handler import HandlerKind, PartsTooLarge, first_step, reply_frames
 from mdp.worker.handler_threads import HandlerThreads
 from mdp.worker.running_request import RunningRequest
 from mdp.worker.session_options import RunnerCounters
@@ -40,6 +40,10 @@ SLICE_S: Final = 0.005
 FRAME_OVERHEAD_BYTES: Final = 64
 # How long a task may take to end after its handler was ended: some loop iterations on a busy machine.
 _LAST_STEPS_S: Final = 0.25
+# Compiled, a constant of the module costs less than an attribute of another.
+_CURRENT_TASK: Final = asyncio.current_task
+_ENTER_TASK: Final = asyncio._enter_task
+_LEAVE_TASK: Final = asyncio._leave_task
 
 
 class _Runner:
@@ -132,8 +136,7 @@ class Runners:
         self._call: Callable[[Request], Any]
         self._context = contextvars.copy_context()
         self._wake_next = 1
-        self._checking = False
-        self._closed = False
+        self._checking = self._closed = False
         self._abandoned = False  # the end of handlers is ignored from now on
         if kind is HandlerKind.GENERATOR:
             self._call = self._send_parts
@@ -173,7 +176,7 @@ class Runners:
             and not self.running
             and len(requests) == 1
             and not self._idle_runners[-1].wake.done()
-            and asyncio.current_task(self._loop) is None  # without the loop, it asks the system for the number of the process
+            and _CURRENT_TASK(self._loop) is None  # without the loop, it asks the system for the number of the process
         ):
             self._begin(requests[0])
             return
@@ -297,30 +300,30 @@ class Runners:
             self._wake_next *= 2
 
     def _begin(self, request: Request) -> None:
-        """Call the handler at once, as the task of an idle runner: one that never waits needs no loop iteration."""
-        # Hot path of one request at a time.
+        """Call the handler at once, as the task of an idle runner; one that never waits needs no loop iteration."""
         if request.cancelled or (request.expires_at is not None and self._expire(request)):
             return
         runner = self._idle_runners[-1]
         task = request._task = runner.task
         running = self.running
         running[request] = self._now()
-        asyncio._enter_task(self._loop, task)
+        error: BaseException | None
+        _ENTER_TASK(self._loop, task)
         try:
             coroutine = self._handler(request)
-            waits_for = runner.context.run(coroutine.send, None)
-        except StopIteration as end:
-            error = self._answer(request, end.value)
+            waits, value = runner.context.run(first_step, coroutine)
         except BaseException as raised:
             error = raised
         else:
-            self._idle_runners.pop()
-            runner.started = RunningRequest(request, coroutine, waits_for)
-            if not runner.wake.done():  # else the handler has cancelled its own task; the runner passes that on
-                runner.wake.set_result(None)
-            return
+            if waits:
+                self._idle_runners.pop()
+                runner.started = RunningRequest(request, coroutine, value)
+                if not runner.wake.done():  # else the handler has cancelled its own task; the runner passes that on
+                    runner.wake.set_result(None)
+                return
+            error = self._answer(request, value)
         finally:
-            asyncio._leave_task(self._loop, task)
+            _LEAVE_TASK(self._loop, task)
         del running[request]
         if error is not None:
             self._failed(request, error, None)
