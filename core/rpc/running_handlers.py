@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
-from core.runtime.supervision import cancel_all
+from core.runtime.leftovers import leave
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["RunningHandlers", "call", "reply_frames"]
+__all__ = ["CANCEL_S", "RunningHandlers", "call", "reply_frames"]
+
+log = logging.getLogger(__name__)
+
+CANCEL_S: Final = 5.0  # how long a cancelled handler may take to end when its server closes
 
 
 async def call(handler: Callable[..., Any], *arguments: Any) -> Any:
@@ -27,11 +32,13 @@ def reply_frames(result: Any) -> list[bytes]:
 
 
 class RunningHandlers:
-    """Handlers that run, up to a limit."""
+    """Handlers that run, up to a limit; each is cancelled once at most, so that nothing cuts its clean-up short."""
 
     def __init__(self, running_max: int) -> None:
         self._running_max = running_max
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._cancelled: set[asyncio.Future[Any]] = set()  # of those
+        self._left: set[asyncio.Future[Any]] = set()  # of those; their results are dropped
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -45,7 +52,12 @@ class RunningHandlers:
 
         def finished(task: asyncio.Future[Any]) -> None:
             self._tasks.discard(task)
-            ended(task)
+            self._cancelled.discard(task)
+            if task not in self._left:
+                ended(task)
+            elif not task.cancelled():
+                task.exception()  # retrieved: what it served has ended
+            self._left.discard(task)
 
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -59,8 +71,20 @@ class RunningHandlers:
 
     def interrupt(self) -> None:
         """Cancel the handlers; they end later."""
-        for task in self._tasks:
+        for task in self._tasks - self._cancelled:
+            self._cancelled.add(task)
             task.cancel()
 
     async def cancel(self) -> None:
-        await cancel_all(self._tasks)
+        """Cancel the handlers and wait up to `CANCEL_S` for their clean-up; those that go on then are logged and left to themselves."""
+        self.interrupt()
+        tasks = [*self._tasks]
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=CANCEL_S)
+        finally:
+            left = [task for task in tasks if isinstance(task, asyncio.Task) and not task.done()]
+            self._left.update(left)
+            leave(left)
+        if left:
+            log.warning("%d handlers do not end %g s after they were cancelled; they are left to themselves", len(left), CANCEL_S)

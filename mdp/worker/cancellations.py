@@ -15,7 +15,7 @@ from mdp.worker.handler import name_of
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from mdp.request import Request
     from mdp.worker.session_options import RunnerCounters
@@ -67,21 +67,22 @@ class Cancellations:
         self._now = runtime.current().monotonic
         self._timer = supervision.current().timer("mdp worker overdue", self.check)
         self._closed = False
+        self._ended: set[asyncio.Task[None]] = set()  # runners cancelled because the worker closes
 
     def cancel(self, request: Request) -> None:
-        """Cancel the handler of a request, unless it has ended or was cancelled before."""
-        if request in self._running and request not in self.since:
+        """Cancel the handler of a request, unless it has ended or was cancelled before, for whatever reason."""
+        if request in self._running and request not in self.since and request._task not in self._ended:
             self.since[request] = self._now()
             request._task.cancel()
             if self._timer.when is None and not self._closed:
                 self._timer.after(self._cancel_s)
 
     def take_back(self, request: Request, task: asyncio.Task[Any]) -> bool:
-        """Undo our cancellation of an ended request in its task; return whether another one is left."""
+        """Undo our cancellation of an ended request in its task; return whether its runner has to end."""
         if self.since.pop(request, None) is not None:
             self._overdue.discard(request)
             task.uncancel()
-        return task.cancelling() > 0
+        return self._closed or task.cancelling() > 0
 
     def check(self) -> None:
         """Log handlers that still run `cancel_s` after their cancellation."""
@@ -96,9 +97,14 @@ class Cancellations:
         if self.since:
             self._timer.after(max(self._cancel_s, CHECK_S_MIN))
 
-    def close(self) -> None:
-        """Stop checking."""
+    def close(self, tasks: Collection[asyncio.Task[None]]) -> None:
+        """End runners; a handler that was cancelled before goes on with its clean-up. May be called repeatedly."""
         self._closed = True
+        cancelled = {request._task for request in self.since}
+        for task in tasks:
+            if task not in cancelled and task not in self._ended:
+                self._ended.add(task)
+                task.cancel()
         self._timer.cancel()
 
     def abandon(self, tasks: list[asyncio.Task[None]]) -> None:

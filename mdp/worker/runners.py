@@ -5,8 +5,9 @@ runner is woken, then two more, then four. So handlers that never wait run in on
 `concurrency` runners within a few loop iterations.
 
 A handler runs in the task of its runner, so a cancellation of this task, by the handler or by others, concerns both. A request is
-cancelled once, for whatever reasons (CANCEL, then DISCONNECT, then a lost connection), and this cancellation is undone when the handler
-has ended. If another cancellation is left then, or the task ends for another reason, the runner ends and is replaced.
+cancelled once, for whatever reasons and in whatever order (CANCEL, DISCONNECT, a lost connection, the end of the worker), and this
+cancellation is undone when the handler has ended. If another cancellation is left then, or the task ends for another reason, the runner
+ends and is replaced.
 """
 
 from __future__ import annotations
@@ -218,15 +219,13 @@ class Runners:
         self._queue.clear()
 
     async def close(self) -> None:
-        """Cancel all handlers and end all runners; abandon a handler that has not ended `cancel_s` seconds later."""
+        """Cancel all handlers, once each, and end all runners; abandon a handler that has not ended `cancel_s` seconds later."""
         self._closed = True
         self._queue.clear()
-        self._cancellations.close()
         if self._threads is not None:
             for request in self.running:
                 request.cancelled = True
-        for task in self._tasks:
-            task.cancel()
+        self._cancellations.close(self._tasks)
         try:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self._cancel_s)

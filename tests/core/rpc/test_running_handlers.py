@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
+from core.rpc import running_handlers
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 
 
@@ -56,3 +58,50 @@ async def test_interrupted_handlers_end_in_their_time() -> None:
     assert len(running) == 2
     assert await running.drain(60.0)
     assert cancelled == [True, True]
+
+
+async def test_a_handler_is_cancelled_once_however_often_it_is_interrupted_and_the_end_waits_for_its_clean_up() -> None:
+    ends: list[str] = []
+
+    async def handler() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            begun.set()
+            await may_end.wait()
+            ends.append("cleaned up")
+
+    running, begun, may_end = RunningHandlers(1), asyncio.Event(), asyncio.Event()
+    running.start(handler(), ended=lambda _: ends.append("ended"))
+    await asyncio.sleep(0)
+    running.interrupt()
+    await begun.wait()
+    running.interrupt()
+    closing = [asyncio.ensure_future(running.cancel()) for _ in range(2)]
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(*closing)
+    assert ends == ["cleaned up", "ended"]
+
+
+async def test_a_handler_that_ignores_its_cancellation_is_left_to_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its server ends, and gets nothing of it any more."""
+    monkeypatch.setattr(running_handlers, "CANCEL_S", 0.01)
+    end = asyncio.Event()
+
+    async def handler() -> None:
+        while not end.is_set():
+            with suppress(asyncio.CancelledError):
+                await end.wait()
+
+    ends: list[object] = []
+    running = RunningHandlers(1)
+    running.start(handler(), ended=ends.append)
+    await asyncio.sleep(0)
+    await running.cancel()
+    assert "1 handlers do not end 0.01 s after they were cancelled" in caplog.text
+    end.set()
+    assert await running.drain(60.0)
+    assert ends == []
