@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import time
 from contextlib import suppress
@@ -34,6 +35,8 @@ from mdp.client.requester import Requester
 from mdp.session import connection
 from mdp.session.broker_search import BrokerSearch
 from mdp.shards.front import Front
+from mdp.worker.cancellations import Cancellations
+from mdp.worker.runners import Runners
 from mdp.worker.session import WorkerSession
 from peering.local_workers import LocalWorkers
 from peering.task_router import TaskRouter
@@ -189,6 +192,40 @@ def _grows(away: Any) -> Any:
     return without_cap
 
 
+def _each_time(_: Any) -> Any:
+    """Cancel a handler for each reason, not for the first one only."""
+
+    def drop(runners: Any, request: Any) -> bool:
+        request.cancelled = True
+        if request not in runners.running:
+            return True
+        request._task.cancel()
+        return False
+
+    return drop
+
+
+def _all_again(close: Any) -> Any:
+    def close_all(cancellations: Any, tasks: Any) -> None:
+        cancellations.since.clear()
+        close(cancellations, tasks)
+
+    return close_all
+
+
+def _waits_for_all(_: Any) -> Any:
+    """Wait for handlers of a worker that closes, however long they take."""
+
+    async def close(runners: Any) -> None:
+        runners._closed = True
+        runners._queue.clear()
+        runners._cancellations.close(runners._tasks)
+        while runners._tasks:
+            await asyncio.wait(runners._tasks)
+
+    return close
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("a store acknowledges before the sync", "one_store", SegmentLog, "commit", _unsynced),
     Mutant("no sync reaches the disk", "one_store", RealDisk, "sync", _nothing),
@@ -252,6 +289,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a tick of a broker fails now and then", "one_broker", Dispatcher, "tick", _fails_at_times),
     Mutant("the writer of a store dies quietly", "one_store", Journal, "_write", _dies_quietly),
     Mutant("records on the disk are not acknowledged", "one_store", Journal, "_acknowledge", _nothing),
+    Mutant("a handler is cancelled again for each reason", "clean_ups", Runners, "drop", _each_time),
+    Mutant("a worker that ends cancels its handlers again", "clean_ups", Cancellations, "close", _all_again),
+    Mutant("a runner that has ended is not replaced", "clean_ups", Runners, "_replace", _nothing),
+    Mutant("a worker waits for handlers that ignore their end", "clean_ups", Runners, "close", _waits_for_all),
     Mutant("a queue never ticks", "paranoid_pirates", WorkerQueue, "tick", lambda _: lambda queue, now: []),
 )
 
