@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import core
+from core.rpc.connect_timeout import with_connect_timeout
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 from core.rpc.service import Service
 from core.runtime import runtime, supervision
@@ -144,7 +145,9 @@ class Worker(Service):
             return
         # The lockstep of a REQ socket is for callers of recv(); this receiver keeps it itself, so the socket is relaxed.
         kind, options = (core.REQ, {"req_relaxed": 1}) if self._simple else (core.DEALER, {})
-        socket = self._socket = self._context.socket(kind, **{"tell_limits": 1, **self._options, **options, "linger": 0})
+        socket = self._socket = self._context.socket(
+            kind, **{"tell_limits": 1, **with_connect_timeout(self._options), **options, "linger": 0}
+        )
         socket.set_receiver(
             lambda batch: self._receive(socket, batch),
             on_peer=lambda _, joined: self._on_peer_changed(socket, joined),

@@ -76,7 +76,7 @@ class RunningHandlers:
             task.cancel()
 
     async def cancel(self) -> None:
-        """Cancel the handlers and wait up to `CANCEL_S` for their clean-up; those that go on then are logged and left to themselves."""
+        """Cancel the handlers and wait up to `CANCEL_S` for their clean-up; then leave them to themselves."""
         self.interrupt()
         tasks = [*self._tasks]
         try:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.machine.ballot import NO_BALLOT
+from core.rpc.connect_timeout import with_connect_timeout
 from core.runtime import supervision
 from core.sockets.results.futures import DONE
 from core.zmtp.decoder import Encoded
@@ -36,10 +37,6 @@ DIALECT_SERVICE = b"mmi.protocol"
 PROBE_S = 1.0
 # Silences of such a broker before another connection is tried: this one may be broken without notice.
 SILENCES_MAX = 8
-
-# A system asks a machine that is off ever less often, up to a minute apart. A new attempt asks at once, so that clients and workers are
-# there soon after the machine is: a broker that starts waits for its workers. A proxy may need longer.
-CONNECT_TIMEOUT_MS: Final = 2500
 
 SILENT = "it accepted the connection and does not answer"
 NO_GREETING = "it accepted the connection and has not begun to speak ZMTP"
@@ -73,8 +70,9 @@ class Connection:
         self._on_joined = on_joined  # called when the connection is up; it may send
         self._on_lost = on_lost  # called once when a connection that was up is lost; then call `close`
         # No high-water marks: messages in flight are limited by the client's window and the worker's credit.
-        given = {"connect_timeout": 0 if options.get("socks_proxy") else CONNECT_TIMEOUT_MS, **options}
-        self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **given})
+        self._socket = context.socket(
+            core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **with_connect_timeout(options)}
+        )
         # Frames and bytes that are added to each message, beyond the limits of the options.
         self._socket.set("max_parts", self._socket.max_parts + spare[0])
         self._socket.set("max_message_bytes", self._socket.max_message_bytes + spare[1])

@@ -102,8 +102,8 @@ class Replica:
         """
         try:
             match Call(call), arguments:
-                case Call.HELLO, [hello]:
-                    return self._hello(Hello.decode(hello))
+                case Call.HELLO, _:
+                    return self._hello(self.check_hello(arguments))
                 case Call.COPY, [name, offset, octets]:
                     self._copy(_name(name), _number(offset), octets)
                 case Call.SWAP, [swap]:
@@ -127,9 +127,11 @@ class Replica:
 
     # ---- catching up
 
-    def _hello(self, hello: Hello) -> bytes:
-        """Return the files here: name -> [size, used, crc]; sealed segments of the same history by size only."""
-        mark = self.mark
+    def check_hello(self, arguments: Sequence[bytes]) -> Hello:
+        """Return a hello of the store to follow; changes nothing, so any thread may ask. Raises BadCall, Refused."""
+        if len(arguments) != 1:
+            raise BadCall(f"hello with {len(arguments)} arguments")
+        hello, mark = Hello.decode(arguments[0]), self.mark
         if mark.store and mark.store != hello.store and mark.step != Step.EMPTY:
             raise Refused("this mirror is of another store")
         self._check_epoch(hello.epoch)
@@ -139,6 +141,11 @@ class Replica:
         if self._paired and judge(self.lineage, theirs) is not Answer.FOLLOW:
             kind = self.lineage.kind.name.lower()
             raise Refused(f"STALE this half is {kind} at epoch {mark.epoch}: its data must not be replaced by yours")
+        return hello
+
+    def _hello(self, hello: Hello) -> bytes:
+        """Return the files here: name -> [size, used, crc]; sealed segments of the same history by size only."""
+        mark = self.mark
         self.end()
         for name in self.disk.names():
             if name.endswith(COPY_SUFFIX):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import core
 from bstar.net.boot_clock import boot_clock
+from core.daemon.logs import RateLimitedLog
 from core.rpc.service import Service
 from core.runtime import runtime, supervision
 from titanic.errors import Wounded
@@ -43,6 +44,7 @@ HWM: Final = 100_000
 MESSAGE_BYTES_MAX: Final = 2**31  # a record may be as long as the largest message of the broker
 NO_LEASE: Final = LeaseEstimate()
 WINDOW_MS_DIGITS: Final = 7  # windows of up to three hours
+REASON_BYTES_MAX: Final = 1000
 ANSWERED: Final = frozenset({Call.HELLO.value, Call.COPY.value, Call.SWAP.value, Call.SYNC.value, Call.SYNC_DIRECTORY.value})
 
 
@@ -87,6 +89,7 @@ class Mirror(Service):
         self.lease = lease
         self._take_over = take_over
         self._paired = paired
+        self._refusals = RateLimitedLog(log)
         self._queue: SimpleQueue[list[tuple[bytes, Sequence[bytes]]] | None] = runtime.current().queue()
         self._store = b""  # routing id of the store that is followed
         self._socket: core.Socket
@@ -159,6 +162,8 @@ class Mirror(Service):
         for peer, *frames in batch:
             call = frames[2] if len(frames) > 2 else b""
             if call == Call.HELLO.value:
+                if not self._believes(peer, frames):
+                    continue
                 self._store = peer
                 self.sessions += 1
                 self.lease = NO_LEASE
@@ -172,6 +177,19 @@ class Mirror(Service):
         self.calls += len(calls)
         if calls:
             self._queue.put(calls)
+
+    def _believes(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        """Return whether a hello is of a store to follow; refuse another one, at no cost to the present store."""
+        session = number = 0
+        try:
+            session, number = unpack_pair(frames)
+            self.replica.check_hello(frames[3:])
+        except (BadCall, Refused) as error:
+            self.refused += 1
+            self._refusals.warning("hello", "mirror: %s", error)
+            self._answer([[peer, *pack_pair(session, number), NO, str(error).encode()[:REASON_BYTES_MAX]]])
+            return False
+        return True
 
     def _answer_pair(self, peer: bytes, frames: Sequence[bytes]) -> None:
         """Answer pulses and questions at once, in the event loop: they do not depend on calls in the thread."""
@@ -230,7 +248,7 @@ class Mirror(Service):
             detail = self.replica.do(frames[2], frames[3:])
         except (BadCall, Refused, OSError) as error:
             log.error("mirror: %s", error)
-            return [*pack_pair(session, number), NO, str(error).encode()[:1000]]
+            return [*pack_pair(session, number), NO, str(error).encode()[:REASON_BYTES_MAX]]
         if self.replica.mark.step is not before:
             log.info("mirror: %s", self.replica.mark.step.value)
         return [*pack_pair(session, number), OK, detail] if frames[2] in ANSWERED else []

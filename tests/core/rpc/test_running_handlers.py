@@ -87,7 +87,7 @@ async def test_a_handler_is_cancelled_once_however_often_it_is_interrupted_and_t
 async def test_a_handler_that_ignores_its_cancellation_is_left_to_itself(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its server ends, and gets nothing of it any more."""
+    """Its server ends, and its result is dropped."""
     monkeypatch.setattr(running_handlers, "CANCEL_S", 0.01)
     end = asyncio.Event()
 

@@ -11,7 +11,8 @@ import pytest
 
 import core
 import mdp
-from mdp.session.connection import CONNECT_TIMEOUT_MS, Connection
+from core.rpc.connect_timeout import CONNECT_TIMEOUT_MS
+from mdp.session.connection import Connection
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import eventually
 

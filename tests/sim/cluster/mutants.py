@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import peering
 from bstar.machine import ballot as ballot_rules
-from bstar.machine.ballot import LeaseTable
+from bstar.machine.ballot import COUNTER_MAX, Ceiling, LeaseTable
 from bstar.machine.driver import Machine
 from bstar.net.ballot_file import BallotFile
 from bstar.net.ballot_writer import BallotWriter
 from bstar.net.lease_client import LeaseClient
 from bstar.reactor import Reactor
 from core.net.connector import Connector
+from core.rpc import connect_timeout
 from core.runtime.supervision import Timer
 from freelance.models.agent import Agent
 from freelance.models.server_list import ServerList
@@ -32,7 +33,6 @@ from mdp.broker.requests.reply_cache import ReplyCache
 from mdp.broker.requests.request_ends import RequestEnds
 from mdp.broker.requests.request_table import RequestTable
 from mdp.client.requester import Requester
-from mdp.session import connection
 from mdp.session.broker_search import BrokerSearch
 from mdp.shards.front import Front
 from mdp.worker.cancellations import Cancellations
@@ -55,6 +55,7 @@ from titanic.mirror.replica_server import Mirror
 from titanic.mirror.succession import Answer, LeaseEstimate
 from titanic.store.delivery_queue import DeliveryQueue
 from titanic.store.index.request_index import RequestIndex
+from titanic.store.maintenance import Maintenance
 from titanic.store.store import Store
 from titanic.wire.mirror_frames import Call
 
@@ -205,6 +206,16 @@ def _each_time(_: Any) -> Any:
     return drop
 
 
+async def _idle(*_: Any) -> None: ...
+
+
+def _raises(_: Any) -> Any:
+    def fail(writer: Any, error: OSError) -> None:
+        raise error
+
+    return fail
+
+
 def _all_again(close: Any) -> Any:
     def close_all(cancellations: Any, tasks: Any) -> None:
         cancellations.since.clear()
@@ -282,7 +293,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a cloud does not notice the loss of a worker", "lenders_fail", LocalWorkers, "gone", _nothing),
     Mutant("the front does not notice the loss of a peer", "sharded_broker", Front, "_forget", _nothing),
     Mutant("a worker comes back late after a long outage", "returning_pair", BrokerSearch, "_is_away", _grows),
-    Mutant("the system decides when to connect again", "returning_broker", connection, "CONNECT_TIMEOUT_MS", lambda _: 0),
+    Mutant("the system decides when to connect again", "returning_broker", connect_timeout, "CONNECT_TIMEOUT_MS", lambda _: 0),
     Mutant("workers that are lost together count one by one", "machine_fails", RequestTable, "queue_first", _lost_again),
     Mutant("a broker that starts does not wait for its workers", "returning_broker", Dispatcher, "begin", _nothing),
     Mutant("a ballot that a client names is believed", "lied_to_pair", Machine, "request", _believed),
@@ -293,6 +304,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a worker that ends cancels its handlers again", "clean_ups", Cancellations, "close", _all_again),
     Mutant("a runner that has ended is not replaced", "clean_ups", Runners, "_replace", _nothing),
     Mutant("a worker waits for handlers that ignore their end", "clean_ups", Runners, "close", _waits_for_all),
+    Mutant("any counter is plausible", "far_claims", Ceiling, "at", lambda _: lambda ceiling, now: COUNTER_MAX),
+    Mutant("a half whose ballot cannot be written ends", "full_ballots", BallotWriter, "_failed", _raises),
+    Mutant("segments are never compacted", "compacted_store", Maintenance, "_compact", lambda _: _idle),
+    Mutant("the upkeep of a store dies quietly", "compacted_store", Maintenance, "_run", lambda _: _idle),
+    Mutant("a mirror follows every peer that says hello", "lied_to_mirrors", Mirror, "_believes", _true),
     Mutant("a queue never ticks", "paranoid_pirates", WorkerQueue, "tick", lambda _: lambda queue, now: []),
 )
 

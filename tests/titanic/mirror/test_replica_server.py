@@ -20,6 +20,7 @@ from titanic.journal.ownership import MARK_NAME, Step, read_mark
 from titanic.mirror.replica_link import MirrorLine
 from titanic.mirror.replica_server import Mirror
 from titanic.store.repair import check, read_store
+from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, Hello, Swap
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -146,9 +147,43 @@ async def test_strangers_cannot_write_to_a_mirror(tmp_path: Path) -> None:
             await dealer.send_multipart(frames)
         for _ in range(2):
             assert (await dealer.recv_multipart())[2] == b"no"
-        assert copy.refused == 2
+        assert copy.refused == 4
         assert sorted(os.listdir(tmp_path / "b")) == ["lock", MARK_NAME]
         dealer.close()
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+@pytest.mark.parametrize("lie", ["no argument", "not msgpack", "another store", "a far epoch", "an older epoch", "a swap", "a write"])
+async def test_a_peer_whose_hello_is_refused_costs_the_store_nothing(tmp_path: Path, lie: str) -> None:
+    """The store goes on under the same session, and its mirror stays in step."""
+    async with mirror(tmp_path / "b") as (copy, endpoint), store(tmp_path / "a", endpoint) as stored, core.Context() as context:
+        await in_step(stored)
+        assert (await submitted(stored, b"before"))[0] == b"200"
+        mark = copy.replica.mark
+        frames = {
+            "no argument": [b"hello"],
+            "not msgpack": [b"hello", b"\xc1"],
+            "another store": [b"hello", Hello(bytes(16), mark.epoch, False).encode()],
+            "a far epoch": [b"hello", Hello(mark.store, mark.epoch + EPOCH_JUMP_MAX + 1, False).encode()],
+            "an older epoch": [b"hello", Hello(mark.store, mark.epoch - 1, False).encode()],
+            "a swap": [b"swap", Swap({}, [], mark.epoch, mark.store).encode()],
+            "a write": [b"write", b"segment", b"0", b"evil"],
+        }[lie]
+        async with context.socket(core.DEALER, linger=0) as liar:
+            liar.connect(endpoint)
+            for _ in range(3):
+                await liar.send_multipart([_number(1), _number(1), *frames])
+                if frames[0] == b"hello":
+                    assert (await liar.recv_multipart())[2] == b"no"
+                assert (await submitted(stored, b"meanwhile"))[0] == b"200"
+        assert (await submitted(stored, b"after"))[0] == b"200"
+        assert stored.mirror is not None
+        assert (stored.mirror.state, copy.sessions, copy.connected, copy.replica.mark) == ("in step", 1, True, mark)
+        assert copy.refused >= 3
+    assert same_segments(tmp_path / "a", tmp_path / "b")
 
 
 async def cli(*arguments: str) -> tuple[int | None, str]:

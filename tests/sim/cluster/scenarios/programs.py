@@ -95,7 +95,7 @@ def cleaning_worker(play: Play, brokers: str | Sequence[str], *, parts: bool = F
 
 
 def draining_broker(play: Play) -> Body:
-    """Return the body of a broker that drains for a moment when it is stopped, and then cancels what is open."""
+    """Return the body of a broker that drains for a moment, and then cancels all that is open."""
 
     async def body(process: Process) -> None:
         async with mdp.Broker(heartbeat_ms=HEARTBEAT_MS) as served:
@@ -136,7 +136,7 @@ async def _give_up(play: Play, asked: mdp.Client, operation: Operation) -> None:
 
 @scenario(kinds=(*PROCESS, "stop", "stop", "reset", "reset", "cut", "isolate", "black hole"), minutes=10.0, every_s=6.0)
 def clean_ups(play: Play) -> None:
-    """Handlers that clean up: deadlines, callers that give up, lost connections and ends of brokers and workers cancel them, once each."""
+    """Handlers that clean up; deadlines, callers, lost connections and ends of programs cancel them, once each."""
     there = endpoint(play, "broker")
     play.add("broker", draining_broker(play))
     for number in range(3):
@@ -150,7 +150,7 @@ def clean_ups(play: Play) -> None:
 
 
 def _all_work(play: Play) -> None:
-    """Demand that handlers which were cancelled, by whomever, have left their places to others."""
+    """Demand that handlers that were cancelled have left their places to others."""
     for process in play.world.processes.values():
         served = process.things.get("worker")
         if served is not None and served.stuck:

@@ -244,6 +244,34 @@ def handovers(play: Play) -> None:
     in_time(play, 1.0)
 
 
+@scenario(
+    kinds=("disk full", "disk full", "isolate", "cut", "crash"),
+    disks=(*HALVES, "witness"),
+    spared=("worker-0", "client-0"),
+    minutes=5.0,
+    every_s=6.0,
+)
+def full_ballots(play: Play) -> None:
+    """A pair of brokers and a witness whose disks are full now and then: none of them fails for it."""
+    brokers = [endpoint(play, host) for host in HALVES]
+    play.add("witness", witness(play, WITNESS_PORT, "broker"))
+    for n in (0, 1):
+        play.add(HALVES[n], paired_broker(play, n, HALVES))
+    play.add("worker-0", worker(play, brokers))
+    play.add("client-0", client(play, brokers))
+    watch_brokers(play, workers=1)
+    one_serves(play, *HALVES)
+    answers(play, "client-0")
+
+    def check() -> None:
+        for mark in play.world.marks:
+            if mark.kind == "failed" and mark.who in (*HALVES, "witness"):
+                play.world.violated(f"{mark.who} failed at {mark.at:.3f}: {mark.what}")
+                return
+
+    play.finals.append(check)
+
+
 # ---- pairs with clients that wait
 
 

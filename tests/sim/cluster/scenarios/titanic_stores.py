@@ -38,14 +38,15 @@ LATEST_S = 2.0  # before the end of a run: what is accepted then may have no rep
 COLLECT_S = 0.005  # between two questions of the collector
 BACKLOG_MAX_BYTES = 100_000  # of a store, not yet written
 SEGMENTS_MAX = 12  # of a store, besides four times what its requests need
+SMALL = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=16384, reserve_bytes=4096))  # so that many are filled
 OPEN_MAX = 30  # accepted requests without a reply, of one client
 
 
-def store(play: Play, brokers: Sequence[str]) -> Body:
+def store(play: Play, brokers: Sequence[str], journal: titanic.JournalOptions = JOURNAL) -> Body:
     """Return the body of a single Titanic with a directory."""
 
     async def body(process: Process) -> None:
-        options = PairedOptions(brokers=brokers, mirror="", mirror_bind="", journal=JOURNAL, service=SERVICE, heartbeat_ms=HEARTBEAT_MS)
+        options = PairedOptions(brokers=brokers, mirror="", mirror_bind="", journal=journal, service=SERVICE, heartbeat_ms=HEARTBEAT_MS)
         service = service_of(options, RealDisk("store"))
         async with service:
             process.things["store"] = service.store
@@ -55,7 +56,16 @@ def store(play: Play, brokers: Sequence[str]) -> Body:
     return body
 
 
-def pair_of(play: Play, process: Process, n: int, hosts: Sequence[str], name: str, ports: tuple[int, int], witness: str) -> bstar.Pair:
+def pair_of(
+    play: Play,
+    process: Process,
+    n: int,
+    hosts: Sequence[str],
+    name: str,
+    ports: tuple[int, int],
+    witness: str,
+    key: bytes | None = None,
+) -> bstar.Pair:
     """Return one half of a pair whose witness is on a host of its own."""
     state, asked = ports
     return bstar.Pair(
@@ -66,21 +76,22 @@ def pair_of(play: Play, process: Process, n: int, hosts: Sequence[str], name: st
         heartbeat_ms=HEARTBEAT_MS,
         store=f"ballots/{name}",
         lone_backup=True,
+        pair_key=key,
     )
 
 
-def witness(play: Play, port: int, name: str) -> Body:
+def witness(play: Play, port: int, name: str, key: bytes | None = None) -> Body:
     async def body(process: Process) -> None:
         address = f"tcp://{process.host.ip}:{port}"
-        async with bstar.Witness(address, heartbeat_ms=HEARTBEAT_MS, store=f"ballots/witness-{name}") as asked:
+        async with bstar.Witness(address, heartbeat_ms=HEARTBEAT_MS, store=f"ballots/witness-{name}", pair_key=key) as asked:
             await until_one_ends(play.forever(process), asked.serve_forever())
 
     return body
 
 
-def paired_broker(play: Play, n: int, hosts: Sequence[str]) -> Body:
+def paired_broker(play: Play, n: int, hosts: Sequence[str], key: bytes | None = None) -> Body:
     async def body(process: Process) -> None:
-        pair = pair_of(play, process, n, hosts, "broker", (STATE_PORT, WITNESS_PORT), "witness")
+        pair = pair_of(play, process, n, hosts, "broker", (STATE_PORT, WITNESS_PORT), "witness", key)
         async with pair, mdp.PairedBroker(pair, heartbeat_ms=HEARTBEAT_MS) as served:
             served.bind(f"tcp://{process.host.ip}:{PORT}")
             watch_pair(play, process, pair)
@@ -111,8 +122,19 @@ def paired_store(play: Play, n: int, hosts: Sequence[str], brokers: Sequence[str
     return body
 
 
-def submitter(play: Play, brokers: Sequence[str], *, every_s: float = 2.0) -> Body:
-    """Return the body of a client that stores requests, waits for their replies and closes some of them."""
+def submitter(
+    play: Play, brokers: Sequence[str], *, every_s: float = 2.0, more: Sequence[bytes] = (), later: float = LATER, closed: float = CLOSED
+) -> Body:
+    """Return the body of a client that stores requests, waits for their replies and closes some of them.
+
+    Args:
+        play: the run.
+        brokers: of the store.
+        every_s: mean time between two requests.
+        more: frames of each request.
+        later: share of the requests that are left to the collector.
+        closed: share of the others that are closed when their reply is there.
+    """
 
     async def body(process: Process) -> None:
         works: set[asyncio.Task[None]] = set()
@@ -121,7 +143,7 @@ def submitter(play: Play, brokers: Sequence[str], *, every_s: float = 2.0) -> Bo
             while not ending.done():
                 if len(works) < OPEN_MAX and not play.stopping:
                     operation = play.history.begin(process.name, process.life, "stored", SUBMIT_S)
-                    task = asyncio.ensure_future(_store(play, asked, operation))
+                    task = asyncio.ensure_future(_store(play, asked, operation, more, later, closed))
                     works.add(task)
                     task.add_done_callback(works.discard)
                 await asyncio.wait([ending], timeout=play.random.expovariate(1 / every_s))
@@ -133,15 +155,15 @@ def submitter(play: Play, brokers: Sequence[str], *, every_s: float = 2.0) -> Bo
     return body
 
 
-async def _store(play: Play, asked: titanic.Client, operation: Operation) -> None:
+async def _store(play: Play, asked: titanic.Client, operation: Operation, more: Sequence[bytes], later: float, closed: float) -> None:
     try:
-        ticket = await asked.submit("echo", operation.id, key=f"submit-{operation.number}")
+        ticket = await asked.submit("echo", operation.id, *more, key=f"submit-{operation.number}")
     except (titanic.TitanicError, mdp.RequestError) as error:
         play.history.settle(operation, None, type(error).__name__)
         return
     play.history.accepted(operation)
     operation.ticket = ticket.uuid
-    if play.random.random() < LATER:
+    if play.random.random() < later:
         return
     while True:
         try:
@@ -156,7 +178,7 @@ async def _store(play: Play, asked: titanic.Client, operation: Operation) -> Non
         break
     if operation.ended is None:
         play.history.settle(operation, b"".join(reply))
-    if play.random.random() < CLOSED:
+    if play.random.random() < closed:
         with suppress(titanic.TitanicError, mdp.RequestError):
             await ticket.close()
 
@@ -213,7 +235,7 @@ def nothing_is_lost(play: Play) -> None:
                 log, entries = kept.journal.log, len(kept.index.entries)
                 assert entries <= begun, f"{process.name} keeps {entries} requests of {begun}"
                 assert kept.journal.backlog_bytes <= BACKLOG_MAX_BYTES, f"{process.name} has not written {kept.journal.backlog_bytes} bytes"
-                segments = SEGMENTS_MAX + 4 * kept.index.bytes_used // JOURNAL.log.segment_bytes
+                segments = SEGMENTS_MAX + 4 * kept.index.bytes_used // log.options.segment_bytes
                 assert len(log.spans) <= segments, f"{process.name} has {len(log.spans)} segments for {kept.index.bytes_used} bytes"
 
     def collected() -> bool:
@@ -241,6 +263,19 @@ def one_store(play: Play) -> None:
     for number in range(2):
         play.add(f"worker-{number}", worker(play, there))
         play.add(f"client-{number}", submitter(play, there))
+    play.add("collector", collector(play, there))
+    watch_brokers(play)
+    nothing_is_lost(play)
+
+
+@scenario(kinds=("crash", "stop", "power", "slow disk"), disks=("store",), spared=("broker", "collector"), minutes=5.0, every_s=20.0)
+def compacted_store(play: Play) -> None:
+    """A store that fills a small segment every few seconds: what is closed is dropped, whatever ends the store meanwhile."""
+    there = [endpoint(play, "broker")]
+    play.add("broker", broker(play))
+    play.add("store", store(play, there, SMALL))
+    play.add("worker-0", worker(play, there))
+    play.add("client-0", submitter(play, there, every_s=0.4, more=[bytes(3000)], later=0.02, closed=1.0))
     play.add("collector", collector(play, there))
     watch_brokers(play)
     nothing_is_lost(play)
