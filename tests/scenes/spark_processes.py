@@ -31,13 +31,6 @@ class ServiceProcesses(Processes):
                     raise Unreachable(f"the worker of {service} did not start; its log is in {self._logs}")
                 time.sleep(POLL_S)
 
-    def restart_broker(self) -> None:
-        """Kill the broker and start it again at the same endpoint."""
-        assert self.broker_process is not None
-        self.broker_process.kill()
-        self.broker_process.wait()
-        self.broker_process = self._start("broker-again", "broker", "--bind", self.broker)
-
 
 class AllServices(ServiceProcesses):
     """Broker with an event log, and one worker process with every service of `tests.scenes.spark_services`.

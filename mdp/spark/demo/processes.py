@@ -78,6 +78,13 @@ class Processes:
             # No effect if it was killed meanwhile.
             process.send_signal(signal.SIGCONT)
 
+    def restart_broker(self) -> None:
+        """Kill the broker and start it again at the same endpoint."""
+        assert self.broker_process is not None
+        self.broker_process.kill()
+        self.broker_process.wait()
+        self.broker_process = self._start("broker-again", "broker", "--bind", self.broker)
+
     def kill(self, number: int) -> int:
         """Kill a worker process, as a crash of the machine would, and return its process id."""
         process = self.workers[number]
