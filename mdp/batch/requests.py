@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from mdp.batch.tables import FORMAT, BadTable, decode_table, encode_table
 from mdp.errors import BadResult
 from mdp.worker.handler import BATCH_METADATA
@@ -12,18 +14,18 @@ from mdp.worker.handler import BATCH_METADATA
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    import pyarrow as pa
-
 __all__ = ["request_batch", "takes_tables"]
 
 
 async def request_batch(
-    request: Callable[..., Awaitable[list[bytes]]], service: str, table: pa.Table, options: Mapping[str, Any]
+    request: Callable[..., Awaitable[list[bytes]]], service: str, table: pa.Table | pa.RecordBatch, options: Mapping[str, Any]
 ) -> pa.Table:
     """Send a table and return the reply, a table of as many rows.
 
-    `request` is that of a client. Raises RequestError, BadResult for any other reply.
+    `request` is that of a client. Raises RequestError, BadResult for any other reply, TypeError for what is no table.
     """
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        raise TypeError(f"request_batch sends a pyarrow.Table or RecordBatch, not a {type(table).__name__}")
     reply = await request(service, encode_table(table), **options)
     try:
         answer = decode_table(reply, rows_max=table.num_rows)

@@ -59,11 +59,11 @@ def encode_batch(batch: pa.RecordBatch) -> bytes:
     return b"".join((batch.schema.serialize().to_pybytes(), batch.serialize().to_pybytes(), _END_OF_STREAM))
 
 
-def encode_table(table: pa.Table) -> bytes:
+def encode_table(table: pa.Table | pa.RecordBatch) -> bytes:
     """Return a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+        writer.write(table)
     octets: bytes = sink.getvalue().to_pybytes()
     return octets
 

@@ -311,12 +311,14 @@ class Client(TypedCalls):
             return self._chain.stream(lambda: ClientCall.of(service, frames, self.defaults.merged(options), streaming=True))
         return stream_parts(self._shards.engine_for, lambda: self.defaults.merged(options).call(service, streaming=True), frames)
 
-    async def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Unpack[CallOptions]) -> pyarrow.Table:
+    async def request_batch(
+        self, service: str | bytes, table: pyarrow.Table | pyarrow.RecordBatch, **options: Unpack[CallOptions]
+    ) -> pyarrow.Table:
         """Ask a batch service about the rows of a table, with one request.
 
         Args:
             service: name of the service, whose function is marked `mdp.service(…, batch="arrow")`.
-            table: the rows; a column `_key` has their keys, for the service.
+            table: the rows, as a table or a record batch; a column `_key` has their keys, for the service.
             options: of `request`, by name: `key="…"`, `timeout=5.0`.
 
         Returns:

@@ -137,7 +137,9 @@ class SyncClient(SyncFacade[Client]):
         """Send a request and yield its reply part by part; see `mdp.Client.stream`."""
         yield from self._iterate(self._client.stream(service, *frames, **options))
 
-    def request_batch(self, service: str | bytes, table: pyarrow.Table, **options: Unpack[CallOptions]) -> pyarrow.Table:
+    def request_batch(
+        self, service: str | bytes, table: pyarrow.Table | pyarrow.RecordBatch, **options: Unpack[CallOptions]
+    ) -> pyarrow.Table:
         """Ask a batch service about the rows of a table; see `mdp.Client.request_batch`."""
         return self._run(self._client.request_batch(service, table, **options))
 

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
     from mdp.eventlog.format import Event
 
-__all__ = ["EventLogOptions", "EventLogWriter", "logs_in", "read_events", "read_segment", "segment_number", "segments", "shard_log"]
+__all__ = [
+    *("EventLogOptions", "EventLogWriter", "checked_directory", "logs_in", "read_events", "read_segment", "segment_number", "segments"),
+    "shard_log",
+]
 
 log = logging.getLogger(__name__)
 
@@ -227,6 +230,13 @@ class EventLogWriter:
         self._file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, _FILE_MODE))
         self._file.write(header)
         self._size = len(header)
+
+
+def checked_directory(directory: str) -> str:
+    """Return the directory; raises FileNotFoundError if it is none."""
+    if not Path(directory).is_dir():
+        raise FileNotFoundError(f"{directory} is not a directory with an event log")
+    return directory
 
 
 def segments(directory: str | Path) -> list[Path]:

@@ -145,7 +145,8 @@ def dispatch(
     )
     if tally.failed:
         click.echo(", ".join(f"{status} {rows:,}" for status, rows in tally.statuses.items()))
-        click.echo(f"a failure: {tally.first_error}", err=True)
+        if tally.first_error is not None:
+            click.echo(f"a failure: {tally.first_error}", err=True)
 
 
 @click.command(cls=Command)

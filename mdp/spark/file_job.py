@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from mdp.spark.rows.accumulators import Counts
 from mdp.spark.rows.job import dispatch
 from mdp.spark.rows.reply_columns import OK
 from mdp.spark.sources import register
@@ -62,12 +63,15 @@ def run_file_job(
     schema: str | None = None,
     decode: str | None = None,
     curve: CurveFiles | None = None,
+    counts: Counts | None = None,
+    on_error: str = "column",
     **asked: Any,
 ) -> Tally:
-    """Read, dispatch, write, and count the written rows; other arguments as for `dispatch`.
+    """Read, dispatch, write, and count the rows; other arguments as for `dispatch`.
 
     Raises ValueError if a column does not exist, PySparkException.
     """
+    counts = counts or Counts(spark)
     answered = dispatch(
         _read(spark, source, broker, curve),
         broker=broker,
@@ -75,10 +79,15 @@ def run_file_job(
         schema=schema or _TEXT_REPLY,
         decode=decode or (None if schema else "text"),
         curve=curve,
+        counts=counts,
+        on_error=on_error,
         **asked,
     )
     writer = answered.write.mode("errorifexists")
     (writer.option("header", "true") if output.format == "csv" else writer).format(output.format).save(output.path)
+    if on_error == "drop":
+        # What was left out is not in the output.
+        return replace(tally_of((status, rows, None, 0) for status, rows in counts.statuses.items()), sent_again=counts.sent_again)
     # Counted from the output: counting the frame would ask the service again.
     written = spark.read.schema(answered.schema).option("header", "true").format(output.format).load(output.path)
     found = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mdp.spark.sql.versions import SparkTooOld
+from mdp.spark.sql.versions import SparkTooOld, has_spark
 
 try:
     from pyspark.sql.datasource import DataSource
 except ImportError:
-    raise SparkTooOld("the data source titanic", "4.2") from None
+    raise SparkTooOld("the data source titanic", "4.0") from None
 
 from titanic.spark.options import BadOption, Settings
 from titanic.spark.readers import BatchReader, StreamReader
@@ -49,6 +49,8 @@ class TitanicSource(DataSource):
         return BatchReader(Settings.of(self.options), _checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
+        if not has_spark("4.2"):
+            raise SparkTooOld("a stream of replies", "4.2")
         return StreamReader(Settings.of(self.options), _checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

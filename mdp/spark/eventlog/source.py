@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from mdp.eventlog.files import segments
+from mdp.eventlog.files import checked_directory, segments
 from mdp.eventlog.format import HEADER_BYTES, NotAnEventLog, decode_header
 from mdp.spark.eventlog.arrow_columns import SCHEMA, Wanted, event_batches
-from mdp.spark.eventlog.stream import EventsStream, checked_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from mdp.eventlog.format import Clock
+    from mdp.spark.eventlog.stream import EventsStream
 
 __all__ = ["SCHEMA", "EventsSource"]
 
@@ -87,6 +87,8 @@ class EventsSource(DataSource):
         return EventsReader(self._directory(), Wanted.of(self.options, schema.names))
 
     def streamReader(self, schema: StructType) -> EventsStream:
+        from mdp.spark.eventlog.stream import EventsStream  # late: it needs PySpark 4.2
+
         return EventsStream(self._directory(), Wanted.of(self.options, schema.names), self.options)
 
     def _directory(self) -> str:

@@ -14,8 +14,9 @@ from mdp.spark.sql.versions import SparkTooOld
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
 except ImportError:
-    raise SparkTooOld("the data source mdp-events", "4.2") from None
+    raise SparkTooOld("an event log as a stream", "4.2") from None
 
+from mdp.eventlog.files import checked_directory
 from mdp.eventlog.format import HEADER_BYTES, decode_header
 from mdp.eventlog.tail import Place, end_of_log, newest_segment, runs
 from mdp.spark.eventlog.arrow_columns import piece_batches
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from mdp.spark.eventlog.arrow_columns import Wanted
 
-__all__ = ["EventsStream", "checked_directory"]
+__all__ = ["EventsStream"]
 
 _BATCH_BYTES = 64 * 2**20
 # Time an idle source waits for news before it reports none; Spark asks again at once.
@@ -109,12 +110,6 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, at: Place, most: int | None) -> Place:
         return end_of_log(checked_directory(self.directory), at, self._stop, most, skip_lost=self.skip_lost)
-
-
-def checked_directory(directory: str) -> str:
-    if not Path(directory).is_dir():
-        raise FileNotFoundError(f"{directory} is not a directory with an event log")
-    return directory
 
 
 def _choice(options: Mapping[str, str], name: str, usual: str, other: str) -> bool:

@@ -34,6 +34,10 @@ async def test_without_an_event_loop_it_is_the_same() -> None:
 
     def ask(endpoint: str) -> pa.Table:
         with mdp.SyncClient(endpoint) as client:
+            with pytest.raises(TypeError, match=r"sends a pyarrow.Table or RecordBatch, not a dict"):
+                client.request_batch("same", {"n": [1, 2]})
+            (batch,) = table.to_batches()
+            assert client.request_batch("same", batch, wait=True, timeout=60).equals(table)
             return client.request_batch("same", table, wait=True, timeout=60)
 
     table = pa.table({"n": [1, 2]})

@@ -64,6 +64,15 @@ def test_a_file_is_answered_as_a_user_runs_it(key_service: Processes, tmp_path: 
     assert started == [("mdp dispatch", "local[2]")]
 
 
+def test_rows_that_are_left_out_are_counted(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x\none\nfailing\ntwo\n")
+    source, output = Input(str(tmp_path / "rows.csv"), "csv"), Output(str(tmp_path / "answered"), "parquet")
+    asked = {"broker": (key_service.broker,), "service": "keys", "schema": "body string", "on_error": "drop", "timeout": 60.0}
+    tally = run_file_job(spark, source, output, **asked)  # type: ignore[arg-type]
+    assert (tally.rows, tally.failed, tally.statuses) == (3, 1, {"OK": 2, "HANDLER_ERROR": 1})
+    assert spark.read.parquet(output.path).count() == 2
+
+
 # The test above writes Parquet.
 @pytest.mark.parametrize("output_format", ["json", pytest.param("csv", marks=pytest.mark.soak)])
 def test_the_reply_is_text_where_no_schema_is_given(
