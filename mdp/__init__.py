@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mdp.access.service_policies import ServicePolicies
     from mdp.app.app import App
     from mdp.app.dependencies import Depends
+    from mdp.app.middleware import CallNext, Middleware
     from mdp.broker.broker import Broker
     from mdp.broker.limits import BrokerOptions
     from mdp.client.client import Client, ClientClosed, NotSupported, Outcome, Overrun, Unreachable
@@ -56,6 +57,7 @@ __all__ = [
     "Broker",
     "BrokerOptions",
     "Busy",
+    "CallNext",
     "Cancelled",
     "Client",
     "ClientCall",
@@ -67,6 +69,7 @@ __all__ = [
     "Forbidden",
     "HandlerError",
     "LendingBroker",
+    "Middleware",
     "NoService",
     "NotSupported",
     "Outcome",
@@ -95,7 +98,9 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(__all__, "mdp.errors"),
     "App": "mdp.app.app",
+    "CallNext": "mdp.app.middleware",
     "Depends": "mdp.app.dependencies",
+    "Middleware": "mdp.app.middleware",
     "BadArguments": "mdp.typed.calls",
     "BadResult": "mdp.typed.calls",
     "Broker": "mdp.broker",

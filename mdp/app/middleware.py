@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from core.rpc.middleware import chained
+from mdp.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from mdp.request import Request
+    from collections.abc import AsyncIterator, Sequence
 
 __all__ = ["CallNext", "Middleware", "wrapped"]
 
-CallNext: TypeAlias = "Callable[[Request], Awaitable[Any]]"
-Middleware: TypeAlias = "Callable[[Request, CallNext], Awaitable[Any]]"
+CallNext: TypeAlias = Callable[[Request], Awaitable[Any]]
+Middleware: TypeAlias = Callable[[Request, CallNext], Awaitable[Any]]
 
 
 def wrapped(middleware: Sequence[Middleware], call: Callable[[Request], Any], *, parts: bool) -> Callable[[Request], Any]:

@@ -192,7 +192,7 @@ class Signature:
         try:
             self._signature.bind(*positional, **named)
         except TypeError as error:
-            return TypeMismatch(f"expected {self._name}{self._signature}, got another call: {error}")
+            return TypeMismatch(f"expected {self._name}{self}, got another call: {error}")
         return other
 
     def pack_result(self, value: Any) -> bytes:

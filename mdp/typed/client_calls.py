@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
+from mdp.client.calls import CallOptions
+from mdp.errors import BadArguments
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
     from types import ModuleType
 
-    from mdp.client.calls import CallOptions
     from mdp.request import Request
     from mdp.typed.schemas import Schema, SchemaRegistry
 
@@ -65,7 +67,11 @@ class TypedCalls(ABC):
         from mdp.typed import calls  # late: not every client needs it
 
         schema = self._schema_of(result)
-        body = await self.request(service, calls.pack_call(arguments, named), **options or {})
+        try:
+            body = await self.request(service, calls.pack_call(arguments, named), **options or {})
+        except BadArguments as error:
+            _advise(error, named)
+            raise
         return calls.unpack_result(body, schema, service)
 
     @overload
@@ -139,3 +145,12 @@ class TypedCalls(ABC):
         from mdp.typed import stubs
 
         return stubs.stub_of(self, functions, options or {})
+
+
+def _advise(error: BadArguments, named: Mapping[str, Any]) -> None:
+    """Add to an error what to do with options of a request that were given as arguments of the function."""
+    options = [name for name in named if name in CallOptions.__annotations__]
+    if options:
+        error.text += (
+            f"; if {options[0]} is an option of the request: options={{{options[0]!r}: …}}, or client.with_options({options[0]}=…)"
+        )

@@ -319,3 +319,20 @@ def test_any_body_is_bad_arguments_at_worst(frames: list[bytes]) -> None:
     with pytest.raises(mdp.HandlerError) as caught:
         Signature(area).arguments_of(request_of(*frames))
     assert caught.value.code == BadArguments.default_code
+
+
+async def test_an_option_given_as_an_argument_is_explained() -> None:
+    @mdp.service("add")
+    async def add(first: int, second: int = 1) -> int:
+        return first + second
+
+    async with mdp.testing.broker(add) as local:
+        with pytest.raises(BadArguments) as caught:
+            await local.client.call("add", 1, deadline=5.0)
+        assert "add(first: int, second: int = 1) -> int, got another call: " in caught.value.text
+        assert caught.value.text.endswith(
+            "if deadline is an option of the request: options={'deadline': …}, or client.with_options(deadline=…)"
+        )
+        with pytest.raises(BadArguments) as other:
+            await local.client.call("add", 1, third=5.0)
+        assert "option of the request" not in other.value.text

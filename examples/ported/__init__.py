@@ -1,0 +1,1 @@
+"""Programs that were written for pyzmq and Celery, on this toolkit."""
