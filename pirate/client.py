@@ -64,7 +64,7 @@ class Client:
         attempts: int = 3,
         relaxed: bool = False,
         policy: Policy = "ordered",
-        check: Callable[[Sequence[bytes], list[bytes]], bool] | None = None,
+        check: Callable[[list[bytes], list[bytes]], bool] | None = None,
         context: core.Context | None = None,
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,

@@ -119,7 +119,7 @@ class LazyPirate(KeyedRequests[LazyRequest]):
     __slots__ = ("_check", "_connected", "_first", "_limits", "_opened", "_servers", "outgoing")
 
     def __init__(
-        self, endpoints: Iterable[str], limits: LazyLimits, check: Callable[[Sequence[bytes], list[bytes]], bool] | None = None
+        self, endpoints: Iterable[str], limits: LazyLimits, check: Callable[[list[bytes], list[bytes]], bool] | None = None
     ) -> None:
         super().__init__(WAITING_MAX, ClientClosed, NoReply)
         self.outgoing: list[Order] = []
@@ -156,7 +156,7 @@ class LazyPirate(KeyedRequests[LazyRequest]):
         if pending is None or pending.server is None or not pending.sent_to:
             self.counters["reply_late"] += 1
             return []
-        if self._check is not None and not self._check(pending.body, reply):
+        if self._check is not None and not self._check([*pending.body], reply):
             self.counters["reply_mismatch"] += 1
             return []
         pending.server.failures = 0

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 A, B, C = "tcp://a:1", "tcp://b:1", "tcp://c:1"
 
 
-def same(request: Sequence[bytes], reply: list[bytes]) -> bool:
-    return list(request) == reply
+def same(request: list[bytes], reply: list[bytes]) -> bool:
+    return request == reply
 
 
 class Scene:
@@ -30,7 +30,7 @@ class Scene:
         ended: results of the requests that have ended.
     """
 
-    def __init__(self, endpoints: list[str], check: Callable[[Sequence[bytes], list[bytes]], bool] | None = None, **limits: Any) -> None:
+    def __init__(self, endpoints: list[str], check: Callable[[list[bytes], list[bytes]], bool] | None = None, **limits: Any) -> None:
         self.machine = LazyPirate(endpoints, LazyLimits(**limits), check)
         self.sockets: set[str] = set()
         self.ended: list[list[bytes] | Exception | None] = []

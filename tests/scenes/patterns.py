@@ -116,6 +116,9 @@ class Line:
     def abort_with(self, reason: str) -> None:
         self.cuts.append(reason)
 
+    def finish(self) -> None:
+        self.cuts.append("finished")
+
     def came(self) -> list[list[bytes]]:
         """Return the messages that have left since this was last asked."""
         octets = b"".join(self.writes[self._read :])

@@ -73,7 +73,7 @@ class Engine(ClientEngine[Machine]):
     async def _disconnect(self) -> None:
         self.ended += 1
 
-    def ask(self, timeout_s: bytes = b"1000") -> asyncio.Future[list[bytes]]:
+    def begin(self, timeout_s: bytes = b"1000") -> asyncio.Future[list[bytes]]:
         pending = PendingRequest([timeout_s])
         self.submit(pending)
         return self.reply_to(pending)
@@ -81,13 +81,13 @@ class Engine(ClientEngine[Machine]):
 
 async def test_the_first_request_of_an_iteration_is_sent_at_once_and_the_others_together() -> None:
     engine = Engine()
-    asked = [engine.ask() for _ in range(5)]
+    asked = [engine.begin() for _ in range(5)]
     assert [len(write) for write in engine.writes] == [1]
     await asyncio.sleep(0)
     assert [len(write) for write in engine.writes] == [1, 4]
     engine.updated([engine.machine.end(engine.machine.open[0], 0.0, reply=[b"x"])])
     assert await asked[0] == [b"x"]
-    engine.ask()
+    engine.begin()
     assert [len(write) for write in engine.writes] == [1, 4, 1]
     await engine.close()
 
@@ -96,7 +96,7 @@ async def test_requests_of_each_iteration_are_sent_at_its_end_though_nothing_is_
     engine = Engine()
     for iteration in range(3):
         for _ in range(3):
-            engine.ask()
+            engine.begin()
         await asyncio.sleep(0)
         assert [len(write) for write in engine.writes] == [1, 2] * (iteration + 1)
     await engine.close()
@@ -104,7 +104,7 @@ async def test_requests_of_each_iteration_are_sent_at_its_end_though_nothing_is_
 
 async def test_a_cancellation_is_sent_at_once() -> None:
     engine = Engine()
-    asked = engine.ask()
+    asked = engine.begin()
     engine.updated(())
     flushes = engine.flushes
     asked.cancel()
@@ -114,7 +114,7 @@ async def test_a_cancellation_is_sent_at_once() -> None:
 
 async def test_callers_that_wait_are_notified_of_settled_requests_only() -> None:
     engine = Engine()
-    asked = engine.ask()
+    asked = engine.begin()
     engine.submit(forgotten := PendingRequest([b"1000"]))
     (pending, _) = engine.machine.open
     engine.notify([pending])
@@ -127,7 +127,7 @@ async def test_callers_that_wait_are_notified_of_settled_requests_only() -> None
 
 async def test_time_limits_end_requests() -> None:
     engine = Engine()
-    late, soon = engine.ask(), engine.ask(b"0.01")
+    late, soon = engine.begin(), engine.begin(b"0.01")
     with pytest.raises(TimeoutError):
         await soon
     assert not late.done()
@@ -136,12 +136,12 @@ async def test_time_limits_end_requests() -> None:
 
 async def test_a_cancelled_future_withdraws_its_request_once() -> None:
     engine = Engine()
-    asked = engine.ask()
+    asked = engine.begin()
     assert asked.cancel()
     assert not asked.cancel()
     assert len(engine.machine.cancelled) == 1
     assert engine.machine.open == []
-    other = engine.ask()
+    other = engine.begin()
     (pending,) = engine.machine.open
     engine.machine.end(pending, 0.0, reply=[])
     assert other.cancel()  # settled, and the caller not notified yet
@@ -152,13 +152,13 @@ async def test_a_cancelled_future_withdraws_its_request_once() -> None:
 
 async def test_the_end_settles_what_is_open_and_refuses_what_comes() -> None:
     engine = Engine()
-    asked = [engine.ask() for _ in range(3)]
+    asked = [engine.begin() for _ in range(3)]
     await engine.close()
     await engine.close()
     assert engine.ended == 1
     assert [type(one.exception()) for one in asked] == [ClientClosed] * 3
     with pytest.raises(ClientClosed):
-        engine.ask()
+        engine.begin()
     with pytest.raises(ClientClosed):
         engine.start()
     asked[0].cancel()
@@ -169,10 +169,10 @@ async def test_the_end_settles_what_is_open_and_refuses_what_comes() -> None:
 
 async def test_another_loop_is_refused() -> None:
     engine = Engine()
-    engine.ask()
+    engine.begin()
 
     async def ask_there() -> None:
-        engine.ask()
+        engine.begin()
 
     with pytest.raises(RuntimeError, match="another event loop"):
         await asyncio.to_thread(asyncio.run, ask_there())
@@ -181,11 +181,11 @@ async def test_another_loop_is_refused() -> None:
 
 async def test_another_loop_is_refused_while_requests_of_this_iteration_are_collected() -> None:
     engine = Engine()
-    engine.ask()
-    engine.ask()  # which has the end of the iteration scheduled
+    engine.begin()
+    engine.begin()  # which has the end of the iteration scheduled
 
     async def ask_there() -> None:
-        engine.ask()
+        engine.begin()
 
     def in_a_thread() -> None:
         with pytest.raises(RuntimeError, match="another event loop"):
@@ -202,11 +202,11 @@ def test_a_second_loop_of_the_same_thread_is_refused() -> None:
     engine = Engine()
 
     async def ask() -> None:
-        engine.ask()
+        engine.begin()
 
     async def ask_again() -> None:
         with pytest.raises(RuntimeError, match="another event loop"):
-            engine.ask()
+            engine.begin()
 
     async def close() -> None:
         await engine.close()
@@ -225,12 +225,12 @@ def test_a_second_loop_of_the_same_thread_is_refused() -> None:
 async def test_a_forked_child_is_refused() -> None:
     """Fault P7: its requests would go out on the connection of its parent."""
     engine = Engine()
-    engine.ask()
+    engine.begin()
     await asyncio.sleep(0)
     child = os.fork()
     if not child:
         try:
-            engine.ask()
+            engine.begin()
         except RuntimeError:
             os._exit(0)
         finally:
@@ -241,8 +241,27 @@ async def test_a_forked_child_is_refused() -> None:
 
 async def test_the_timer_is_off_when_nothing_is_open() -> None:
     engine = Engine()
-    asked = engine.ask(b"0.01")
+    asked = engine.begin(b"0.01")
     await eventually(asked.done)
     assert asked.exception() is not None
     assert engine.machine.deadline() == inf
     await engine.close()
+
+
+async def test_a_plain_future_has_the_reply_also_of_a_request_that_ends_while_it_is_submitted() -> None:
+    class AtOnce(Machine):
+        def submit(self, pending: PendingRequest, now: float) -> None:
+            super().submit(pending, now)
+            if pending.body[0] == b"1":
+                self.end(pending, now, reply=[b"at once"])
+
+    engine = Engine()
+    engine.machine = AtOnce()
+    assert await engine.ask(PendingRequest([b"1"])) == [b"at once"]
+    pending = PendingRequest([b"1000"])
+    reply = engine.ask(pending)
+    engine.updated([engine.machine.end(pending, 0.0, reply=[b"later"])])
+    assert await reply == [b"later"]
+    await engine.close()
+    with pytest.raises(ClientClosed):
+        engine.ask(PendingRequest([b"1"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mdp.wire.commands import V03, WORKER_HEARTBEAT_03, WORKER_PING_03, WORKER_RECALL_03, worker_heartbeat
-from tests.mdp.worker.test_session import sent, serving, token
+from tests.scenes.mdp_worker_sessions import sent, serving, token
 
 STUCK = [WORKER_HEARTBEAT_03, b"\x81\xa5stuck\xc3"]
 
