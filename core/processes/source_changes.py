@@ -47,11 +47,15 @@ def changed_files(before: Mapping[str, tuple[int, int]], now: Mapping[str, tuple
 
 
 async def watch_sources(folders: Sequence[str], on_change: Callable[[list[str]], None], look_s: float = LOOK_S) -> None:
-    """Call a function with the changed files after each change, until cancelled."""
+    """Call a function with the changed files after each change, until cancelled.
+
+    A file that is empty is about to be written: `program > new.py` and many editors begin with it. It counts when it has content.
+    """
     known = await cold_files.off_loop(source_times, folders)
     while True:
         await asyncio.sleep(look_s)
-        now = await cold_files.off_loop(source_times, folders)
+        found = await cold_files.off_loop(source_times, folders)
+        now = {path: times if times[1] else known[path] for path, times in found.items() if times[1] or path in known}
         changed = changed_files(known, now)
         known = now
         if changed:

@@ -50,3 +50,27 @@ async def test_changes_are_reported_with_their_files(tmp_path: Path) -> None:
     watching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watching
+
+
+def changed(file: Path) -> bool:
+    """Change a file once more."""
+    with file.open("a") as opened:
+        opened.write("#")
+    return True
+
+
+async def test_an_empty_file_is_about_to_be_written(tmp_path: Path) -> None:
+    old, new, other = tmp_path / "old.py", tmp_path / "new.py", tmp_path / "other.py"
+    old.write_text("x = 1")
+    seen: list[list[str]] = []
+    watching = asyncio.ensure_future(watch_sources([str(tmp_path)], seen.append, look_s=0.001))
+    await eventually(lambda: changed(other) and seen)  # it looks by now
+    seen.clear()
+    old.write_text("")
+    new.write_text("")
+    await eventually(lambda: changed(other) and len(seen) > 2)
+    assert {path for paths in seen for path in paths} == {str(other)}
+    new.write_text("x = 2")
+    old.write_text("x = 22")
+    await eventually(lambda: {path for paths in seen for path in paths} == {str(old), str(new), str(other)})
+    watching.cancel()
