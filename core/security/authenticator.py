@@ -202,7 +202,7 @@ class Authenticator:
         allow: Iterable[str] = (),
         deny: Iterable[str] = (),
         passwords: Mapping[str, str] | None = None,
-        keys: Mapping[bytes | str, str] | None = None,
+        keys: Mapping[bytes, str] | Mapping[str, str] | Mapping[bytes | str, str] | None = None,
         authorized_keys: str | Path | None = None,
         any_key: bool = False,
         guesses_max: int = GUESSES_MAX,

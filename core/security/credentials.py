@@ -66,7 +66,7 @@ class Curve:
         server_key: bytes | str | None = None,
         server_keys: Mapping[str, bytes | str] | None = None,
         authorized_keys: str | Path | None = None,
-        keys: Mapping[bytes | str, str] | None = None,
+        keys: Mapping[bytes, str] | Mapping[str, str] | Mapping[bytes | str, str] | None = None,
         any_key: bool = False,
         allow: Iterable[str] = (),
         deny: Iterable[str] = (),

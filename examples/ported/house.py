@@ -59,7 +59,8 @@ def main() -> None:
         authenticator.start()
         authenticator.allow("127.0.0.1")
         authenticator.configure_curve(domain="*", location=str(keys))
-        ready, places = threading.Event(), []  # type: tuple[threading.Event, list[str]]
+        ready = threading.Event()
+        places: list[str] = []
         thread = threading.Thread(target=server, args=(context, keys, ready, places))
         thread.start()
         ready.wait()

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import os
 import sqlite3
-from collections.abc import AsyncIterator  # noqa: TC003 - annotations of services are read at run time
+from collections.abc import AsyncGenerator, AsyncIterator  # noqa: TC003 - annotations of services are read at run time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -89,7 +89,7 @@ class Pool:
             self._free.put_nowait(one)
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[sqlite3.Connection]:
+    async def connection(self) -> AsyncGenerator[sqlite3.Connection, None]:
         one = await self._free.get()
         try:
             with one:  # commits, or undoes all if the handler fails
