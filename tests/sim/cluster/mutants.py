@@ -9,10 +9,11 @@ import argparse
 import asyncio
 import sys
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import mdp
 import peering
 from bstar.machine import ballot as ballot_rules
 from bstar.machine.ballot import COUNTER_MAX, Ceiling, LeaseTable
@@ -33,6 +34,7 @@ from mdp.broker.requests.reply_cache import ReplyCache
 from mdp.broker.requests.request_ends import RequestEnds
 from mdp.broker.requests.request_table import RequestTable
 from mdp.client.requester import Requester
+from mdp.session import shared_connection
 from mdp.session.broker_search import BrokerSearch
 from mdp.shards.front import Front
 from mdp.worker.cancellations import Cancellations
@@ -206,6 +208,35 @@ def _each_time(_: Any) -> Any:
     return drop
 
 
+def _restarted(give_back: Any) -> Any:
+    def again(table: Any, request: Any, *arguments: Any, **named: Any) -> None:
+        if request.extras is not None:
+            request.extras.streamed = False
+        give_back(table, request, *arguments, **named)
+
+    return again
+
+
+def _left_early(resources: Any) -> Any:
+    @asynccontextmanager
+    async def early(app: Any) -> Any:
+        async with resources(app) as state:
+            pass
+        yield state
+
+    return early
+
+
+def _first_channel(_: Any) -> Any:
+    """Give what arrives on a shared connection to its first worker."""
+
+    def received(trunk: Any, batch: list[Any]) -> None:
+        for channel in [*trunk._channels.values()][:1]:
+            channel.on_batch([message[1:] for message in batch])
+
+    return received
+
+
 async def _idle(*_: Any) -> None: ...
 
 
@@ -309,6 +340,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("segments are never compacted", "compacted_store", Maintenance, "_compact", lambda _: _idle),
     Mutant("the upkeep of a store dies quietly", "compacted_store", Maintenance, "_run", lambda _: _idle),
     Mutant("a mirror follows every peer that says hello", "lied_to_mirrors", Mirror, "_believes", _true),
+    Mutant("a reply in parts is begun again", "apps_of_pair", RequestTable, "give_back", _restarted),
+    Mutant("resources end before the handlers", "apps_of_pair", mdp.App, "resources", _left_early),
+    Mutant("a shared connection gives all to one worker", "apps_of_shards", shared_connection._Trunk, "_received", _first_channel),
+    Mutant("the end of a shared connection is not told", "apps_of_shards", shared_connection._Trunk, "end", _nothing),
     Mutant("a queue never ticks", "paranoid_pirates", WorkerQueue, "tick", lambda _: lambda queue, now: []),
 )
 

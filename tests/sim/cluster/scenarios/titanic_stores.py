@@ -37,7 +37,7 @@ CLOSED = 0.7  # share of the requests that are closed when their reply is there
 LATEST_S = 2.0  # before the end of a run: what is accepted then may have no reply yet
 COLLECT_S = 0.005  # between two questions of the collector
 BACKLOG_MAX_BYTES = 100_000  # of a store, not yet written
-SEGMENTS_MAX = 12  # of a store, besides four times what its requests need
+SEGMENTS_MAX = 20  # of a store, besides four times what its requests need
 SMALL = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=16384, reserve_bytes=4096))  # so that many are filled
 OPEN_MAX = 30  # accepted requests without a reply, of one client
 
