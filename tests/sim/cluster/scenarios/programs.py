@@ -175,7 +175,7 @@ APP_TIMEOUT_S = 8.0
 
 
 class Pool:
-    """What the handlers of an app share; it must be open while one of them runs."""
+    """Something the handlers of an app share, open while any of them runs."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -284,7 +284,7 @@ async def _ask_app(play: Play, asked: mdp.Client, service: str, operation: Opera
 
 
 def _check_parts(play: Play, service: str, operation: Operation, parts: Sequence[bytes]) -> None:
-    """Check that the parts of a reply are of this service and one execution, in order, and all there if it has ended well."""
+    """Check that parts are of this service and one execution, in order, and all there after a good end."""
     names = [part.partition(b" ")[2].split(b".") for part in parts if part]
     whole = operation.result is not None and service == "many"
     runs = {run for _, _, run in names}
