@@ -155,7 +155,8 @@ class Local:
     # ------------------------------------------------------------------------------------------------------------ private
 
     def _worker(self, *arguments: Any, **options: Any) -> Worker:
-        return _TestWorker(*arguments, delays=self._delays, **options)
+        # Each worker has a connection of its own, also those of an app: losing one loses no other.
+        return _TestWorker(*arguments, delays=self._delays, **{**options, "shared": None})
 
     def _options(self, options: ServingSettings) -> dict[str, Any]:
         return {"context": self.context, "drain_s": DRAIN_S, **options}

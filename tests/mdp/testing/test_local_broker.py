@@ -220,3 +220,18 @@ async def test_delayed_requests_arrive_after_a_fault_of_their_timer() -> None:
             local.delay("double", 0.001)
             assert await local.client.request("double", b"x") == [b"x", b"x"]
         assert supervisor.faults
+
+
+async def test_losing_one_service_of_an_app_loses_no_other() -> None:
+    app = mdp.App()
+    for name in ("lost", "kept"):
+
+        @app.service(name)
+        async def handler(request: mdp.Request) -> bytes:
+            return request.service.encode()
+
+    async with mdp.testing.broker(app) as local:
+        await local.lose_worker("lost")
+        assert await local.client.request("kept", b"x") == [b"kept"]
+        with pytest.raises(mdp.NoService):
+            await local.client.request("lost", b"x")
