@@ -24,7 +24,7 @@ def register(spark: SparkSession) -> list[str]:
     """Register `mdp-events` and all installed data sources of the group in a session, classic or Connect, and the SQL functions.
 
     The functions are `ask` and `try_ask` and, with PySpark 4.0 or later, the table function `ask_table`. Returns the names of the sources.
-    What a later PySpark has is left out and logged: sources need 4.0.
+    What a later PySpark has is left out and logged: the source `titanic` needs 4.1.
     """
     from mdp.spark.sql.functions import register_functions
     from mdp.spark.sql.versions import SparkTooOld, has_spark

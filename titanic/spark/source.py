@@ -9,7 +9,7 @@ from mdp.spark.sql.versions import SparkTooOld, has_spark
 try:
     from pyspark.sql.datasource import DataSource
 except ImportError:
-    raise SparkTooOld("the data source titanic", "4.0") from None
+    raise SparkTooOld("the data source titanic", "4.1") from None
 
 from titanic.spark.options import BadOption, Settings
 from titanic.spark.readers import BatchReader, StreamReader

@@ -21,7 +21,7 @@ from mdp.spark.sql.versions import SparkTooOld
 try:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 except ImportError:
-    raise SparkTooOld("the data source titanic", "4.2") from None
+    raise SparkTooOld("the data source titanic", "4.1") from None
 
 from mdp.batch.tables import APART, KEY, encode_batch
 from mdp.spark.batches.cutter import cut
