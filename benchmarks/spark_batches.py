@@ -1,4 +1,4 @@
-"""Rows of 100 bytes answered by an echo service: a request a row, tables of 256 and 1,024 rows, and `pandas_udf` with a local function.
+"""Rows of 100 bytes answered by an echo service: row by row, in tables, and by a local `pandas_udf`.
 
     python -m benchmarks.spark_batches [--rows 400000] [--rounds 3]
 
@@ -44,7 +44,7 @@ def echoed(table: pa.Table) -> pa.Table:
 
 
 def family() -> dict[int, str]:
-    """Return the processes that this one has started, directly or not, and itself, with their kinds."""
+    """Return this process and those that it has started, directly or not, with their kinds."""
     parents: dict[int, int] = {}
     kinds: dict[int, str] = {os.getpid(): "python"}
     for place in Path("/proc").glob("[0-9]*"):
