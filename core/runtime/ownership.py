@@ -26,6 +26,7 @@ __all__ = ["Owned"]
 
 # See `SocketBase`.
 _SLOTS: Final = ("_ended", "_loop", "_owner_thread", "_put", "_put_now", "_puts", "_take", "_take_now", "_unguarded", "_waiting")
+_THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports
 BURST: Final = 64  # sends after which the rest of the iteration is not checked; below, the callback of the loop costs more
 
 
@@ -59,7 +60,7 @@ class Owned:
                 raise WrongOwner(msg="this socket is used on another event loop; make one for each loop")
             self._loop = loop
             if not self._ended:
-                self._owner_thread = get_ident()
+                self._owner_thread = _THREAD()
 
     def enter(self) -> None:
         """Check a call from a thread not known as the owner; raises WrongOwner if another one is."""
@@ -106,7 +107,7 @@ class Owned:
             self._put = self._put_now
 
     def _take_guarded(self) -> Message | None:
-        if get_ident() != self._owner_thread:
+        if _THREAD() != self._owner_thread:
             self.enter()
         message = self._take_now()
         if message is not None and self._waiting:
@@ -114,7 +115,7 @@ class Owned:
         return message
 
     def _put_guarded(self, frames: Message) -> bool:
-        if get_ident() != self._owner_thread:
+        if _THREAD() != self._owner_thread:
             self.enter()
         self._puts += 1
         if self._puts == BURST:

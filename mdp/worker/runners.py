@@ -41,9 +41,7 @@ SLICE_S: Final = 0.005
 FRAME_OVERHEAD_BYTES: Final = 64
 # How long a task may take to end after its handler was ended: some loop iterations on a busy machine.
 _LAST_STEPS_S: Final = 0.25
-# Compiled, a constant of the module costs less than an attribute of another.
-_CURRENT_TASK: Final = asyncio.current_task
-_ENTER_TASK: Final = asyncio._enter_task
+_ENTER_TASK: Final = asyncio._enter_task  # compiled, a constant of the module costs less than an attribute of another
 _LEAVE_TASK: Final = asyncio._leave_task
 
 
@@ -177,9 +175,8 @@ class Runners:
             and not self.running
             and len(requests) == 1
             and not self._idle_runners[-1].wake.done()
-            and _CURRENT_TASK(self._loop) is None  # without the loop, it asks the system for the number of the process
+            and self._begin(requests[0])
         ):
-            self._begin(requests[0])
             return
         self._queue.extend(requests)
         if self._kind is HandlerKind.INLINE:
@@ -298,16 +295,18 @@ class Runners:
                 self._check_soon()
             self._wake_next *= 2
 
-    def _begin(self, request: Request) -> None:
-        """Call the handler at once, as the task of an idle runner; one that never waits needs no loop iteration."""
+    def _begin(self, request: Request) -> bool:
+        """Call the handler at once, as the task of an idle runner; return False within another task."""
         if request.cancelled or (request.expires_at is not None and self._expire(request)):
-            return
+            return True
         runner = self._idle_runners[-1]
         task = request._task = runner.task
-        running = self.running
-        running[request] = self._now()
+        try:
+            _ENTER_TASK(self._loop, task)
+        except RuntimeError:  # asking for the current task first would cost as much as the rest
+            return False
+        self.running[request] = self._now()
         error: BaseException | None
-        _ENTER_TASK(self._loop, task)
         try:
             coroutine = self._handler(request)
             waits, value = runner.context.run(first_step, coroutine)
@@ -319,17 +318,18 @@ class Runners:
                 runner.started = RunningRequest(request, coroutine, value)
                 if not runner.wake.done():  # else the handler has cancelled its own task; the runner passes that on
                     runner.wake.set_result(None)
-                return
+                return True
             error = self._answer(request, value)
         finally:
             _LEAVE_TASK(self._loop, task)
-        del running[request]
+        del self.running[request]
         if error is not None:
             self._failed(request, error, None)
             if isinstance(error, KeyboardInterrupt):
                 raise error
-        if not self._queue and not running:
+        if not self._queue and not self.running:
             self._on_idle()
+        return True
 
     def _answer(self, request: Request, value: Any) -> BaseException | None:
         """Answer a request with the value of its handler; return the error if it is not valid."""
