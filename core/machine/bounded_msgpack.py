@@ -93,7 +93,9 @@ def unpack(
     UTF-8, an unusable key (`strict_map_key`: neither text nor bytes), nesting deeper than DEPTH_MAX, or beyond a limit.
     """
     size = len(octets)  # hot path: once per request with options, so arguments are passed by name and not as a map
-    hook = map_hook = pairs_hook = None
+    hook: Callable[[list[Any]], object] | None = None
+    map_hook: Callable[[Any], object] | None = None
+    pairs_hook: Callable[[list[tuple[Any, Any]]], object] | None = None
     collecting = size > LARGE_BYTES and gc.isenabled()
     try:
         if size > SMALL_BYTES:
