@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import core
 from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
+from core.daemon.logs import RateLimitedLog
 from core.rpc.running_handlers import RunningHandlers
 from core.rpc.service import Service
 from core.zmtp.decoder import encode_message, encode_prefix, octets_of
@@ -80,6 +81,7 @@ class Server(Service):
             raise ValueError(f"there is no model {model}")
         super().__init__(context, security, socket_options)
         self.counters: Counter[str] = Counter()
+        self._log = RateLimitedLog(log)
         self.draining = False
         self._bind = bind
         self._handler = handler
@@ -234,7 +236,7 @@ class Server(Service):
 
     def _failed(self, error: BaseException) -> None:
         self.counters["handler_failed"] += 1
-        log.error("handler failed", exc_info=error)
+        self._log.error(type(error), "handler failed", cause=error)
 
 
 def _public_endpoint(bind: str, where: object) -> str:

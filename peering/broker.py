@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import core
+from core.daemon.logs import RateLimitedLog
 from core.rpc.service import Service, sent
 from core.runtime import runtime, supervision
 from core.zmtp.limits import less_by
@@ -33,7 +34,6 @@ __all__ = ["Broker", "cloud_endpoints", "endpoint_of"]
 log = logging.getLogger(__name__)
 
 LINGER_MS: Final = 1000  # time for written replies to leave when the broker closes
-COMPLAINTS_MAX: Final = 1000  # logged complaints to remember; ids come from peers
 
 
 def endpoint_of(name: str, flow: str, directory: str = "") -> str:
@@ -114,7 +114,7 @@ class Broker(Service):
         self._next_side = Side.LOCAL  # side to read next when both have tasks
         self._state_to_publish: list[bytes] | None = None  # state to publish at the end of this event-loop iteration
         self._publishing: asyncio.Handle | None = None
-        self._logged: set[tuple[bytes, str]] = set()
+        self._log = RateLimitedLog(log)
 
     async def _start(self) -> None:
         self._finished = asyncio.Event()
@@ -350,14 +350,7 @@ class Broker(Service):
             self._state_to_publish = None
 
     def _log_complaint(self, complaint: Complaint) -> None:
-        """Log a complaint, once for each sender and reason."""
-        key = (complaint.about, complaint.reason)
-        if key in self._logged:
-            return
-        if len(self._logged) >= COMPLAINTS_MAX:
-            self._logged.clear()
-        self._logged.add(key)
-        log.warning("%s", complaint.reason, extra={"about": complaint.about})
+        self._log.warning(complaint.reason, "%s", complaint.reason, about=complaint.about)
 
     def _tick(self) -> None:
         self._apply(self.machine.tick(self._loop.time()))

@@ -16,6 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import core
+from core.daemon.logs import RateLimitedLog
 from core.rpc.running_handlers import RunningHandlers, call
 from core.rpc.service import Service
 from core.runtime import supervision
@@ -88,6 +89,7 @@ class AsyncServer(Service):
         if not ttl > 0 or running_max < 1 or clients_max < 1:
             raise ValueError("ttl, running_max and clients_max are above zero")
         self.counters: Counter[str] = Counter()
+        self._log = RateLimitedLog(log)
         self._bind = bind
         self._handler = handler
         self._running = RunningHandlers(running_max)
@@ -140,7 +142,7 @@ class AsyncServer(Service):
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.counters["handler_failed"] += 1
-            log.error("handler failed", exc_info=error)
+            self._log.error(type(error), "handler failed", cause=error)
 
     def _peer_changed(self, client: bytes, joined: bool) -> None:
         if not joined and not self._socket.peer_metadata(client):  # else another client has the id by now

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import core
+from core.daemon.logs import RateLimitedLog
 from core.machine.worker_table import WorkerState
 from core.rpc.service import Service, sent
 from core.runtime import supervision
@@ -85,7 +86,7 @@ class Queue(Service):
         )
         self._binds = (frontend, backend)
         self._reader: asyncio.Task[None] | None = None
-        self._logged: set[bytes] = set()  # peers with a logged complaint; bounded by the connections
+        self._log = RateLimitedLog(log)
 
     async def _start(self) -> None:
         self._machine = WorkerQueue(self._limits, self._loop.time())
@@ -165,12 +166,10 @@ class Queue(Service):
         if not joined:
             if self._backend.peer_metadata(name):
                 return  # the id was taken over, and the old connection is forgotten already
-            self._logged.discard(name)
         self._apply(self._machine.worker_gone(name, self._loop.time()))
 
     def _client_changed(self, name: bytes, joined: bool) -> None:
         if not joined:
-            self._logged.discard(name)
             self._machine.client_gone(name)
             self._apply([])
 
@@ -201,10 +200,7 @@ class Queue(Service):
             self._apply(self._machine.too_large(frames, self._loop.time()))
 
     def _log_complaint(self, peer: bytes, reason: str) -> None:
-        """Log the first complaint about a peer of each connection."""
-        if peer not in self._logged:
-            self._logged.add(peer)
-            log.warning("malformed message dropped", extra={"peer": peer, "reason": reason})
+        self._log.warning("malformed", "malformed message dropped", peer=peer, reason=reason)
 
     def _tick(self) -> None:
         self._apply(self._machine.tick(self._loop.time()))

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import core
+from core.daemon.logs import RateLimitedLog
 from core.rpc.connect_timeout import with_connect_timeout
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 from core.rpc.service import Service
@@ -71,6 +72,7 @@ class Worker(Service):
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(context, security, socket_options)
+        self._log = RateLimitedLog(log)
         self._timer = supervision.current().timer("pirate worker clock", self._tick)
         self._endpoints = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
         if not self._endpoints:
@@ -168,7 +170,7 @@ class Worker(Service):
             self._socket.send_multipart(frames, core.NOBLOCK)
         except (core.Again, core.MessageTooLarge) as error:  # the queue does not read, takes less, or has just disconnected
             if isinstance(error, core.MessageTooLarge):
-                log.warning("reply dropped, too large for the queue", extra={"reason": str(error)})
+                self._log.warning("too large", "reply dropped, too large for the queue", reason=str(error))
             self._apply(self._session.lost(self._loop.time()))
 
     def _receive(self, socket: core.Socket, batch: list[list[bytes]]) -> None:
@@ -205,7 +207,7 @@ class Worker(Service):
         elif task.cancelled():
             self._apply(self._session.failed(now))
         elif error is not None:
-            log.error("handler failed", exc_info=error)
+            self._log.error(type(error), "handler failed", cause=error)
             self._apply(self._session.failed(now))
         else:
             self._apply(self._session.finished(task.result(), now))

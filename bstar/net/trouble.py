@@ -82,7 +82,7 @@ class Troubles:
         if heartbeat_ms not in (0, ours_ms, self.odd_heartbeat_ms):
             self.odd_heartbeat_ms = heartbeat_ms
             self._counters["heartbeat_mismatch"] += 1
-            log.warning("the peer has another heartbeat", extra={"ours_ms": ours_ms, "its_ms": heartbeat_ms})
+            self._log.warning("heartbeat", "the peer has another heartbeat", ours_ms=ours_ms, its_ms=heartbeat_ms)
 
     def claim_ended(self, machine: Machine, lease_client: LeaseClient | None, *, writing: bool) -> None:
         """Log why a claim failed, unless the other server serves."""

@@ -16,6 +16,7 @@ from bstar.errors import MalformedMessage, NotActive
 from bstar.machine.ballot import NO_BALLOT
 from bstar.machine.fsm import Verdict
 from bstar.machine.wire import CLIENT_TOPIC, ReplyHeader, ReplyKind, RequestKind, decode_request_header, encode_reply_header
+from core.daemon.logs import RateLimitedLog
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Voter:
         self._policy = policy
         self._held_max = held_max
         self._counters = counters
+        self._log = RateLimitedLog(log)
         self._undecided: deque[Request] = deque()
         self._held: deque[Request] = deque()
         self._running = RunningHandlers(running_max)
@@ -218,7 +220,7 @@ class Voter:
         error = task.exception()
         if error is not None:
             self._counters["handler_failed"] += 1
-            log.error("handler failed", exc_info=error)
+            self._log.error(type(error), "handler failed", cause=error)
             self._answer(request, ReplyKind.FAILED, [type(error).__name__.encode()])
 
     # --- replies --------------------------------------------------------------------------------------------------------------

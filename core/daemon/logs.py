@@ -140,10 +140,19 @@ class RateLimitedLog:
 
     def warning(self, kind: Hashable, message: str, *args: object, **fields: object) -> bool:
         """Write a warning with these fields, unless one of its kind was written recently; returns whether it was written."""
+        return self._write(logging.WARNING, kind, message, args, None, fields)
+
+    def error(self, kind: Hashable, message: str, *args: object, cause: BaseException | None = None, **fields: object) -> bool:
+        """Write an error in the same way, with the traceback of its cause."""
+        return self._write(logging.ERROR, kind, message, args, cause, fields)
+
+    def _write(
+        self, level: int, kind: Hashable, message: str, args: tuple[object, ...], cause: BaseException | None, fields: dict[str, object]
+    ) -> bool:
         left_out = self._rate.admit(kind, self._clock())
         if left_out is None:
             return False
         if left_out:
             fields["left_out"] = left_out
-        self._logger.warning(message, *args, extra=fields)
+        self._logger.log(level, message, *args, exc_info=cause, extra=fields)
         return True

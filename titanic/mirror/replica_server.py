@@ -84,6 +84,9 @@ class Mirror(Service):
         self.octets = 0
         self.sessions = 0
         self.refused = 0
+        self.failed = 0
+        self._log = RateLimitedLog(log)
+        self._call_log = RateLimitedLog(log)  # of the thread
         self.replica: Replica
         self._disk = disk
         self.lease = lease
@@ -142,7 +145,14 @@ class Mirror(Service):
     @property
     def figures(self) -> dict[str, Any]:
         """Status and counters."""
-        return {**self.status, "calls": self.calls, "octets": self.octets, "sessions": self.sessions, "refused": self.refused}
+        return {
+            **self.status,
+            "calls": self.calls,
+            "octets": self.octets,
+            "sessions": self.sessions,
+            "refused": self.refused,
+            "failed": self.failed,
+        }
 
     def lacks(self) -> str:
         """Return why no second copy is being kept, "" if one is."""
@@ -153,7 +163,7 @@ class Mirror(Service):
     def _on_peer(self, peer: bytes, joined: bool) -> None:
         if not joined and peer == self._store:
             self._store = b""
-            log.warning("the store is gone; this mirror is %s", self.replica.mark.step.value)
+            self._log.warning("gone", "the store is gone; this mirror is %s", self.replica.mark.step.value)
 
     def _on_batch(self, batch: Sequence[Sequence[bytes]]) -> None:
         """Pass calls of the followed store to the thread."""
@@ -247,7 +257,8 @@ class Mirror(Service):
             before = self.replica.mark.step
             detail = self.replica.do(frames[2], frames[3:])
         except (BadCall, Refused, OSError) as error:
-            log.error("mirror: %s", error)
+            self.failed += 1
+            self._call_log.error(type(error), "mirror: %s", error)
             return [*pack_pair(session, number), NO, str(error).encode()[:REASON_BYTES_MAX]]
         if self.replica.mark.step is not before:
             log.info("mirror: %s", self.replica.mark.step.value)

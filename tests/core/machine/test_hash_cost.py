@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from core.machine.hash_cost import ALIKE_MAX, FEW, FEW_HASHES, TooCostly, check_keys, check_set
+from core.machine.hash_cost import ALIKE_MAX, ELEMENT_STEPS, FEW, FEW_HASHES, KEY_STEPS, LONG, TooCostly, check_keys, check_set
 from tests.scenes.meeting_hashes import meeting
 
 if TYPE_CHECKING:
@@ -110,3 +111,53 @@ def test_few_hashes_meet_as_they_like() -> None:
     values = [number << 55 for number in range(FEW_HASHES)]
     for check in CHECKS:
         check(values)
+
+
+def costs_too_much(hashes: list[int], is_set: bool) -> bool:
+    """Say it by the words of the module: the steps and long ways of all tables in turn, each slot looked at for itself."""
+    slots, steps, long_ways = 8, 0, 0
+    while True:
+        table: set[int] = set()
+        taken = hashes[: 3 * (slots - 1) // 5 + 1 if is_set else 2 * slots // 3 + 1]
+        for number in taken:
+            rest = number % 2**64
+            slot, way = rest % slots, 0
+            while True:
+                near = range(slot, slot + 10) if is_set and slot + 10 <= slots else [slot]
+                free = [one for one in near if one not in table]
+                if free or way > LONG:
+                    table.add(free[0] if free else slot)
+                    break
+                way, rest = way + 1, rest // 32
+                slot = (5 * slot + rest + 1) % slots
+            steps, long_ways = steps + way, long_ways + (way > LONG)
+        if len(taken) == len(hashes):
+            return steps > (ELEMENT_STEPS if is_set else KEY_STEPS) * len(hashes) or long_ways > 8 + len(hashes) // 128
+        slots *= 2
+        while is_set and slots <= 4 * len(taken):
+            slots *= 2
+
+
+@pytest.mark.parametrize(("check", "is_set"), [(check_keys, False), (check_set, True)], ids=["dict", "set"])
+@pytest.mark.parametrize("kind", ["long ways", "many steps"])
+def test_the_limit_is_where_the_module_says(check: Callable[[list[int]], None], is_set: bool, kind: str) -> None:
+    """Values that meet, more and more of them among others, until they are refused."""
+    bits, count = (13, 4_900) if is_set else (11, 1_300)
+    values = meeting(bits, count, is_set)
+    half = count // 2
+    begin, end = (half - 50, half + 150) if kind == "long ways" else (half, count)
+    if kind == "many steps":  # ways that are not long: the circle is broken off
+        values = [*values[: 700 if is_set else 100], *values[half:]]
+        begin, end = 700 if is_set else 100, len(values)
+
+    def refused(most: int) -> bool:
+        try:
+            check(values[:most])
+        except TooCostly:
+            return True
+        return False
+
+    assert (refused(begin), refused(end)) == (False, True)
+    edge = bisect_left(range(begin, end), True, key=refused) + begin
+    assert (costs_too_much(values[: edge - 1], is_set), costs_too_much(values[:edge], is_set)) == (False, True)
+    assert (refused(edge - 1), refused(edge)) == (False, True)
