@@ -6,18 +6,20 @@ import random
 from bisect import bisect_left
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 
 from core.machine.hash_cost import ALIKE_MAX, ELEMENT_STEPS, FEW, FEW_HASHES, KEY_STEPS, LONG, TooCostly, check_keys, check_set
-from tests.scenes.meeting_hashes import meeting
+from tests.scenes import meeting_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 P = 2**61 - 1
+meeting = cache(meeting_hashes.meeting)
 CHECKS = [check_set, check_keys]
 DRAW = random.Random(7)
 COUNT = 3_000
