@@ -236,7 +236,7 @@ class Server(Service):
 
     def _failed(self, error: BaseException) -> None:
         self.counters["handler_failed"] += 1
-        self._log.error(type(error), "handler failed", cause=error)
+        self._log.error(type(error).__name__, "handler failed", cause=error)
 
 
 def _public_endpoint(bind: str, where: object) -> str:

@@ -142,7 +142,7 @@ class AsyncServer(Service):
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.counters["handler_failed"] += 1
-            self._log.error(type(error), "handler failed", cause=error)
+            self._log.error(type(error).__name__, "handler failed", cause=error)
 
     def _peer_changed(self, client: bytes, joined: bool) -> None:
         if not joined and not self._socket.peer_metadata(client):  # else another client has the id by now

@@ -207,7 +207,7 @@ class Worker(Service):
         elif task.cancelled():
             self._apply(self._session.failed(now))
         elif error is not None:
-            self._log.error(type(error), "handler failed", cause=error)
+            self._log.error(type(error).__name__, "handler failed", cause=error)
             self._apply(self._session.failed(now))
         else:
             self._apply(self._session.finished(task.result(), now))

@@ -220,7 +220,7 @@ class Voter:
         error = task.exception()
         if error is not None:
             self._counters["handler_failed"] += 1
-            self._log.error(type(error), "handler failed", cause=error)
+            self._log.error(type(error).__name__, "handler failed", cause=error)
             self._answer(request, ReplyKind.FAILED, [type(error).__name__.encode()])
 
     # --- replies --------------------------------------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ class Mirror(Service):
             detail = self.replica.do(frames[2], frames[3:])
         except (BadCall, Refused, OSError) as error:
             self.failed += 1
-            self._call_log.error(type(error), "mirror: %s", error)
+            self._call_log.error(type(error).__name__, "mirror: %s", error)
             return [*pack_pair(session, number), NO, str(error).encode()[:REASON_BYTES_MAX]]
         if self.replica.mark.step is not before:
             log.info("mirror: %s", self.replica.mark.step.value)
