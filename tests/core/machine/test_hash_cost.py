@@ -116,7 +116,7 @@ def test_few_hashes_meet_as_they_like() -> None:
 
 
 def costs_too_much(hashes: list[int], is_set: bool) -> bool:
-    """Say it by the words of the module: the steps and long ways of all tables in turn, each slot looked at for itself."""
+    """Count the steps and long ways of all tables in turn, slot by slot."""
     slots, steps, long_ways = 8, 0, 0
     while True:
         table: set[int] = set()
