@@ -18,6 +18,7 @@ from tests.scenes.bstar_sockets import Scene
 from tests.scenes.waiting import PATIENCE_S, eventually
 from titanic.journal.disk import RealDisk
 from titanic.mirror.replica_server import Mirror
+from titanic.wire.mirror_frames import Hello
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -45,11 +46,16 @@ async def test_calls_of_a_mirror_that_are_none(tmp_path: Path, caplog: pytest.Lo
         for number in range(TIMES):
             async with context.socket(core.DEALER, linger=0) as store:
                 store.connect(endpoint)
-                await store.send_multipart([os.urandom(8), bytes(8), b"hello", b"\x01" * number])
-                assert (await store.recv_multipart())[2] == b"no"
+                for mistake in (b"hello", b"swap"):
+                    session = [os.urandom(8), bytes(8)]
+                    if mistake == b"swap":
+                        await store.send_multipart([*session, b"hello", Hello(bytes(16), 1, False).encode()])
+                        assert (await store.recv_multipart())[2] == b"ok"
+                    await store.send_multipart([*session, mistake, b"\x01" * number])
+                    assert (await store.recv_multipart())[2] == b"no"
             await eventually(lambda: not mirror.connected)
-        assert mirror.figures["failed"] == TIMES
-    assert len(lines(caplog, "mirror: ")) == 1
+        assert (mirror.figures["failed"], mirror.figures["refused"]) == (TIMES, TIMES)
+    assert len(lines(caplog, "mirror: ")) <= 3
     assert len(lines(caplog, "the store is gone")) == 1
 
 

@@ -92,7 +92,6 @@ class Mirror(Service):
         self.lease = lease
         self._take_over = take_over
         self._paired = paired
-        self._refusals = RateLimitedLog(log)
         self._queue: SimpleQueue[list[tuple[bytes, Sequence[bytes]]] | None] = runtime.current().queue()
         self._store = b""  # routing id of the store that is followed
         self._socket: core.Socket
@@ -196,7 +195,7 @@ class Mirror(Service):
             self.replica.check_hello(frames[3:])
         except (BadCall, Refused) as error:
             self.refused += 1
-            self._refusals.warning("hello", "mirror: %s", error)
+            self._log.warning("hello", "mirror: %s", error)
             self._answer([[peer, *pack_pair(session, number), NO, str(error).encode()[:REASON_BYTES_MAX]]])
             return False
         return True
