@@ -94,9 +94,8 @@ def unpack(
     """
     size = len(octets)  # hot path: once per request with options, so arguments are passed by name and not as a map
     hook: Callable[[list[Any]], object] | None = None
-    map_hook: Callable[[Any], object] | None = None
-    pairs_hook: Callable[[list[tuple[Any, Any]]], object] | None = None
-    collecting = size > LARGE_BYTES and gc.isenabled()
+    map_hook: Callable[[Any], object] | None = None  # compiled, a local variable has a type that is not None alone
+    pairs_hook, collecting = None, size > LARGE_BYTES and gc.isenabled()
     try:
         if size > SMALL_BYTES:
             _check_claims(octets, not strict_map_key)
