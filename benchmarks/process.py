@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from benchmarks.program import Options
 
-__all__ = ["Program", "ProgramFailed", "cpu_s", "free_endpoint", "free_path", "free_port"]
+__all__ = ["Program", "ProgramFailed", "cpu_s", "free_endpoint", "free_path", "free_port", "memory_bytes"]
 
 ROOT = Path(__file__).resolve().parent.parent
 PORTS: Final = (15_000, 32_000)
@@ -62,6 +62,15 @@ def cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[0]) for line in threads) / 1e9
+
+
+def memory_bytes(pid: int, which: str) -> int:
+    """Return bytes of memory of a process by their name in its status, such as VmRSS; 0 without /proc."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{which}:")), 0)
 
 
 class Program:
@@ -135,11 +144,7 @@ class Program:
 
     def resident_bytes(self) -> int:
         """Return the program's current bytes of memory (VmRSS); 0 without /proc."""
-        try:
-            status = Path(f"/proc/{self.pid}/status").read_text()
-        except OSError:
-            return 0
-        return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0)
+        return memory_bytes(self.pid, "VmRSS")
 
     def stop(self) -> None:
         """End the program; safe to call twice."""
