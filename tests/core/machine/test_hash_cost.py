@@ -119,8 +119,8 @@ def test_few_hashes_meet_as_they_like() -> None:
         check(values)
 
 
-def costs_too_much(hashes: list[int], is_set: bool) -> bool:
-    """Count the steps and long ways of all tables in turn, slot by slot."""
+def counted(hashes: list[int], is_set: bool) -> tuple[int, int]:
+    """Count the steps beyond what is allowed, and the long ways, of all tables in turn, slot by slot."""
     slots, steps, long_ways = 8, 0, 0
     while True:
         table: set[int] = set()
@@ -132,16 +132,22 @@ def costs_too_much(hashes: list[int], is_set: bool) -> bool:
                 near = range(slot, slot + 10) if is_set and slot + 10 <= slots else [slot]
                 free = [one for one in near if one not in table]
                 if free or way > LONG:
-                    table.add(free[0] if free else slot)
+                    table.add(free[0] if free and way <= LONG else slot)
                     break
                 way, rest = way + 1, rest // 32
                 slot = (5 * slot + rest + 1) % slots
             steps, long_ways = steps + way, long_ways + (way > LONG)
         if len(taken) == len(hashes):
-            return steps > (ELEMENT_STEPS if is_set else KEY_STEPS) * len(hashes) or long_ways > 8 + len(hashes) // 128
+            return steps - (ELEMENT_STEPS if is_set else KEY_STEPS) * len(hashes), long_ways
         slots *= 2
         while is_set and slots <= 4 * len(taken):
             slots *= 2
+
+
+def costs_too_much(hashes: list[int], is_set: bool) -> bool:
+    """Return whether it is too many steps or long ways."""
+    beyond, long_ways = counted(hashes, is_set)
+    return beyond > 0 or long_ways > 8 + len(hashes) // 128
 
 
 @pytest.mark.parametrize(("check", "is_set"), [(check_keys, False), (check_set, True)], ids=["dict", "set"])
@@ -167,3 +173,54 @@ def test_the_limit_is_where_the_module_says(check: Callable[[list[int]], None], 
     edge = bisect_left(range(begin, end), True, key=refused) + begin
     assert (costs_too_much(values[: edge - 1], is_set), costs_too_much(values[:edge], is_set)) == (False, True)
     assert (refused(edge - 1), refused(edge)) == (False, True)
+
+
+def in_an_order(values: list[int], number: int) -> list[int]:
+    """Return values in one of many orders."""
+    return sorted(values, key=lambda value: value * (2 * number + 3) * 0x9E3779B97F4A7C15 % 2**64)
+
+
+@pytest.mark.parametrize("order", [73, 108, 114, 241, 270, 374, 226, 240, 274, 340, 379])
+def test_one_step_more_than_a_dict_may_take_is_too_many(order: int) -> None:
+    values = meeting(8, 170)
+    values = [*in_an_order(values[:20], order), *in_an_order(values[85:], order)]
+    for count in range(FEW_HASHES + 1, 99):
+        beyond, long_ways = counted(values[:count], False)
+        if beyond in (0, 1):
+            assert long_ways == 0
+            break
+    else:
+        pytest.fail("no number of them takes as many steps as are allowed")
+    if beyond == 0:
+        check_keys(values[:count])
+        check_keys([*values[:count], values[count - 1]])  # one that comes twice takes none
+    else:
+        with pytest.raises(TooCostly):
+            check_keys(values[:count])
+
+
+@pytest.mark.parametrize(
+    ("order", "count", "then", "beyond"),
+    [(0, 968, 7, 0), (4, 962, 12, 0), (7, 967, 2, 0), (0, 968, 4, 1), (2, 970, 26, 1), (14, 968, 0, 1), (21, 956, 2, 1)],
+)
+def test_one_step_more_than_a_set_may_take_is_too_many(order: int, count: int, then: int, beyond: int) -> None:
+    values = meeting(11, 1_400, True)
+    values = [*in_an_order(values[:300], order), *in_an_order(values[700:], order)]
+    values = [*values[:count], values[count + then]]
+    assert counted(values, True)[0] == beyond
+    if beyond:
+        with pytest.raises(TooCostly):
+            check_set(values)
+    else:
+        check_set(values)
+        check_set([*values, values[-1]])
+
+
+@pytest.mark.parametrize(("check", "bits", "count", "is_set"), [(check_keys, 12, 2_700, False), (check_set, 13, 4_900, True)])
+def test_the_order_of_their_hashes_makes_meeting_ones_no_better(
+    check: Callable[[list[int]], None], bits: int, count: int, is_set: bool
+) -> None:
+    ordered = sorted(meeting(bits, count, is_set), key=hash)
+    for values in (ordered, [hash(ordered[0]) - 1, *ordered], [-(2**60), *map(hash, ordered)]):
+        with pytest.raises(TooCostly):
+            check(values)

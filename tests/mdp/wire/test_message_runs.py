@@ -22,7 +22,7 @@ from mdp.wire.commands import (
     worker_ready,
 )
 from mdp.wire.events import Final, Partial, Request, parse_at_broker
-from mdp.wire.message_runs import AT_BROKER, NO_OPTIONS, Run, Verb, cut
+from mdp.wire.message_runs import AT_BROKER, NO_OPTIONS, Layout, Run, Verb, cut
 from tests.scenes.mdp_dispatcher import batch, number
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def messages_of(run: Run, whole: Batch) -> list[bytes]:
 def test_runs_are_the_messages_in_their_order(messages: list[list[bytes]]) -> None:
     whole = batch(b"peer", *messages)
     runs = cut(whole, AT_BROKER)
+    assert sum(max(1, len(run.tails)) for run in runs) == len(messages)
     assert [run.first for run in runs] == [sum(max(1, len(run.tails)) for run in runs[:at]) for at in range(len(runs))]
     for run, next_first in zip(runs, [*(run.first for run in runs), len(messages)][1:], strict=True):
         for octets, frames in zip(messages_of(run, whole), messages[run.first : next_first], strict=True):
@@ -121,3 +122,49 @@ def test_a_single_request_has_the_name_that_finds_its_service(dialect: Dialect) 
     (run,) = cut(batch(b"c", client_request(dialect, b"other", [b"x"], id=number(1))), AT_BROKER)
     service = Service(b"other")
     assert run.names == [service.route if dialect == "0.3" else service.encoded]
+
+
+def test_messages_of_no_row_are_a_run_each_and_no_message_is_no_run() -> None:
+    runs = cut(batch(b"w", *UNKNOWN[:5], *UNKNOWN[:5]), AT_BROKER)
+    assert [(run.layout, run.first, run.keys, run.names, run.tails) for run in runs] == [(None, at, [], [], []) for at in range(10)]
+    assert cut(batch(b"w"), AT_BROKER) == []
+
+
+def test_requests_and_answers_in_turn_are_runs_with_their_own_bytes() -> None:
+    ask, final = client_request("0.3", b"echo", [b"x"], id=number(1)), worker_final("0.3", number(2), [b"yy"])
+    for counts in ((1, 2), (2, 3, 2), (3, 1, 2, 2)):
+        messages = [(ask, final)[place % 2] for place, count in enumerate(counts) for _ in range(count)]
+        runs = cut(batch(b"p", *messages), AT_BROKER)
+        assert [len(run.tails) for run in runs if run.layout is not None] == [*counts]
+        assert [run.first for run in runs] == [sum(counts[:place]) for place in range(len(counts))]
+        for place, run in enumerate(runs):
+            assert set(run.keys) == {number(1 + place % 2)}
+            assert set(run.names) == (set() if place % 2 else {b"\x01\x04echo\x01\x00"})
+            assert set(run.tails) == {b"\x00\x02yy" if place % 2 else b"\x01\x00\x00\x01x"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_two_alike_are_one_run_wherever_they_are(dialect: Dialect, before: int) -> None:
+    others = [worker_ready("0.3", b"echo")] * before
+    for alike in (client_request(dialect, b"echo", [b"x"], id=number(1)), worker_final(dialect, number(1), [b"y"])):
+        *_, run = cut(batch(b"p", *others, alike, alike), AT_BROKER)
+        assert (run.first, len(run.tails)) == (before, 2)
+
+
+def test_a_request_beside_one_that_differs_after_the_first_bytes() -> None:
+    request, other = client_request("0.2", b"echo", [b"x"]), [b"MDPC02", b"\x02", b"echo", b"x"]
+    for messages in ([request, other], [other, request], [other, request, other], [request, other, request]):
+        runs = cut(batch(b"c", *messages), AT_BROKER)
+        assert [run.names for run in runs] == [[b"\x01\x04echo"] if message is request else [] for message in messages]
+        assert [run.tails for run in runs] == [[b"\x00\x01x"] if message is request else [] for message in messages]
+        assert [run.first for run in runs] == [*range(len(messages))]
+
+
+@pytest.mark.parametrize("row", [row for rows in AT_BROKER.values() for row in rows], ids=lambda row: f"{row.verb.name} {row.dialect}")
+def test_a_row_made_again_divides_as_that_of_the_broker(row: Layout) -> None:
+    key_bytes = row.key_end - len(row.head)
+    again = Layout(row.verb, row.dialect, row.head, key_bytes, named=row.named, options=row.options)
+    assert {name: getattr(again, name) for name in Layout.__slots__} == {name: getattr(row, name) for name in Layout.__slots__}
+    assert (row.keyed, row.key_end) == (key_bytes > 0, len(row.head) + key_bytes)
+    assert Layout(row.verb, row.dialect, row.head, 1).keyed
