@@ -159,7 +159,8 @@ class Exchange:
         client: sends requests.
         service: name of the service.
         window: maximum requests in flight.
-        window_bytes: maximum bytes of requests in flight and of answers that were not taken; one request is always in flight.
+        window_bytes: maximum bytes of requests in flight and of answers that were not taken; one request is always in flight. No chunk is
+            asked for while there are as many with those of unsent requests.
         parts: take replies part by part.
         wait: wait for a service that has no worker at the moment.
         breaker: stops sending when no answers come; shared by the exchanges of a process.
@@ -201,6 +202,7 @@ class Exchange:
             self._requests = ReplayedWindow(client, service, self._requests)
         self._fed: list[Chunk] = []  # not finished
         self._unsent: deque[tuple[Chunk, int]] = deque()  # with the number of the row
+        self._unsent_bytes = 0  # of their requests
         self._in_flight: dict[int, tuple[Chunk, int, int]] = {}  # by index: chunk, number of the row, bytes counted for it
         self._used = 0  # bytes counted: of requests in flight with the replies expected, and of answers not taken
         self._reply_bytes: float | None = None  # moving mean, None before the first
@@ -226,7 +228,8 @@ class Exchange:
             self.flow.changed.set()
         else:
             self._fed.append(chunk)
-            self._unsent.extend((chunk, number) for number, frames in enumerate(chunk.requests) if frames is not None)
+            self._unsent.extend(rows := [(chunk, number) for number, frames in enumerate(chunk.requests) if frames is not None])
+            self._unsent_bytes += _request_bytes(rows)
             self._more.set()
 
     @property
@@ -298,6 +301,7 @@ class Exchange:
         unsent = [*self._refused, *self._unsent]
         self._refused = []
         self._unsent.clear()
+        self._unsent_bytes = 0
         for chunk, number in unsent:
             self._settle(chunk, number, Answer(None, why.status, why.text, 0, 0.0))
 
@@ -325,12 +329,13 @@ class Exchange:
             chunk, number = self._unsent[0]
             body = chunk.requests[number]
             if body is not None:
-                octets = sum(map(len, body))
+                octets = size = sum(map(len, body))
                 # A reply is expected to be as large as the request, until the first of them.
                 octets += ROW_BYTES + int(octets if self._reply_bytes is None else self._reply_bytes)
                 if self._used + octets > self._window_bytes and (self._in_flight or rows):
                     break
                 self._used += octets
+                self._unsent_bytes -= size
                 rows.append((chunk, number, octets))
                 bodies.append(body)
                 self._rate.take(chunk.rows_of(number))
@@ -343,7 +348,7 @@ class Exchange:
         """Tell the partition what to do: pass chunks, or take answers."""
         flow = self.flow
         tight = self._used > self._window_bytes // 2
-        hungry = len(self._unsent) < self._window and self._used < self._window_bytes
+        hungry = len(self._unsent) < self._window and self._used + self._unsent_bytes < self._window_bytes
         if (tight, hungry) != (flow.tight, flow.hungry) or tight:
             flow.tight, flow.hungry = tight, hungry
             if tight or hungry:
@@ -363,7 +368,7 @@ class Exchange:
             self._refused.append((chunk, number))
             return
         elif isinstance(error, _DIVISIBLE) and (smaller := chunk.split(number)):
-            self._unsent.extendleft((chunk, piece) for piece in reversed(smaller))
+            self._send_first([(chunk, piece) for piece in smaller])
             return
         else:
             answer = Answer(None, error.code, str(error), outcome.attempts, outcome.latency_s * 1000, None, outcome.replayed)
@@ -390,8 +395,18 @@ class Exchange:
         """Wait, then put refused rows before the unsent ones."""
         await asyncio.sleep(backoff_s(BUSY_FIRST_WAIT_S, _BUSY_WAIT_MAX_S, self._refusals))
         self._refusals += 1
-        self._unsent.extendleft(reversed(self._refused))
+        self._send_first(self._refused)
         self._refused = []
+
+    def _send_first(self, rows: list[tuple[Chunk, int]]) -> None:
+        """Put rows before the unsent ones."""
+        self._unsent.extendleft(reversed(rows))
+        self._unsent_bytes += _request_bytes(rows)
+
+
+def _request_bytes(rows: list[tuple[Chunk, int]]) -> int:
+    """Return the bytes of the requests of rows."""
+    return sum(len(frame) for chunk, number in rows for frame in chunk.requests[number] or ())
 
 
 def answer_bytes(answer: Answer) -> int:

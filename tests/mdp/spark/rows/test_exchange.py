@@ -274,6 +274,19 @@ async def test_bytes_in_flight_and_held_are_bounded_and_one_row_always_goes(clie
     assert len(client.asked) == 60
 
 
+async def test_no_chunk_is_asked_for_while_unsent_rows_fill_the_memory(client: Client) -> None:
+    client.gate.clear()
+    fed = 0
+    async with exchange(client, window=60, window_bytes=10_000) as exchanging:
+        for _ in range(200):
+            if exchanging.flow.hungry:
+                exchanging.flow.hungry = False  # as a partition does
+                exchanging.feed(Chunk([(b"y" * 1000,)], [f"key {fed}"]))
+                fed += 1
+            await asyncio.sleep(0)
+    assert 4 <= fed <= 10
+
+
 async def test_a_row_larger_than_all_that_is_allowed_is_sent_alone(client: Client) -> None:
     chunk = rows(5)
     async with exchange(client, window_bytes=1) as exchanging:
