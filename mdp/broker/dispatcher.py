@@ -113,7 +113,7 @@ class Dispatcher(WorkerLifecycle):
         """Process messages of a peer; return the messages to send."""
         if batch.made:
             batch = batch.encode()
-        if batch.octets.startswith(CHANNEL_HEAD, batch.starts[0]):
+        if batch.starts and batch.octets.startswith(CHANNEL_HEAD, batch.starts[0]):
             self._take_channels(batch, now)
         else:
             self._take(batch, now)

@@ -61,6 +61,7 @@ class Program:
         started = Forked if can_fork(env) else subprocess.Popen
         self.process = started(
             [sys.executable, "-m", *arguments],
+            bufsize=0,  # or lines read ahead by `said` would be missing in what `end` returns
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
