@@ -143,7 +143,6 @@ def _fill_set(hashes: list[int]) -> None:
         if end == len(hashes):
             return
         least = end * 2 if end > _LARGE else end * 4
-        slots = _SLOTS_MIN
         while slots <= least:
             slots *= 2
 

@@ -39,6 +39,7 @@ HONEST: dict[str, list[Any]] = {
     "UUIDs": [UUID(int=DRAW.getrandbits(128)) for _ in range(COUNT)],
     "decimals": [Decimal(number) / 100 for number in range(COUNT)],
     "pairs": [(number // 60, number % 60) for number in range(COUNT)],
+    "texts": list(map(str, range(COUNT))),
     "texts and numbers": [*range(COUNT), *map(str, range(COUNT))],
     "one number again and again": [7] * COUNT,
     "equal numbers of other types": [kind(number) for number in range(100) for kind in (int, float, Decimal, Fraction)] * 5,
@@ -80,6 +81,7 @@ def test_so_few_values_are_not_looked_at() -> None:
     alike = [UUID(int=5 + P * times) for times in range(FEW + 1)]
     for check in CHECKS:
         check(alike[:FEW])
+        check([[]] * FEW)
         with pytest.raises(TooCostly):
             check(alike)
         with pytest.raises(TypeError):
@@ -142,6 +144,10 @@ def counted(hashes: list[int], is_set: bool) -> tuple[int, int]:
         slots *= 2
         while is_set and slots <= 4 * len(taken):
             slots *= 2
+
+
+def test_a_large_set_grows_until_all_are_in_it() -> None:
+    check_set([3 * number for number in range(80_000)])
 
 
 def costs_too_much(hashes: list[int], is_set: bool) -> bool:
