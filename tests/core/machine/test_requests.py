@@ -52,6 +52,8 @@ def test_a_caller_that_adds_to_a_bucket_is_woken_in_time() -> None:
     assert timeouts.wake_at == 15.0
     assert timeouts.bucket(5.0, 12.0) is request.bucket
     assert timeouts.wake_at == 12.0
+    timeouts.start(PendingRequest([]), 6.0, 5.0)
+    assert timeouts.wake_at == 11.0
 
 
 def test_an_answered_request_leaves_nothing_behind() -> None:
@@ -99,9 +101,15 @@ def test_any_number_of_time_limits_is_exact_and_gets_no_bucket_each() -> None:
     assert timeouts.wake_at == inf
 
 
-def test_settled_requests_are_not_kept_for_their_time_limit() -> None:
+@pytest.mark.parametrize("before", [0, 200])
+def test_settled_requests_are_not_kept_for_their_time_limit(before: int) -> None:
     timeouts: Timeouts[PendingRequest] = Timeouts()
     alive: WeakSet[Weak] = WeakSet()
+    earlier = [PendingRequest([]) for _ in range(before)]  # open at once, so the heap is large
+    for n, request in enumerate(earlier):
+        timeouts.start(request, 0.0, 500.0 + n)
+    for request in earlier:
+        settle(request, 0.0)
 
     def settled_at_once(timeout_s: float) -> None:
         request = Weak([])
