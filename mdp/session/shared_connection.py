@@ -192,8 +192,8 @@ class _Trunk:
             channel.on_joined()
 
     def _joined(self) -> None:
-        if self._lost:
-            return  # the socket has connected again by itself, before it was closed
+        if self._lost or self._closed:
+            return  # the socket has connected again by itself before it was closed, or its last worker has left
         self._up = True
         channels = [*self._channels.values()]
         if not self._alone and not takes_channels(self.connection.metadata):
@@ -218,7 +218,8 @@ class _Trunk:
                 channel.on_batch(batch)
             return
         for frame, run in groupby(batch, key=itemgetter(0)):
-            messages = [message[1:] for message in run]
+            # A bare channel frame has no message. Sockets give no empty one, so machines get an empty frame, which they count.
+            messages = [message[1:] or [b""] for message in run]
             found = self._channels.get(frame)
             if found is None:
                 self._owner.stray += len(messages)

@@ -160,6 +160,16 @@ async def test_a_disconnect_is_for_one_service_which_registers_again_on_the_same
         assert shared.stray == 1
 
 
+async def test_a_channel_without_a_message_is_malformed_and_the_worker_serves_on() -> None:
+    """CHN-09: nothing a broker sends raises IndexError."""
+    async with Stand(channels=True) as stand_in, new_app().serve(stand_in.endpoint, reconnect_ms=1) as workers:
+        peer, channel = (await stand_in.joined(3))[b"b"]
+        stand_in.send(peer, channel)
+        stand_in.send(peer, channel, *worker_request("0.3", token(1), [b"x"]))
+        assert (await stand_in.next())[1] == [channel, WORKER_FINAL_03 + token(1), b"b x"]
+        assert [worker.session_counters.malformed for worker in workers] == [0, 1, 0]
+
+
 async def test_a_silent_broker_is_left_by_all_services() -> None:
     """CHN-09."""
     async with Stand(channels=True) as stand_in:
