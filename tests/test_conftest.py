@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -106,3 +107,22 @@ def test_what_one_test_sets_up_for_the_logs_is_not_there_in_the_next(house: pyte
         """
     )
     house.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+STOPWATCHES = re.compile(r"\b(?:process_time|thread_time|perf_counter)(?:_ns)?\b")
+HOLD_STOPWATCHES = {
+    "core/sockets/test_many_peers.py": "prints latencies of a long search",
+    "mdp/commands/test_open_loop.py": "compares when a request was sent with when it was due, never early",
+    "mdp/worker/test_runner_iterations.py": "an idle worker that is awake is seen by its CPU time: all of it or none",
+    "mutants/hunt.py": "runs the fastest tests first",
+    "spec/test_limits.py": "an idle process that is awake is seen by its CPU time: all of it or none",
+    "test_conftest.py": "names them",
+    "test_runtime_seam.py": "names them",
+}
+
+
+def test_no_other_test_compares_what_something_took() -> None:
+    """A busy machine made one of them fail: costs are measured in benchmarks, and counted in tests."""
+    tests = Path(__file__).parent
+    held = {str(path.relative_to(tests)) for path in tests.rglob("*.py") if STOPWATCHES.search(path.read_text(encoding="utf-8"))}
+    assert held - {path for path in held if path.startswith("sim/")} == set(HOLD_STOPWATCHES)

@@ -1,0 +1,123 @@
+"""Hostile msgpack of 64 KiB for typed services, beside an honest message of that size (fault X2).
+
+The honest message is a list of records with four fields, for a service that takes `Any`: what a program without annotated records
+sends. The limits are set so that none of the others costs more than 3 times its decoding: `python -m benchmarks.hostile_messages`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, NamedTuple, TypedDict
+from uuid import UUID
+
+import msgpack
+import msgspec
+
+from tests.scenes.meeting_hashes import meeting
+
+__all__ = ["HONEST", "HOSTILE", "NAMES", "SIZE", "Dot", "Item", "Loose", "Order", "Place", "Record", "filled", "named", "padded"]
+
+SIZE = 64 * 1024
+NAMES = SIZE // 20
+P = 2**61 - 1  # CPython's hash of a number is its remainder
+HONEST = msgpack.packb([{"id": 7919 * row, "name": f"item {row:05}", "price": 1.37 * row, "active": row % 3 == 0} for row in range(1_360)])
+
+
+def filled(head: int, count: int, pieces: bytes) -> bytes:
+    """Return an array (0xdd) of some pieces, filled up with numbers."""
+    numbers = SIZE - 5 - len(pieces)
+    return bytes([head]) + (count + numbers).to_bytes(4, "big") + pieces + b"\x01" * numbers
+
+
+def named(count: int, value: bytes, first: int = 0) -> bytes:
+    """Return a map of so many short names that are all different."""
+    return b"\xdf" + count.to_bytes(4, "big") + b"".join(b"\xa4%04x" % number + value for number in range(first, first + count))
+
+
+def padded(octets: bytes) -> bytes:
+    """Return an array of a value and of as many bytes as the size wants."""
+    filling = SIZE - 4 - len(octets)
+    return b"\x92" + octets + b"\xc5" + filling.to_bytes(2, "big") + bytes(filling)
+
+
+def packed(value: Any) -> bytes:
+    octets: bytes = msgpack.packb(value)
+    return octets
+
+
+def of_one_hash(hashed: int) -> list[float | int]:
+    """Return different numbers with one hash: a remainder of 2**61 - 1, to which 2**61 is 1."""
+    return [*(hashed + P * times for times in range(7)), *(float(hashed) * 2.0 ** (61 * times) for times in range(-16, 16))]
+
+
+@dataclass
+class Item:
+    id: int = 0
+    name: str = ""
+    price: float = 0.0
+    active: bool = False
+
+
+@dataclass
+class Order:
+    id: int = 0
+    name: str = ""
+    price: float = 0.0
+    active: bool = False
+    tags: list[str] = field(default_factory=list)
+    more: dict[str, int] = field(default_factory=dict)
+
+
+class Record(msgspec.Struct):
+    id: int = 0
+    name: str = ""
+    tags: list[str] = msgspec.field(default_factory=list)
+
+
+class Loose(TypedDict, total=False):
+    id: int
+    name: str
+
+
+class Place(NamedTuple):
+    x: int
+    y: int
+
+
+class Dot(msgspec.Struct):
+    x: int
+    y: int
+
+
+HOSTILE: dict[str, tuple[Any, bytes]] = {
+    "arrays, refused": (Any, filled(0xDD, 60_000, b"\x90" * 60_000)),
+    "arrays, refused, typed": (list[list[int] | int], filled(0xDD, 60_000, b"\x90" * 60_000)),
+    "arrays, just allowed": (Any, filled(0xDD, 6_455, b"\x90" * 6_455)),
+    "arrays, just allowed, typed": (list[list[int] | int], filled(0xDD, 22_000, b"\x90" * 22_000)),
+    "maps, just allowed": (Any, filled(0xDD, 6_455, b"\x81\xa1k\x01" * 6_455)),
+    "one map, refused": (dict[str, Any], named(10_900, b"\x90")),
+    "one map, just allowed": (Any, padded(named(NAMES, b"\x90"))),
+    "two maps of other names, refused": (Any, padded(b"\x92" + named(NAMES, b"\x90") + named(NAMES, b"\x90", NAMES))),
+    "six maps of other names, refused": (Any, padded(b"\x96" + b"".join(named(1_800, b"\x01", 1_800 * one) for one in range(6)))),
+    "maps of one name, each another": (
+        Any,
+        padded(b"\xdd" + (6_455).to_bytes(4, "big") + b"".join(b"\x81\xa4%04x\x01" % one for one in range(6_455))),
+    ),
+    "names and maps together": (
+        Any,
+        filled(0xDD, 5_000, b"".join(b"\x81\xa2" + bytes([number % 100, number % 25]) + b"\x01" for number in range(5_000))),
+    ),
+    "dataclasses with one field of four": (list[Item], b"\xdd" + (12_000).to_bytes(4, "big") + b"\x81\xa2id\x01" * 12_000),
+    "dataclasses without their fields": (list[Order], filled(0xDD, 22_000, b"\x80" * 22_000)),
+    "structs without their fields": (list[Record], filled(0xDD, 22_000, b"\x80" * 22_000)),
+    "arrays in place of structs": (list[Record], b"\xdd" + (60_000).to_bytes(4, "big") + b"\x90" * 60_000),
+    "a set of texts": (set[str], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
+    "UUIDs of one hash": (set[UUID], packed([str(UUID(int=number * P + 5)) for number in range(1, 1_720)])),
+    "UUIDs of one hash as keys": (dict[UUID, int], packed({str(UUID(int=number * P + 5)): 1 for number in range(1, 1_660)})),
+    "decimals of one hash": (set[Decimal], packed([str(number * P + 5) for number in range(1, 2_850)])),
+    "numbers of a few hashes": (set[Any], packed([value for hashed in range(1, 185) for value in of_one_hash(hashed)])),
+    "numbers whose ways meet": (dict[int, int], packed(dict.fromkeys(meeting(13, 5_400), 1))),
+    "numbers whose ways meet, for anything": (list[Any], padded(packed(dict.fromkeys(meeting(12, 2_700), 1)))),
+    "a set of anything": (set[Any], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
+}
