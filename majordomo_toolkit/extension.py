@@ -148,6 +148,7 @@ def _compile_here(target: Path, optimization: str) -> list[str]:
         each.extra_compile_args = [*each.extra_compile_args, *ours]
     command = build_ext(setuptools.Distribution({"name": GROUP, "ext_modules": extensions}))
     command.build_lib, command.build_temp, command.parallel = str(target), _BUILD, os.cpu_count()
+    command.force = True  # setuptools looks at dates alone: not at the optimization
     command.ensure_finalized()
     build_all = command.build_extensions
     command.build_extensions = lambda: _with_all_files_at_once(command.compiler, build_all)

@@ -33,7 +33,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from core.runtime import runtime, supervision
-from titanic.errors import StoreFull, TitanicError, Unavailable, Wounded
+from titanic.errors import MirrorAway, StoreFull, TitanicError, Unavailable, Wounded
 from titanic.journal.record import Draft, RecordKind, seed_of
 from titanic.journal.record_reader import RecordReader, Token, call_tokens
 from titanic.journal.segment_log import LogOptions, SegmentLog
@@ -356,7 +356,8 @@ class Journal:
         self.refused += len(tokens)
         if str(error) != self._logged:
             self._logged = str(error)
-            log.error("journal: %s; %d records refused", error, len(tokens))
+            level = logging.WARNING if isinstance(error, MirrorAway) else logging.ERROR  # the former: the store is being closed
+            log.log(level, "journal: %s; %d record%s refused", error, len(tokens), "" if len(tokens) == 1 else "s")
         self._supervisor.each("titanic acknowledgement", call_tokens, zip(tokens, repeat(None), repeat(error), strict=False))
 
     # ---- reading

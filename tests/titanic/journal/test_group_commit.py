@@ -15,7 +15,7 @@ import pytest
 
 from tests.scenes.prefork import ROOT, Forked
 from tests.sim.disk import SimDisk
-from titanic.errors import Damaged, StoreFull, StoreLocked, Wounded
+from titanic.errors import Damaged, MirrorAway, StoreFull, StoreLocked, Wounded
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.inspection import find_problems, segment_name
@@ -258,6 +258,32 @@ async def test_a_wounded_journal_refuses_everything_and_still_reads() -> None:
     assert reads.seen[0][1] == BODY
     disk.before = None
     await journal.close()
+
+
+class MirrorAwayDisk(SimDisk):
+    """A disk whose store is closed while it waits for its mirror."""
+
+    closing = False
+
+    def sync(self, handle: int) -> None:
+        if self.closing:
+            raise MirrorAway("the store was closed while it waited for its mirror")
+        super().sync(handle)
+
+
+async def test_a_store_closed_while_its_mirror_is_away_refuses_and_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Its clients send what it refused again: closing is no fault of the disk."""
+    disk = MirrorAwayDisk()
+    journal, _ = await opened(disk)
+    disk.closing = True
+    acks = Waiter()
+    journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
+    await acks.wait(1)
+    disk.closing = False
+    await journal.close()
+    assert [type(error) for _, _, error in acks.seen] == [MirrorAway]
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "refused" in record.getMessage()]
+    assert told == [("WARNING", "journal: the store was closed while it waited for its mirror; 1 record refused")]
 
 
 @pytest.mark.faults
