@@ -66,7 +66,7 @@ class _Reading:
         answers = fetch_all(client, uuids, settings.window, settings.wait_s)
         if settings.decode == TABLE:
             return table_rows(uuids, keys, answers, self.columns, self.names)
-        columns = reply_columns(answers, self.columns, decoder(settings.decode or ("msgpack" if settings.reply else "raw")))
+        columns = reply_columns(answers, self.columns, decoder(settings.decode, has_schema=bool(settings.reply)))
         head = [
             pa.array([uuid.hex().upper() for uuid in uuids], pa.string()),
             pa.array([key.decode(errors="backslashreplace") or None for key in keys], pa.string()),

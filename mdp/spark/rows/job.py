@@ -119,34 +119,28 @@ def dispatch(
     Raises:
         ValueError, TypeError, core.InvalidEndpoint: an argument is out of range or unknown, or a column is missing or exists already.
     """
-    bounds = _checked(session_bounds(df.sparkSession, options), on_error, schema, decode, request, parts)
+    spark = df.sparkSession
+    bounds = _checked(session_bounds(spark, options), on_error, schema, decode, request, parts)
+    output, columns = _reply_columns(df, schema, decode, parts, replayed)
+    brokers = session_broker(spark) if broker is None else broker
+    to = destination(brokers, service, bounds, client_options, curve, names or session_names(spark))
+    route = request_route(session_via(spark) if via is None else via, bounds, parts)
+    rest = {"on_error": on_error, "counts": counts, "parts": parts, "route": route, "replayed": replayed}
+    frame, plan = _plan(df, request, key, bounds, to=to, service=service, job=job or UNNAMED + uuid.uuid4().hex, **columns, **rest)
+    return materialized(frame.mapInArrow(_stage(plan), output), materialize)
+
+
+def _reply_columns(
+    df: DataFrame, schema: str | StructType | None, decode: Decode | str | None, parts: bool, replayed: bool
+) -> tuple[StructType, dict[str, Any]]:
+    """Return the columns of the job's output, and what its plan says about them."""
     reply = RAW_REPLY if schema is None else reply_struct(schema)
     output = output_schema(df.schema, reply, [*OUTCOME.fields, *([PART] if parts else []), *([REPLAYED] if replayed else [])])
-    frame, plan = _plan(
-        df,
-        request,
-        key,
-        bounds,
-        to=destination(
-            session_broker(df.sparkSession) if broker is None else broker,
-            service,
-            bounds,
-            client_options,
-            curve,
-            names or session_names(df.sparkSession),
-        ),
-        service=service,
-        reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
-        output_names=tuple(output.names),
-        decode=decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode,
-        job=job or UNNAMED + uuid.uuid4().hex,
-        on_error=on_error,
-        counts=counts,
-        parts=parts,
-        route=request_route(session_via(df.sparkSession) if via is None else via, bounds, parts),
-        replayed=replayed,
-    )
-    return materialized(frame.mapInArrow(_stage(plan), output), materialize)
+    return output, {
+        "reply": tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
+        "output_names": tuple(output.names),
+        "decode": decoder(decode, has_schema=schema is not None),
+    }
 
 
 def _plan(df: DataFrame, request: Asked, key: str | Column | None, bounds: Bounds, **fields: Any) -> tuple[DataFrame, Plan]:

@@ -138,10 +138,13 @@ _DECODERS: dict[str, Decode] = {
 }
 
 
-def decoder(name: str) -> Decode:
-    found = _DECODERS.get(name)
+def decoder(decode: Decode | str | None, *, has_schema: bool = True) -> Decode:
+    """Return the function that decodes replies; None is "msgpack" with a schema and "raw" without one."""
+    if not isinstance(decode, str | None):
+        return decode
+    found = _DECODERS.get(decode or ("msgpack" if has_schema else "raw"))
     if found is None:
-        raise ValueError(f"decode is a function or one of {', '.join(_DECODERS)}, not {name!r}")
+        raise ValueError(f"decode is a function or one of {', '.join(_DECODERS)}, not {decode!r}")
     return found
 
 

@@ -70,12 +70,11 @@ def service_udf(
         raise ValueError(f"on_error of a function is fail or column, not {on_error!r}")
     check_options(options)
     reply = _TEXT if schema is None else reply_struct(schema)
-    named = "raw" if schema is None else "msgpack"
     question = Question(
         service=service,
         names=None if request is None else tuple(request),
         reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
-        decode=reply_text if schema is None and decode is None else decoder(decode or named) if isinstance(decode, str | None) else decode,
+        decode=reply_text if schema is None and decode is None else decoder(decode, has_schema=schema is not None),
         on_error=on_error,
         job=UNNAMED + uuid.uuid4().hex,
         broker=None if broker is None else (broker,) if isinstance(broker, str) else tuple(broker),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 from typing import TYPE_CHECKING, Any
+
+from tests.sim.cluster.ports import Ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.cluster.loop import SimLoop
     from tests.sim.cluster.process import Host, Life
 
-__all__ = ["Link", "Listening", "Network", "SimSocket", "Wire"]
+__all__ = ["Link", "Network", "Wire"]
 
 WINDOW_BYTES = 256 * 1024  # of the receiving system: sent and not read
 HIGH_BYTES = 64 * 1024  # of asyncio's transports
@@ -28,7 +29,6 @@ CONNECT_S = 127.0  # after which Linux gives up
 REPEAT_S = 0.2  # a system sends again what a healed link had lost
 HEAL_S = 1.5  # at most so late
 REPEAT_LATE_S = 2.0  # to a host without power
-EPHEMERAL = 40_000
 
 
 class Link:
@@ -46,65 +46,6 @@ class Link:
         self.rate = 0.0
         self.cut = 0  # number of faults that cut it
         self.waiting: dict[Wire, None] = {}
-
-
-class Listening:
-    """A port on which a process listens."""
-
-    def __init__(self, process: Life, address: tuple[str, int], context: Context) -> None:
-        self.process = process
-        self.address = address
-        self.context = context
-        self.accept: Callable[[], Any] | None = None
-        self.queued: list[Callable[[], None]] = []  # connections before there is a server
-
-
-class SimSocket:
-    """A listening socket, as `core.net.os_sockets` uses one."""
-
-    family = socket.AF_INET
-
-    def __init__(self, network: Network, process: Life) -> None:
-        self._network = network
-        self._process = process
-        self._number = process.descriptor()
-        self.listening: Listening | None = None
-
-    def setsockopt(self, *_: object) -> None: ...
-
-    def setblocking(self, _: bool) -> None: ...
-
-    def listen(self, _: int = 0) -> None: ...
-
-    def bind(self, address: tuple[str, int]) -> None:
-        self.listening = self._network.listen(self._process, address)
-
-    def getsockname(self) -> tuple[str, int]:
-        assert self.listening is not None
-        return self.listening.address
-
-    def fileno(self) -> int:
-        return self._number
-
-    def close(self) -> None:
-        self._number = -1
-        if self.listening is not None:
-            self._network.close(self.listening)
-
-
-class SimServer:
-    """Result of `create_server`."""
-
-    def __init__(self, sock: SimSocket) -> None:
-        self._sock = sock
-
-    def close(self) -> None:
-        self._sock.close()
-
-    async def wait_closed(self) -> None: ...
-
-    def is_serving(self) -> bool:
-        return self._sock.fileno() >= 0
 
 
 class Wire:
@@ -400,6 +341,7 @@ class Network:
 
     Attributes:
         split: how often bytes written together are read apart.
+        ports: on which processes listen.
         connections: made so far.
     """
 
@@ -410,8 +352,7 @@ class Network:
         self.connections = 0
         self.hosts: dict[str, Host] = {}
         self._links: dict[tuple[str, str], Link] = {}
-        self._ports: dict[tuple[str, int], Listening] = {}
-        self._next_port = EPHEMERAL
+        self.ports = Ports(loop)
 
     def link(self, source: str, target: str) -> Link:
         """Return one direction between two addresses."""
@@ -431,39 +372,6 @@ class Network:
             for wire in waiting:
                 self.loop.after(REPEAT_S + (HEAL_S - REPEAT_S) * self.random.random(), wire.go_on)
 
-    # ---- listening
-
-    def listen(self, process: Life, address: tuple[str, int]) -> Listening:
-        host, port = address
-        ip = process.host.ip if host in ("0.0.0.0", "::") else host
-        if ip != process.host.ip:
-            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
-        if port == 0:
-            self._next_port += 1
-            port = self._next_port
-        if (ip, port) in self._ports:
-            raise OSError(errno.EADDRINUSE, "Address already in use")
-        found = self._ports[ip, port] = Listening(process, (ip, port), process.context)
-        process.ports[found] = None
-        return found
-
-    def close(self, listening: Listening) -> None:
-        listening.process.ports.pop(listening, None)
-        if self._ports.get(listening.address) is listening:
-            del self._ports[listening.address]
-        listening.accept = None
-
-    def serve(self, factory: Callable[[], Any], sock: SimSocket) -> SimServer:
-        listening = sock.listening
-        assert listening is not None
-        listening.accept = factory
-        queued, listening.queued = listening.queued, []
-        for accept in queued:
-            self.loop.call_soon(accept, context=listening.context)
-        return SimServer(sock)
-
-    # ---- connecting
-
     async def connect(self, process: Life, factory: Callable[[], Any], host: str, port: int) -> tuple[SimTransport, Any]:
         loop, source = self.loop, process.host.ip
         target = source if host in ("127.0.0.1", "localhost") else host
@@ -476,12 +384,11 @@ class Network:
                 raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
             await asyncio.sleep(wait_s)
             wait_s *= 2
-        listening = self._ports.get((target, port))
+        listening = self.ports.listening((target, port))
         if listening is None or not listening.process.alive:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        self._next_port += 1
         self.connections += 1
-        ours, theirs = (source, self._next_port), (target, port)
+        ours, theirs = (source, self.ports.unused()), (target, port)
         near = SimTransport(process, factory(), ours, theirs, process.context)
         far = SimTransport(listening.process, None, theirs, ours, listening.context)
         near.out = far.inwards = Wire(self, there, self.random)

@@ -12,7 +12,7 @@ from core.runtime import runtime as product_runtime
 from core.runtime import supervision
 from tests.sim.cluster.files import HostDisks, SimFiles
 from tests.sim.cluster.loop import OWNER
-from tests.sim.cluster.network import SimSocket
+from tests.sim.cluster.ports import SimSocket
 from tests.sim.cluster.threads import SimCondition, SimEvent, SimLock, SimPool, SimQueue, SimThread, blocked
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from concurrent.futures import ThreadPoolExecutor
 
-    from tests.sim.cluster.network import Listening, SimTransport
+    from tests.sim.cluster.network import SimTransport
+    from tests.sim.cluster.ports import Listening
     from tests.sim.cluster.world import World
 
     Body = Callable[["Process"], Awaitable[None]]
@@ -112,7 +113,7 @@ class SimRuntime(product_runtime.Runtime):
         return SimEvent()
 
     def stream_socket(self, family: socket.AddressFamily) -> socket.socket:
-        return cast("socket.socket", SimSocket(self._process.world.network, self._process))
+        return cast("socket.socket", SimSocket(self._process.world.network.ports, self._process))
 
 
 class Process:
@@ -239,7 +240,7 @@ class Life:
             return
         self.alive = False
         for listening in list(self.ports):
-            self.world.network.close(listening)
+            self.world.network.ports.close(listening)
         for transport in list(self.transports):
             transport.forget(how)
         self.transports.clear()
@@ -294,7 +295,7 @@ class Life:
         return await self.world.network.connect(self, factory, host, port)
 
     def serve(self, factory: Callable[[], Any], sock: Any) -> Any:
-        return self.world.network.serve(factory, sock)
+        return self.world.network.ports.serve(factory, sock)
 
     def thread(self, name: str, work: Callable[[], object]) -> SimThread:
         """Start a thread of this life."""
