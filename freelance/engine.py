@@ -19,6 +19,7 @@ from freelance.models.sequential import Close, Open, Sequential
 from freelance.models.shotgun import Shotgun
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable, Mapping
 
     from core.security.credentials import Secured
@@ -62,6 +63,8 @@ class FreelanceEngine(ClientEngine[Machine]):
         self._alias = alias
         self._sockets: dict[bytes, core.Socket] = {}  # by server; the same one for all in model 3
         self._router: core.Socket | None = None  # of model 3
+        self._full: set[bytes] = set()  # servers of model 2 whose queue took no more
+        self._copying: set[asyncio.Task[None]] = set()  # wait for these
         self._strict: set[bytes] = set()  # servers that may not take every message that the machine has encoded
 
     def connect(self, endpoint: str) -> None:
@@ -73,8 +76,8 @@ class FreelanceEngine(ClientEngine[Machine]):
                 self._router.connect_routing_id = name
             self._router.connect(endpoint)
         elif self._model == 2:
-            # A single DEALER would distribute the copies instead of sending one to each. Nothing waits for a connection or for capacity
-            # (FRL-07).
+            # A single DEALER would distribute the copies instead of sending one to each. Nothing is queued for a connection, or beyond
+            # SNDHWM: the machine sends what is open then (FRL-07).
             options = {"tell_limits": 1, **with_connect_timeout(self.socket_options), "linger": 0, "immediate": 1, "sndtimeo": 0}
             dealer = self._sockets[name] = self.context.socket(core.DEALER, **options)
             dealer.set_receiver(
@@ -147,8 +150,8 @@ class FreelanceEngine(ClientEngine[Machine]):
         if socket is not None:
             try:
                 socket.send_octets(name, octets)
-            except core.Again:
-                self.machine.counters["send_blocked"] += 1  # the other servers have their copies
+            except core.Again:  # the first of them may have left, and then arrive twice
+                self._blocked(name, socket, [decode_frames(message) for message in octets])
 
     def _send(self, name: bytes, frames: Message) -> None:
         """Send a request as frames; one that is too large for the server goes back to the machine."""
@@ -164,12 +167,37 @@ class FreelanceEngine(ClientEngine[Machine]):
                 socket.send_multipart([name, *frames])
                 return
         except core.Again:
-            self.machine.counters["send_blocked"] += 1
+            self._blocked(name, socket, [frames])
             return
         except core.MessageTooLarge as too_large:
             error = too_large
         parts, control = (1, frames[0]) if self._model == 3 else (2, frames[1])
         self.notify(self.machine.refused(name, control, TooLarge.of(error, parts, len(control)), self.clock()))
+
+    def _blocked(self, name: bytes, socket: core.Socket, messages: list[Message]) -> None:
+        """Forget messages that a full queue does not take; in model 2 the machine sends them when it does.
+
+        In model 3 the time of the attempt ends, and another server is asked.
+        """
+        machine = self.machine
+        if not isinstance(machine, Shotgun):
+            machine.counters["send_blocked"] += len(messages)
+            return
+        machine.blocked(name, [frames[1] for frames in messages])
+        if name not in self._full:
+            self._full.add(name)
+            work = partial(self._copy_when_writable, machine, name, socket)
+            supervision.current().task("freelance full queue", work, among=self._copying)
+
+    async def _copy_when_writable(self, machine: Shotgun, name: bytes, socket: core.Socket) -> None:
+        try:
+            await socket.poll(flags=core.POLLOUT)
+        except core.ZMQError:
+            return  # closed: the server was removed, or the client ends
+        finally:
+            self._full.discard(name)
+        if not self.closed:
+            self.updated(machine.writable(name))
 
 
 class SequentialEngine(ClientEngine[Sequential]):

@@ -232,6 +232,25 @@ async def names(place: Path) -> AsyncIterator[Works]:
 
 
 @asynccontextmanager
+async def full_queue(place: Path) -> AsyncIterator[Works]:
+    async with core.Context() as context, context.socket(core.ROUTER, rcvhwm=1) as server:
+        server.bind(f"ipc://{place}/s")
+        async with freelance.Client([server.last_endpoint], model=2, timeout=100, socket_options={"sndhwm": 2}) as client:
+
+            async def works() -> None:
+                before, asked = client.counters["send_blocked"], list[asyncio.Future[list[bytes]]]()
+                while client.counters["send_blocked"] == before:
+                    if len(asked) < 50:
+                        asked.append(asyncio.ensure_future(client.request(bytes(65536))))
+                    await asyncio.sleep(0)
+                for _ in asked:
+                    await server.send_multipart(await server.recv_multipart())
+                assert await asyncio.gather(*asked) == [[bytes(65536)]] * len(asked)
+
+            yield works
+
+
+@asynccontextmanager
 async def pirates(place: Path) -> AsyncIterator[Works]:
     async with (
         pirate.Queue(f"ipc://{place}/f", f"ipc://{place}/b", heartbeat_ms=20) as queue,
@@ -339,6 +358,7 @@ SCENES: dict[str, tuple[Scene, frozenset[str]]] = {
     ),
     "two servers": (two_servers, frozenset(("bstar pair clock", "bstar client clock", "bstar beat"))),
     "names": (names, frozenset(("freelance names clock", "freelance names peer", "freelance client clock"))),
+    "full queue": (full_queue, frozenset(("freelance full queue",))),
     "pirates": (
         pirates,
         frozenset(("pirate queue clock", "pirate queue frontend", "pirate worker clock", "pirate client clock")),

@@ -1,7 +1,8 @@
 """Client machine of model 2: all servers are asked, the first answer wins (FRL-03 to FRL-07).
 
 Requests are `["" sequence body]`, replies `["" sequence …]`. Each connected server gets a copy, and so does each server that connects
-while the request is open; nothing is queued for a disconnected server (FRL-07).
+while the request is open; nothing is queued for a disconnected server, nor for one whose queue is full: it gets what is still open when
+it can be sent to again (FRL-07).
 
 Pure: `now` in monotonic seconds. `outgoing` collects the frames to send; calls return the requests that have ended.
 """
@@ -64,6 +65,22 @@ class Shotgun(ClientMachine[FreelanceRequest]):
             self._refuse(pending, now)
         return self._updates()
 
+    def blocked(self, name: bytes, controls: Iterable[bytes]) -> None:
+        """Record copies that the full queue of their server did not take; `writable` sends those of open requests."""
+        for control in controls:
+            pending = self._open.get(control)
+            if pending is not None:
+                self.counters["send_blocked"] += 1
+                self.counters["sent"] -= 1
+                pending.sent -= 1
+                pending.asked.discard(name)
+
+    def writable(self, name: bytes) -> list[FreelanceRequest]:
+        """Send a server the open requests that it has no copy of: its queue takes messages again."""
+        if self._up.get(name):
+            self._copy_open(name)
+        return []
+
     def add(self, endpoint: str) -> bool:
         """Add a server; return whether it is new. It gets copies once it has joined."""
         name = endpoint.encode()
@@ -80,9 +97,7 @@ class Shotgun(ClientMachine[FreelanceRequest]):
         """Record a connection to a server; it gets the open requests."""
         if name in self._up:  # not removed a moment ago
             self._up[name] = True
-            for pending in self._open.values():
-                if name not in pending.asked:
-                    self._copy(pending, name)
+            self._copy_open(name)
         return []
 
     def lost(self, name: bytes, now: float) -> list[FreelanceRequest]:
@@ -111,6 +126,11 @@ class Shotgun(ClientMachine[FreelanceRequest]):
     def deadline(self) -> float:
         """Return when `tick` is due, inf for never."""
         return self.timeouts.wake_at
+
+    def _copy_open(self, name: bytes) -> None:
+        for pending in self._open.values():
+            if name not in pending.asked and name not in pending.refused:
+                self._copy(pending, name)
 
     def _copy(self, pending: FreelanceRequest, name: bytes) -> None:
         pending.asked.add(name)

@@ -119,6 +119,31 @@ async def test_failing_and_mute_handlers_send_the_client_elsewhere(model: Model)
             await eventually(lambda: bool(bad.counters["handler_failed"] and mute.counters["unanswered"]))
 
 
+@pytest.mark.parametrize("size", [100, 300])  # encoded once for all servers, and as frames
+async def test_a_copy_that_a_full_queue_did_not_take_is_sent_later(tmp_path: Path, size: int) -> None:
+    """FRL-07: the other servers may be gone by then."""
+    async with core.Context() as context, context.socket(core.ROUTER, rcvhwm=1) as server:
+        server.bind(f"ipc://{tmp_path / 's'}")
+
+        async def answer() -> None:
+            while True:
+                await server.send_multipart(await server.recv_multipart())
+
+        def body(number: int, octets: int) -> bytes:
+            return b"%d:" % number + bytes(octets)
+
+        async with freelance.Client([server.last_endpoint], model=2, timeout=100, socket_options={"sndhwm": 2}) as client:
+            asked = [body(0, size)]
+            replies = [asyncio.ensure_future(client.request(asked[0]))]
+            while not client.counters["send_blocked"]:
+                asked.append(body(len(asked), 65536 if len(asked) < 9 else size))
+                replies.append(asyncio.ensure_future(client.request(asked[-1])))
+                await asyncio.sleep(0)
+            answers = asyncio.ensure_future(answer())
+            assert await asyncio.gather(*replies) == [[one] for one in asked]
+            answers.cancel()
+
+
 async def test_health_memory_of_model_1() -> None:
     """BEY-13: the first server's silence costs one time-out."""
     async with (

@@ -33,6 +33,26 @@ def test_a_disconnected_server_gets_nothing_and_a_joining_one_the_open_requests(
     assert made.joined(A, 0.4) == [Send(A, [b"", b"2", b"y"])]
 
 
+def test_a_copy_that_a_full_queue_did_not_take_is_sent_later_and_once() -> None:
+    """FRL-07: unless its request has ended, or the connection has, whose next one gets it."""
+    made = shotgun(A, B)
+    for n in (1, 2, 3):
+        made.submit([b"%d" % n], 0)
+    made.machine.blocked(B, [b"1", b"3", b"4"])
+    assert (made.counters["send_blocked"], made.counters["sent"]) == (2, 4)
+    made.receive(A, [b"", b"1", b"OK"], 0.1)
+    assert made.effects(made.machine.writable(A)) == []
+    assert made.effects(made.machine.writable(B)) == [Send(B, [b"", b"3", b"3"])]
+    assert made.effects(made.machine.writable(B)) == []
+    made.machine.blocked(B, [b"2"])
+    assert made.lost(B, 0.2) == []
+    assert made.effects(made.machine.writable(B)) == []
+    assert made.joined(B, 0.3) == [Send(B, [b"", b"2", b"2"]), Send(B, [b"", b"3", b"3"])]
+    made.machine.blocked(B, [b"2"])
+    made.remove(B, 0.4)
+    assert made.effects(made.machine.writable(B)) == []
+
+
 def test_first_matching_reply_wins_and_others_are_dropped() -> None:
     """FRL-05."""
     made = shotgun(A, B)
