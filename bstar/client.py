@@ -18,7 +18,7 @@ from bstar.errors import ClientClosed, MalformedMessage
 from bstar.machine.requester import Limits, Renew, Requester, ServerRequest
 from bstar.machine.wire import decode_reply_header, encode_request_header
 from core.rpc.client_engine import ClientEngine
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from core.runtime import runtime, supervision
 from core.zmtp.frames import octets_of
 
@@ -191,7 +191,7 @@ class PairEngine(ClientEngine[Requester]):
         # IMMEDIATE: requests that wait for a connection stay in the requester, which may send them elsewhere. A request to a stock
         # server waits in its socket, until its timeout closes both.
         socket = self.context.socket(
-            core.DEALER, **{"immediate": int(not self._stock), "linger": 0, "tell_limits": 1, **with_connect_timeout(self.socket_options)}
+            core.DEALER, **{"immediate": int(not self._stock), "linger": 0, "tell_limits": 1, **with_connect_times(self.socket_options)}
         )
         self._sockets[server] = socket
         socket.set_receiver(

@@ -109,6 +109,8 @@ _CONNECTIONS = (
     _number(c.HEARTBEAT_TTL, 0, 0, 6_553_599, unit="ms, sent to the peer in tenths of a second", why="1.6"),
     _number(c.HEARTBEAT_TIMEOUT, -1, -1, unit="ms, -1 = HEARTBEAT_IVL", why="1.6"),
     _number(c.CONNECT_TIMEOUT, 0, 0, unit="ms, 0 = the system's", why="5.9"),
+    _limit("refused_ivl", 0, 0, unit="ms, 0 = never connect again",
+           why="ZMTP-47, 48: a peer refuses our credentials or mechanism again, until its configuration is changed"),
     _number(c.BACKLOG, 100, 0, unit="connections", why="passed to listen()"),
     _switch(c.IPV6, "TRN-02"),
     _number(c.SNDBUF, -1, -1, unit="bytes of kernel buffer, -1 = the system's", why="SO_SNDBUF"),

@@ -80,6 +80,7 @@ class OptionValues:
     heartbeat_ttl: int
     heartbeat_timeout: int
     connect_timeout: int
+    refused_ivl: int
     backlog: int
     ipv6: int
     sndbuf: int
@@ -158,6 +159,7 @@ class UpperCase:
     HEARTBEAT_TTL: int
     HEARTBEAT_TIMEOUT: int
     CONNECT_TIMEOUT: int
+    REFUSED_IVL: int
     BACKLOG: int
     IPV6: int
     SNDBUF: int

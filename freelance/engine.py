@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import core
 from core.rpc.client_engine import ClientEngine
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
 from core.zmtp.decoder import decode_frames
 from freelance.errors import ClientClosed, TooLarge
@@ -78,7 +78,7 @@ class FreelanceEngine(ClientEngine[Machine]):
         elif self._model == 2:
             # A single DEALER would distribute the copies instead of sending one to each. Nothing is queued for a connection, or beyond
             # SNDHWM: the machine sends what is open then (FRL-07).
-            options = {"tell_limits": 1, **with_connect_timeout(self.socket_options), "linger": 0, "immediate": 1, "sndtimeo": 0}
+            options = {"tell_limits": 1, **with_connect_times(self.socket_options), "linger": 0, "immediate": 1, "sndtimeo": 0}
             dealer = self._sockets[name] = self.context.socket(core.DEALER, **options)
             dealer.set_receiver(
                 lambda batch: self._receive([[name, *frames] for frames in batch]),
@@ -116,7 +116,7 @@ class FreelanceEngine(ClientEngine[Machine]):
     def _connect(self) -> None:
         if self._model == 3:
             router = self._router = self.context.socket(
-                core.ROUTER, **{"tell_limits": 1, **with_connect_timeout(self.socket_options), "linger": 0}
+                core.ROUTER, **{"tell_limits": 1, **with_connect_times(self.socket_options), "linger": 0}
             )
             router.set_receiver(self._receive, on_peer=self._peer_changed)
         for endpoint in self._endpoints:
@@ -241,7 +241,7 @@ class SequentialEngine(ClientEngine[Sequential]):
 
     def _open(self, order: Open) -> None:
         # IMMEDIATE: nothing is sent before the limits of the server are known.
-        options = {"tell_limits": 1, **with_connect_timeout(self.socket_options), "linger": 0, "immediate": 1}
+        options = {"tell_limits": 1, **with_connect_times(self.socket_options), "linger": 0, "immediate": 1}
         try:
             socket = self._sockets[order.number] = self.context.socket(core.REQ, **options)
             socket.set_receiver(partial(self._receive, order.number), on_peer=partial(self._peer_changed, order))

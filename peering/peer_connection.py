@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import core
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from core.rpc.service import sent
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ class PeerConnection:
         self._on_stranger = on_stranger
         # MANDATORY: a message that cannot be sent raises and goes to another peer (PEER-11). Nothing is queued for an absent peer.
         self._cloud = context.socket(
-            core.ROUTER, identity=name, router_mandatory=1, linger=0, **{"tell_limits": 1, **probe, **with_connect_timeout(options)}
+            core.ROUTER, identity=name, router_mandatory=1, linger=0, **{"tell_limits": 1, **probe, **with_connect_times(options)}
         )
         # It only listens: without a probe it would wait for ever at a connection that one side has forgotten.
-        self._state = context.socket(core.SUB, linger=0, **{**probe, **with_connect_timeout(options)})
+        self._state = context.socket(core.SUB, linger=0, **{**probe, **with_connect_times(options)})
         try:
             self._cloud.set_receiver(self._replied, on_peer=self._changed)
             self._state.setsockopt(core.SUBSCRIBE, b"")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import core
 from core.rpc.client_engine import ClientEngine
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
 from pirate.errors import Busy, ClientClosed
 from pirate.lazy import Close, LazyLimits, LazyPirate, LazyRequest, NoResponse, Open, Policy, Send
@@ -162,7 +162,7 @@ class PirateEngine(ClientEngine[LazyPirate]):
     def _open(self, endpoint: str) -> None:
         log.info("connecting to server...", extra={"endpoint": endpoint})
         # IMMEDIATE: nothing is sent before the limits of the server are known.
-        options = {"tell_limits": 1, **with_connect_timeout(self.socket_options), "linger": 0, "immediate": 1}
+        options = {"tell_limits": 1, **with_connect_times(self.socket_options), "linger": 0, "immediate": 1}
         try:
             socket = self._sockets[endpoint] = self.context.socket(core.REQ, **options)
             socket.set_receiver(partial(self._receive, endpoint, socket), on_peer=partial(self._peer_changed, endpoint, socket))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.daemon.logs import RateLimitedLog
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 from core.rpc.service import Service
 from core.runtime import runtime, supervision
@@ -148,7 +148,7 @@ class Worker(Service):
         # The lockstep of a REQ socket is for callers of recv(); this receiver keeps it itself, so the socket is relaxed.
         kind, options = (core.REQ, {"req_relaxed": 1}) if self._simple else (core.DEALER, {})
         socket = self._socket = self._context.socket(
-            kind, **{"tell_limits": 1, **with_connect_timeout(self._options), **options, "linger": 0}
+            kind, **{"tell_limits": 1, **with_connect_times(self._options), **options, "linger": 0}
         )
         socket.set_receiver(
             lambda batch: self._receive(socket, batch),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import core
 from bstar.errors import MalformedMessage
 from bstar.machine.wire import Question, QuestionKind, WitnessAnswerKind, decode_answer, encode_question, signed_by
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -67,7 +67,7 @@ class LeaseClient:
         self._asked: OrderedDict[int, PendingQuestion] = OrderedDict()
         self._pending_release: Ballot | None = None  # not sent yet, for lack of a connection
         # IMMEDIATE: a question must not wait for a connection and be answered too late.
-        self._socket = context.socket(core.DEALER, immediate=1, linger=0, **with_connect_timeout(socket_options))
+        self._socket = context.socket(core.DEALER, immediate=1, linger=0, **with_connect_times(socket_options))
         self._socket.set_receiver(self._on_answers, on_peer=self._on_peer)
         self._socket.connect(endpoint)
 

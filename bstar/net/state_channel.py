@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import core
 from bstar.errors import MalformedMessage
 from bstar.machine.wire import DIGITS, SIGNED_STATE_TOPIC, STATE_TOPIC, decode_state, encode_digit, encode_state, signed_by
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -50,7 +50,7 @@ class StateChannel:
         self._watchers_new = False
         self._handle: asyncio.Handle | None = None
         self._out = context.socket(core.XPUB, xpub_verbose=1, linger=0, **socket_options)
-        self._in = context.socket(core.SUB, linger=0, **with_connect_timeout(socket_options))
+        self._in = context.socket(core.SUB, linger=0, **with_connect_times(socket_options))
         try:
             self._out.bind(local)
             # The ballot topic first: of a peer that sends both forms the digit then never comes first.

@@ -1,4 +1,4 @@
-"""A connected endpoint: connects, waits for the end of the connection, and reconnects with back-off (OPT-03..05)."""
+"""A connected endpoint: connects, waits for the end of the connection, and reconnects with back-off (OPT-03..05, OPT-11)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Connector:
     pipe: Pipe  # outlives the connections
     options: Options  # as they were at connect() (SOCK-07)
     on_closed: Callable[[Session], None]  # called when a connection is gone
-    on_gave_up: Callable[[Connector], None]  # called when there will be no further attempt (ZMTP-47, RECONNECT_IVL -1)
+    on_gave_up: Callable[[Connector], None]  # called when there will be no further attempt (OPT-11, RECONNECT_IVL -1)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -75,18 +75,17 @@ class Connector:
             if self._stopped:
                 return
             self.owner.emit(Event.CONNECT_DELAYED, EINPROGRESS, self.endpoint)
-            fatal = await self._attempt(loop)
+            delay_s = await self._attempt(loop)
             if self._stopped:
                 return
-            if fatal or self.options.reconnect_ivl <= 0:
+            if delay_s is None:
                 break
-            delay_s = self._delay.next_s()
             self.owner.emit(Event.CONNECT_RETRIED, int(delay_s * 1000), self.endpoint)
             await asyncio.sleep(delay_s)
         self.on_gave_up(self)
 
-    async def _attempt(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Connect once and wait for the end of the connection; returns whether further attempts are pointless."""
+    async def _attempt(self, loop: asyncio.AbstractEventLoop) -> float | None:
+        """Connect once and wait for the end of the connection; returns the seconds before the next attempt, None for none."""
         self._lost = loop.create_future()
         try:
             session = await self._open()
@@ -94,14 +93,25 @@ class Connector:
             self.owner.emit(Event.CLOSED, -1, self.endpoint, str(error))
             self._forget_half_open()
             refused = isinstance(error, ConnectionRefusedError) or (isinstance(error, SocksError) and error.code == REFUSED)
-            return refused and bool(self.options.reconnect_stop & ReconnectStop.CONN_REFUSED)
+            return None if refused and self._stops(ReconnectStop.CONN_REFUSED) else self._next_s()
         except asyncio.CancelledError:
             self._forget_half_open()
             raise
         await self._lost
         self.session = None
-        unfinished = not session.was_ready and bool(self.options.reconnect_stop & ReconnectStop.HANDSHAKE_FAILED)
-        return session.fatal or unfinished
+        if session.finished or (self._stops(ReconnectStop.HANDSHAKE_FAILED) and not session.was_ready):
+            return None
+        return self._after_refusal_s() if session.refused else self._next_s()
+
+    def _stops(self, reason: ReconnectStop) -> bool:
+        return bool(self.options.reconnect_stop & reason)
+
+    def _next_s(self) -> float | None:
+        return self._delay.next_s() if self.options.reconnect_ivl > 0 else None
+
+    def _after_refusal_s(self) -> float | None:
+        interval_s = self.options.refused_ivl / 1000
+        return interval_s * (1 + self.owner.context.random()) if interval_s and self.options.reconnect_ivl > 0 else None
 
     def _forget_half_open(self) -> None:
         """Close the session of a transport that was opened inside a failed `create_connection`: uvloop does not report its end."""

@@ -64,11 +64,12 @@ class Session(Writing):
         pipe: queues of the peer.
         ready: the handshake is complete and the peer was taken.
         failure: why the peer was disconnected, None if it was not.
-        fatal: trying again with the same configuration is pointless (ZMTP-47, ZMTP-48).
+        finished: the application closed this connection for good.
+        refused: the peer does not take our configuration (ZMTP-47, ZMTP-48).
         peer_address: numeric address for ZAP and events.
     """
 
-    __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "fatal", "peer_address", "was_ready")
+    __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "finished", "peer_address", "refused", "was_ready")
 
     def __init__(self, owner: SocketPort, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
         self.owner = self._sink = owner
@@ -78,7 +79,8 @@ class Session(Writing):
         self.ready = False
         self.was_ready = False
         self.failure: RemoteProtocolError | None = None
-        self.fatal = False
+        self.finished = False
+        self.refused = False
         self.peer_address = ""
         self.transport: asyncio.Transport | None = None
         self._write: Callable[[bytes], None] = write_nothing
@@ -280,7 +282,7 @@ class Session(Writing):
 
     def finish(self) -> None:
         """End the stream after what is queued, for good: the application closes this one connection."""
-        self.fatal = True
+        self.finished = True
         self.close(None)
 
     def close(self, linger_s: float | None) -> None:
@@ -385,7 +387,7 @@ class Session(Writing):
             return
         error.__traceback__ = error.__context__ = error.__cause__ = None  # they refer to this session: a reference cycle
         self.failure = error
-        self.fatal = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused)
+        self.refused = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused)
         self._emit_failure(error)
         self._closing = True
         self._phase = Phase.ENDED

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import core
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
 from mdp.wire.commands import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 from mdp.wire.lending import LENDING_SERVICE
@@ -109,7 +109,7 @@ class PeerConnection:
 
     def _connect(self) -> core.Socket:
         # No high-water mark: the capacity of the peer limits the number of messages.
-        socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **with_connect_timeout(self._options)})
+        socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **with_connect_times(self._options)})
         socket.set_receiver(self._received, on_peer=self._changed)
         socket.connect(self.endpoint)
         return socket

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.machine.ballot import NO_BALLOT
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
 from core.sockets.results.futures import DONE
 from core.zmtp.decoder import Encoded
@@ -66,12 +66,13 @@ class Connection:
         spare: tuple[int, int] = (0, 0),
     ) -> None:
         self.trouble = ""  # why the last attempt to connect failed, for people; empty when unknown
+        self.refused = False  # whether the broker refused our security then
         self._on_refused = on_refused  # called for each failed attempt to connect
         self._on_joined = on_joined  # called when the connection is up; it may send
         self._on_lost = on_lost  # called once when a connection that was up is lost; then call `close`
         # No high-water marks: messages in flight are limited by the client's window and the worker's credit.
         self._socket = context.socket(
-            core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **with_connect_timeout(options)}
+            core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **with_connect_times(options)}
         )
         # Frames and bytes that are added to each message, beyond the limits of the options.
         self._socket.set("max_parts", self._socket.max_parts + spare[0])
@@ -126,6 +127,9 @@ class Connection:
     def _note_trouble(self, event: core.MonitorEvent) -> None:
         if event.reason:
             self.trouble = event.reason
+        self.refused = event.event == core.EVENT_HANDSHAKE_FAILED_AUTH or (
+            event.event == core.EVENT_HANDSHAKE_FAILED_PROTOCOL and event.value == core.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+        )
         if self._on_refused is not None:
             self._on_refused()
 

@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import RateLimitedLog
+from core.rpc.connect_times import REFUSED_IVL_MS
 from core.runtime.event_loop import clock_of
 from core.security.credentials import Curve
 from mdp.session.broker_search import Action, BrokerSearch, EndReason, SearchState
@@ -28,7 +29,7 @@ __all__ = ["Reconnector"]
 
 # An unreachable broker is logged at once, and then at this interval.
 LOG_INTERVAL_S: Final = 30.0
-# A client logs it only after this time: the broker may be starting together with it.
+# A client logs it only after this time, as the broker may be starting together with it, or at once if it was refused.
 LOG_AFTER_S: Final = 1.0
 # Reconnect interval of a socket of `core`.
 RECONNECT_MS: Final = 100
@@ -104,16 +105,17 @@ class Reconnector:
         self._away_since = None
         self._up = self._was_up = True
 
-    def log_unreachable(self, trouble: str) -> None:
+    def log_unreachable(self, trouble: str, *, refused: bool = False) -> None:
         if not self.name:
             return
         now = self._clock()
         if self._away_since is None:
             self._away_since = now
-        if self.votes and now - self._away_since < LOG_AFTER_S:
+        if self.votes and not refused and now - self._away_since < LOG_AFTER_S:
             return
         due = self.search.deadline()
-        next_s = due - now if due < inf else self.socket_options.get("reconnect_ivl", RECONNECT_MS) / 1000
+        option, usual = ("refused_ivl", REFUSED_IVL_MS) if refused else ("reconnect_ivl", RECONNECT_MS)
+        next_s = due - now if due < inf else self.socket_options.get(option, usual) / 1000
         place = self.search.target if self.search.state is SearchState.JOINING else self.search.endpoint
         text = "%s: cannot reach the broker at %s: %s; next try in %.1f s"
         self._lines.warning(place, text, self.name, place, trouble or "reason unknown", max(0.0, next_s))
@@ -152,6 +154,6 @@ class Reconnector:
         self.run_actions()
 
     def _unreachable(self) -> None:
-        self.log_unreachable(self.trouble)
+        self.log_unreachable(self.trouble, refused=self._probe is not None and self._probe.connection.refused)
         self.search.unreachable(self._clock())
         self.run_actions_soon()

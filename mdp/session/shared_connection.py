@@ -99,6 +99,11 @@ class Channel:
         return self.trunk.connection.trouble
 
     @property
+    def refused(self) -> bool:
+        """Whether the broker refused our security then."""
+        return self.trunk.connection.refused
+
+    @property
     def limits(self) -> PeerLimits | None:
         """Limits of the broker for a message of this worker, None if it has not announced any."""
         limits = self.trunk.connection.limits

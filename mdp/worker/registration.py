@@ -184,7 +184,7 @@ class WorkerRegistration:
 
     def _not_reached(self) -> None:
         if self._connection is not None and not self.registered:
-            self._reconnector.log_unreachable(self._connection.trouble)
+            self._reconnector.log_unreachable(self._connection.trouble, refused=self._connection.refused)
 
     def _received(self, batch: list[Message]) -> None:
         # Hot path: once per batch.

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import core
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from titanic.mirror.succession import Answer
 from titanic.wire.mirror_frames import OK, BadCall, Call, pack_pair, unpack_pair
 
@@ -25,7 +25,7 @@ async def ask_peer(
     """Ask the other half every `retry_s` seconds until it answers. Cancel-safe."""
     own = core.context_for(context, security)
     try:
-        async with own.socket(core.DEALER, linger=0, **with_connect_timeout({})) as socket:
+        async with own.socket(core.DEALER, linger=0, **with_connect_times({})) as socket:
             socket.connect(endpoint)
             number = 0
             while True:

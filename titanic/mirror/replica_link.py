@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import core
 from bstar.net.boot_clock import boot_clock
 from core.machine.bounded_msgpack import unpack
-from core.rpc.connect_timeout import with_connect_timeout
+from core.rpc.connect_times import with_connect_times
 from core.runtime import runtime, supervision
 from titanic.mirror.mirrored_disk import MirroredDisk
 from titanic.mirror.succession import FailureDetector
@@ -145,7 +145,7 @@ class MirrorLine:
             self._peer.clear()
             socket = self._context.socket(
                 core.DEALER, linger=0, sndhwm=HWM, rcvhwm=HWM, heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS,
-                **with_connect_timeout(self._socket_options),
+                **with_connect_times(self._socket_options),
             )  # fmt: skip
             self._socket = socket
             socket.set_receiver(self._on_batch, on_peer=self._on_peer)

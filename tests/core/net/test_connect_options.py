@@ -1,11 +1,11 @@
-"""Options of connecting: OPT-07 to OPT-10."""
+"""Options of connecting: OPT-07 to OPT-11."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -167,3 +167,23 @@ async def test_opt_10_a_property_of_the_application_in_the_handshake(endpoint: s
         assert router.peer_property(b"d", "X-Role") is None
         (pipe,) = dealer.pattern.pipes
         assert pipe.metadata[b"x-role"] == b"broker"
+
+
+@pytest.mark.parametrize("stop", [0, core.RECONNECT_STOP_HANDSHAKE_FAILED])
+async def test_opt_11_after_a_refusal_there_is_another_attempt_if_it_is_wanted(stop: int) -> None:
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        server = context.socket(core.PULL, plain_server=1)
+        server.bind(TCP)
+        context.authenticator = authenticator = core.Authenticator(passwords={"bob": "other"})
+        plain: dict[str, Any] = {"plain_username": b"ann", "plain_password": b"secret", "linger": 0, "reconnect_ivl": 1}
+        client = context.socket(core.PUSH, refused_ivl=1, reconnect_stop=stop, **plain)
+        events = client.events(core.EVENT_HANDSHAKE_FAILED_AUTH | core.EVENT_CONNECT_RETRIED)
+        client.connect(server.last_endpoint)
+        assert (await anext(events)).event == core.EVENT_HANDSHAKE_FAILED_AUTH
+        if stop:
+            await until(lambda: given_up(client))
+            return
+        assert (await anext(events)).event == core.EVENT_CONNECT_RETRIED
+        authenticator.set_password("ann", "secret")
+        await client.send(b"let in")
+        assert await server.recv() == b"let in"

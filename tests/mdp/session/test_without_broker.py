@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
 
 import core
 import mdp
-from core.rpc.connect_timeout import CONNECT_TIMEOUT_MS
+from core.rpc.connect_times import CONNECT_TIMEOUT_MS
 from mdp.session.connection import Connection
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import eventually
@@ -43,6 +43,23 @@ async def test_a_worker_logs_that_its_broker_is_unreachable_and_connected_again(
                     assert f"echo: {words}" in caplog.text
                     caplog.clear()
                 await eventually(lambda: not worker.connected)
+
+
+async def test_a_client_that_is_refused_says_so_at_once_and_is_let_in_without_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    (broker_public, broker_secret), (public, secret), (other, _) = (core.curve_keypair() for _ in range(3))
+    ours = core.Curve(secret_key=secret, server_key=broker_public)
+    theirs = core.Curve(secret_key=broker_secret, keys={other: "another"})
+    async with mdp.Broker(security=theirs) as broker:
+        here = broker.bind("tcp://127.0.0.1:*")
+        soon: dict[str, Any] = {"security": ours, "socket_options": {"refused_ivl": 1}}
+        async with mdp.Client(here, **soon) as client, mdp.Worker(here, "echo", handler=echo, **soon):
+            reply = client.request("echo", b"x", wait=True, timeout=60)
+            await eventually(lambda: caplog.text.count("cannot reach") == 2)
+            for line in (record.getMessage() for record in caplog.records if "cannot reach" in record.getMessage()):
+                assert line.endswith("authentication refused with status 400; next try in 0.0 s")
+            assert theirs.authenticator is not None
+            theirs.authenticator.authorize(public, "ann")
+            assert await reply == [b"x"]
 
 
 async def test_what_accepts_connections_and_speaks_another_protocol_is_named() -> None:

@@ -23,7 +23,7 @@ from bstar.net.ballot_writer import BallotWriter
 from bstar.net.lease_client import LeaseClient
 from bstar.reactor import Reactor
 from core.net.connector import Connector
-from core.rpc import connect_timeout
+from core.rpc import connect_times
 from core.runtime.supervision import Timer
 from freelance.models.agent import Agent
 from freelance.models.server_list import ServerList
@@ -324,7 +324,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a cloud does not notice the loss of a worker", "lenders_fail", LocalWorkers, "gone", _nothing),
     Mutant("the front does not notice the loss of a peer", "sharded_broker", Front, "_forget", _nothing),
     Mutant("a worker comes back late after a long outage", "returning_pair", BrokerSearch, "_is_away", _grows),
-    Mutant("the system decides when to connect again", "returning_broker", connect_timeout, "CONNECT_TIMEOUT_MS", lambda _: 0),
+    Mutant("the system decides when to connect again", "returning_broker", connect_times, "CONNECT_TIMEOUT_MS", lambda _: 0),
     Mutant("workers that are lost together count one by one", "machine_fails", RequestTable, "queue_first", _lost_again),
     Mutant("a broker that starts does not wait for its workers", "returning_broker", Dispatcher, "begin", _nothing),
     Mutant("a ballot that a client names is believed", "lied_to_pair", Machine, "request", _believed),
