@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.errors import MalformedMessage, NotActive
 from bstar.machine import wire
+from core.machine.peer_text import BadJson, read_json
 from core.rpc.control_socket import asking
 from core.runtime import runtime
 
@@ -82,9 +82,11 @@ async def order(control: str, kind: wire.RequestKind, timeout_s: float, security
         raise MalformedMessage(f"answer of {len(frames)} frames")
     reply = wire.decode_reply_header(frames[1])
     try:
-        content: dict[str, Any] = json.loads(frames[2])
-    except ValueError:
-        raise MalformedMessage("answer is not JSON") from None
+        content = read_json(frames[2])
+    except BadJson:
+        content = None
+    if not isinstance(content, dict):
+        raise MalformedMessage("answer is not a JSON object")
     if reply.kind is not wire.ReplyKind.REPLY:
         raise NotActive(str(content.get("reason", "refused")), active=str(content.get("active", "")))
     return content

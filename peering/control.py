@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import core
+from core.machine.peer_text import BadJson, read_json
 from core.rpc.control_socket import ControlSocket, asking
 from peering.errors import MalformedMessage
 
@@ -45,8 +46,8 @@ async def ask(endpoint: str, timeout_s: float, security: Secured | None = None) 
         await socket.send(STATUS)
         reply = await socket.recv_multipart()
     try:
-        status = json.loads(reply[1]) if len(reply) == 2 and reply[0] == _OK else None
-    except (ValueError, RecursionError):
+        status = read_json(reply[1]) if len(reply) == 2 and reply[0] == _OK else None
+    except BadJson:
         status = None
     if not isinstance(status, dict):
         raise MalformedMessage("the answer is not from a broker of this kind")

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.machine.envelope import Control, EnvelopedRequest, read_request, read_worker
+from core.machine.peer_text import decimal
 from peering.errors import MalformedMessage
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def decode_state(frames: Sequence[bytes]) -> StateMessage:
     """Decode a state message (PEER-13)."""
     if len(frames) != 2:
         raise MalformedMessage(f"a state message of {len(frames)} frames")
-    name, count = frames
+    name, count = frames[0], decimal(frames[1], COUNT_DIGITS_MAX)
     if not name:
         raise MalformedMessage("a state message without a name")
-    if not count.isdigit() or len(count) > COUNT_DIGITS_MAX:
+    if count is None:
         raise MalformedMessage("a count that is not a decimal number")
-    return StateMessage(name, int(count))
+    return StateMessage(name, count)

@@ -13,12 +13,12 @@ generated, so it is stored once even if an answer is lost.
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
 
 import mdp
 from core.machine.backoff import backoff_s
+from core.machine.peer_text import BadJson, read_json
 from core.runtime import runtime
 from core.runtime.supervision import cancel_all
 from mdp.wire.options import checked_headers
@@ -417,7 +417,10 @@ class Client:
         code, reason = _status_of(frames)
         if code != 200 or len(frames) < 2:
             raise _unavailable(reason)
-        return json.loads(frames[1])
+        try:
+            return read_json(frames[1])
+        except BadJson:
+            raise _unavailable("the store's answer is not JSON") from None
 
     async def mmi(self, name: str, *body: str) -> str:
         """Query the broker; see `mdp.Client.mmi`."""

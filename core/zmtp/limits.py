@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import MessageTooLarge
+from core.machine.peer_text import decimal
 from core.zmtp.frames import Encoded, frame_at, octets_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ __all__ = ["ConnectionLimits", "PeerLimits", "less_by", "properties"]
 _PARTS: Final = b"X-Max-Frames"
 _MESSAGE: Final = b"X-Max-Message-Bytes"
 _FRAME: Final = b"X-Max-Frame-Bytes"
-_DIGITS_MAX: Final = 18  # of an announced number; 10**18 and more is no limit
 UNTOLD: Final = 10**18
 _HEADER_BYTES_MIN: Final = 2  # of a frame, besides its body
 _HEADER_BYTES_MAX: Final = 9
@@ -155,7 +155,8 @@ _USUAL: Final = (PeerLimits().parts, PeerLimits().message_bytes, -1)  # defaults
 
 
 def _number(value: bytes | None) -> int:
-    return int(value) if value is not None and value.isdigit() and len(value) <= _DIGITS_MAX else UNTOLD
+    number = None if value is None else decimal(value)
+    return UNTOLD if number is None else number
 
 
 def _measure(octets: bytes) -> tuple[int, int, int]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from core.machine.peer_text import decimal
 from freelance.errors import MalformedMessage
 from freelance.names.catalog import ENDPOINT_OCTETS_MAX, WORD, Entry, Key, check_key
 
@@ -190,7 +191,7 @@ def _key(environment: bytes, name: bytes, role: bytes, endpoint: bytes) -> Key:
 
 
 def _number(octets: bytes, largest: int) -> int:
-    # Length first: int() of a very long text raises an error of its own.
-    if not octets.isdigit() or len(octets) > len(str(NUMBER_MAX)) or int(octets) > largest:
+    number = decimal(octets)
+    if number is None or number > largest:
         raise MalformedMessage(f"a number from 0 to {largest}")
-    return int(octets)
+    return number

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import core
+from core.machine.peer_text import decimal
 from freelance.client import Client
 from freelance.errors import ClientClosed, FreelanceError, MalformedMessage, NamesRefused, NoServer
 from freelance.names.messages import NONE, OK, PAGE, WAIT_MS_MAX, decode_entry
@@ -336,8 +337,7 @@ async def _ask(client: Client, *frames: bytes) -> list[bytes]:
     reply = await client.request(*frames)
     code = reply[0]
     if code not in (OK, NONE):
-        number = int(code) if code.isdigit() and len(code) == len(OK) else 0
-        raise NamesRefused(number, b" ".join(reply[1:])[:200].decode("utf-8", "replace"))
+        raise NamesRefused(decimal(code, len(OK)) or 0, b" ".join(reply[1:])[:200].decode("utf-8", "replace"))
     return reply
 
 

@@ -31,7 +31,6 @@ clients need them first.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["TABLES_MAX", "VERBS", "Rights", "RuleError", "Rules", "Verb", "check_keys", "globs"]
+__all__ = ["VERBS", "Rights", "RuleError", "Rules", "Verb", "check_keys", "globs", "tables"]
 
 Verb: TypeAlias = Literal["call", "serve", "manage", "see_users", "pass_users"]
 VERBS: Final[tuple[Verb, ...]] = ("call", "serve", "manage", "see_users", "pass_users")
@@ -92,15 +91,7 @@ class Rules:
     """Rules of one file, from its content as `tomllib` returns it; raises RuleError."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        for key in content:
-            if key != "allow":
-                raise RuleError(-1, key, f"{key!r} is not a key of rules; write tables [[allow]]")
-        tables = content.get("allow")
-        if not isinstance(tables, list) or not tables:
-            raise RuleError(-1, "allow", "no table [[allow]]: nothing would be allowed; write one, or leave the rules out")
-        if len(tables) > TABLES_MAX:
-            raise RuleError(-1, "allow", f"{len(tables)} tables, {TABLES_MAX} are allowed; use globs")
-        self._allows = [_parse(number, table) for number, table in enumerate(tables)]
+        self._allows = [_parse(number, table) for number, table in enumerate(tables(content, "allow", _KEYS, "rules"))]
 
     def rights_of(self, user: str | None) -> Rights:
         """Return the rights of a peer; `user` is its name from the authenticator, None if it was not authenticated."""
@@ -108,10 +99,7 @@ class Rules:
         return Rights(*(tuple(patterns[verb] for patterns in mine if verb in patterns) for verb in VERBS))
 
 
-def _parse(number: int, table: object) -> _Allow:
-    if not isinstance(table, dict):
-        raise RuleError(number, "", "[[allow]] is a table; write it with two brackets and its keys below")
-    check_keys(number, "", table, _KEYS)
+def _parse(number: int, table: Mapping[str, Any]) -> _Allow:
     anonymous = table.get("anonymous", False)
     if not isinstance(anonymous, bool):
         raise RuleError(number, "anonymous", "anonymous is true or false")
@@ -126,12 +114,30 @@ def _parse(number: int, table: object) -> _Allow:
     return _Allow(None if who is None else re.compile(who), anonymous, patterns)
 
 
+def tables(content: Mapping[str, Any], name: str, known: Sequence[str], what: str) -> list[Mapping[str, Any]]:
+    """Return the tables `[[name]]` of a file, which has nothing else and which have only known keys; raises RuleError."""
+    for key in content:
+        if key != name:
+            raise RuleError(-1, key, f"{key!r} is not a key of {what}; write tables [[{name}]]")
+    found = content.get(name)
+    if not isinstance(found, list) or not found:
+        raise RuleError(-1, name, f"no table [[{name}]]; write one, or leave the {what} out")
+    if len(found) > TABLES_MAX:
+        raise RuleError(-1, name, f"{len(found)} tables, {TABLES_MAX} are allowed; use globs")
+    for number, table in enumerate(found):
+        if not isinstance(table, dict):
+            raise RuleError(number, "", f"[[{name}]] is a table; write it with two brackets and its keys below")
+        check_keys(number, "", table, known)
+    return found
+
+
 def check_keys(number: int, within: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
     """Check the keys of a table, or of the value of its key `within`; raises RuleError."""
     for key in table:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"keys are {', '.join(known)}"
+            from core.daemon.config import suggestion  # late: for a mistake only, and it needs what reads configurations
+
+            advice = suggestion(key, known, f"keys are {', '.join(known)}")
             raise RuleError(number, within or key, f"no key {key!r}{' in ' * bool(within)}{within}; {advice}")
 
 

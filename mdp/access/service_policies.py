@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mdp.access.rules import TABLES_MAX, RuleError, check_keys, globs
+from mdp.access.rules import RuleError, check_keys, globs, tables
 from mdp.wire.policies import PRIORITIES, Rate, Retry
 
 if TYPE_CHECKING:
@@ -43,15 +43,7 @@ class ServicePolicies:
     """Policies of one file, from its content as `tomllib` returns it; raises `mdp.RuleError`."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        for key in content:
-            if key != "policy":
-                raise RuleError(-1, key, f"{key!r} is not a key of policies; write tables [[policy]]")
-        tables = content.get("policy")
-        if not isinstance(tables, list) or not tables:
-            raise RuleError(-1, "policy", "no table [[policy]]; write one, or leave the policies out")
-        if len(tables) > TABLES_MAX:
-            raise RuleError(-1, "policy", f"{len(tables)} tables, {TABLES_MAX} are allowed; use globs")
-        self._tables = [_parse(number, table) for number, table in enumerate(tables)]
+        self._tables = [_parse(number, table) for number, table in enumerate(tables(content, "policy", _KEYS, "policies"))]
 
     def of(self, service: bytes) -> OwnPolicies | None:
         """Return the policies of a service, None if nothing is said about it."""
@@ -62,10 +54,7 @@ class ServicePolicies:
         return OwnPolicies(**found) if found else None
 
 
-def _parse(number: int, table: object) -> tuple[re.Pattern[bytes], dict[str, Any]]:
-    if not isinstance(table, dict):
-        raise RuleError(number, "", "[[policy]] is a table; write it with two brackets and its keys below")
-    check_keys(number, "", table, _KEYS)
+def _parse(number: int, table: Mapping[str, Any]) -> tuple[re.Pattern[bytes], dict[str, Any]]:
     if "services" not in table:
         raise RuleError(number, "", 'which services? write services = ["pay", "mail.*"]')
     pattern = re.compile(globs(number, "services", table["services"]).encode())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from core.machine.peer_text import BadJson, read_json
 from mdp.batch.tables import FORMAT, BadTable, decode_table, encode_table
 from mdp.errors import BadResult
 from mdp.worker.handler import BATCH_METADATA
@@ -41,8 +41,8 @@ def takes_tables(reply: Sequence[bytes]) -> bool | None:
     if len(reply) != 2 or reply[0] != b"200":
         return None
     try:
-        workers = json.loads(reply[1])
-    except (ValueError, RecursionError):
+        workers = read_json(reply[1])
+    except BadJson:
         return None
     if not isinstance(workers, list) or not workers:
         return None

@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
+from core.machine.peer_text import decimal
 from core.zmtp.decoder import decode_frames
 from mdp.access.rules import VERBS
 from mdp.wire.channels import connection_of, is_channel
@@ -134,7 +135,8 @@ def is_question(body: Sequence[bytes]) -> bool:
 
 def dead_letter_number(about: bytes) -> int:
     """Return the number in a request about a dead letter, -1 if there is none."""
-    return int(about) if about.isdigit() and len(about) <= _NUMBER_DIGITS else -1
+    number = decimal(about)
+    return -1 if number is None else number
 
 
 _VERBS = {verb.encode() for verb in VERBS}
@@ -145,7 +147,6 @@ _MANAGED = _ACTIONS | _ON_DEAD_LETTERS
 _REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
 _OFFERED = {b"mmi.service", b"mmi.describe", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
 # Numbers of dead letters are below 2**64.
-_NUMBER_DIGITS = 20
 
 
 def _act(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:

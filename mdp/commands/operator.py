@@ -16,6 +16,7 @@ from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed, Unreachable
 from core.daemon.logs import printable
 from core.daemon.terminal import json_frame, write_json, write_reply
+from core.machine.peer_text import BadJson, read_json
 from mdp.client.client import Unreachable as NoBroker
 from mdp.commands.client_options import ask, client_options, output_options
 from mdp.commands.settings.completion import service_names
@@ -181,8 +182,8 @@ async def _retry(client: Client, number: int) -> list[bytes]:
 
 def _parsed(name: str, data: Sequence[bytes]) -> Any:
     try:
-        return json.loads(data[0]) if data else None
-    except (ValueError, RecursionError):
+        return read_json(data[0]) if data else None
+    except BadJson:
         raise RequestFailed(f"the broker's answer to {name} is not JSON") from None
 
 

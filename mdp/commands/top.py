@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
 from core.daemon.run import log_options, loop_option
 from core.daemon.terminal import json_option, write_json
+from core.machine.peer_text import BadJson, read_json
 from mdp.commands.client_options import ask, client_options
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ async def read_view(client: Client) -> View:
     for name in ("mmi.stats", "mmi.services", "mmi.workers"):
         reply = await client.request(name, b"")
         try:
-            answers.append(json.loads(reply[1]) if reply[0] == b"200" and len(reply) == 2 else None)
-        except ValueError:
+            answers.append(read_json(reply[1]) if reply[0] == b"200" and len(reply) == 2 else None)
+        except BadJson:
             answers.append(None)
     stats, services, workers = answers
     if not isinstance(stats, dict) or not isinstance(services, list) or not isinstance(workers, list):

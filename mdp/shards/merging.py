@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from core.machine.peer_text import BadJson, read_json
 from core.zmtp.frames import decode_frames
 from mdp.wire.commands import CLIENT_FINAL_03, HEAD_BYTES, MDPC02, NUMBERED_BYTES
 
@@ -71,8 +72,8 @@ def _sum(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 def _json_of(body: Sequence[bytes]) -> Any:
     try:
-        return json.loads(body[1])
-    except (IndexError, ValueError):
+        return read_json(body[1]) if len(body) > 1 else None
+    except BadJson:
         return None
 
 

@@ -20,6 +20,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bstar.machine.ballot import COUNTER_MAX, NO_BALLOT, Ballot
+from core.machine.peer_text import decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,9 +79,9 @@ def parse_membership(body: Sequence[bytes]) -> Membership | None:
         ballot = parse_ballot(body[1])
         return Membership(True, ballot) if ballot is not None and ballot.counter else None
     if len(body) == 3 and body[0] == _ELSEWHERE:
-        ballot, retry = parse_ballot(body[1]), body[2]
-        if ballot is not None and retry.isdigit() and len(retry) <= _RETRY_DIGITS:
-            return Membership(False, ballot, min(RETRY_S_MAX, max(RETRY_S_MIN, int(retry) / 1000)))
+        ballot, retry_ms = parse_ballot(body[1]), decimal(body[2], _RETRY_DIGITS)
+        if ballot is not None and retry_ms is not None:
+            return Membership(False, ballot, min(RETRY_S_MAX, max(RETRY_S_MIN, retry_ms / 1000)))
     return None
 
 

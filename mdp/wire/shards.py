@@ -15,6 +15,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
+from core.machine.peer_text import decimal
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -52,7 +54,7 @@ def greeting(count: int) -> list[bytes]:
 
 def parse_greeting(body: Sequence[bytes]) -> int:
     """Return the number of shards in the body of an answer to `mmi.protocol`, 0 when it has none."""
-    if len(body) != 3 or body[0] != _OK or body[1] != _SHARDS or not body[2].isdigit() or len(body[2]) > len(str(SHARDS_MAX)):
+    if len(body) != 3 or body[0] != _OK or body[1] != _SHARDS:
         return 0
-    count = int(body[2])
-    return count if count <= SHARDS_MAX else 0
+    count = decimal(body[2])
+    return count if count is not None and count <= SHARDS_MAX else 0

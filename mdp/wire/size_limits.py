@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
+from core.machine.peer_text import decimal
 from core.zmtp.limits import PeerLimits
 from mdp.errors import RequestError
 
@@ -19,7 +20,6 @@ __all__ = ["TOO_LARGE", "USUAL", "TooLarge", "too_large"]
 
 TOO_LARGE: Final = "TOO_LARGE"
 USUAL: Final = PeerLimits()  # of a peer of MDP/0.3 that has announced none
-_DIGITS_MAX: Final = 18  # of a number a peer writes
 
 
 @mypyc_attr(native_class=False)
@@ -65,9 +65,10 @@ class TooLarge(RequestError):
         """See `RequestError`; the numbers come from the text, 0 if they are not there."""
         what, _, numbers = text.partition(": ")
         size, _, limit = numbers.partition(", at most ")
-        if not all(number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX for number in (size, limit)):
-            what, size, limit = text, "0", "0"
-        return cls(what, int(size), int(limit), service=service, attempts=attempts, after_s=after_s, text=text)
+        measured, allowed = decimal(size.encode()), decimal(limit.encode())
+        if measured is None or allowed is None:
+            what, measured, allowed = text, 0, 0
+        return cls(what, measured, allowed, service=service, attempts=attempts, after_s=after_s, text=text)
 
 
 def too_large(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from core.machine.peer_text import decimal
 from titanic.access.broker_permissions import Question, Verdict
 from titanic.errors import BadRequest
 from titanic.wire import tsp
@@ -118,10 +119,11 @@ class Access:
 
     def wait(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         """Serve `titanic.wait`, `[uuid][ms]`; see `Store.wait`."""
-        if len(frames) != 2 or not frames[1].isdigit() or len(frames[1]) > 9:
+        wait_ms = decimal(frames[1]) if len(frames) == 2 else None
+        if wait_ms is None:
             done([BAD, b"a wait is a UUID and milliseconds"])
             return
-        timeout_s = min(int(frames[1]), tsp.WAIT_MS_MAX) / 1000
+        timeout_s = min(wait_ms, tsp.WAIT_MS_MAX) / 1000
         self._act_on(tsp.WAIT, frames[:1], user, done, lambda frames, done: self._store.wait(frames, timeout_s, done))
 
     def close(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import msgpack
 
+from core.machine.peer_text import decimal
 from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.inspection import MANIFEST_NAME, read_file, size_of
 from titanic.journal.manifest import Manifest
@@ -254,6 +255,7 @@ def _name(frame: bytes) -> str:
 
 
 def _number(frame: bytes) -> int:
-    if not frame.isdigit() or len(frame) > 18:
+    number = decimal(frame)
+    if number is None:
         raise BadCall("not a number")
-    return int(frame)
+    return number

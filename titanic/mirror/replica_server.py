@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import core
 from bstar.net.boot_clock import boot_clock
 from core.daemon.logs import RateLimitedLog
+from core.machine.peer_text import decimal
 from core.rpc.service import Service
 from core.runtime import runtime, supervision
 from titanic.errors import Wounded
@@ -208,9 +209,9 @@ class Mirror(Service):
                 case [Call.CONSULT.value, lineage]:
                     said = judge(self.replica.lineage, Lineage.decode(lineage))
                     self._answer([[peer, *pack_pair(session, number), OK, said.value.encode(), self.replica.lineage.encode()]])
-                case [Call.PULSE.value, window] if window.isdigit() and len(window) <= WINDOW_MS_DIGITS:
+                case [Call.PULSE.value, window] if (window_ms := decimal(window, WINDOW_MS_DIGITS)) is not None:
                     if peer == self._store and self.replica.mark.step is Step.IN_STEP:
-                        self.lease = self.lease.pulse(int(window) / 1000, boot_clock())
+                        self.lease = self.lease.pulse(window_ms / 1000, boot_clock())
                         self._answer([[peer, *pack_pair(session, number), Call.PULSE.value]])
                 case _:
                     raise BadCall("neither a pulse nor a question")

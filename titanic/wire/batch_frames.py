@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from core.machine.bounded_msgpack import BadMsgpack, check, claimed, uncollected
+from core.machine.peer_text import DIGITS_MAX, decimal
 from titanic.errors import BadRequest
 from titanic.wire.tsp import KEY_BYTES_MAX, SERVICE_BYTES_MAX, parse_request
 
@@ -99,9 +100,10 @@ def parse_name(frame: bytes) -> bytes:
 
 def parse_count(frame: bytes, most: int = 2**53) -> int:
     """Return a decimal number, limited to `most`; raises BadRequest if it is malformed."""
-    if not 0 < len(frame) <= 16 or not frame.isdigit():
-        raise BadRequest("a number is up to 16 decimal digits")
-    return min(int(frame), most)
+    number = decimal(frame)
+    if number is None:
+        raise BadRequest(f"a number is up to {DIGITS_MAX} decimal digits")
+    return min(number, most)
 
 
 def name_of_chunk(key: bytes) -> tuple[bytes, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ import click
 
 import core
 from core.daemon.security_flags import NAMES, SecurityFiles
+from core.machine.peer_text import read_json
 from core.runtime.event_loop import run
 from mdp.client.client import Client, Unreachable
 from mdp.commands.client_options import DEFAULT_BROKER
@@ -41,7 +41,7 @@ def service_names(context: click.Context, parameter: click.Parameter, begun: str
 async def _ask(brokers: Sequence[str], security: Secured | None) -> list[str]:
     async with Client(brokers, security=security, timeout=TIMEOUT_S, attempts=1) as client:
         code, *data = await client.request("mmi.services", b"")
-    listed = json.loads(data[0]) if code == b"200" and data else []
+    listed = read_json(data[0]) if code == b"200" and data else []
     rows = listed if isinstance(listed, list) else []
     names = [row.get("name") for row in rows if isinstance(row, dict)]
     return [name for name in names if isinstance(name, str) and name.isprintable()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import socket
@@ -13,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from core.daemon.exit_codes import Unreachable
+from core.machine.peer_text import read_json
 from mdp.client.sync import SyncClient
 from mdp.errors import RequestError
 
@@ -130,13 +130,13 @@ class Processes:
 def workers_of(client: SyncClient, service: str) -> list[dict[str, Any]]:
     """Return a broker's rows about the workers of a service; none if it does not know the service. Raises RequestError."""
     code, *described = client.request("mmi.workers", service.encode())
-    workers: list[dict[str, Any]] = json.loads(described[0]) if code == b"200" else []
+    workers: list[dict[str, Any]] = read_json(described[0]) if code == b"200" else []
     return workers
 
 
 def broker_stats(client: SyncClient) -> dict[str, int]:
     _, described = client.request("mmi.stats", b"")
-    counters: dict[str, int] = json.loads(described)
+    counters: dict[str, int] = read_json(described)
     return counters
 
 

@@ -6,7 +6,6 @@ A service may reply anything. A reply that cannot be read, or does not fit its c
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import types
 
 from core.machine.bounded_msgpack import unpack
+from core.machine.peer_text import read_json
 from mdp.spark.rows.user_functions import UserFunctionFailed, guarded
 from mdp.spark.values.fitting import fitted
 
@@ -106,7 +106,7 @@ def decode_text(frames: list[bytes]) -> Sequence[Any]:
 
 def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
     """Decode a reply of one JSON frame: an object by column names, or an array in schema order; raises ValueError."""
-    decoded = json.loads(_only(frames, "JSON"))
+    decoded = read_json(_only(frames, "JSON"))
     if not isinstance(decoded, dict | list):
         raise ValueError(f"a JSON object or array is expected, the reply is a {type(decoded).__name__}")
     return decoded

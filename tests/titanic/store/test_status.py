@@ -63,6 +63,17 @@ async def test_what_cannot_be_looked_at_is_refused(served: Served, asked: tuple[
         await client.look(*asked)
 
 
+@pytest.mark.parametrize("answer", [b"", b"{", b"\xff", b"1" * 5000, b"[" * 100_000])
+async def test_an_answer_that_is_no_json_is_no_answer(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    async def ask(*_: object) -> list[bytes]:
+        return [b"200", answer]
+
+    monkeypatch.setattr(titanic.Client, "ask", ask)
+    async with titanic.Client("tcp://127.0.0.1:9") as client:
+        with pytest.raises(titanic.Unavailable):
+            await client.look("status")
+
+
 async def cli(*arguments: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
         *command("titanic"), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -1,0 +1,28 @@
+"""Reads what a peer has written as text: decimal numbers and JSON. Nothing it writes raises another error than `BadJson`. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+__all__ = ["DIGITS_MAX", "BadJson", "decimal", "read_json"]
+
+DIGITS_MAX: Final = 18  # fits 64 bits; Python itself refuses to convert some thousands
+
+
+class BadJson(ValueError):
+    """The peer's bytes are not JSON."""
+
+
+def decimal(octets: bytes, digits_max: int = DIGITS_MAX) -> int | None:
+    """Return the number that these digits write; None if they are none, or more than allowed."""
+    # Length first: `int` of a very long text raises an error of its own.
+    return int(octets) if len(octets) <= digits_max and octets.isdigit() else None
+
+
+def read_json(octets: bytes) -> Any:
+    """Return the value of JSON; raises BadJson."""
+    try:
+        return json.loads(octets)
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested too deeply
+        raise BadJson(str(error)) from None
