@@ -18,14 +18,13 @@ from bstar.errors import ClientClosed, MalformedMessage
 from bstar.machine.requester import Limits, Renew, Requester, ServerRequest
 from bstar.machine.wire import decode_reply_header, encode_request_header
 from core.rpc.client_engine import ClientEngine
-from core.rpc.connect_times import with_connect_times
 from core.runtime import runtime, supervision
 from core.zmtp.frames import octets_of
 
 if TYPE_CHECKING:
     import asyncio
     from collections import Counter
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from bstar.machine.ballot import Ballot
@@ -181,18 +180,13 @@ class PairEngine(ClientEngine[Requester]):
         for server in range(len(SERVERS) if not self._stock else 1):
             self._open(server)
 
-    async def _disconnect(self) -> None:
-        for socket in self._sockets:
-            if socket is not None:
-                socket.close(linger=0)
-                await socket.wait_closed()
+    def _open_sockets(self) -> Iterable[core.Socket]:
+        return [socket for socket in self._sockets if socket is not None]
 
     def _open(self, server: int) -> None:
         # IMMEDIATE: requests that wait for a connection stay in the requester, which may send them elsewhere. A request to a stock
         # server waits in its socket, until its timeout closes both.
-        socket = self.context.socket(
-            core.DEALER, **{"immediate": int(not self._stock), "linger": 0, "tell_limits": 1, **with_connect_times(self.socket_options)}
-        )
+        socket = self.new_socket(core.DEALER, linger=0, immediate=int(not self._stock))
         self._sockets[server] = socket
         socket.set_receiver(
             lambda batch: self._receive(server, batch), on_peer=lambda _, joined: self._on_connection(server, socket, joined)

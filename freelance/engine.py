@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import core
 from core.rpc.client_engine import ClientEngine
-from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
 from core.zmtp.decoder import decode_frames
 from freelance.errors import ClientClosed, TooLarge
@@ -78,8 +77,7 @@ class FreelanceEngine(ClientEngine[Machine]):
         elif self._model == 2:
             # A single DEALER would distribute the copies instead of sending one to each. Nothing is queued for a connection, or beyond
             # SNDHWM: the machine sends what is open then (FRL-07).
-            options = {"tell_limits": 1, **with_connect_times(self.socket_options), "linger": 0, "immediate": 1, "sndtimeo": 0}
-            dealer = self._sockets[name] = self.context.socket(core.DEALER, **options)
+            dealer = self._sockets[name] = self.new_socket(core.DEALER, linger=0, immediate=1, sndtimeo=0)
             dealer.set_receiver(
                 lambda batch: self._receive([[name, *frames] for frames in batch]),
                 on_peer=lambda _, joined: self._peer_changed(name, joined),
@@ -115,18 +113,13 @@ class FreelanceEngine(ClientEngine[Machine]):
 
     def _connect(self) -> None:
         if self._model == 3:
-            router = self._router = self.context.socket(
-                core.ROUTER, **{"tell_limits": 1, **with_connect_times(self.socket_options), "linger": 0}
-            )
+            router = self._router = self.new_socket(core.ROUTER, linger=0)
             router.set_receiver(self._receive, on_peer=self._peer_changed)
         for endpoint in self._endpoints:
             self.connect(endpoint)
 
-    async def _disconnect(self) -> None:
-        sockets = {*self._sockets.values(), *([self._router] if self._router is not None else [])}
-        for socket in sockets:
-            socket.close(linger=0)
-            await socket.wait_closed()
+    def _open_sockets(self) -> Iterable[core.Socket]:
+        return {*self._sockets.values(), *([self._router] if self._router is not None else [])}
 
     def _peer_changed(self, name: bytes, joined: bool) -> None:
         if not self.closed:
@@ -241,9 +234,8 @@ class SequentialEngine(ClientEngine[Sequential]):
 
     def _open(self, order: Open) -> None:
         # IMMEDIATE: nothing is sent before the limits of the server are known.
-        options = {"tell_limits": 1, **with_connect_times(self.socket_options), "linger": 0, "immediate": 1}
         try:
-            socket = self._sockets[order.number] = self.context.socket(core.REQ, **options)
+            socket = self._sockets[order.number] = self.new_socket(core.REQ, linger=0, immediate=1)
             socket.set_receiver(partial(self._receive, order.number), on_peer=partial(self._peer_changed, order))
             socket.connect(order.endpoint)
         except core.ZMQError as error:
@@ -259,10 +251,8 @@ class SequentialEngine(ClientEngine[Sequential]):
     def _connect(self) -> None:
         """Do nothing: each try connects."""
 
-    async def _disconnect(self) -> None:
-        for socket in [*self._sockets.values()]:
-            socket.close(linger=0)
-            await socket.wait_closed()
+    def _open_sockets(self) -> Iterable[core.Socket]:
+        return self._sockets.values()
 
     def _peer_changed(self, order: Open, _: bytes, joined: bool) -> None:
         socket = self._sockets.get(order.number)

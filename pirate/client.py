@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import core
 from core.rpc.client_engine import ClientEngine
-from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
 from pirate.errors import Busy, ClientClosed
 from pirate.lazy import Close, LazyLimits, LazyPirate, LazyRequest, NoResponse, Open, Policy, Send
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from core.security.credentials import Secured
@@ -162,9 +161,8 @@ class PirateEngine(ClientEngine[LazyPirate]):
     def _open(self, endpoint: str) -> None:
         log.info("connecting to server...", extra={"endpoint": endpoint})
         # IMMEDIATE: nothing is sent before the limits of the server are known.
-        options = {"tell_limits": 1, **with_connect_times(self.socket_options), "linger": 0, "immediate": 1}
         try:
-            socket = self._sockets[endpoint] = self.context.socket(core.REQ, **options)
+            socket = self._sockets[endpoint] = self.new_socket(core.REQ, linger=0, immediate=1)
             socket.set_receiver(partial(self._receive, endpoint, socket), on_peer=partial(self._peer_changed, endpoint, socket))
             socket.connect(endpoint)
         except core.ZMQError as error:
@@ -184,10 +182,8 @@ class PirateEngine(ClientEngine[LazyPirate]):
     def _connect(self) -> None:
         """Do nothing: each attempt connects."""
 
-    async def _disconnect(self) -> None:
-        for socket in [*self._sockets.values()]:
-            socket.close(linger=0)
-            await socket.wait_closed()
+    def _open_sockets(self) -> Iterable[core.Socket]:
+        return self._sockets.values()
 
     def _peer_changed(self, endpoint: str, socket: core.Socket, _: bytes, joined: bool) -> None:
         if not self.closed and self._sockets.get(endpoint) is socket:

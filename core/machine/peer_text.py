@@ -1,4 +1,4 @@
-"""Reads what a peer has written as text: decimal numbers and JSON. Nothing it writes raises another error than `BadJson`. Pure."""
+"""Reads decimal numbers and JSON that peers write. Pure: whatever they wrote, no error but `BadJson` is raised."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from mypy_extensions import mypyc_attr
 
 from core.machine.deadlines import TIMER_S_MIN
 from core.machine.requests import SETTLED, PendingRequest
+from core.rpc.connect_times import with_connect_times
 from core.rpc.reply import Reply
 from core.runtime import runtime
 from core.runtime.event_loop import clock_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from core.runtime.supervision import Timer
     from core.security.credentials import Secured
     from core.sockets.context import Context
+    from core.sockets.socket import Socket
 
 __all__ = ["ClientEngine", "ClientMachine", "Reply", "settle_future"]
 
@@ -206,6 +208,10 @@ class ClientEngine(ABC, Generic[M]):
         if self._deadline() < self._timer_at:
             self._arm()
 
+    def new_socket(self, kind: int, **fixed: Any) -> Socket:
+        """Return a socket with the options of the user, but those that are fixed."""
+        return self.context.socket(kind, **{"tell_limits": 1, **with_connect_times(self.socket_options), **fixed})
+
     async def close(self) -> None:
         """Fail open requests, close the sockets and wait for their end."""
         if self.closed:
@@ -229,9 +235,17 @@ class ClientEngine(ABC, Generic[M]):
     def flush(self) -> None:
         """Send the messages of the machine."""
 
-    @abstractmethod
     async def _disconnect(self) -> None:
         """Close the sockets and wait for their end."""
+        sockets = [*self._open_sockets()]
+        for socket in sockets:
+            socket.close(linger=0)
+        for socket in sockets:
+            await socket.wait_closed()
+
+    def _open_sockets(self) -> Iterable[Socket]:
+        """Return the sockets that `close` must close."""
+        return ()
 
     def _deadline(self) -> float:
         """Return when something is due."""
