@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from bstar.machine.ballot import NO_BALLOT, Ballot, HighestBallot, LeaseTable, lease_expiry, next_counter
+from bstar.machine.ballot import (
+    CLAIMS_PER_S_MAX,
+    COUNTER_MAX,
+    NO_BALLOT,
+    Ballot,
+    Ceiling,
+    HighestBallot,
+    LeaseTable,
+    lease_expiry,
+    next_counter,
+)
 
 A, B = Ballot(1, 10), Ballot(1, 20)
 
@@ -13,6 +23,20 @@ def test_counter_decides_first_and_the_node_between_equals() -> None:
     assert next_counter(3, 7, 5) == 8
     assert str(NO_BALLOT) == "none"
     assert str(Ballot(4, 255)) == "4.00000000000000ff"
+
+
+def test_a_counter_is_plausible_up_to_a_jump_and_so_many_a_second_more() -> None:
+    """S4."""
+    ceiling = Ceiling(5, 10, 100.0)
+    assert [ceiling.at(now) for now in (0.0, 99.0, 100.0, 101.0, 103.0)] == [15, 15, 15, 15 + CLAIMS_PER_S_MAX, 15 + 3 * CLAIMS_PER_S_MAX]
+    assert Ceiling(COUNTER_MAX - 3, 10, 0.0).at(0.0) == COUNTER_MAX
+
+
+def test_a_witness_that_has_just_started_says_how_long_it_grants_nothing() -> None:
+    """BST-32."""
+    table, answer = LeaseTable(closed_until=7.0).ask(A, holding=False, lease_s=2.0, now=4.5)
+    assert (answer.granted, answer.wait_s) == (False, 2.5)
+    assert table.ask(A, holding=False, lease_s=2.0, now=7.0)[1].granted
 
 
 def test_client_drops_what_is_lower_and_keeps_the_highest() -> None:

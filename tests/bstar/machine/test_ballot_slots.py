@@ -30,6 +30,13 @@ def test_bytes_of_a_slot() -> None:
     assert (len(slot), FILE_OCTETS) == (SLOT_OCTETS, 8192)
 
 
+def test_the_greatest_counter_is_read_and_no_greater_one() -> None:
+    most = RECORD._replace(counter=COUNTER_MAX)
+    assert decode_file(encode_slot(most, 5) * 2, RecordRole.SERVER).record == most
+    with pytest.raises(StoreDamaged):
+        decode_file(encode_slot(RECORD._replace(counter=COUNTER_MAX + 1), 5) * 2, RecordRole.SERVER)
+
+
 def test_file_of_the_first_version_is_read() -> None:
     assert decode_file(signed(VERSION_1), RecordRole.SERVER) == Contents(RECORD, 0, 0, 0)
     assert len(signed(VERSION_1)) == 38
@@ -47,6 +54,14 @@ def test_file_of_the_first_version_is_read() -> None:
 )
 def test_record_comes_back(record: Record, sequence: int) -> None:
     assert decode_file(encode_slot(record, sequence) * 2, RecordRole.SERVER) == Contents(record, sequence, 0, 2)
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+def test_the_copy_that_was_written_last_counts_whatever_is_in_it(newer: int) -> None:
+    """After `bstar ballot reset` it is the lower counter."""
+    slots = [encode_slot(NEWER, 5), encode_slot(RECORD, 6)]
+    octets = b"".join(slots if newer else reversed(slots))
+    assert decode_file(octets, RecordRole.SERVER) == Contents(RECORD, 6, 1 - newer, 2)
 
 
 @pytest.mark.parametrize("number", [0, 1])

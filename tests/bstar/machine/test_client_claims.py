@@ -56,3 +56,41 @@ def test_what_is_remembered_is_bounded() -> None:
         doubts.named(Ballot(1 + n, 1), 5.0)
     doubts.renewed(5.0)
     assert sum(doubts.vouched(Ballot(1 + n, 1), 5.1) for n in range(10 * NAMED_MAX)) == NAMED_MAX
+
+
+def test_what_was_named_a_term_ago_is_named_anew() -> None:
+    claims = ClientClaims(1.0)
+    assert claims.named(NAMED, 5.0)
+    assert claims.named(NAMED, 5.0 + VALID_HEARTBEATS)
+    claims.renewed(5.0 + VALID_HEARTBEATS)
+    assert claims.vouched(NAMED, 5.1 + VALID_HEARTBEATS)
+
+
+def test_nobody_is_asked_about_what_has_been_cleared() -> None:
+    claims = ClientClaims(1.0)
+    assert claims.named(NAMED, 5.0)
+    claims.renewed(5.0)
+    assert not claims.named(NAMED, 6.5)
+
+
+def test_a_peer_that_has_heard_just_the_question_answers_it() -> None:
+    claims = ClientClaims(1.0)
+    claims.named(NAMED, 5.0)
+    claims.asked(31)
+    claims.peer_heard(31, serves=False)
+    assert claims.vouched(NAMED, 5.1)
+
+
+def test_who_stops_serving_forgets_claims_questions_and_answers() -> None:
+    claims = ClientClaims(1.0)
+    claims.named(NAMED, 5.0)
+    claims.asked(31)
+    claims.renewed(9.0)
+    claims.forget()
+    claims.renewed(6.0)
+    assert not claims.vouched(NAMED, 6.0), "it was forgotten that it was named"
+    claims.forget()
+    assert claims.named(NAMED, 5.5), "a new question, at once"
+    assert not claims.vouched(NAMED, 5.5), "an answer to what was asked before"
+    claims.peer_heard(40, serves=False)
+    assert not claims.vouched(NAMED, 5.6), "a question that nobody has sent"

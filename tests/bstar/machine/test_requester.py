@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bstar.errors import Overrun
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.fsm import State
 from bstar.machine.requester import HINT_PAUSE_S, Limits, Renew, Send
@@ -344,3 +345,88 @@ def test_a_walk_ends_every_request_once_and_counts_what_is_in_flight(seed: int, 
     open_now = [pending for pending in one.asked if pending.stage != SETTLED]
     assert {id(pending) for pending in machine.close(now)} == {id(pending) for pending in open_now}
     assert len(ended) + len(open_now) == len(one.asked) > 100
+
+
+def test_what_is_counted() -> None:
+    one = requester(lines=(A, B), settle_s=2.0)
+    sequence, _ = ask(one)
+    one.tick(1.0)
+    assert one.counters == {"sent": 2, "timeout": 1, "switched": 1}
+    one.receive(B, reply(sequence), [], 1.1)
+    one.receive(B, reply(sequence), [], 1.2)
+    assert one.counters == {"sent": 2, "timeout": 1, "switched": 1, "reply_unknown": 1}
+
+
+def test_a_request_that_its_server_does_not_take_makes_place_for_the_next() -> None:
+    one = requester(window=1)
+    first, _ = ask(one)
+    second, where = ask(one)
+    assert where == []
+    error = ValueError("too large")
+    machine = one.machine
+    assert machine.refused(99, error, 0.1) == []
+    assert machine.counters["too_large"] == 0
+    assert [(ended.key, ended.error) for ended in machine.refused(first, error, 0.1)] == [(first, error)]
+    assert machine.counters["too_large"] == 1
+    assert sent(one.effects([])) == [(A, second)]
+
+
+def test_more_than_may_wait_are_refused() -> None:
+    one = requester(lines=(), waiting_max=2)
+    ask(one)
+    ask(one)
+    with pytest.raises(Overrun):
+        ask(one)
+    assert len(one) == 2
+
+
+def test_connections_to_stock_servers_say_nothing() -> None:
+    """They stand for as long as the answer takes that shows them."""
+    one = requester(stock=True, lines=())
+    ask(one)
+    assert [one.lost(A, 1.5), one.joined(B, 1.6), one.lost(B, 1.7)] == [[], [], []]
+
+
+def test_a_primary_that_connects_again_makes_no_silent_backup_useful() -> None:
+    one = requester(settle_s=5.0)
+    ask(one)
+    one.tick(1.0)
+    one.tick(2.0)
+    one.lost(A, 2.1)
+    assert sent(one.joined(A, 2.2)) == []
+    assert one.deadline() == 6.0
+
+
+@pytest.mark.parametrize("kind", [ReplyKind.FAILED, ReplyKind.REPLY])
+def test_a_late_answer_of_a_silent_server_makes_it_the_current_one_at_once(kind: ReplyKind) -> None:
+    one = requester(settle_s=5.0)
+    sequence, _ = ask(one)
+    assert sent(one.tick(1.0)) == [(B, sequence)]
+    ended = one.receive(A, ReplyHeader(kind, sequence, FIRST), [b"first", b"last"], 1.1)
+    assert ended == [Failed(sequence, "first") if kind is ReplyKind.FAILED else Finished(sequence, [b"first", b"last"])]
+    assert one.current == A
+    assert ask(one, 1.2)[1] == [(A, 2)]
+
+
+def test_an_answer_of_a_stock_server_makes_it_the_current_one() -> None:
+    one = requester(stock=True, lines=(), settle_s=2.0)
+    sequence, where = ask(one)
+    assert where == [(A, sequence)]
+    one.tick(1.0)
+    assert sent(one.tick(3.0)) == [(B, sequence)]
+    assert one.receive_stock(B, [b"x"], 3.1) == [Finished(sequence, [b"x"])]
+    assert ask(one, 3.2)[1] == [(B, 2)]
+
+
+def test_a_full_window_waits_for_answers_and_not_for_servers() -> None:
+    one = requester(window=1)
+    ask(one)
+    ask(one)
+    assert one.deadline() == 1.0
+
+
+def test_the_server_that_a_refusal_names_is_the_current_one() -> None:
+    one = requester(lines=(A,))
+    sequence, _ = ask(one)
+    one.receive(A, refusal(sequence, active=State.BACKUP), [], 0.1)
+    assert (one.current, one.counters["switched"], one.counters["refused"]) == (B, 1, 1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bstar.errors import MalformedMessage
 from bstar.machine.ballot import COUNTER_MAX, NO_BALLOT, Ballot
 from bstar.machine.fsm import State
+from bstar.machine.signing import MAC_OCTETS, PairKey, Trust
 from bstar.machine.wire import (
     CLIENT_TOPIC,
     STATE_TOPIC,
@@ -35,6 +36,7 @@ from bstar.machine.wire import (
     encode_reply_header,
     encode_request_header,
     encode_state,
+    signed_by,
 )
 
 NUMBERS = st.integers(1, 2**64 - 1)
@@ -219,3 +221,38 @@ def test_bytes_of_a_peer_raise_nothing_else(decode: Any, topic: bytes, size: int
 def test_numbers_out_of_range(decode: Any, octets: bytes) -> None:
     with pytest.raises(MalformedMessage):
         decode(octets)
+
+
+KEY = PairKey(bytes(range(32)))
+STATE = StateMessage(State.PASSIVE, State.BACKUP, Flag.WITNESS, 20, 3, 9, NO_BALLOT, 1, 5, 1000)
+
+
+def test_a_code_counts_behind_a_topic_of_the_signed_form_alone() -> None:
+    frame = encode_state(STATE, KEY)
+    assert signed_by(KEY, frame)
+    assert not signed_by(PairKey(bytes(32)), frame)
+    assert not signed_by(KEY, KEY.signed(encode_state(STATE)))
+    for topic in (b"BSTARC\x01", b"anything"):
+        assert not signed_by(KEY, KEY.signed(topic + frame[7:-MAC_OCTETS]))
+    with pytest.raises(MalformedMessage):
+        decode_state([encode_state(STATE) + bytes(MAC_OCTETS)])
+    assert decode_state([frame]) == STATE
+
+
+def test_a_state_message_without_a_role_has_a_zero_and_is_refused() -> None:
+    frame = encode_state(STATE._replace(role=None))
+    assert frame[8:9] == b"0"
+    with pytest.raises(MalformedMessage):
+        decode_state([frame])
+
+
+@pytest.mark.parametrize("ballot", [Ballot(0, 21), Ballot(4, 0), Ballot(4, 21)])
+def test_a_ballot_of_another_node_is_refused(ballot: Ballot) -> None:
+    with pytest.raises(MalformedMessage):
+        decode_state([encode_state(STATE._replace(ballot=ballot))])
+
+
+def test_without_a_key_nothing_is_demanded() -> None:
+    assert not Trust(None, required=True).required
+    assert not Trust(KEY, required=False).required
+    assert Trust(KEY, required=True).required
