@@ -38,12 +38,17 @@ RULES = {
     )
 }
 NUMBERS = re.compile(r"\b([A-Z][A-Z0-9]{1,5})-(\d+)((?:(?:, | and |/|, and | to |–)\d+\b)*)")
+# A rule that is named alone: the lists in docstrings of modules tell what the module is about.
+CITED = re.compile(r"(?<! to )\b([A-Z][A-Z0-9]{1,5})-(\d\d)\b(?!(?:, | and |/|, and | to |–|\.\.)(?:[A-Z]+-)?\d)")
+# They have a line for each option, error or constant of all rules.
+NO_CODE_OF_RULES = {"core/constants.py", "core/errors.py", "core/option_table.py"}
 FOLDERS = (*PACKAGES, "specs", "docs", "tests", "benchmarks", "examples", "deploy")
 
 
-def modules() -> set[str]:
+@cache
+def modules() -> frozenset[str]:
     files = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path.name not in ENTRIES)
-    return {path.relative_to(ROOT).as_posix() for path in files}
+    return frozenset(path.relative_to(ROOT).as_posix() for path in files)
 
 
 def test_each_module_is_in_one_row() -> None:
@@ -111,6 +116,13 @@ def identifiers(module: str) -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
+def definitions(module: str) -> frozenset[str]:
+    """Return the names of the functions and classes of a module."""
+    found = ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8")))
+    return frozenset(node.name for node in found if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef))
+
+
 def exists(reference: str, classes: dict[str, set[str]]) -> bool:
     """Tell whether a name is in the module or class that it is said to be in."""
     head, *rest = reference.removesuffix("()").split(".")
@@ -175,14 +187,40 @@ def test_every_test_that_is_named_exists() -> None:
     assert lost == []
 
 
-def test_every_rule_is_in_a_specification() -> None:
+def rules_in(text: str) -> set[tuple[str, int]]:
+    """Return the rules that a text names, those of ranges too."""
     found = set()
-    for page in SPECS:
-        for family, first, others in NUMBERS.findall(page.read_text(encoding="utf-8")):
-            last = int(first)
-            found.add((family, last))
-            for between, number in re.findall(r"(, and |, | and |/| to |–)(\d+)", others):
-                found.update((family, each) for each in range(last if between in {" to ", "–"} else int(number), int(number) + 1))
-                last = int(number)
+    for family, first, others in NUMBERS.findall(text):
+        last = int(first)
+        found.add((family, last))
+        for between, number in re.findall(r"(, and |, | and |/| to |–)(\d+)", others):
+            found.update((family, each) for each in range(last if between in {" to ", "–"} else int(number), int(number) + 1))
+            last = int(number)
+    return found
+
+
+def test_every_rule_is_in_a_specification() -> None:
+    found = set().union(*(rules_in(page.read_text(encoding="utf-8")) for page in SPECS))
     rules = {(family, number) for family, count in RULES.items() for number in range(1, count + 1)}
     assert sorted(rules - found) == []
+
+
+def test_the_row_of_a_rule_names_code_that_cites_it() -> None:
+    """A reader goes from the row to the line, and from the line to the row."""
+    said: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for page in SPECS:
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith("| ") and page.name not in QUOTED | {"events.md"}:  # which describes octets, not code
+                for rule in rules_in(line.split("|")[1]):
+                    said[rule].update(word for text in re.findall(r"`([^`]+)`", line) for word in re.findall(r"\w+", text))
+    citing: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for module in modules() - NO_CODE_OF_RULES:
+        for family, number in CITED.findall((ROOT / module).read_text(encoding="utf-8")):
+            citing[family, int(number)].add(module)
+    lost = [
+        f"{family}-{number:02d} {sorted(found)}"
+        for (family, number), found in citing.items()
+        if (family, number) in said
+        and not any(Path(module).stem in said[family, number] or said[family, number] & definitions(module) for module in found)
+    ]
+    assert sorted(lost) == []
