@@ -24,7 +24,7 @@ from core.machine.hash_cost import FEW, check_keys
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["CONTAINERS_MAX", "DEPTH_MAX", "BadMsgpack", "check", "claimed", "uncollected", "unpack"]
+__all__ = ["CONTAINERS_MAX", "DEPTH_MAX", "LARGE_BYTES", "BadMsgpack", "check", "check_counts", "claimed", "uncollected", "unpack"]
 
 # Nesting of arrays and maps. Our protocols nest four deep at most; values of typed calls may be deeper, and code that walks them recurses.
 DEPTH_MAX: Final = 32
@@ -57,16 +57,28 @@ def check(octets: bytes, containers_max: int, maps_max: int = -1) -> None:
     It usually makes no objects. Then a decoder of another kind may read these bytes. It judges neither depth nor
     extension types; see `unpack`. `maps_max` is for maps alone; -1 means no limit, for `containers_max` too.
     """
-    size = len(octets)
-    if size <= SMALL_BYTES:
+    if len(octets) <= SMALL_BYTES:
         return
     try:
         _check_claims(octets)
-        many = 0 <= containers_max < size and _at_most(octets, _CONTAINERS) > containers_max
-        if many or (0 <= maps_max < size and _at_most(octets, _MAPS) > maps_max):
-            _count_containers(octets, containers_max, maps_max)
     except (ValueError, msgpack.UnpackException) as error:
         raise _bad(error) from None
+    check_counts(octets, containers_max, maps_max)
+
+
+def check_counts(octets: bytes, containers_max: int, maps_max: int = -1) -> None:
+    """Raise BadMsgpack for more arrays and maps than allowed; see `check`.
+
+    For a decoder that believes no claim of more elements than there are bytes left, and ends the depth.
+    """
+    size = len(octets)
+    many = 0 <= containers_max < size and _at_most(octets, _CONTAINERS) > containers_max
+    if many or (0 <= maps_max < size and _at_most(octets, _MAPS) > maps_max):
+        try:
+            _check_claims(octets)
+            _count_containers(octets, containers_max, maps_max)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise _bad(error) from None
 
 
 def unpack(

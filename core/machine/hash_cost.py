@@ -2,31 +2,29 @@
 
 Python mixes a secret into the hashes of text and bytes only. A peer that chooses numbers, UUIDs or decimals can choose values of one
 hash, or numbers whose ways through the table meet: each of them is compared with all before it. 64 KiB of such UUIDs cost 600 times what
-others do, such numbers as keys 200 times. A limit of their number that helps would refuse honest sets. So the steps are counted before a
-set or dict is made: those that CPython's tables take, each time they grow included.
+others do, such numbers as keys 200 times, and one of them that comes again and again 25 times. A limit of their number that helps would
+refuse honest sets. So the steps are counted before a set or dict is made: those that CPython's tables take, each time they grow included.
 
 Pure.
 """
 
 from __future__ import annotations
 
-from operator import eq
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from operator import eq, lt
+from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["FEW", "TooCostly", "check_keys", "check_set"]
 
 # Types of values whose hashes nobody can know.
-_MIXED: Final = (str, bytes)
+_MIXED: Final = frozenset((str, bytes))
 # So few values are cheap whatever they are.
 FEW: Final = 8
 # Different values of one hash: by chance two are rare. Each is compared with those before it.
 ALIKE_MAX: Final = 8
-# So few different hashes are cheap.
+# So few different hashes are cheap: each takes as many steps at most.
 FEW_HASHES: Final = 64
 # Steps that each key of a dict and each element of a set may take on average; a set looks at ten slots in one. Random numbers take 1.4 and
 # less, multiples of 2**22 take 12 and 7, of 2**48 28 and 19.
@@ -36,6 +34,8 @@ ELEMENT_STEPS: Final = 32
 LONG: Final = 128
 LONG_FREE: Final = 8
 HASHES_PER_LONG: Final = 128
+# Ways of so many steps are counted together: a call for each would cost more.
+SHORT: Final = 16
 # Of CPython's tables: a hash as they see it, how it is used up, the first slots, what a set looks at side by side, where it grows slower.
 _BITS: Final = (1 << 64) - 1
 _SHIFT: Final = 5
@@ -52,99 +52,126 @@ class TooCostly(ValueError):
         super().__init__("a set or map of values that were chosen to be slow")
 
 
-def check_set(values: Sequence[Any]) -> None:
+def check_set(values: list[Any]) -> None:
     """Raise TooCostly if a set of these is slow, TypeError if one is not hashable."""
     if len(values) > FEW:
-        hashes = _different(values)
-        if len(hashes) > FEW_HASHES:
-            _fill_set(hashes)
+        _check(values, True)
 
 
-def check_keys(keys: Sequence[Any]) -> None:
+def check_keys(keys: list[Any]) -> None:
     """Raise TooCostly if a dict with these keys is slow, TypeError if one is not hashable."""
     if len(keys) > FEW:
-        hashes = _different(keys)
-        if len(hashes) > FEW_HASHES:
-            _fill_dict(hashes)
+        _check(keys, False)
 
 
-def _different(values: Sequence[Any]) -> list[int]:
-    """Return the different hashes in their order, none where none can meet; refuse many different values of one hash."""
-    if all(type(value) in _MIXED for value in values):
-        return []
+def _check(values: list[Any], is_set: bool) -> None:
+    if set(map(type, values)) <= _MIXED:
+        return
     hashes = list(map(hash, values))
-    ordered = sorted(hashes)
-    if not any(map(eq, ordered, ordered[1:])):
+    if len(values) > FEW_HASHES:
+        span = max(hashes) - min(hashes)
         # Numbers that follow one another have a slot each, however large the table is.
-        return [] if hashes == ordered and ordered[-1] - ordered[0] < len(ordered) else hashes
+        if span >= len(hashes) or not all(map(lt, hashes, islice(hashes, 1, None))):
+            _fill(hashes, span, is_set)
+    if hashes != values:  # numbers that are their own hashes are equal if these are
+        _refuse_alike(values, hashes)
+
+
+def _refuse_alike(values: list[Any], hashes: list[int]) -> None:
+    """Raise TooCostly for many different values of one hash."""
+    ordered = sorted(hashes)
+    if not any(map(eq, ordered, islice(ordered, 1, None))):
+        return
     # Rare. A set of hashes would be as slow as what is to be refused, so they are sorted.
-    places = sorted(range(len(hashes)), key=hashes.__getitem__)
-    firsts: list[int] = []
     alike: list[Any] = []  # different values of one hash
     last: int | None = None
-    for place in places:
+    for place in sorted(range(len(hashes)), key=hashes.__getitem__):
         if hashes[place] != last:
             last, alike = hashes[place], [values[place]]
-            firsts.append(place)
         elif values[place] not in alike:
             alike.append(values[place])
             if len(alike) > ALIKE_MAX:
                 raise TooCostly
-    return [hashes[place] for place in sorted(firsts)]
 
 
-def _fill_dict(hashes: list[int]) -> None:
-    """Put hashes into the table of a dict; raise TooCostly for too many steps."""
-    steps = _Steps(len(hashes), KEY_STEPS)
+def _fill(hashes: list[int], span: int, is_set: bool) -> None:
+    """Put hashes into the tables of a set or dict, one for each size; raise TooCostly for too many steps.
+
+    A value that comes again is looked for on the way of the first.
+    """
+    steps = _Steps(len(hashes), ELEMENT_STEPS if is_set else KEY_STEPS)
+    put = _put_into_set if is_set else _put_into_dict
     slots = _SLOTS_MIN
-    while True:  # once for each size of the table
-        mask = slots - 1
-        table = bytearray(slots)
-        end = min(2 * slots // 3 + 1, len(hashes))
-        for place in range(end):
-            perturb = hashes[place] & _BITS
-            slot = perturb & mask
-            if table[slot]:
-                way = 0
-                while table[slot] and way <= LONG:
-                    way += 1
-                    perturb >>= _SHIFT
-                    slot = (5 * slot + perturb + 1) & mask
-                steps.count(way)
-            table[slot] = 1
-        if end == len(hashes):
+    while span >= slots:  # else each hash has a slot of its own, in all that follow too
+        table: list[int | None] = [None] * slots
+        most = 3 * (slots - 1) // 5 + 1 if is_set else 2 * slots // 3 + 1
+        filled = done = 0
+        while filled < most and done < len(hashes):
+            part = hashes[done : done + most - filled]
+            filled += len(part) - put(table, part, steps)
+            done += len(part)
+        if done == len(hashes):
             return
-        slots *= 2
-
-
-def _fill_set(hashes: list[int]) -> None:
-    """Put hashes into the table of a set; raise TooCostly for too many steps."""
-    steps = _Steps(len(hashes), ELEMENT_STEPS)
-    slots = _SLOTS_MIN
-    while True:  # once for each size of the table
-        mask = slots - 1
-        table = bytearray(slots)
-        end = min(3 * mask // 5 + 1, len(hashes))
-        for place in range(end):
-            perturb = hashes[place] & _BITS
-            slot = perturb & mask
-            if table[slot]:
-                way = 0
-                while way <= LONG:
-                    free = table.find(0, slot, slot + _NEIGHBOURS if slot + _NEIGHBOURS <= slots else slot + 1)
-                    if free >= 0:
-                        slot = free
-                        break
-                    way += 1
-                    perturb >>= _SHIFT
-                    slot = (5 * slot + perturb + 1) & mask
-                steps.count(way)
-            table[slot] = 1
-        if end == len(hashes):
-            return
-        least = end * 2 if end > _LARGE else end * 4
+        least = (filled * 2 if filled > _LARGE else filled * 4) if is_set else slots
         while slots <= least:
             slots *= 2
+
+
+def _put_into_dict(table: list[int | None], hashes: list[int], steps: _Steps) -> int:
+    """Put hashes into a table of a dict; return how many were there already."""
+    mask = len(table) - 1
+    known = short = 0
+    for hashed in hashes:
+        slot = hashed & mask
+        there = table[slot]
+        if there is not None and there != hashed:
+            way = 0
+            perturb = hashed & _BITS
+            while there is not None and there != hashed and way <= LONG:
+                way += 1
+                perturb >>= _SHIFT
+                slot = (5 * slot + perturb + 1) & mask
+                there = table[slot]
+            if way <= SHORT:
+                short += way
+            else:
+                steps.count(way + short, way)
+                short = 0
+        known += there == hashed
+        table[slot] = hashed
+    steps.count(short)
+    return known
+
+
+def _put_into_set(table: list[int | None], hashes: list[int], steps: _Steps) -> int:
+    """Put hashes into a table of a set; return how many were there already."""
+    mask = len(table) - 1
+    known = short = 0
+    for hashed in hashes:
+        slot = hashed & mask
+        if table[slot] is not None:
+            way = 0
+            perturb = hashed & _BITS
+            while way <= LONG:
+                near = table[slot : slot + _NEIGHBOURS] if slot + _NEIGHBOURS <= mask + 1 else [table[slot]]
+                if hashed in near:
+                    known += 1
+                    slot += near.index(hashed)
+                    break
+                if None in near:
+                    slot += near.index(None)
+                    break
+                way += 1
+                perturb >>= _SHIFT
+                slot = (5 * slot + perturb + 1) & mask
+            if way <= SHORT:
+                short += way
+            else:
+                steps.count(way + short, way)
+                short = 0
+        table[slot] = hashed
+    steps.count(short)
+    return known
 
 
 class _Steps:
@@ -154,8 +181,8 @@ class _Steps:
         self._left = each * hashes
         self._long_left = LONG_FREE + hashes // HASHES_PER_LONG
 
-    def count(self, way: int) -> None:
-        self._left -= way
+    def count(self, steps: int, way: int = 0) -> None:
+        self._left -= steps
         if way > LONG:
             self._long_left -= 1
         if self._left < 0 or self._long_left < 0:

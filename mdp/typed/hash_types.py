@@ -43,20 +43,24 @@ class HashedTypes:
         elements: types of the elements of sets.
         keys: types of the keys of dicts that are text in msgpack.
         numbers: whether some dict has numbers as keys, which `bounded_msgpack.unpack` checks.
+        are_whole: whether all these elements and keys are integers.
     """
 
     def __init__(self) -> None:
         self.elements: list[Any] = []
         self.keys: list[Any] = []
         self.numbers = False
+        self.are_whole = True
 
     def look_at(self, info: Any) -> None:
         """Note a type of the annotation."""
         match info:
             case shapes.SetType(item_type=inner) | shapes.FrozenSetType(item_type=inner) if not _is_mixed(inner):
                 self.elements.append(list[_annotation(inner)])  # type: ignore[misc]
+                self.are_whole &= isinstance(inner, shapes.IntType)
             case shapes.DictType(key_type=shapes.UUIDType()):
                 self.keys.append(list[UUID])
+                self.are_whole = False
             case shapes.DictType(key_type=shapes.IntType()):
                 self.numbers = True
 

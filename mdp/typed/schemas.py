@@ -17,9 +17,10 @@ A time with an offset would be an extension type of msgpack, so it is sent as te
 Data of a peer is never called, imported or instantiated by name, as pickle does. A value that does not match raises `TypeMismatch` with
 the place, the wanted type and the found type, but not the value.
 
-A peer's bytes are judged by `core.machine.bounded_msgpack` before they become objects: claimed lengths, extension types, depth, and the
-number of arrays and maps (`containers_max`). Where the annotation itself ends the depth, msgspec decodes them then; with `Any`, or a
-class that contains itself, `bounded_msgpack.unpack` decodes them, and msgspec converts the result.
+A peer's bytes are judged by `core.machine.bounded_msgpack` before they become objects: extension types, depth, and the number of arrays
+and maps (`containers_max`). Where the annotation itself ends the depth, msgspec decodes them then: it believes no claim of more elements
+than there are bytes left. Bytes that are too few for any of these limits (`harmless_bytes`) are decoded at once. With `Any`, or a class
+that contains itself, `bounded_msgpack.unpack` decodes them, claimed lengths are judged too, and msgspec converts the result.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import inspect as shapes
 
-from core.machine.bounded_msgpack import BadMsgpack, check, uncollected, unpack
+from core.machine.bounded_msgpack import LARGE_BYTES, BadMsgpack, check, check_counts, claimed, uncollected, unpack
 from mdp.typed.hash_types import HashedTypes
 from mdp.typed.schema_details import add_details
 
@@ -58,8 +59,10 @@ NAMES_FREE_ANY: Final = 1_000
 BYTES_PER_NAME: Final = 20
 # Bytes before the kind of an extension type: of 4 and 8 bytes, and the length of one of 12.
 _BEFORE_KIND: Final = (0xD6, 0xD7, 12)
-# So few bytes contain no set and no map that is slow.
+# So few bytes contain no set and no map that is slow. If these are of integers alone, more do: few of these have one hash, and they are
+# compared quickly.
 FEW_BYTES: Final = 128
+FEW_BYTES_WHOLE: Final = 1024
 # Types of which a value needs no check of its parts.
 _SCALARS: Final[tuple[Any, ...]] = (bool, int, float, str, bytes)
 NEEDED_AT_RUN_TIME: Final = "annotations are needed at run time, define or import before what they name"
@@ -75,6 +78,7 @@ _KEYS: Final = (
     shapes.DateType,
 )
 _COLLECTIONS: Final = (shapes.ListType, shapes.VarTupleType, shapes.SetType, shapes.FrozenSetType, shapes.DictType)
+_MAPS: Final = (shapes.DictType, shapes.StructType, shapes.DataclassType, shapes.TypedDictType)
 _PLACE: Final = re.compile(r"(.*) - at `(key` in `)?\$?(.*)`", re.DOTALL)
 
 
@@ -169,9 +173,12 @@ class Schema:
         self.annotation = annotation
         _refuse_bare(annotation)
         try:
-            self._decoder = msgspec.msgpack.Decoder(annotation, dec_hook=_from_plain)
+            self._decode = msgspec.msgpack.Decoder(annotation, dec_hook=_from_plain).decode
             shape = _Shape()
-            shape.look_at(shapes.type_info(annotation))
+            info = shapes.type_info(annotation)
+            shape.look_at(info)
+            if isinstance(info, shapes.ListType | shapes.VarTupleType) and not shape.is_deep:
+                shape.is_flat_array = _is_flat(info.item_type)
         except NameError as error:
             raise TypeError(f"{NEEDED_AT_RUN_TIME}: {error}") from None
         except (RecursionError, AttributeError) as error:
@@ -183,7 +190,9 @@ class Schema:
         self._has_arrays = shape.has_arrays
         self._bytes_per_object = shape.bytes_per_object
         self._judge = shape.hashed.check if shape.hashed.elements or shape.hashed.keys else None
-        self._has_numbers = shape.hashed.numbers or self._judge is not None
+        self._few_bytes = shape.few_bytes()
+        self._harmless_bytes = shape.harmless_bytes()
+        self._is_flat_array = shape.is_flat_array
 
     def pack(self, value: Any) -> bytes:
         """Return a value as msgpack, if that is a value of this type.
@@ -195,27 +204,17 @@ class Schema:
         octets = pack_by_type(value)
         if type(value) is not self._scalar:
             try:
-                self._decoder.decode(octets)
+                self._decode(octets)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise _mismatch(error) from None
         return octets
 
     def unpack(self, octets: bytes) -> Any:
         """Return the value of a peer's bytes; raises TypeMismatch if they are not one of this type."""
-        size = len(octets)
-        most = containers_max(size, self._is_deep)
-        objects = OBJECTS_FREE + size // self._bytes_per_object if self._bytes_per_object else -1
-        try:
-            has_numbers = self._has_numbers and size > FEW_BYTES
-            if not self._is_deep and not has_numbers and not (self._has_times and _may_have_times(octets)):
-                check(octets, most if self._has_arrays else -1, objects)
-                return uncollected(self._decoder.decode, octets)
-            if objects >= 0:
-                check(octets, -1, objects)
-            plain = self._plain(octets, most, has_numbers)
-            if self._is_any:
-                return plain
-            return msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain)
+        try:  # hot path: once a call, and once a result
+            if len(octets) <= self._harmless_bytes and not (self._has_times and 0xFF in octets):
+                return self._decode(octets)
+            return self._unpack_checked(octets)
         except (ValueError, RecursionError) as error:
             raise _mismatch(error) from None
         except TypeError as error:
@@ -223,11 +222,27 @@ class Schema:
                 raise  # a fault of a pydantic model
             raise TypeMismatch("expected elements of a set, got an array or a map as one") from None
 
-    def _plain(self, octets: bytes, most: int, has_numbers: bool) -> Any:
+    def _unpack_checked(self, octets: bytes) -> Any:
+        size = len(octets)
+        most = containers_max(size, self._is_deep)
+        objects = OBJECTS_FREE + size // self._bytes_per_object if self._bytes_per_object else -1
+        if self._is_flat_array and claimed(octets) <= objects:
+            objects = -1  # msgspec makes no more
+        if not self._is_deep and size <= self._few_bytes and not (self._has_times and _may_have_times(octets)):
+            check_counts(octets, most if self._has_arrays else -1, objects)
+            return uncollected(self._decode, octets)
+        if objects >= 0:
+            check(octets, -1, objects)
+        plain = self._plain(octets, most)
+        if self._is_any:
+            return plain
+        return msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain)
+
+    def _plain(self, octets: bytes, most: int) -> Any:
         """Return the value in types of msgpack, after a check of its keys and sets."""
         names = max(NAMES_FREE_ANY, len(octets) // BYTES_PER_NAME) if self._is_deep else -1
         together = most + NAMES_FREE_ANY
-        if not has_numbers:
+        if len(octets) <= self._few_bytes:
             try:
                 return unpack(octets, containers_max=most, names_max=names, together_max=together)
             except BadMsgpack as error:
@@ -293,6 +308,7 @@ class _Shape:
         self.has_times = False
         self.has_arrays = False  # where many are possible; else the decoder ends at the first that is not expected
         self.bytes_per_object = 0  # of a map where many are possible, 0 if there is none
+        self.is_flat_array = False  # an array, with as many maps at most as it has elements
         self.hashed = HashedTypes()
         self._above: set[int] = set()  # ids of the types around the one that is looked at
 
@@ -316,14 +332,23 @@ class _Shape:
         self.hashed.look_at(info)
         self._above.add(id(info))
         is_collection = isinstance(info, _COLLECTIONS)
-        for name in info.__struct_fields__:
-            part = getattr(info, name)
-            for inner in part if isinstance(part, tuple) else (part,):
-                if isinstance(inner, shapes.Type | shapes.Field):
-                    if is_collection:
-                        self._look_at_element(inner)
-                    self.look_at(inner)
+        for inner in _parts(info):
+            if is_collection:
+                self._look_at_element(inner)
+            self.look_at(inner)
         self._above.discard(id(info))
+
+    def few_bytes(self) -> int:
+        """Return the bytes up to which no set and no dict is slow."""
+        if not (self.hashed.elements or self.hashed.keys or self.hashed.numbers):
+            return sys.maxsize
+        return FEW_BYTES_WHOLE if self.hashed.are_whole else FEW_BYTES
+
+    def harmless_bytes(self) -> int:
+        """Return the bytes up to which nothing is limited but times as extension types; -1 if there are none."""
+        if self.is_deep:
+            return -1
+        return min(self.few_bytes(), OBJECTS_FREE if self.bytes_per_object else LARGE_BYTES)
 
     def _look_at_element(self, info: Any) -> None:
         size, maps, arrays = _smallest(info, frozenset())
@@ -363,6 +388,26 @@ def _smallest(info: Any, above: frozenset[int]) -> tuple[int, int, int]:
     found = [_smallest(one, above | {id(info)}) for one in parts]
     size = 1 + sum(1 + len(name) for name in names) + sum(one[0] for one in found)
     return size, is_map + sum(one[1] for one in found), is_array + sum(one[2] for one in found)
+
+
+def _parts(info: Any) -> list[Any]:
+    """Return the types in a type, and the fields of a class."""
+    parts: list[Any] = []
+    for name in info.__struct_fields__:
+        part = getattr(info, name)
+        parts += [one for one in (part if isinstance(part, tuple) else (part,)) if isinstance(one, shapes.Type | shapes.Field)]
+    return parts
+
+
+def _has_map(info: Any) -> bool:
+    return isinstance(info, _MAPS) or any(map(_has_map, _parts(info)))
+
+
+def _is_flat(info: Any) -> bool:
+    """Return whether there is no map in a value, but itself."""
+    if isinstance(info, shapes.UnionType):
+        return all(map(_is_flat, info.types))
+    return not any(map(_has_map, _parts(info)))
 
 
 def _refuse_bare(annotation: Any) -> None:

@@ -23,6 +23,9 @@ NAMES = SIZE // 20
 P = 2**61 - 1  # CPython's hash of a number is its remainder
 HONEST = msgpack.packb([{"id": 7919 * row, "name": f"item {row:05}", "price": 1.37 * row, "active": row % 3 == 0} for row in range(1_360)])
 
+LONG_WAY = meeting(12, 2_700)
+GOES_AGAIN = [*LONG_WAY[:1_350], *LONG_WAY[-1:] * 5_250]
+
 
 def filled(head: int, count: int, pieces: bytes) -> bytes:
     """Return an array (0xdd) of some pieces, filled up with numbers."""
@@ -118,6 +121,10 @@ HOSTILE: dict[str, tuple[Any, bytes]] = {
     "decimals of one hash": (set[Decimal], packed([str(number * P + 5) for number in range(1, 2_850)])),
     "numbers of a few hashes": (set[Any], packed([value for hashed in range(1, 185) for value in of_one_hash(hashed)])),
     "numbers whose ways meet": (dict[int, int], packed(dict.fromkeys(meeting(13, 5_400), 1))),
+    "a number that comes again and goes a long way": (
+        dict[int, int],
+        b"\xdf" + len(GOES_AGAIN).to_bytes(4, "big") + b"".join(packed(key) + b"\x01" for key in GOES_AGAIN),
+    ),
     "numbers whose ways meet, for anything": (list[Any], padded(packed(dict.fromkeys(meeting(12, 2_700), 1)))),
     "a set of anything": (set[Any], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
 }

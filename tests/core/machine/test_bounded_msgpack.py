@@ -19,6 +19,7 @@ from core.machine.bounded_msgpack import (
     SMALL_BYTES,
     BadMsgpack,
     check,
+    check_counts,
     claimed,
     uncollected,
     unpack,
@@ -106,6 +107,17 @@ def test_x2_a_check_before_another_decoder_makes_nothing_and_refuses_the_same() 
     finally:
         tracemalloc.stop()
     assert peak < 16 * len(many), "an empty array takes 56 bytes"
+
+
+def test_a_check_of_numbers_alone_leaves_false_claims_to_the_other_decoder() -> None:
+    lie = claim(0xDD, 2**32 - 1) + b"\x01" * 100
+    check_counts(lie, 10)
+    with pytest.raises(BadMsgpack):
+        check(lie, 10)
+    many = claim(0xDD, 100) + b"\x90" * 90
+    check_counts(many, 100)
+    with pytest.raises(BadMsgpack):  # before they are counted, claims are judged
+        check_counts(many, 50)
 
 
 def test_depth_is_bounded_for_arrays_and_maps() -> None:

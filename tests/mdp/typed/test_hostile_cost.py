@@ -5,6 +5,8 @@ What each message costs, compared with an honest one, is measured by `python -m 
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -30,6 +32,7 @@ REFUSED = {
     "decimals of one hash": SLOW,
     "numbers of a few hashes": SLOW,
     "numbers whose ways meet": SLOW,
+    "a number that comes again and goes a long way": SLOW,
     "numbers whose ways meet, for anything": SLOW,
 }
 
@@ -137,3 +140,42 @@ def test_x2_names_and_maps_are_counted_together() -> None:
                 Schema(Any).unpack(octets)
         else:
             assert len(Schema(Any).unpack(octets)[0]) == maps
+
+
+@pytest.mark.parametrize("annotation", [list[int], tuple[int, ...], set[int], list[list[int]], dict[str, list[str]], tuple[list[int], int]])
+@pytest.mark.parametrize("count", [1_000, 2**32 - 1])
+def test_x2_msgspec_believes_no_claim_of_elements_that_are_not_there(annotation: Any, count: int) -> None:
+    claim = b"\xdd" + count.to_bytes(4, "big")
+    head = {dict[str, list[str]]: b"\x81\xa1k", tuple[list[int], int]: b"\x92"}.get(annotation, b"")
+    for octets in (head + claim, head + claim * 2, head + claim + b"\x01" * 900):
+        schema = Schema(annotation)
+        tracemalloc.start()
+        with pytest.raises(TypeMismatch):
+            schema.unpack(octets)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 100_000
+
+
+@dataclass
+class Plain:
+    x: int = 0
+
+
+@dataclass
+class Nested:
+    many: list[Plain]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "octets"),
+    [
+        (list[Nested], b"\x91\x81\xa4many\xdd" + (9_000).to_bytes(4, "big") + b"\x80" * 9_000),
+        (list[list[Plain]], b"\x91\xdd" + (9_000).to_bytes(4, "big") + b"\x80" * 9_000),
+        (list[Plain], b"\xdd" + (9_000).to_bytes(4, "big") + b"\x80" * 9_000),
+        (tuple[Plain, ...], b"\xdd" + (9_000).to_bytes(4, "big") + b"\x80" * 9_000),
+    ],
+)
+def test_x2_what_an_array_claims_is_enough_only_if_its_elements_have_no_maps(annotation: Any, octets: bytes) -> None:
+    with pytest.raises(TypeMismatch, match="too many arrays and maps"):
+        Schema(annotation).unpack(octets)
