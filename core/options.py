@@ -5,14 +5,26 @@ Sessions and patterns read plain attributes (`options.sndhwm`). This file must n
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypedDict
 
 from core import constants as c
 from core.errors import InvalidOption
 from core.option_table import KEY_CHARACTERS, KEY_OCTETS, TABLE, Acts, Kind, OptionRow, OptionValue, row_of
 from core.zmtp.z85 import Z85Error, decode
 
-__all__ = ["TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "OptionValues", "Options", "UpperCase", "row_of"]
+__all__ = [
+    "TABLE",
+    "Acts",
+    "Kind",
+    "OptionRow",
+    "OptionValue",
+    "OptionValues",
+    "Options",
+    "SocketDefaults",
+    "SocketSettings",
+    "UpperCase",
+    "row_of",
+]
 
 
 _PROPERTY_NAME_MAX: Final = 255
@@ -223,6 +235,106 @@ class UpperCase:
     PEER_MAX_PARTS: int
     PEER_MAX_MESSAGE_BYTES: int
     PEER_MAXMSGSIZE: int
+
+
+class SocketDefaults(OptionValues, UpperCase):
+    """Types of a context's attributes: the defaults for its sockets, and its own options."""
+
+    __slots__ = ()
+
+    hwm: int
+    identity: bytes
+    subscribe: bytes | str
+    IO_THREADS: int
+    MAX_SOCKETS: int
+    SOCKET_LIMIT: int
+    MAX_MSGSZ: int
+
+
+class SocketSettings(TypedDict, total=False):
+    """Options of a new socket: those of the table, and other names of some.
+
+    All have one type, so that a program may give a `dict[str, int]` as `**options`; the socket checks the values.
+    """
+
+    sndhwm: OptionValue | str
+    rcvhwm: OptionValue | str
+    sndtimeo: OptionValue | str
+    rcvtimeo: OptionValue | str
+    linger: OptionValue | str
+    immediate: OptionValue | str
+    conflate: OptionValue | str
+    reconnect_ivl: OptionValue | str
+    reconnect_ivl_max: OptionValue | str
+    reconnect_stop: OptionValue | str
+    socks_proxy: OptionValue | str
+    socks_username: OptionValue | str
+    socks_password: OptionValue | str
+    handshake_ivl: OptionValue | str
+    heartbeat_ivl: OptionValue | str
+    heartbeat_ttl: OptionValue | str
+    heartbeat_timeout: OptionValue | str
+    connect_timeout: OptionValue | str
+    refused_ivl: OptionValue | str
+    backlog: OptionValue | str
+    ipv6: OptionValue | str
+    sndbuf: OptionValue | str
+    rcvbuf: OptionValue | str
+    tos: OptionValue | str
+    tcp_keepalive: OptionValue | str
+    tcp_keepalive_idle: OptionValue | str
+    tcp_keepalive_cnt: OptionValue | str
+    tcp_keepalive_intvl: OptionValue | str
+    tcp_maxrt: OptionValue | str
+    bindtodevice: OptionValue | str
+    routing_id: OptionValue | str
+    connect_routing_id: OptionValue | str
+    router_mandatory: OptionValue | str
+    router_handover: OptionValue | str
+    probe_router: OptionValue | str
+    hello_msg: OptionValue | str
+    metadata: OptionValue | str
+    req_correlate: OptionValue | str
+    req_relaxed: OptionValue | str
+    xpub_verbose: OptionValue | str
+    xpub_verboser: OptionValue | str
+    xpub_nodrop: OptionValue | str
+    xpub_manual: OptionValue | str
+    xpub_welcome_msg: OptionValue | str
+    invert_matching: OptionValue | str
+    plain_server: OptionValue | str
+    plain_username: OptionValue | str
+    plain_password: OptionValue | str
+    curve_server: OptionValue | str
+    curve_publickey: OptionValue | str
+    curve_secretkey: OptionValue | str
+    curve_serverkey: OptionValue | str
+    zap_domain: OptionValue | str
+    zap_enforce_domain: OptionValue | str
+    maxmsgsize: OptionValue | str
+    max_message_bytes: OptionValue | str
+    max_partial_bytes: OptionValue | str
+    max_ahead_bytes: OptionValue | str
+    max_parts: OptionValue | str
+    tell_limits: OptionValue | str
+    sndhwm_bytes: OptionValue | str
+    rcvhwm_bytes: OptionValue | str
+    max_metadata_bytes: OptionValue | str
+    max_handshake_bytes: OptionValue | str
+    oldest_zmtp: OptionValue | str
+    frame_ivl: OptionValue | str
+    max_pending_handshakes: OptionValue | str
+    max_pending_handshakes_per_ip: OptionValue | str
+    max_key_agreements: OptionValue | str
+    max_key_agreements_per_ip: OptionValue | str
+    max_connections: OptionValue | str
+    max_subscription_bytes: OptionValue | str
+    hwm: OptionValue | str
+    identity: OptionValue | str
+    connect_rid: OptionValue | str
+    delay_attach_on_connect: OptionValue | str
+    fail_unroutable: OptionValue | str
+    router_behavior: OptionValue | str
 
 
 class Options(OptionValues):

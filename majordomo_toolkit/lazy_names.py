@@ -12,13 +12,25 @@ if TYPE_CHECKING:
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, from the names it offers and their modules."""
+def lazy_names(package: str, homes: Mapping[str, str], *, extra: str = "") -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package, from the names it offers and their modules.
+
+    Args:
+        package: its name.
+        homes: public name to module.
+        extra: of the distribution, which brings what these modules import.
+    """
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
+        try:
+            value = getattr(import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            if not extra or (error.name or "").startswith(package):
+                raise
+            fix = f"pip install 'majordomo-toolkit[{extra}]'"
+            raise ModuleNotFoundError(f"{package}.{name} needs {error.name}, which is not installed; fix: {fix}", name=error.name) from None
         vars(sys.modules[package])[name] = value
         return value
 

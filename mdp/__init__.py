@@ -130,7 +130,8 @@ _HOMES = {
     "service": "mdp.worker.handler",
 }
 
-__getattr__ = lazy_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # they would take any name for one of ours
+    __getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

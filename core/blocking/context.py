@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
 from core.blocking.socket import Socket
 from core.errors import EFAULT, ContextTerminated, WrongOwner
+from core.options import SocketDefaults
 from core.runtime import runtime
 from core.runtime.forks import tell_of_forks
 from core.runtime.instances import SharedInstance
@@ -17,19 +18,25 @@ from core.sockets.context import Context as AsynchronousContext
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
     from types import TracebackType
 
-    from core.options import OptionValue
+    from core.daemon.logs import RateLimitedLog
+    from core.options import OptionValue, SocketSettings
+    from core.security.mechanisms import Credentials
     from core.sockets.socket import Socket as AsynchronousSocket
+    from core.zmtp.zap import Judge
 
 __all__ = ["Context"]
+
+_S = TypeVar("_S", bound=Socket)
 
 # Attributes of a blocking context itself, and those of the asynchronous context inside that are shown; the rest are options.
 _OWN: Final = frozenset(("closed", "parent"))
 _INNER: Final = frozenset(("authenticator", "exclusive_ipc", "io_threads", "max_sockets", "random", "security", "warnings"))
 
 
-class Context(Shadowable, SharedInstance):
+class Context(Shadowable, SharedInstance, SocketDefaults):
     """Makes blocking sockets and ends them. Every method may be called from any thread.
 
     A copy, as from `copy.copy` or `Context(other)`, is a shadow: a second object for the same context, which ends nothing when it is
@@ -51,6 +58,15 @@ class Context(Shadowable, SharedInstance):
     _inner_class = AsynchronousContext
     _socket_class: ClassVar[type[Socket]] = Socket
     _inner: AsynchronousContext
+
+    if TYPE_CHECKING:  # those of `_inner`, see `_INNER`
+        authenticator: Judge | None
+        exclusive_ipc: bool
+        io_threads: int
+        max_sockets: int
+        random: Callable[[], float]
+        security: Credentials | None
+        warnings: RateLimitedLog
     _changed: threading.Condition
 
     def __init__(self, io_threads: int | Context = 1, **options: Any) -> None:
@@ -72,6 +88,10 @@ class Context(Shadowable, SharedInstance):
 
     # -- sockets
 
+    @overload
+    def socket(self, socket_type: int, socket_class: None = None, **options: Unpack[SocketSettings]) -> Socket: ...
+    @overload
+    def socket(self, socket_type: int, socket_class: type[_S], **options: Any) -> _S: ...
     def socket(self, socket_type: int, socket_class: type[Socket] | None = None, **options: Any) -> Socket:
         """Make a socket.
 
@@ -86,7 +106,7 @@ class Context(Shadowable, SharedInstance):
         """
         return (socket_class or self._socket_class)(self, socket_type, **options)
 
-    def new_socket(self, socket: Socket, socket_type: int, options: dict[str, OptionValue | str]) -> AsynchronousSocket:
+    def new_socket(self, socket: Socket, socket_type: int, options: SocketSettings) -> AsynchronousSocket:
         """Make the asynchronous socket inside a new blocking one."""
         if self.parent:
             raise WrongOwner(msg=f"this context is of process {self.parent}, which was forked; make one in the child")
@@ -145,18 +165,20 @@ class Context(Shadowable, SharedInstance):
         """Refuse every call in a child process, because the connections are its parent's."""
         self.parent = parent
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set a default for sockets made from now on, or an attribute of `core.Context`."""
-        if name.startswith("_") or name in _OWN:
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._inner, name, value)
+    if not TYPE_CHECKING:  # they would take any name for an option
 
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of `core.Context`, or a default set before."""
-        if name.startswith("_") or (name not in _INNER and hasattr(AsynchronousContext, name)):
-            raise AttributeError(f"a blocking context has no {name!r}", name=name, obj=self)
-        return getattr(self._inner, name)
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set a default for sockets made from now on, or an attribute of `core.Context`."""
+            if name.startswith("_") or name in _OWN:
+                object.__setattr__(self, name, value)
+            else:
+                setattr(self._inner, name, value)
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute of `core.Context`, or a default set before."""
+            if name.startswith("_") or (name not in _INNER and hasattr(AsynchronousContext, name)):
+                raise AttributeError(f"a blocking context has no {name!r}", name=name, obj=self)
+            return getattr(self._inner, name)
 
     def set(self, option: int, value: int) -> None:
         """Set an option of the context; see `core.Context.set`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, Unpack, overload
 
 from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.frame import Frame
-    from core.options import OptionValue
+    from core.options import OptionValue, SocketSettings
     from core.zmtp.decoder import Message
 
 __all__ = ["Socket"]
@@ -34,8 +34,8 @@ class SocketsContext(Protocol):
     parent: int
     closed: bool
 
-    def socket(self, socket_type: int, **options: Any) -> Socket: ...  # make a socket
-    def new_socket(self, socket: Socket, socket_type: int, options: dict[str, OptionValue | str]) -> AsynchronousSocket: ...
+    def socket(self, socket_type: int, **options: Unpack[SocketSettings]) -> Socket: ...  # make a socket
+    def new_socket(self, socket: Socket, socket_type: int, options: SocketSettings) -> AsynchronousSocket: ...
     def socket_closed(self, socket: Socket) -> None: ...  # note that a socket was closed
     def term(self) -> None: ...  # end the context
     def destroy(self, linger: int | None = None) -> None: ...  # close every socket and end the context
@@ -74,7 +74,7 @@ class Socket(Shadowable, OptionValues, UpperCase):
         rcvmore: bool
         counters: Any
 
-    def __init__(self, context: SocketsContext | Socket, socket_type: int = -1, **options: OptionValue | str) -> None:
+    def __init__(self, context: SocketsContext | Socket, socket_type: int = -1, **options: Unpack[SocketSettings]) -> None:
         if isinstance(context, AsynchronousSocket):
             raise WrongOwner(msg="a socket of core runs on your event loop, that of core.blocking on another one: it cannot be shared")
         self._monitor = None
@@ -101,28 +101,30 @@ class Socket(Shadowable, OptionValues, UpperCase):
                 raise SocketClosed from None
             raise
 
-    def __getattr__(self, name: str) -> Any:
-        """Return an option or property of the socket."""
-        if name.startswith("_") or not hasattr(AsynchronousSocket, name):
-            raise AttributeError(f"a socket has no option or method {name!r}", name=name, obj=self)
-        if callable(getattr(AsynchronousSocket, name)):
-            raise AttributeError(f"blocking sockets have no {name}; use core.Socket, which has", name=name, obj=self)
-        return LOOP.run(getattr, self._inner, name) if not self.context.parent else getattr(self._inner, name)
+    if not TYPE_CHECKING:  # they would take any name for an option
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an option; other names only if the class of the socket has them.
+        def __getattr__(self, name: str) -> Any:
+            """Return an option or property of the socket."""
+            if name.startswith("_") or not hasattr(AsynchronousSocket, name):
+                raise AttributeError(f"a socket has no option or method {name!r}", name=name, obj=self)
+            if callable(getattr(AsynchronousSocket, name)):
+                raise AttributeError(f"blocking sockets have no {name}; use core.Socket, which has", name=name, obj=self)
+            return LOOP.run(getattr, self._inner, name) if not self.context.parent else getattr(self._inner, name)
 
-        Raises:
-            AttributeError: no such option.
-        """
-        if name in _CALLS:
-            self._call(name, value)
-        elif name.startswith("_") or name not in dir(AsynchronousSocket):
-            if not name.startswith("_") and not any(name in vars(kind) for kind in type(self).__mro__):
-                raise AttributeError(f"a socket has no option {name!r}", name=name, obj=self)
-            object.__setattr__(self, name, value)
-        else:
-            self._call("setsockopt", name, value)
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set an option; other names only if the class of the socket has them.
+
+            Raises:
+                AttributeError: no such option.
+            """
+            if name in _CALLS:
+                self._call(name, value)
+            elif name.startswith("_") or name not in dir(AsynchronousSocket):
+                if not name.startswith("_") and not any(name in vars(kind) for kind in type(self).__mro__):
+                    raise AttributeError(f"a socket has no option {name!r}", name=name, obj=self)
+                object.__setattr__(self, name, value)
+            else:
+                self._call("setsockopt", name, value)
 
     # -- endpoints
 

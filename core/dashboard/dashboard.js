@@ -17,12 +17,13 @@
     if (typeof value !== "number") return String(value);
     return Number.isInteger(value) ? value.toLocaleString("en") : value.toPrecision(4);
   };
+  const LABELS = {letters: "dead letters"};
   const drawList = (place, entries) => {
     place.replaceChildren(...entries.map(([name, value]) => {
       const box = element("div"), figure = element("dd", shown(value));
       figure.dataset.name = name;
       figure.dataset.value = value === null ? "" : String(value);
-      box.append(element("dt", name.replaceAll("_", " ")), figure);
+      box.append(element("dt", LABELS[name] ?? name.replaceAll("_", " ")), figure);
       return box;
     }));
   };
@@ -33,8 +34,10 @@
     scroll.setAttribute("role", "region");
     scroll.setAttribute("aria-labelledby", title.id);
     const grid = element("table"), head = element("tr");
-    for (const name of table.columns) {
-      const cell = element("th", name);
+    // Numbers end at the right, and so does the title over them.
+    const looks = table.columns.map((_, index) => table.rows.some((row) => typeof row[index] === "number") ? "number" : "");
+    for (const [index, name] of table.columns.entries()) {
+      const cell = element("th", name, looks[index]);
       cell.scope = "col";
       head.append(cell);
     }
@@ -44,7 +47,7 @@
     for (const row of table.rows) {
       if (wanted && !row.some((value) => String(value).toLowerCase().includes(wanted))) continue;
       const line = element("tr");
-      for (const value of row) line.append(element("td", shown(value), typeof value === "number" ? "number" : ""));
+      for (const [index, value] of row.entries()) line.append(element("td", shown(value), looks[index]));
       body.append(line);
     }
     if (!body.children.length) {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 if TYPE_CHECKING:
     import asyncio
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from core.daemon.logs import RateLimitedLog
     from core.errors import HandshakeError, RemoteProtocolError
     from core.net.inproc import InprocNames
-    from core.options import Options
+    from core.options import Options, SocketSettings
     from core.pattern.base import Counters
     from core.pattern.fair_queue import FairQueue
     from core.pattern.pipe import Pipe
@@ -143,7 +143,7 @@ class ContextSocket(Protocol):
 class SocketFactory(Protocol):
     """A context, as seen by code that only makes sockets."""
 
-    def socket(self, socket_type: int, **options: int | bytes | str) -> InnerSocket:
+    def socket(self, socket_type: int, **options: Unpack[SocketSettings]) -> InnerSocket:
         """Make a socket."""
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
 from core.constants import HWM, SUB, SUBSCRIBE, ContextOption, SocketType
 from core.daemon.logs import RateLimitedLog
 from core.errors import EINVAL, EPROTONOSUPPORT, ContextTerminated, InvalidEndpoint, InvalidOption, WrongOwner, ZMQError
 from core.net.inproc import InprocNames
-from core.options import TABLE, row_of
+from core.options import TABLE, SocketDefaults, row_of
 from core.runtime import runtime, supervision
 from core.runtime.forks import tell_of_forks
 from core.runtime.instances import SharedInstance
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.net.socket_port import ContextSocket, Deferred
-    from core.options import OptionValue
+    from core.options import OptionValue, SocketSettings
     from core.security.mechanisms import Credentials
     from core.zmtp.zap import Judge
 
@@ -52,7 +52,7 @@ def _default_name(option: int | str) -> str:
     return "hwm" if option == HWM or (isinstance(option, str) and option.lower() == "hwm") else row_of(option).name
 
 
-class Context(SharedInstance):
+class Context(SharedInstance, SocketDefaults):
     """Makes sockets and ends them.
 
     Args:
@@ -117,24 +117,26 @@ class Context(SharedInstance):
         for socket in (*self._sockets, *self._closing):
             socket.end_in_child()
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set a default for sockets made from now on, when the name is an option's: `context.linger = 0`."""
-        if name in _DEFAULTS_OF or name == "subscribe":
-            self.setsockopt(name.lower(), value)
-        elif name in _CONTEXT_NAMES:
-            self.set(_CONTEXT_NAMES[name], value)
-        elif name.startswith("_") or name in _OWN:
-            object.__setattr__(self, name, value)
-        else:
-            raise AttributeError(f"a context has no attribute and its sockets no option {name!r}")
+    if not TYPE_CHECKING:  # they would take any name for an option
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a default set before, or an option of the context by its upper-case name."""
-        if name in _CONTEXT_NAMES:
-            return self.get(_CONTEXT_NAMES[name])
-        if name in _DEFAULTS_OF and _default_name(name) in self._defaults:
-            return self._defaults[_default_name(name)]
-        raise AttributeError(f"no default was set for {name!r}")
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set a default for sockets made from now on, when the name is an option's: `context.linger = 0`."""
+            if name in _DEFAULTS_OF or name == "subscribe":
+                self.setsockopt(name.lower(), value)
+            elif name in _CONTEXT_NAMES:
+                self.set(_CONTEXT_NAMES[name], value)
+            elif name.startswith("_") or name in _OWN:
+                object.__setattr__(self, name, value)
+            else:
+                raise AttributeError(f"a context has no attribute and its sockets no option {name!r}")
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a default set before, or an option of the context by its upper-case name."""
+            if name in _CONTEXT_NAMES:
+                return self.get(_CONTEXT_NAMES[name])
+            if name in _DEFAULTS_OF and _default_name(name) in self._defaults:
+                return self._defaults[_default_name(name)]
+            raise AttributeError(f"no default was set for {name!r}")
 
     @property
     def authenticator(self) -> Judge | None:
@@ -164,7 +166,7 @@ class Context(SharedInstance):
             raise WrongOwner(msg="this context has sockets on another event loop; make a context for each loop")
         return loop
 
-    def socket(self, socket_type: int, **options: OptionValue | str) -> Socket:
+    def socket(self, socket_type: int, **options: Unpack[SocketSettings]) -> Socket:
         """Make a socket.
 
         Args:
@@ -185,7 +187,7 @@ class Context(SharedInstance):
             raise ZMQError(EINVAL, f"no socket type {socket_type!r}") from None
         if len(self._sockets) >= self.max_sockets:
             raise ZMQError(errno.EMFILE, f"the context has {len(self._sockets)} open sockets, its limit max_sockets")
-        socket = Socket(self, kind, {**self._defaults, **options})
+        socket = Socket(self, kind, {**self._defaults, **cast("dict[str, OptionValue | str]", options)})
         if self._topic is not None and kind == SUB:
             socket.subscribe(self._topic)
         self._sockets[socket] = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from core import constants as c
 from core.errors import AddressInUse, ContextTerminated, OperationNotSupported, SocketClosed, WrongOwner, ZMQBindError, ZMQError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from core.options import SocketSettings
     from core.pattern.pipe import Pipe
     from core.sockets.results.futures import Awaitable, PendingReceive, PendingSend
     from core.zmtp.limits import PeerLimits
@@ -41,7 +42,7 @@ def _text(endpoint: str | bytes) -> str:
 class SocketsContext(SocketContext, Protocol):
     """The public verbs of `core.Context`, which imports this module."""
 
-    def socket(self, socket_type: int, **options: int | bytes | str) -> Socket:
+    def socket(self, socket_type: int, **options: Unpack[SocketSettings]) -> Socket:
         """Make a socket."""
 
     def setsockopt(self, option: int | str, value: int | bytes | str) -> None:

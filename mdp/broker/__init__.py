@@ -14,4 +14,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker"]
 
-__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "mdp.broker.broker"))
+if not TYPE_CHECKING:  # they would take any name for one of ours
+    __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "mdp.broker.broker"))

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping  # noqa: TC003 - compiled: fields name it
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from mypy_extensions import mypyc_attr
@@ -90,7 +90,17 @@ class CallDefaults:
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if self.headers and "headers" in given:
             given["headers"] = {**self.headers, **given["headers"]}
-        return replace(self, **given)
+        try:
+            return replace(self, **given)
+        except TypeError:
+            known = [one.name for one in fields(self)]
+            wrong = [option for option in given if option not in known]
+            if not wrong:
+                raise
+            from core.daemon.config import suggestion  # late: only for a mistake
+
+            advice = suggestion(wrong[0], known, f"there are {', '.join(known)}")
+            raise TypeError(f"a request has no option {wrong[0]}; {advice}") from None
 
     def merged_for_many(self, options: MapOptions) -> CallDefaults:
         """Return these defaults with the options that are set, and without those of one request: key and progress."""

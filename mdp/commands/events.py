@@ -85,7 +85,8 @@ def trace(request_id: str, directory: str, as_json: bool) -> None:
     """Print the way of the request with this ID, or of a trace, from the event log in DIRECTORY."""
     found = [event for event in read_events(directory) if _is_of(event, request_id.lower())]
     if not found:
-        raise RequestFailed(f"{request_id}: no event of it in {directory}")
+        short = "; an ID has 16 digits, mdp events show prints them" if len(request_id) < _ID_CHARACTERS else ""
+        raise RequestFailed(f"{request_id}: no event of it in {directory}{short}")
     for event in found:
         if as_json:
             _print(event, True)

@@ -71,7 +71,7 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
     """Return a view that fits the terminal, busiest services first, with rates since the view `before`."""
     seconds = 0.0 if before is None else view.at - before.at
     earlier = {} if before is None else {row.get("name"): row.get("done", 0) for row in before.services}
-    head = "  ".join(f"{name} {view.stats.get(name, 0):,}" for name in _COUNTS)
+    head = "  ".join(f"{'dead letters' if name == 'letters' else name} {view.stats.get(name, 0):,}" for name in _COUNTS)
     rate = (view.stats.get("replies", 0) - before.stats.get("replies", 0)) / seconds if before is not None and seconds > 0 else 0.0
     view_lines = [f"mdp top  {rate:,.0f} replies/s", head, ""]
 

@@ -105,7 +105,7 @@ def _lines(found: Description) -> list[str]:
     lines += [f"    {line}".rstrip() for line in found.doc.splitlines()]
     for name, schema in found.definitions.items():
         required = schema.get("required", [])
-        values = ", ".join(map(json.dumps, schema.get("enum", ())))
+        values = ", ".join(map(json.dumps, schema.get("enum", schema.get("prefixItems", ()))))
         lines.append(f"{name}: {values}".rstrip())
         for field, inner in schema.get("properties", {}).items():
             lines.append(f"    {field}{'' if field in required else ' (optional)'}: {json.dumps(inner)}")

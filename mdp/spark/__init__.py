@@ -28,25 +28,27 @@ if TYPE_CHECKING:
 __all__ = ["ClassicSessionNeeded", "Counts", "CurveFiles", "NameServers", "Progress", "Report", "SparkLimits", "SparkTooOld", "SparkWorker"]
 __all__ += ["ask_sql", "dispatch", "each_batch", "load_events", "new_session", "register", "report", "service_udf"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "ClassicSessionNeeded": "mdp.spark.rows.accumulators",
-        "Counts": "mdp.spark.rows.accumulators",
-        "Progress": "mdp.spark.rows.progress",
-        "NameServers": "mdp.spark.flow.discovery",
-        "CurveFiles": "mdp.spark.rows.curve_files",
-        "SparkLimits": "mdp.spark.worker",
-        "SparkWorker": "mdp.spark.worker",
-        "ask_sql": "mdp.spark.query",
-        "dispatch": "mdp.spark.rows.job",
-        "new_session": "mdp.spark.query",
-        "load_events": "mdp.spark.eventlog.files",
-        "Report": "mdp.spark.eventlog.report",
-        "register": "mdp.spark.sources",
-        "report": "mdp.spark.eventlog.report",
-        "each_batch": "mdp.spark.sql.each_batch",
-        "service_udf": "mdp.spark.sql.functions",
-        "SparkTooOld": "mdp.spark.sql.versions",
-    },
-)
+if not TYPE_CHECKING:  # they would take any name for one of ours
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "ClassicSessionNeeded": "mdp.spark.rows.accumulators",
+            "Counts": "mdp.spark.rows.accumulators",
+            "Progress": "mdp.spark.rows.progress",
+            "NameServers": "mdp.spark.flow.discovery",
+            "CurveFiles": "mdp.spark.rows.curve_files",
+            "SparkLimits": "mdp.spark.worker",
+            "SparkWorker": "mdp.spark.worker",
+            "ask_sql": "mdp.spark.query",
+            "dispatch": "mdp.spark.rows.job",
+            "new_session": "mdp.spark.query",
+            "load_events": "mdp.spark.eventlog.files",
+            "Report": "mdp.spark.eventlog.report",
+            "register": "mdp.spark.sources",
+            "report": "mdp.spark.eventlog.report",
+            "each_batch": "mdp.spark.sql.each_batch",
+            "service_udf": "mdp.spark.sql.functions",
+            "SparkTooOld": "mdp.spark.sql.versions",
+        },
+        extra="spark",
+    )

@@ -184,7 +184,7 @@ class Signature:
         try:
             positional, named = _names_of_call(octets)
         except ValueError:
-            return TypeMismatch(f"expected {_CALL}, got something else")
+            return TypeMismatch(f"expected a call of {self._name}{self}, by client.call or mdp call --args, got other bytes")
         return self._unbound(positional, named, error)
 
     def _unbound(self, positional: Sequence[Any], named: Mapping[str, Any], other: TypeMismatch) -> TypeMismatch:
@@ -192,7 +192,9 @@ class Signature:
         try:
             self._signature.bind(*positional, **named)
         except TypeError as error:
-            return TypeMismatch(f"expected {self._name}{self}, got another call: {error}")
+            unknown = min(named.keys() - self._signature.parameters.keys(), default="")
+            more = f", and there is no {unknown!r}" if unknown and repr(unknown) not in str(error) else ""
+            return TypeMismatch(f"expected {self._name}{self}, got another call: {error}{more}")
         return other
 
     def pack_result(self, value: Any) -> bytes:

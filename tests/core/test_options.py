@@ -11,7 +11,7 @@ import zmq
 import core
 from core import constants
 from core.errors import EINVAL, InvalidOption
-from core.options import TABLE, Acts, Kind, OptionRow, Options, OptionValues, UpperCase, row_of
+from core.options import TABLE, Acts, Kind, OptionRow, Options, OptionValues, SocketSettings, UpperCase, row_of
 from core.zmtp.z85 import encode
 
 NUMBERED = [row for row in TABLE if row.number is not None]
@@ -35,6 +35,13 @@ def test_attributes_are_the_rows() -> None:
     assert len({row.number for row in NUMBERED}) == len(NUMBERED)
     for row in TABLE:
         assert OptionValues.__annotations__[row.name] == ("int" if row in INTEGERS else "bytes")
+
+
+def test_keywords_of_a_new_socket_are_the_names_of_the_options() -> None:
+    names = set(SocketSettings.__annotations__)
+    assert {row.name for row in TABLE} < names
+    for name in names - {"hwm"}:
+        row_of(name)
 
 
 def test_upper_case_names_have_the_types_of_the_others() -> None:

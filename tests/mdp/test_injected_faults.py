@@ -17,7 +17,7 @@ from core.runtime.supervision import Supervisor
 from mdp.broker.broker import HELD_BEHIND_MIN
 from mdp.eventlog.files import EventLogOptions, EventLogWriter, read_events
 from mdp.eventlog.format import WORKER_READY, Block
-from mdp.wire.commands import client_request, worker_final, worker_ready
+from mdp.wire.commands import MDPC01, client_request, worker_final, worker_ready
 from mdp.wire.events import Work, parse_at_worker
 from tests.scenes.fault_injection import Saboteur, sabotaged
 from tests.scenes.mdp_handlers import echo
@@ -184,7 +184,7 @@ async def test_a_waiting_client_is_refused_after_a_fault_of_the_refusing_timer(t
             while not supervisor.faults:
                 async with context.socket(core.REQ, linger=0) as client:
                     client.connect(broker.endpoints[0])
-                    await client.send_multipart([mdp.wire.commands.MDPC01, b"mmi.pair", b""])
+                    await client.send_multipart([MDPC01, b"mmi.pair", b""])
                     assert (await client.recv_multipart())[2] == b"300"
             begin.set()
 

@@ -125,7 +125,7 @@ def test_options_of_a_context() -> None:
         context.rcvtimeo = 7
         assert context.RCVTIMEO == context.getsockopt(zmq.RCVTIMEO) == 7
         with pytest.raises(AttributeError):
-            context.no_such_option = 1
+            context.no_such_option = 1  # type: ignore[attr-defined]  # a mistake
         assert not hasattr(context, "scheduler")
         assert {"IO_THREADS", "max_sockets", "linger"} <= set(dir(context))
         assert "open socket" in repr(context)

@@ -58,7 +58,7 @@ def test_options_are_attributes_and_other_names_are_refused(pair: tuple[zmq.Sock
         with pytest.raises(AttributeError):
             getattr(a, name)
     with pytest.raises(AttributeError):
-        a.no_such = 1
+        a.no_such = 1  # type: ignore[attr-defined]  # a mistake
     with pytest.raises(zmq.OperationNotSupported):
         setattr(a, "subscribe", "topic")  # noqa: B010 - as old programs do
     assert {"send", "IDENTITY", "linger"} <= set(dir(a))

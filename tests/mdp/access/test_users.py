@@ -20,6 +20,8 @@ from tests.scenes.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from mdp.wire.commands import Dialect
+
 PASSWORDS = {"ann": "a", "bob": "b", "store": "s", "root": "r", "east": "e"}
 CALLERS = {"who": ["ann", "bob"], "call": ["*"]}
 SEEING = {"who": ["store"], "serve": ["*"], "see_users": ["seen*"]}
@@ -105,7 +107,7 @@ async def test_without_security_there_is_no_user() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
-async def test_a_client_of_an_old_dialect_has_a_user_too(dialect: mdp.wire.commands.Dialect) -> None:
+async def test_a_client_of_an_old_dialect_has_a_user_too(dialect: Dialect) -> None:
     async with guarded(CALLERS, SEEING) as where, core.Context(security=plain("ann")) as context:
         with context.socket(core.DEALER) as socket:
             socket.connect(where)

@@ -126,6 +126,8 @@ async def test_many_requests_have_no_common_key() -> None:
     client = mdp.Client("tcp://127.0.0.1:1")
     with pytest.raises(TypeError, match="a key is of one request"):
         client.open_window("echo", lambda: None, key="k")  # type: ignore[call-arg]  # the mistake
-    with pytest.raises(TypeError, match="unexpected keyword"):
-        client.request("echo", b"", prio="high")  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(TypeError, match=r"^a request has no option colour; there are timeout, .*, progress$"):
+        client.request("echo", b"", colour="red")  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(TypeError, match=r"^a request has no option dedline; did you mean deadline\?$"):
+        client.with_options(dedline=1.0)  # type: ignore[call-arg]  # the mistake
     await client.close()

@@ -43,6 +43,13 @@ def printed(*arguments: str) -> list[str]:
     return result.output.splitlines()
 
 
+def test_a_request_that_is_not_in_the_log(directory: Path) -> None:
+    for wanted, text in (("00000000000000ff", "no event of it in"), ("97be0719", "an ID has 16 digits, mdp events show prints them")):
+        result = CliRunner().invoke(main, ("trace", wanted, str(directory)))
+        assert result.exit_code == 1
+        assert text in result.output
+
+
 def test_show_and_its_filters(directory: Path) -> None:
     first, second = printed("events", "show", str(directory))
     assert "answered" in first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -92,6 +92,18 @@ def test_a_written_stub_is_a_module_that_calls_the_services(programs: Programs, 
     assert used.lines == ["6.0", "{0: 0.0}"]
     refused = programs.run("mdp", "stub", "--broker", broker, "mmi.service")
     assert (refused.code, refused.out) == (1, b"")
+
+
+class Place(NamedTuple):
+    x: float
+    y: float
+
+
+def test_a_named_tuple_is_described_by_its_values() -> None:
+    def move(to: Place) -> int:
+        return int(to.x)
+
+    assert _lines(description_of(move, "move")) == ["move(to: Place) -> int", 'Place: {"type": "number"}, {"type": "number"}']
 
 
 class State(Enum):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "testing.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 PLAIN, VIRTUAL, CONFTEST, SHOP, TEST_SHOP, WITHOUT_PLUGIN = BLOCKS
 OPTIONS = ("-q", "-p", "no:cacheprovider", "-W", "error", "-o", "asyncio_default_fixture_loop_scope=function")
 
@@ -35,7 +36,7 @@ def test_the_page_runs_in_virtual_time(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(VIRTUAL, encoding="utf-8")
     ended = run(tmp_path, "plain.py")
     assert ended.stderr == "workers removed that were silent\n"
-    assert re.fullmatch(r"\[b'done'\] after (7|8|9)\.\d s\n", ended.stdout), ended.stdout
+    assert f"It prints `{ended.stdout.strip()}`" in PAGE
 
 
 def test_the_page_runs_with_the_plugin(tmp_path: Path) -> None:

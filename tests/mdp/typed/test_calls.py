@@ -321,6 +321,23 @@ def test_any_body_is_bad_arguments_at_worst(frames: list[bytes]) -> None:
     assert caught.value.code == BadArguments.default_code
 
 
+@pytest.mark.parametrize(
+    ("frames", "text"),
+    [
+        (
+            [b"hello"],
+            "expected a call of area(width: float, height: float = 1.0) -> float, by client.call or mdp call --args, got other bytes",
+        ),
+        ([pack_call((), {"widht": 2.0})], "missing a required argument: 'width', and there is no 'widht'"),
+        ([pack_call((1.0,), {"heigth": 2.0})], "got an unexpected keyword argument 'heigth'"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_explained(frames: list[bytes], text: str) -> None:
+    with pytest.raises(mdp.HandlerError) as caught:
+        Signature(area).arguments_of(request_of(*frames))
+    assert caught.value.text.endswith(text)
+
+
 async def test_an_option_given_as_an_argument_is_explained() -> None:
     @mdp.service("add")
     async def add(first: int, second: int = 1) -> int:

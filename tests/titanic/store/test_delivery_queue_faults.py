@@ -14,6 +14,7 @@ from core.runtime.supervision import Supervisor
 from tests.scenes.builds import replaces_names
 from tests.scenes.waiting import eventually
 from tests.titanic.access.test_verbs import Scene
+from titanic.access.broker_permissions import Question
 from titanic.journal.record_bodies import encode_reply
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ async def test_a_fault_in_one_question_about_rights_delays_no_other() -> None:
                     raise ValueError("odd")
                 told.append(number)
 
-            question = titanic.access.broker_permissions.Question(b"call", b"ann", b"own-other")
+            question = Question(b"call", b"ann", b"own-other")
             for number in range(4):
                 permissions.ask(question, tell, number)
             await eventually(lambda: told == [0, 2, 3])
