@@ -23,6 +23,7 @@ __all__ = [
     "SocketDefaults",
     "SocketSettings",
     "UpperCase",
+    "declares",
     "row_of",
 ]
 
@@ -67,6 +68,12 @@ def _key(row: OptionRow, data: bytes) -> bytes:
         return decode(data)
     except Z85Error as error:
         raise InvalidOption(f"{row.name} is not Z85: wrong at character {error.offset}", option=row.name) from None
+
+
+def declares(kind: type, base: type, name: str) -> bool:
+    """Return whether a subclass of a base defines or annotates an attribute; a program may set those besides options."""
+    own = kind.__mro__[: kind.__mro__.index(base)]
+    return any(name in vars(one) or name in one.__annotations__ for one in own)
 
 
 class OptionValues:

@@ -10,7 +10,7 @@ from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
 from core.blocking.socket import Socket
 from core.errors import EFAULT, ContextTerminated, WrongOwner
-from core.options import SocketDefaults
+from core.options import SocketDefaults, declares
 from core.runtime import runtime
 from core.runtime.forks import tell_of_forks
 from core.runtime.instances import SharedInstance
@@ -169,7 +169,7 @@ class Context(Shadowable, SharedInstance, SocketDefaults):
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Set a default for sockets made from now on, or an attribute of `core.Context`."""
-            if name.startswith("_") or name in _OWN:
+            if name.startswith("_") or name in _OWN or declares(type(self), Context, name):
                 object.__setattr__(self, name, value)
             else:
                 setattr(self._inner, name, value)

@@ -9,7 +9,7 @@ from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
 from core.constants import POLLIN, SocketType
 from core.errors import ContextTerminated, SocketClosed, WrongOwner
-from core.options import OptionValues, UpperCase
+from core.options import OptionValues, UpperCase, declares
 from core.sockets.endpoints import EndpointScope
 from core.sockets.socket import Socket as AsynchronousSocket
 
@@ -120,7 +120,7 @@ class Socket(Shadowable, OptionValues, UpperCase):
             if name in _CALLS:
                 self._call(name, value)
             elif name.startswith("_") or name not in dir(AsynchronousSocket):
-                if not name.startswith("_") and not any(name in vars(kind) for kind in type(self).__mro__):
+                if not (name.startswith("_") or any(name in vars(kind) for kind in Socket.__mro__) or declares(type(self), Socket, name)):
                     raise AttributeError(f"a socket has no option {name!r}", name=name, obj=self)
                 object.__setattr__(self, name, value)
             else:

@@ -11,7 +11,7 @@ from core.constants import HWM, SUB, SUBSCRIBE, ContextOption, SocketType
 from core.daemon.logs import RateLimitedLog
 from core.errors import EINVAL, EPROTONOSUPPORT, ContextTerminated, InvalidEndpoint, InvalidOption, WrongOwner, ZMQError
 from core.net.inproc import InprocNames
-from core.options import TABLE, SocketDefaults, row_of
+from core.options import TABLE, SocketDefaults, declares, row_of
 from core.runtime import runtime, supervision
 from core.runtime.forks import tell_of_forks
 from core.runtime.instances import SharedInstance
@@ -125,7 +125,7 @@ class Context(SharedInstance, SocketDefaults):
                 self.setsockopt(name.lower(), value)
             elif name in _CONTEXT_NAMES:
                 self.set(_CONTEXT_NAMES[name], value)
-            elif name.startswith("_") or name in _OWN:
+            elif name.startswith("_") or name in _OWN or declares(type(self), Context, name):
                 object.__setattr__(self, name, value)
             else:
                 raise AttributeError(f"a context has no attribute and its sockets no option {name!r}")

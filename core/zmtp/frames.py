@@ -118,7 +118,10 @@ def octets_of(frame: object) -> bytes:
     view = getattr(frame, "buffer", None)
     if isinstance(view, memoryview):
         return bytes(view)
-    raise TypeError(f"a frame must be bytes-like, not {type(frame).__name__}")
+    try:
+        return bytes(memoryview(frame))  # type: ignore[arg-type]  # arrays of numpy and of Python, maps of files
+    except TypeError:
+        raise TypeError(f"a frame must be bytes-like, not {type(frame).__name__}") from None
 
 
 def encode_pair(head: Any, body: Any) -> bytes:

@@ -133,6 +133,8 @@ PROGRAMS = {
         async def main():
             ctx = zmq.asyncio.Context()
             a, b = ctx.socket(zmq.PAIR), ctx.socket(zmq.PAIR)
+            import array
+
             a.bind(ENDPOINT)
             b.connect(a.getsockopt(zmq.LAST_ENDPOINT))
             await a.send_json({"b": [1, 2.5, None], "a": "\\u00fc"})
@@ -148,7 +150,7 @@ PROGRAMS = {
                     break
             await a.send_serialized((3, "x"), lambda pair: [str(pair[0]).encode(), pair[1].encode()])
             shown.append(await b.recv_serialized(lambda frames: (int(frames[0]), frames[1].decode())))
-            await a.send_multipart((b"a", bytearray(b"b"), memoryview(b"c")))
+            await a.send_multipart((b"a", bytearray(b"b"), memoryview(b"c"), array.array("i", [7, 8])))
             shown.append(await b.recv_multipart())
             try:
                 await a.send("text is not bytes")

@@ -243,6 +243,36 @@ PROGRAMS = {
                 shown.append("TypeError")
             return shown
     """,
+    "subclasses with attributes of their own": """
+        import zmq
+
+        def main():
+            class Socket(zmq.Socket):
+                colour: str
+
+                def __init__(self, context, socket_type, colour="red"):
+                    super().__init__(context, socket_type)
+                    self.colour = colour
+
+            class Context(zmq.Context):
+                purpose: str
+                size = 3
+                _socket_class = Socket
+
+                def __init__(self, purpose="none"):
+                    super().__init__()
+                    self.purpose, self.size = purpose, 4
+
+            with Context("test") as ctx, ctx.socket(zmq.PAIR, colour="blue") as a:
+                ctx.linger = 0
+                shown = [ctx.purpose, ctx.size, a.colour, ctx.linger, a.context is ctx]
+                for one in (ctx, a):
+                    try:
+                        one.never_named = 1
+                    except AttributeError:
+                        shown.append("AttributeError")
+                return shown
+    """,
     "log records": """
         import logging
         import zmq
