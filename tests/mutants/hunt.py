@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,6 +99,8 @@ class Hunt:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Hunt instead of running the tests once."""
         self._items = {item.nodeid: item for item in session.items}
+        for name in self.order.files:
+            import_module(name.removesuffix(".py").replace("/", "."))  # some are imported when they are used first
         self._functions = {name: functions_of(self.order.root / name) for name in self.order.files}
         gc.collect()
         gc.freeze()  # or each fork would copy all memory at its first collection

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from core.machine import hash_cost
 from core.machine.hash_cost import ALIKE_MAX, ELEMENT_STEPS, FEW, FEW_HASHES, KEY_STEPS, LONG, TooCostly, check_keys, check_set
 from tests.scenes import meeting_hashes
 
@@ -128,9 +129,48 @@ def test_a_value_that_comes_again_goes_its_way_again(check: Callable[[list[int]]
 
 
 def test_few_hashes_meet_as_they_like() -> None:
-    values = [number << 55 for number in range(FEW_HASHES)]
+    """In a dict so few may take more steps than are allowed; they cost little all the same."""
     for check in CHECKS:
-        check(values)
+        check([number << 55 for number in range(FEW_HASHES)])
+    values = meeting_hashes.meeting_few(FEW_HASHES + 1)
+    assert counted(values[:FEW_HASHES], False)[0] > 0
+    check_keys(values[:FEW_HASHES])
+    with pytest.raises(TooCostly):
+        check_keys(values)
+
+
+def test_in_a_set_so_few_hashes_cannot_take_more_steps_than_are_allowed() -> None:
+    """Bits of a hash choose 14 steps; of the circle behind them ten slots a step have to be taken."""
+    steps = 0
+    for slots, count in ((8, 5), (32, 19), (128, FEW_HASHES)):
+        longest = [0] * (slots + 1)  # steps of the circle, by slots taken
+        for begin in range(slots):
+            slot, taken = begin, set[int]()
+            for step in range(1, slots + 1):
+                taken |= set(range(slot, slot + 10) if slot + 10 <= slots else [slot])
+                longest[len(taken)] = max(longest[len(taken)], step)
+                slot = (5 * slot + 1) % slots
+        assert max(longest[:FEW_HASHES]) + 14 < LONG
+        steps += sum(14 + max(longest[: taken + 1]) for taken in range(1, count))
+    assert steps < ELEMENT_STEPS * FEW_HASHES
+
+
+def test_texts_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can know their hashes."""
+    monkeypatch.setattr(hash_cost, "_fill", None)
+    for check in CHECKS:
+        check([str(number) for number in range(100)])
+        check([b"%d" % number for number in range(100)])
+        with pytest.raises(TypeError):
+            check([0.5 * number for number in range(100)])
+
+
+def test_numbers_that_follow_one_another_are_refused_in_an_order_that_makes_them_slow() -> None:
+    values = meeting_hashes.following(11, 4_000)
+    assert sorted(values) == [*range(4_000)]
+    check_keys(sorted(values))
+    with pytest.raises(TooCostly):
+        check_keys(values)
 
 
 def counted(hashes: list[int], is_set: bool) -> tuple[int, int]:

@@ -151,7 +151,9 @@ def test_after_all_waiting_requests_are_taken_none_waits() -> None:
     assert requests.take_all() == waiting[:2]
     requests._wait(waiting[2])
     assert not requests.full
-    assert requests.take_all() == waiting[2:]
+    requests._wait(waiting[0])
+    assert requests.full
+    assert requests.take_all() == [waiting[2], waiting[0]]
 
 
 def test_requests_that_wait_are_not_counted_again_with_each_that_comes() -> None:

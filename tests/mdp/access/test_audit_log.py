@@ -24,6 +24,17 @@ def test_each_refusal_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
+def test_a_ballot_that_is_not_believed_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    AuditLog().ballot_named(b"\x00\x01", "guest", "7.1", "4.2", 1.0)
+    (record,) = map(vars, caplog.records)
+    assert {name: record[name] for name in ("peer", "user", "named", "ours")} == {
+        "peer": "0001",
+        "user": "guest",
+        "named": "7.1",
+        "ours": "4.2",
+    }
+
+
 def test_a_flood_writes_so_many_lines_a_second_and_says_how_many_it_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """Fault X3: a peer decides how often it is refused, not how much is written."""
     audit = AuditLog()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.daemon.exit_codes import BadConfig
-from mdp.access.rules import VERBS, RuleError, Rules
+from mdp.access.rules import GLOBS_MAX, TABLES_MAX, VERBS, RuleError, Rules
 from mdp.access.rules_file import load_rules
 
 if TYPE_CHECKING:
@@ -155,3 +155,28 @@ def test_a_glob_is_a_glob_whatever_is_in_it_and_answers_for_any_name(glob: str, 
 def test_many_stars_take_no_time_worth_speaking_of() -> None:
     rights = Rules({"allow": [{"who": ["*" * 255], "call": ["*a" * 100]}]}).rights_of("u" * 255)
     assert not rights.may("call", b"a" * 99 + b"b" * 150)
+
+
+@pytest.mark.parametrize(
+    ("content", "table", "key"),
+    [
+        ({"deny": []}, -1, "deny"),
+        ({}, -1, "allow"),
+        ({"allow": []}, -1, "allow"),
+        ({"allow": "web"}, -1, "allow"),
+        ({"allow": [{"who": ["a"], "call": ["b"]}] * (TABLES_MAX + 1)}, -1, "allow"),
+        ({"allow": [{"who": ["a"] * (GLOBS_MAX + 1), "call": ["b"]}]}, 0, "who"),
+        ({"allow": [{"who": ["a"], "call": ["b"] * (GLOBS_MAX + 1)}]}, 0, "call"),
+    ],
+)
+def test_an_error_says_where_it_is(content: dict[str, object], table: int, key: str) -> None:
+    with pytest.raises(RuleError) as caught:
+        Rules(content)
+    assert (caught.value.table, caught.value.key) == (table, key)
+
+
+def test_so_many_tables_and_globs_are_read() -> None:
+    tables = [{"who": [str(number)], "call": ["b"]} for number in range(TABLES_MAX)]
+    assert Rules({"allow": tables}).rights_of(str(TABLES_MAX - 1)).may("call", b"b")
+    who = [str(number) for number in range(GLOBS_MAX)]
+    assert Rules({"allow": [{"who": who, "call": who}]}).rights_of("7").may("call", str(GLOBS_MAX - 1).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdp.broker.strangers import WAITING_MAX
+from mdp.broker.strangers import WAITING_MAX, describe
 from mdp.wire.variants import MAJORTOMO, in_rfc_frames, variant_of
 from tests.scenes.mdp_dispatcher import ECHO, Scene
 
@@ -89,3 +89,8 @@ def test_messages_of_the_rfcs_are_left_as_they_are() -> None:
     assert variant_of(b"") is None
     assert MAJORTOMO.to_rfc(b"\x00\x01x") == MAJORTOMO.from_rfc(b"\x00\x01x") == b"\x00\x01x"
     assert MAJORTOMO.frames_from_rfc([b"MDPW02", b"\x06"]) == DISCONNECT
+
+
+def test_of_a_message_of_many_frames_the_first_lengths_are_said() -> None:
+    assert describe([b"x"] * 6) == "6 frames of 1, 1, 1, 1, 1, 1 bytes, the first begin with 78, 78"
+    assert describe([b"", *[b"x"] * 6]) == "7 frames of 0, 1, 1, 1, 1, 1, … bytes, the first begin with nothing, 78"

@@ -13,6 +13,9 @@ import pytest
 
 import core
 import mdp
+from core.machine.requests import SETTLED
+from mdp.client.calls import Call, PendingRequest
+from mdp.client.resending import PROOF_S, SINGLES, Resending
 from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03, HEAD_BYTES, MDPC01
 from tests.scenes.mdp_scripted_broker import PROBE
 
@@ -121,3 +124,34 @@ async def test_in_older_dialects_too() -> None:
         assert answers[::2] == [[b"a"], [b"b"]]
         assert isinstance(answers[1], mdp.Timeout)
         assert broker.runs[POISON] == 3
+
+
+def test_groups_grow_after_so_many_single_ones() -> None:
+    resending = Resending[PendingRequest]()
+    allowed = [resending.allowed]
+    for _ in range(SINGLES + 20):
+        resending.clear_group()
+        allowed.append(resending.allowed)
+    assert allowed == [1] * SINGLES + [2**size for size in range(1, 17)] + [2**16] * 5
+    resending.reset()
+    resending.clear_group()
+    assert resending.allowed == 1
+
+
+def test_a_group_is_cleared_by_an_answer_or_by_time_and_suspected_before_others() -> None:
+    resending = Resending[PendingRequest]()
+    call = Call("echo", timeout_s=1.0, attempts=1)
+    first, second, third, other = (PendingRequest(call, [b"x"]) for _ in range(4))
+    resending.sent(first)
+    assert (resending.allowed, resending.undecided, resending.answered) == (0, [], False)
+    resending.wait(5.0)
+    resending.wait(6.0)
+    assert resending.due == 5.0 + PROOF_S
+    first.stage = SETTLED
+    assert resending.answered
+    resending.clear_group()
+    assert (resending.due, resending.answered) == (float("inf"), False)
+    resending.sent(second)
+    resending.sent(third)
+    assert resending.undecided == [second, third]
+    assert resending.split([other, first, third, second]) == ([third, second, other], [first])

@@ -80,6 +80,42 @@ def test_a_kept_reply_answers_the_request_on_the_next_connection() -> None:
     assert len(desk.give(3, b"x")) == len(desk.give(4, b"x", b"y", options=b"")) == 1
 
 
+def test_the_same_key_of_another_user_is_another_key() -> None:
+    """The digest of the user comes from the broker."""
+    desk = Desk(results_max=9)
+    owners = [b"", b"1" * 16, b"2" * 16]
+    given = [desk.give(n, options=encode_options({"key": b"k", "owner": owner or None})) for n, owner in enumerate(owners)]
+    assert [len(one) for one in given] == [1, 1, 1]
+    for (one,), owner in zip(given, owners, strict=True):
+        desk.session.answer(one, [owner])
+    desk.sent()
+    for number, owner in enumerate(owners, 10):
+        assert desk.give(number, options=encode_options({"key": b"k", "owner": owner or None})) == []
+        assert desk.sent() == [frames_of(final(number, owner))]
+
+
+def test_requests_without_a_key_do_not_wait_for_one_another() -> None:
+    desk = Desk()
+    assert len(desk.give(1, options=b"")) == len(desk.give(2, options=b"")) == 1
+    keeps_none = Desk(results_max=0)
+    assert len(keeps_none.give(1)) == len(keeps_none.give(2)) == 1
+
+
+def test_a_reply_is_kept_if_it_is_as_large_as_all_may_be_and_as_long_as_it_may_be() -> None:
+    for more, kept in ((0, True), (1, False)):
+        desk = Desk(results_max_bytes=EXECUTION_OVERHEAD_BYTES + 10)
+        (first,) = desk.give(1)
+        desk.session.answer(first, bytes(10 + more).split(b"-"))
+        assert (desk.kept.size, len(desk.kept)) == ((EXECUTION_OVERHEAD_BYTES + 10, 1) if kept else (0, 0))
+    desk = Desk(results_s=60.0)
+    (first,) = desk.give(1)
+    desk.session.answer(first, [b"r"])
+    desk.now = 59.9
+    assert desk.give(2) == []
+    desk.now = 60.0
+    assert len(desk.give(3)) == 1
+
+
 def test_a_reply_that_was_not_sent_is_kept_too() -> None:
     desk = Desk()
     (first,) = desk.give(1)
@@ -99,7 +135,7 @@ def test_a_request_waits_for_the_handler_that_runs() -> None:
     assert (desk.sent(), desk.session.in_flight) == ([], 1)
     desk.session.answer(first, [b"late"])
     assert desk.sent() == [frames_of(final(3, b"late"))]
-    assert desk.seen == (0, 2)
+    assert (desk.seen, desk.session.counters.unwanted) == ((0, 2), 1)  # only the one that ran is gone with its connection
 
 
 def test_an_error_is_not_kept_and_ends_those_that_wait() -> None:
