@@ -30,7 +30,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from errno import EACCES
+from errno import EACCES, ENOENT, ENOTDIR
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -77,6 +77,8 @@ _LISTEN_FIXES: Final = {
     errors.EADDRNOTAVAIL: "this machine has no such address",
     errors.ENODEV: "this machine has no such address or interface",
     EACCES: "this needs privileges; choose a port above 1023 or a directory that can be written",
+    ENOENT: "make its directory, or choose another path",
+    ENOTDIR: "make its directory, or choose another path",
 }
 
 
@@ -362,7 +364,7 @@ def run_daemon(body: Callable[[Daemon], Coroutine[Any, Any, None]], settings: Da
             raise
         raise BadConfig("uvloop is not installed; pip install uvloop, or leave --uvloop out") from None
     except errors.ZMQError as error:
-        if error.errno not in _LISTEN_FIXES:
+        if error.errno not in _LISTEN_FIXES or isinstance(error, errors.EndpointNotFound):
             raise
         endpoint = getattr(error, "endpoint", "")
         where = "" if endpoint in error.strerror else f" on {endpoint}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import core
 from bstar.machine.ballot import NO_BALLOT
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
     from mdp.wire.commands import Dialect
 
-__all__ = ["DIALECT_SERVICE", "PROBE_S", "SILENCES_MAX", "Connection", "Probe"]
+__all__ = ["DIALECT_SERVICE", "LOG_INTERVAL_S", "PROBE_S", "SILENCES_MAX", "Connection", "Probe"]
 
+# A broker that cannot be reached is logged at once, and then at this interval.
+LOG_INTERVAL_S: Final = 30.0
 # Service that answers which dialects a broker speaks (specs/mdp.md); a broker without it answers 501 or not at all.
 DIALECT_SERVICE = b"mmi.protocol"
 # A broker that accepts the connection and is silent for so long queues `mmi.protocol` for a service without workers. A broker that has

@@ -14,7 +14,7 @@ from core.rpc.connect_times import REFUSED_IVL_MS
 from core.runtime.event_loop import clock_of
 from core.security.credentials import Curve
 from mdp.session.broker_search import Action, BrokerSearch, EndReason, SearchState
-from mdp.session.connection import Connection, Probe
+from mdp.session.connection import LOG_INTERVAL_S, Connection, Probe
 from mdp.wire.shards import shard_endpoint
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Reconnector"]
 
-# An unreachable broker is logged at once, and then at this interval.
-LOG_INTERVAL_S: Final = 30.0
 # A client logs it only after this time, as the broker may be starting together with it, or at once if it was refused.
 LOG_AFTER_S: Final = 1.0
 # Reconnect interval of a socket of `core`.
@@ -49,10 +47,11 @@ class Reconnector:
     ending_max: int = 8  # connections that may be closing at the same time
     votes: bool = False  # we are a client; see `Probe`
     name: str = ""  # of the client or worker, for the log; empty for no log
+    lines: RateLimitedLog | None = None  # of workers that share connections, so that one of them says that a broker cannot be reached
 
     def __post_init__(self) -> None:
         self._log = logging.getLogger("mdp.client" if self.votes else "mdp.worker")
-        self._lines = RateLimitedLog(self._log, LOG_INTERVAL_S)
+        self._lines = RateLimitedLog(self._log, LOG_INTERVAL_S) if self.lines is None else self.lines
         self._away_since: float | None = None
         self._up = self._was_up = False
         self._refusal = ""  # why the broker that accepted the last probe does not serve

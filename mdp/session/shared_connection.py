@@ -7,12 +7,14 @@ always. Like a `Connection`, a shared one is never reconnected: when it ends, it
 from __future__ import annotations
 
 import asyncio
+import logging
 from itertools import count, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from core.daemon.logs import RateLimitedLog
 from core.zmtp.frames import encode_prefix
-from mdp.session.connection import Connection
+from mdp.session.connection import LOG_INTERVAL_S, Connection
 from mdp.wire.channels import CHANNELS_MAX, FRAME_BYTES, channel_frame, takes_channels, within
 
 if TYPE_CHECKING:
@@ -32,10 +34,12 @@ class SharedConnections:
 
     Attributes:
         stray: messages that came for workers that had left; dropped.
+        lines: the log of what happens to all of these workers alike.
     """
 
     def __init__(self) -> None:
         self.stray = 0
+        self.lines = RateLimitedLog(logging.getLogger("mdp.worker"), LOG_INTERVAL_S)
         self._trunks: list[_Trunk] = []
 
     def open(

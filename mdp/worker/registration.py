@@ -95,6 +95,7 @@ class WorkerRegistration:
             on_close=self._close_connections,
             on_change=self._arm,
             name=session.service.decode(),
+            lines=None if shared is None else shared.lines,
         )
 
     @property

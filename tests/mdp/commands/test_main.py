@@ -249,6 +249,14 @@ def test_x1_port_in_use_is_69_and_names_the_endpoint(programs: Programs) -> None
     assert "another program listens there" in ended.complaint
 
 
+def test_x1_a_path_in_a_missing_directory_is_69_with_the_remedy(programs: Programs) -> None:
+    ended = programs.run("mdp", "broker", "--bind", "ipc://missing/broker")
+    assert ended.code == 69
+    assert (
+        ended.complaint == "mdp: cannot listen: ipc://missing/broker: No such file or directory; make its directory, or choose another path"
+    )
+
+
 def test_x1_bad_configuration_is_78_with_its_line(programs: Programs) -> None:
     (programs.folder / "mdp.toml").write_text('[broker]\nbind = ["ipc://configured.sock"]\nheartbeat_ms = 0\n')
     ended = programs.run("mdp", "broker", "--config", "mdp.toml")

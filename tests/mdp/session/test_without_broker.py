@@ -45,6 +45,23 @@ async def test_a_worker_logs_that_its_broker_is_unreachable_and_connected_again(
                 await eventually(lambda: not worker.connected)
 
 
+def length(text: str) -> int:
+    return len(text)
+
+
+async def test_of_the_services_of_an_app_one_says_that_the_broker_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = mdp.App()
+    for name in ("a", "b", "c"):
+        app.service(name)(length)
+    endpoint = f"ipc://{tmp_path}/broker"
+    with caplog.at_level(logging.INFO, LOG):
+        async with app.serve(endpoint, reconnect_ms=20), mdp.Broker() as broker:
+            await eventually(lambda: "cannot reach" in caplog.text)
+            broker.bind(endpoint)
+            await eventually(lambda: caplog.text.count("connected after") == 3)
+    assert caplog.text.count("cannot reach") == 1
+
+
 async def test_a_client_that_is_refused_says_so_at_once_and_is_let_in_without_a_restart(caplog: pytest.LogCaptureFixture) -> None:
     (broker_public, broker_secret), (public, secret), (other, _) = (core.curve_keypair() for _ in range(3))
     ours = core.Curve(secret_key=secret, server_key=broker_public)
