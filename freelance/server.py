@@ -20,9 +20,9 @@ from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
 from core.daemon.logs import RateLimitedLog
 from core.rpc.running_handlers import RunningHandlers
 from core.rpc.service import Service
-from core.zmtp.decoder import encode_message, encode_prefix, octets_of
+from core.zmtp.decoder import octets_of
 from freelance.errors import MalformedMessage
-from freelance.models.flp import PING, PONG, decode_request
+from freelance.models.flp import PONG, decode_request
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,9 +35,6 @@ __all__ = ["Server"]
 
 log = logging.getLogger(__name__)
 
-PING_OCTETS: Final = encode_message([PING])
-PONG_OCTETS: Final = encode_message([PONG])
-ENVELOPE_OCTETS: Final = encode_prefix([b""])  # models 1 and 2, whose clients are REQ or DEALER
 PLAIN: Final = frozenset({bytes, list, tuple, type(None)})  # result types of most handlers; nothing to await
 
 LINGER_MS: Final = 1000  # time for written replies to leave when the server closes

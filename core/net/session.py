@@ -128,6 +128,7 @@ class Session(Writing):
             self.owner.type_name, mechanism, limits, self._on_ready, oldest=options.oldest_zmtp, identity=options.routing_id
         )
         self.connection = connection
+        connection.counters = self.owner.counters
         self._decoder = connection.decoder
         self._outgoing = connection.outgoing
         self._pongs = connection.pongs

@@ -30,7 +30,7 @@ class Counters:
     """Counters by reason; nothing is dropped uncounted."""
 
     beyond_peer: int = 0  # messages beyond the limits their peer has announced, dropped in a batch or by a pattern that drops
-    commands_ignored: int = 0  # unknown or malformed commands of the traffic (ZMTP-32)
+    commands_ignored: int = 0  # commands that were dropped: unknown or malformed ones, PINGs of a peer that does not read (ZMTP-32)
     cut_command_bytes: int = 0  # a command longer than any valid one
     cut_frame_bytes: int = 0  # a frame longer than `maxmsgsize` (or `max_message_bytes`)
     cut_message_bytes: int = 0  # a message longer than `max_message_bytes`

@@ -11,7 +11,7 @@ The shell calls `greet` when the transport is open and `receive` with the bytes 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, RemoteProtocolError
@@ -62,6 +62,12 @@ class State(Enum):
     CLOSED = 4
 
 
+class CommandCounters(Protocol):
+    """What a connection counts for its socket."""
+
+    commands_ignored: int
+
+
 class Connection:
     """See the module.
 
@@ -88,6 +94,7 @@ class Connection:
         pongs: unsent answers to PINGs, see `take_output`.
         pinged: the peer has sent a PING.
         dropped: commands dropped because unknown or malformed (ZMTP-32).
+        counters: of the socket, which count them too; None for a connection without a socket.
     """
 
     def __init__(
@@ -113,6 +120,7 @@ class Connection:
         self.work = 0
         self.ping_ttl_ms = 0
         self.dropped = 0
+        self.counters: CommandCounters | None = None
         self.decoder = Decoder(
             on_command=self._on_command,
             frame_bytes_max=limits.frame_bytes,
@@ -364,12 +372,12 @@ class Connection:
     def _on_command(self, body: bytes) -> Message | None:
         """Handle a command of the traffic; SUBSCRIBE and CANCEL become the messages of 3.0 peers (ZMTP-62)."""
         if self.generation is not greet.Generation.V3:
-            self.dropped += 1  # a reserved bit, from a peer without commands (ZMTP-18, ZMTP-60)
+            self._drop_command()  # a reserved bit, from a peer without commands (ZMTP-18, ZMTP-60)
             return None
         try:
             name, data = parse_command(body)
         except RemoteProtocolError:
-            self.dropped += 1  # ZMTP-32, ZMTP-83
+            self._drop_command()  # ZMTP-32, ZMTP-83
             return None
         if name == b"PING":
             answer, self.ping_ttl_ms = pong(data)
@@ -377,12 +385,17 @@ class Connection:
             if len(self.pongs) < PONGS_MAX:
                 self.pongs.append(answer)
             else:
-                self.dropped += 1
+                self._drop_command()
         elif name in (b"SUBSCRIBE", b"CANCEL") and self.socket_type in (_PUB, _XPUB):
             return [(b"\x01" if name == b"SUBSCRIBE" else b"\x00") + data]
         elif name != b"PONG":
-            self.dropped += 1
+            self._drop_command()
         return None
+
+    def _drop_command(self) -> None:
+        self.dropped += 1
+        if self.counters is not None:
+            self.counters.commands_ignored += 1
 
 
 def _ignore(body: bytes) -> None:

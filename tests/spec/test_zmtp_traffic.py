@@ -183,6 +183,7 @@ async def test_zmtp_32_zmtp_33_zmtp_57_zmtp_83_commands_that_are_dropped(octets:
         assert await router.recv_multipart() == [b"me", b"hello"]
         await peer.send(PING)
         assert await peer.frame() == (COMMAND, PONG)
+        assert router.counters.commands_ignored == (octets != IGNORED["unsolicited PONG"])
 
 
 @pytest.mark.parametrize("size", [0, 1, 16, 17, 40])

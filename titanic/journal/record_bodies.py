@@ -33,7 +33,6 @@ assert (_REQUEST.size, _REPLY.size, _CLOSE.size, _DEAD.size, _TICK.size, _ATTEMP
 _OWNED: Final = 0x8000
 # Bit 14 of the length of the key of a REQUEST: headers, a msgpack map, follow the owner, two length bytes before them.
 _HEADED: Final = 0x4000
-OWNER_BYTES_MAX: Final = 255
 _MARKS: Final = _OWNED | _HEADED
 NO_UUID: Final = bytes(16)
 REPLY_FRAMES_AT: Final = _REPLY.size
