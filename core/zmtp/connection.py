@@ -63,7 +63,7 @@ class State(Enum):
 
 
 class CommandCounters(Protocol):
-    """What a connection counts for its socket."""
+    """Counters of a socket to which its connections add."""
 
     commands_ignored: int
 

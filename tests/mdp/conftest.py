@@ -8,8 +8,10 @@ import pytest
 
 from mdp.broker.broker import Broker
 from mdp.client.client import Client
+from mdp.worker.session import WorkerSession
 from tests.scenes.mdp_runner_check import RunnerCheck
 from tests.scenes.mdp_scripted_broker import StandIn
+from tests.scenes.mdp_worker_sessions import as_octets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -22,6 +24,13 @@ def runner_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunnerCheck]:
     yield check
     if check.troubles:
         pytest.fail(f"runners: {check.troubles}", pytrace=False)
+
+
+@pytest.fixture(params=["frames", "octets"])
+def frames_and_octets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a session of a worker get its messages as frames, and as bytes."""
+    if request.param == "octets":
+        monkeypatch.setattr(WorkerSession, "receive", as_octets)
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ class Access:
 
 
 def refusal(owner: bytes, service: bytes) -> str:
-    return f"FORBIDDEN: {owner.decode(errors='replace')} may not call {service.decode('ascii', 'replace')}"
+    return f"FORBIDDEN: {owner.decode(errors='replace')} may not call {service.decode(errors='replace')}"
 
 
 def user_of(entry: Entry) -> str | None:

@@ -13,8 +13,9 @@ from msgspec import Meta
 
 from core.machine.bounded_msgpack import BadMsgpack, check, claimed, uncollected
 from core.machine.peer_text import DIGITS_MAX, decimal
+from mdp.wire.options import KEY_BYTES_MAX
 from titanic.errors import BadRequest
-from titanic.wire.tsp import KEY_BYTES_MAX, SERVICE_BYTES_MAX, parse_request
+from titanic.wire.tsp import check_service
 
 CHUNK_ROWS_MAX: Final = 10_000  # one chunk occupies the event loop for about ten milliseconds at most
 STAGES_MAX: Final = 100_000  # tasks of one job
@@ -45,9 +46,7 @@ class BatchChunk(NamedTuple):
     @classmethod
     def decode(cls, service: bytes, octets: bytes) -> BatchChunk:
         """Decode a chunk; raises BadRequest if it is malformed, or requests for the service cannot be stored."""
-        if not 0 < len(service) <= SERVICE_BYTES_MAX:
-            raise BadChunk("a chunk needs the name of a service")
-        parse_request([service, b""])  # checks the service name as for a single request
+        check_service(service)  # as for a single request
         return cls(bytes(service), _decode(_ROWS, octets, rows_max(len(octets)), 2))
 
 

@@ -24,7 +24,8 @@ import msgpack
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
 from core.zmtp.decoder import encode_frame, encode_message
-from mdp.wire.options import HEADERS_BYTES_MAX, HEADERS_MAX, checked_headers
+from mdp.wire.commands import is_service_name
+from mdp.wire.options import HEADERS_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX, checked_headers
 from titanic.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -53,14 +54,11 @@ OPTIONS_MARK: Final = b"\x01TSP\x01"
 EXTENSIONS: Final = b"\x01TSP?"
 EXTENSIONS_KNOWN: Final = (b"options", b"headers")  # in the order in which they were added
 OPTIONS_BYTES_MAX: Final = 8192  # as MDP/0.3 allows; headers need most of it
-KEY_BYTES_MAX: Final = 255  # as a service name; hash longer keys
-SERVICE_BYTES_MAX: Final = 255  # MDP-05
 WAIT_MS_MAX: Final = 60_000  # of one titanic.wait: how long a waiting client that went away is kept
 DELAY_MS_MAX: Final = 10 * 366 * 86_400_000  # ten years; sums stay below 2**63
 ATTEMPTS_MAX: Final = 65_535  # two bytes in the record
 KNOWN_MAX: Final = 4096  # names cached; more than any broker has services, and bounded against invented names
 _RESERVED: Final = (b"titanic.", b"mmi.")
-_PRINTABLE: Final = bytes(range(0x20, 0x7F))
 
 
 class Options(NamedTuple):
@@ -142,17 +140,17 @@ def parse_request(frames: Sequence[bytes], known: dict[bytes, tuple[bytes, bytes
         frames = frames[2:]
     if len(frames) < 2:
         raise BadRequest("a request is a service and at least one body frame")
-    service, prefix = (known.get(frames[0]) if known is not None else None) or _check_service(frames[0], known)
+    service, prefix = (known.get(frames[0]) if known is not None else None) or check_service(frames[0], known)
     body = list(frames[1:])
     encoded = prefix + (encode_frame(body[0]) if len(body) == 1 else encode_message(body))
     # Hot path: past the named tuple's own `__new__`, which is written in Python.
     return _new(Submission, (service, encoded, options, digest_of(encoded) if options.key else b"", body))
 
 
-def _check_service(name: bytes, known: dict[bytes, tuple[bytes, bytes]] | None) -> tuple[bytes, bytes]:
+def check_service(name: bytes, known: dict[bytes, tuple[bytes, bytes]] | None = None) -> tuple[bytes, bytes]:
     """Return a service name and its frame as stored; raises BadRequest."""
-    if not 0 < len(name) <= SERVICE_BYTES_MAX or name.translate(None, _PRINTABLE):
-        raise BadRequest("a service name is 1 to 255 printable characters")
+    if not is_service_name(name):
+        raise BadRequest("a service name is 1 to 255 bytes of printable text")
     if name.startswith(_RESERVED):
         raise BadRequest("requests for titanic.* and mmi.* are not stored")
     service = bytes(name)

@@ -24,7 +24,7 @@ from mdp.wire.commands import (
 from mdp.wire.options import decode_ready_options
 from mdp.worker.handler import ReplyTooLarge
 from mdp.worker.session import SPLICED_BYTES_MAX, UNNUMBERED_IN_FLIGHT_MAX, SessionOptions, WorkerSession
-from tests.scenes.mdp_worker_sessions import BROKER, DIALECTS, as_octets, give, sent, serving, session, token, work
+from tests.scenes.mdp_worker_sessions import BROKER, DIALECTS, give, sent, serving, session, token, work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,11 +33,8 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 
-@pytest.fixture(autouse=True, params=["frames", "octets"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test twice: messages come as frames, and as bytes, as on a socket."""
-    if request.param == "octets":
-        monkeypatch.setattr(WorkerSession, "receive", as_octets)
+# Every test twice: messages come as frames, and as bytes, as on a socket.
+pytestmark = pytest.mark.usefixtures("frames_and_octets")
 
 
 def test_what_a_broker_adds_to_options_at_their_limit_is_accepted() -> None:

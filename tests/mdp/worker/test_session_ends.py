@@ -19,18 +19,14 @@ from mdp.wire.commands import (
     worker_disconnect,
     worker_heartbeat,
 )
-from mdp.worker.session import WorkerSession
-from tests.scenes.mdp_worker_sessions import DIALECTS, as_octets, give, sent, serving, session, token, work
+from tests.scenes.mdp_worker_sessions import DIALECTS, give, sent, serving, session, token, work
 
 if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 
-@pytest.fixture(autouse=True, params=["frames", "octets"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test twice: messages come as frames, and as bytes, as on a socket."""
-    if request.param == "octets":
-        monkeypatch.setattr(WorkerSession, "receive", as_octets)
+# Every test twice: messages come as frames, and as bytes, as on a socket.
+pytestmark = pytest.mark.usefixtures("frames_and_octets")
 
 
 # --------------------------------------------------------------------------------------------------------------- heartbeats and silence

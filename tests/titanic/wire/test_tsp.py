@@ -96,8 +96,8 @@ def test_services_that_must_not_be_stored_are_refused(service: bytes) -> None:
         parse_request([service, b"body"])
 
 
-@pytest.mark.parametrize("service", [b"titanic", b"mmi", b"my.mmi.x", b"a" * 255])
-def test_services_that_only_look_reserved_are_taken(service: bytes) -> None:
+@pytest.mark.parametrize("service", [b"titanic", b"mmi", b"my.mmi.x", b"a" * 255, "Größe".encode()])
+def test_every_other_service_of_a_broker_is_taken(service: bytes) -> None:
     assert parse_request([service, b"body"]).service == service
 
 
