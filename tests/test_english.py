@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 pytestmark = pytest.mark.xdist_group("architecture")
 
@@ -198,11 +198,22 @@ def test_names_in_the_code_are_words_of_the_field(package: str) -> None:
     assert found == set()
 
 
+def outside_strings(tokens: Iterable[tokenize.TokenInfo]) -> Iterator[tokenize.TokenInfo]:
+    """Yield the tokens that are not in an f-string, which is one token before Python 3.12."""
+    depth = 0
+    for token in tokens:
+        name = tokenize.tok_name[token.type]
+        depth += name == "FSTRING_START"
+        if not depth:
+            yield token
+        depth -= name == "FSTRING_END"
+
+
 @pytest.mark.parametrize("tree", ["mdp/broker", "tests/mdp/broker", "tests/scenes"])
 def test_comments_and_names_are_those_of_the_tokenizer(tree: str) -> None:
     for path in python_files(tree):
         source = path.read_text(encoding="utf-8")
-        tokens = [*tokenize.generate_tokens(io.StringIO(source).readline)]
+        tokens = [*outside_strings(tokenize.generate_tokens(io.StringIO(source).readline))]
         assert [*comments_of(source)] == [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
         prefixes = {"b", "f", "r", "rb", "br", "fr", "rf", "B", "F", "R"}
         assert names_of(source) - prefixes == {token.string for token in tokens if token.type == tokenize.NAME} - prefixes

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from core.constants import Event
 from core.net.acceptor import Acceptor
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 ACCEPTS_PER_ITERATION: Final = 1
 # Without file descriptors accepting fails every second; this limits the log lines.
 TELL_AGAIN_S: Final = 60.0
+# From Python 3.13 on event loops remove the file of a Unix socket, which stays here, as with libzmq (TRN-11).
+KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 # Short, because closing waits for a restart.
 START_AGAIN: Final = Restart(most_s=1.0)
 
@@ -72,7 +75,7 @@ class Listener:
         if isinstance(loop, asyncio.SelectorEventLoop):
             self._server = Acceptor(loop, sock, self._accept, self._accept_failed)
         elif sock.family.name == "AF_UNIX":
-            self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=ACCEPTS_PER_ITERATION)
+            self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=ACCEPTS_PER_ITERATION, **KEEP_FILE)
         else:
             self._server = await loop.create_server(self._accept, sock=sock, backlog=ACCEPTS_PER_ITERATION)
         if not self._closed:

@@ -22,7 +22,8 @@ page = Page("titanic.md")
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     (client,) = page.blocks("python")
     (tmp_path / "client.py").write_text(client)
-    page.run(tmp_path, "titanic", "mdp", "bstar", told_of_jobs=True)
+    patient = {"TITANIC_ATTEMPTS": "20"}  # a store that is begun beside the command may need longer than three attempts wait
+    page.run(tmp_path, "titanic", "mdp", "bstar", told_of_jobs=True, environment=patient)
 
 
 def test_every_flag_on_the_page_is_one() -> None:
