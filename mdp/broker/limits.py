@@ -40,6 +40,7 @@ class BrokerSettings(TypedDict, total=False):
     absent_max: int
     service_idle_ms: float
     workers_max: int
+    channels_max: int
     deliveries_max: int
     unread_max_bytes: int
     unread_total_max_bytes: int
@@ -87,6 +88,7 @@ class BrokerOptions:
         absent_max: maximum services without workers that exist only because clients wait for them.
         service_idle_ms: how long a service that had workers is remembered without workers and requests (MMI-07).
         workers_max: maximum workers registered at a time.
+        channels_max: maximum workers of one connection, so that one process cannot take the places of all.
         deliveries_max: how many workers may be lost with the same request before it is a dead letter (fault B7).
         unread_max_bytes: maximum bytes sent to one peer and not read by it; beyond it the peer is disconnected (fault N5).
         unread_total_max_bytes: the same for all peers together; beyond it those with the most unread bytes are disconnected.
@@ -117,6 +119,7 @@ class BrokerOptions:
     absent_max: int = 1_000
     service_idle_ms: float = 60_000
     workers_max: int = 50_000
+    channels_max: int = 10_000
     deliveries_max: int = 5
     unread_max_bytes: int = 64 * 2**20
     unread_total_max_bytes: int = 256 * 2**20

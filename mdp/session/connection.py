@@ -109,6 +109,9 @@ class Connection:
     def abandon(self) -> None:
         """Do nothing: no other worker uses the connection; see `Channel`."""
 
+    def silent(self) -> None:
+        """Do nothing, as `abandon`."""
+
     def close(self, linger_ms: int = 0) -> None:
         """Close; messages that have not left after `linger_ms` are dropped."""
         self._socket.close(linger_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import count, groupby
+from itertools import count, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +33,7 @@ class SharedConnections:
     """The connections that the workers of a process share, one to each broker or shard.
 
     Attributes:
-        stray: messages that came for workers that had left; dropped.
+        stray: messages that came for workers that had left; dropped, and told to one of the others.
         lines: the log of what happens to all of these workers alike.
     """
 
@@ -52,8 +52,9 @@ class SharedConnections:
         on_batch: Callable[[list[Message]], None],
         on_lost: Callable[[], None],
         on_refused: Callable[[], None],
+        on_stray: Callable[[int], None],
     ) -> Channel:
-        """Return a channel of a connection that is there or is opened; arguments as of `Connection`.
+        """Return a channel of a connection that is there or is opened; arguments as of `Connection`, `on_stray` as of `Channel`.
 
         Raises:
             core.ZMQError: the endpoint or an option is not valid.
@@ -62,7 +63,7 @@ class SharedConnections:
         if trunk is None:
             trunk = _Trunk(self, context, endpoint, options)
             self._trunks.append(trunk)
-        channel = Channel(trunk, on_joined, on_batch, on_lost, on_refused)
+        channel = Channel(trunk, on_joined, on_batch, on_lost, on_refused, on_stray)
         trunk.add(channel)
         return channel
 
@@ -78,7 +79,19 @@ class SharedConnections:
 
 
 class Channel:
-    """The share of one worker in a connection, or a connection of its own."""
+    """The share of one worker in a connection, or a connection of its own.
+
+    Args:
+        trunk: the connection.
+        on_joined: see `Connection`, as of the next three.
+        on_batch: ″
+        on_lost: ″
+        on_refused: ″
+        on_stray: called with the number of messages that came on the connection for workers that had left.
+
+    Attributes:
+        heard_at: time of the event loop at which the last message came, or the worker joined.
+    """
 
     def __init__(
         self,
@@ -87,11 +100,14 @@ class Channel:
         on_batch: Callable[[list[Message]], None],
         on_lost: Callable[[], None],
         on_refused: Callable[[], None],
+        on_stray: Callable[[int], None],
     ) -> None:
         self.on_joined = on_joined
         self.on_batch = on_batch
         self.on_lost = on_lost
         self.on_refused = on_refused
+        self.on_stray = on_stray
+        self.heard_at = 0.0
         self.frame = b""  # first frame of its messages, b"" on a connection of its own
         self.prefix = b""  # the same, encoded
         self.trunk = trunk  # the connection
@@ -127,8 +143,13 @@ class Channel:
             self.trunk.leave(self, linger_ms)
 
     def abandon(self) -> None:
-        """Report the connection as lost to all other workers: the broker is silent, or a killed process is imitated."""
+        """Report the connection as lost to all other workers: a killed process is imitated."""
         self.trunk.end(self)
+
+    def silent(self) -> None:
+        """Report the connection as lost to all other workers, unless the broker was silent to this one alone."""
+        if not self.trunk.lives_without(self):
+            self.trunk.end(self)
 
     async def wait_closed(self) -> None:
         """Wait for the end of the connection, if no other worker uses it."""
@@ -192,12 +213,21 @@ class _Trunk:
             if channel is not without:
                 channel.on_lost()
 
+    def lives_without(self, silent: Channel) -> bool:
+        """Return whether the broker has spoken to another worker in the second half of its silence to one.
+
+        If the broker has ended, it spoke to all at most a heartbeat later.
+        """
+        half = (silent.heard_at + self._loop.time()) / 2
+        return any(channel.heard_at > half for channel in self._channels.values() if channel is not silent)
+
     async def wait_closed(self) -> None:
         if self._closed:
             await self.connection.wait_closed()
 
     def _join(self, channel: Channel) -> None:
         if self._up and not channel.closed:
+            channel.heard_at = self._loop.time()
             channel.on_joined()
 
     def _joined(self) -> None:
@@ -212,6 +242,7 @@ class _Trunk:
             for channel in others:
                 self._owner.separate(channel, self._context, self._endpoint, self._options)
         for channel in channels:
+            channel.heard_at = self._loop.time()
             channel.on_joined()
 
     def keep_for(self, channel: Channel) -> None:
@@ -226,13 +257,17 @@ class _Trunk:
             for channel in self._channels.values():
                 channel.on_batch(batch)
             return
+        now = self._loop.time()
         for frame, run in groupby(batch, key=itemgetter(0)):
             # A bare channel frame has no message. Sockets give no empty one, so machines get an empty frame, which they count.
             messages = [message[1:] or [b""] for message in run]
             found = self._channels.get(frame)
             if found is None:
                 self._owner.stray += len(messages)
+                for channel in islice(self._channels.values(), 1):
+                    channel.on_stray(len(messages))
             else:
+                found.heard_at = now
                 found.on_batch(messages)
 
     def _refused(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from core.machine.deadlines import TIMER_S_MIN
 from core.runtime import supervision
@@ -38,6 +38,15 @@ log = logging.getLogger("mdp.worker")
 LINGER_MS = 1000
 # Exit code of a process that a handler forked and that returned to the event loop: "internal software error".
 _FORKED_EXIT = 70
+
+
+class _Calls(TypedDict):
+    """Name what a connection calls."""
+
+    on_joined: Callable[[], None]
+    on_batch: Callable[[list[Message]], None]
+    on_lost: Callable[[], None]
+    on_refused: Callable[[], None]
 
 
 class WorkerRegistration:
@@ -153,16 +162,17 @@ class WorkerRegistration:
 
     def _open(self) -> None:
         reconnector, search = self._reconnector, self.session.search
-        new = Connection if self._shared is None or search.dialect != V03 else self._shared.open
-        self._connection = new(
-            reconnector.context,
-            search.target,
-            reconnector.socket_options,
-            on_joined=self._joined,
-            on_batch=self._received,
-            on_lost=self._lost,
-            on_refused=self._not_reached,
-        )
+        place = reconnector.context, search.target, reconnector.socket_options
+        calls: _Calls = {
+            "on_joined": self._joined,
+            "on_batch": self._received,
+            "on_lost": self._lost,
+            "on_refused": self._not_reached,
+        }
+        if self._shared is None or search.dialect != V03:
+            self._connection = Connection(*place, **calls)
+        else:
+            self._connection = self._shared.open(*place, **calls, on_stray=self._count_stray)
 
     def _close_connections(self) -> list[Connection | Channel]:
         # A last DISCONNECT is sent before closing; nothing is sent after a DISCONNECT of the broker (MDP-17).
@@ -199,6 +209,9 @@ class WorkerRegistration:
             self._reconnector.run_actions_soon()
         self._after()
         self.flush()
+
+    def _count_stray(self, count: int) -> None:
+        self.session.counters.stray += count
 
     def _lost(self) -> None:
         if self._silent:
@@ -253,7 +266,8 @@ class WorkerRegistration:
         session.tick(self._clock())
         if was_registered and not self.registered:
             log.warning("%s: %s is silent", session.service.decode(), session.search.target)
-            self._abandon()
+            if self._connection is not None:
+                self._connection.silent()
         self._after()
         self.flush()
         self._reconnector.run_actions()

@@ -77,6 +77,7 @@ class SessionCounters:
         cancel_unknown: cancellations of requests that were already answered; dropped.
         overcredited: requests beyond the credit; answered with BUSY, dropped in MDP/0.1 and 0.2.
         malformed: messages of the broker that break the protocol; dropped.
+        stray: messages of the broker for a worker of the same connection that had left; dropped. Counted at one of the workers.
         returned: requests that were recalled before their handler was called.
         heartbeats: sent.
         connections: registrations.
@@ -95,6 +96,7 @@ class SessionCounters:
     cancel_unknown: int = 0
     overcredited: int = 0
     malformed: int = 0
+    stray: int = 0
     returned: int = 0
     heartbeats: int = 0
     connections: int = 0

@@ -100,6 +100,10 @@ class Directory:
         self.update_routes(service, now)
         return worker
 
+    def channels_of(self, peer: bytes) -> int:
+        """Return how many workers share the connection of a peer, 0 if it has one of its own."""
+        return len(self.channels.get(connection_of(peer), ())) if is_channel(peer) else 0
+
     def leave(self, worker: Worker, now: float) -> None:
         """Remove a worker; the caller takes its requests first."""
         service = worker.service

@@ -130,6 +130,7 @@ class WorkerLifecycle:
             and is_service_name(name)
             and not name.startswith(mmi.PREFIX)  # MMI-02
             and len(self._workers) < self.options.workers_max
+            and self.directory.channels_of(peer) < self.options.channels_max
         ):
             service = self.directory.open(name, now)
             if service is None:

@@ -10,6 +10,7 @@ import pytest
 import core
 import mdp
 import mdp.testing
+from mdp.observe.worker_metrics import worker_page
 from mdp.session.shared_connection import SharedConnections
 from mdp.wire.channels import FRAME_BYTES, channel_frame
 from mdp.wire.commands import (
@@ -158,6 +159,9 @@ async def test_a_disconnect_is_for_one_service_which_registers_again_on_the_same
         stand_in.send(peer, channel_frame(4), *worker_request("0.3", token(2), [b"y"]))
         assert (await stand_in.next())[1] == [channel_frame(4), WORKER_FINAL_03 + token(2), b"b y"]
         assert shared.stray == 1
+        assert sum(worker.session_counters.stray for worker in workers) == 1
+        (family,) = [family for family in worker_page(workers).families() if family.name == "mdp_worker_stray"]
+        assert 1 in [value for _, value in family.samples]
 
 
 async def test_a_channel_without_a_message_is_malformed_and_the_worker_serves_on() -> None:
@@ -179,6 +183,23 @@ async def test_a_silent_broker_is_left_by_all_services() -> None:
             assert {peer for peer, _ in first.values()}.isdisjoint(peer for peer, _ in second.values())
             assert await stand_in.gone() == first[b"a"][0]
             assert sum(worker.session_counters.silences for worker in workers) >= 1
+
+
+async def test_a_broker_that_is_silent_to_one_service_is_left_by_that_one_alone() -> None:
+    """CHN-09: the others have heard of it meanwhile."""
+    async with Stand(channels=True) as stand_in:
+        async with new_app().serve(stand_in.endpoint, heartbeat_ms=150, liveness=3, reconnect_ms=1) as workers:
+            places = await stand_in.joined(3)
+            (connection,) = {peer for peer, _ in places.values()}
+            again: dict[bytes, tuple[bytes, bytes]] = {}
+            while not again:
+                peer, frames = await stand_in.next()
+                if frames[1] == WORKER_READY_03:
+                    again[frames[2]] = peer, frames[0]
+                elif frames[0] != places[b"b"][1]:  # answers the heartbeats of the others
+                    stand_in.send(peer, frames[0], *worker_heartbeat("0.3"))
+            assert again == {b"b": (connection, channel_frame(4))}
+            assert [worker.session_counters.silences for worker in workers] == [0, 1, 0]
 
 
 async def test_the_last_service_to_leave_closes_the_connection_and_all_say_so() -> None:

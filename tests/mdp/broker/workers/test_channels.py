@@ -51,6 +51,19 @@ class Shared(Scene):
         return [(channel, event) for channel, event in events if isinstance(event, Work)]
 
 
+def test_a_connection_has_a_limited_number_of_workers() -> None:
+    """CHN-12."""
+    scene = Shared(channels_max=2)
+    scene.join(*SERVICES)
+    assert [frames for frames in scene.got(b"W") if frames[0] == channel_frame(3)] == [on(3, worker_disconnect("0.3"))]
+    assert (len(scene.machine.directory.workers), scene.counters["ready_refused"]) == (2, 1)
+    scene.join(b"c", connection=b"V")
+    scene.ready("0.2", b"alone", b"c")
+    assert len(scene.machine.directory.workers) == 4, "other connections are not concerned"
+    scene.send(b"W", on(1, worker_disconnect("0.3")), on(4, worker_ready("0.3", b"c", options=encode_options({"credit": 1}))))
+    assert len(scene.machine.directory.workers) == 4, "the place of one that leaves is free"
+
+
 def test_each_service_of_a_connection_has_its_own_credit_and_requests() -> None:
     """CHN-01, CHN-02."""
     scene = Shared()
