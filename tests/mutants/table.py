@@ -290,6 +290,17 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/wire/variants.py": FRAMES,
     "mdp/broker/forwarding.py": FRAMES,
     "mdp/broker/strangers.py": FRAMES,
+    "mdp/client/pending.py": (
+        "tests/mdp/client/test_pending_ends.py",
+        "tests/mdp/client/test_pending.py",
+        "tests/mdp/client/test_requester.py",
+        "tests/mdp/client/test_requester_time.py",
+    ),
+    "mdp/client/requester_01.py": (
+        "tests/mdp/client/test_requester_01_edges.py",
+        "tests/mdp/client/test_requester_01.py",
+        "tests/mdp/client/test_pending.py",
+    ),
     "mdp/client/resending.py": (
         "tests/mdp/client/test_resending.py",
         "tests/mdp/client/test_requester.py",

@@ -161,6 +161,7 @@ def test_texts_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     for check in CHECKS:
         check([str(number) for number in range(100)])
         check([b"%d" % number for number in range(100)])
+        check([*map(str, range(50)), *(b"%d" % number for number in range(50))])
         with pytest.raises(TypeError):
             check([0.5 * number for number in range(100)])
 
