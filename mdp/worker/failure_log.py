@@ -74,13 +74,13 @@ class FailureLog:
         if isinstance(error, ReplyTooLarge):
             code, text = TOO_LARGE, str(error)
         id = runtime.current().random_bytes(4).hex()
-        name = type(error).__name__
+        name = "BadResult" if code == BAD_RESULT else type(error).__name__
         left_out = self._rate.admit(None, self._clock())
         if left_out is not None:
             # An error of ours needs no traceback, which would lead here.
             trace = None if isinstance(error, BadReply) or code == BAD_RESULT else error
             try:
-                says = str(error)[:_TEXT_CHARS_MAX]
+                says = text if code == BAD_RESULT else str(error)[:_TEXT_CHARS_MAX]
             except Exception as odd:  # as at the end of a traceback
                 says, trace = f"a message that cannot be read: {type(odd).__name__}", None
             template = "%s: handler %s failed with %s: %s, id %s"

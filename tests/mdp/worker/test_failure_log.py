@@ -106,6 +106,20 @@ async def test_an_error_of_another_worker_that_a_handler_did_not_expect_is_its_o
     assert "asks failed with HandlerError: refuses: the handler failed" in line
 
 
+async def test_a_result_of_another_type_is_named_without_the_text_for_callers(caplog: pytest.LogCaptureFixture) -> None:
+    @mdp.service("count")
+    async def count() -> int:
+        return "three"  # type: ignore[return-value]  # the mistake
+
+    async with mdp.testing.broker(count) as local:
+        with caplog.at_level(logging.INFO, LOG), pytest.raises(mdp.BadResult):
+            await local.client.call("count")
+    (line,) = lines(caplog, logging.ERROR)
+    assert line.startswith("count: handler ")
+    assert ".count failed with BadResult: " in line
+    assert ".count: expected int, got str, id " in line
+
+
 @pytest.mark.parametrize("error", [ValueError("why"), mdp.HandlerError(text="why")])
 def test_the_number_of_lines_is_limited_and_the_left_out_ones_are_counted(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     now = 100.0
