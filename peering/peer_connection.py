@@ -46,10 +46,11 @@ class PeerConnection:
         self._on_stranger = on_stranger
         # MANDATORY: a message that cannot be sent raises and goes to another peer (PEER-11). Nothing is queued for an absent peer.
         self._cloud = context.socket(
-            core.ROUTER, identity=name, router_mandatory=1, linger=0, **{"tell_limits": 1, **probe, **with_connect_times(options)}
+            core.ROUTER,
+            **{"tell_limits": 1, **probe, **with_connect_times(options), "identity": name, "router_mandatory": 1, "linger": 0},
         )
         # It only listens: without a probe it would wait for ever at a connection that one side has forgotten.
-        self._state = context.socket(core.SUB, linger=0, **{**probe, **with_connect_times(options)})
+        self._state = context.socket(core.SUB, **{**probe, **with_connect_times(options), "linger": 0})
         try:
             self._cloud.set_receiver(self._replied, on_peer=self._changed)
             self._state.setsockopt(core.SUBSCRIBE, b"")

@@ -67,7 +67,7 @@ class LeaseClient:
         self._asked: OrderedDict[int, PendingQuestion] = OrderedDict()
         self._pending_release: Ballot | None = None  # not sent yet, for lack of a connection
         # IMMEDIATE: a question must not wait for a connection and be answered too late.
-        self._socket = context.socket(core.DEALER, immediate=1, linger=0, **with_connect_times(socket_options))
+        self._socket = context.socket(core.DEALER, **{**with_connect_times(socket_options), "immediate": 1, "linger": 0})
         self._socket.set_receiver(self._on_answers, on_peer=self._on_peer)
         self._socket.connect(endpoint)
 

@@ -49,8 +49,8 @@ class StateChannel:
         self._newest: dict[bool, StateMessage] = {}  # by whether it is a ballot message
         self._watchers_new = False
         self._handle: asyncio.Handle | None = None
-        self._out = context.socket(core.XPUB, xpub_verbose=1, linger=0, **socket_options)
-        self._in = context.socket(core.SUB, linger=0, **with_connect_times(socket_options))
+        self._out = context.socket(core.XPUB, **{**socket_options, "xpub_verbose": 1, "linger": 0})
+        self._in = context.socket(core.SUB, **{**with_connect_times(socket_options), "linger": 0})
         try:
             self._out.bind(local)
             # The ballot topic first: of a peer that sends both forms the digit then never comes first.

@@ -251,6 +251,12 @@ async def test_watchers_and_peers_get_what_they_understand() -> None:
 # --- control ----------------------------------------------------------------------------------------------------------------------
 
 
+async def test_socket_options_may_name_what_a_pair_sets_itself() -> None:
+    nobody = "tcp://127.0.0.1:9"
+    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote=nobody, witness=nobody, socket_options={"linger": 5, "immediate": 0}) as pair:
+        assert pair.endpoint
+
+
 async def test_control_socket() -> None:
     from bstar import operator
 

@@ -131,6 +131,13 @@ def test_names_that_cannot_be(name: str) -> None:
         Broker(name)
 
 
+async def test_socket_options_may_name_what_a_broker_sets_itself(scene: Scene) -> None:
+    one, _ = await scene.mesh("DC1", "DC2", socket_options={"linger": 5})
+    scene.worker(one)
+    async with scene.client(one) as client:
+        assert await ask(client, b"x") == [b"DC1", b"x"]
+
+
 async def test_a_broker_drains(scene: Scene) -> None:
     (one,) = await scene.mesh("DC1")
     work = asyncio.Event()

@@ -21,7 +21,7 @@ from core.rpc.connect_times import with_connect_times
 from core.runtime import runtime, supervision
 from titanic.mirror.mirrored_disk import MirroredDisk
 from titanic.mirror.succession import FailureDetector
-from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_pair
+from titanic.wire.mirror_frames import LINK_OPTIONS, NO, OK, BadCall, Call, pack_pair, unpack_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +37,8 @@ log = logging.getLogger("titanic")
 
 RETRY_S: Final = 0.5  # between two sessions
 REFUSED_S: Final = 5.0  # after a mirror of a later epoch refused
-HEARTBEAT_MS: Final = 1000  # of the connection, which is closed after three silent intervals
 # Maximum time of one sync of the mirror; slow disks take one or two seconds.
 TIMEOUT_S: Final = 10.0
-HWM: Final = 100_000  # calls; the store waits for each sync, so there are never many
 
 AWAY: Final = "away"
 CATCHING_UP: Final = "catching up"
@@ -143,10 +141,7 @@ class MirrorLine:
         while True:
             self._over.clear()
             self._peer.clear()
-            socket = self._context.socket(
-                core.DEALER, linger=0, sndhwm=HWM, rcvhwm=HWM, heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS,
-                **with_connect_times(self._socket_options),
-            )  # fmt: skip
+            socket = self._context.socket(core.DEALER, **{**LINK_OPTIONS, **with_connect_times(self._socket_options), "linger": 0})
             self._socket = socket
             socket.set_receiver(self._on_batch, on_peer=self._on_peer)
             try:

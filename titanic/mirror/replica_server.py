@@ -26,7 +26,7 @@ from titanic.journal.group_commit import fail_future
 from titanic.journal.ownership import Step
 from titanic.mirror.replica_directory import Refused, Replica
 from titanic.mirror.succession import LeaseEstimate, Lineage, judge
-from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_pair
+from titanic.wire.mirror_frames import LINK_OPTIONS, NO, OK, BadCall, Call, pack_pair, unpack_pair
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,8 +40,6 @@ __all__ = ["NO_LEASE", "Mirror"]
 
 log = logging.getLogger("titanic")
 
-HEARTBEAT_MS: Final = 1000
-HWM: Final = 100_000
 MESSAGE_BYTES_MAX: Final = 2**31  # a record may be as long as the largest message of the broker
 NO_LEASE: Final = LeaseEstimate()
 WINDOW_MS_DIGITS: Final = 7  # windows of up to three hours
@@ -106,9 +104,9 @@ class Mirror(Service):
             self._disk.unlock()
             raise
         self._socket = self._context.socket(
-            core.ROUTER, linger=0, sndhwm=HWM, rcvhwm=HWM, maxmsgsize=MESSAGE_BYTES_MAX, max_message_bytes=MESSAGE_BYTES_MAX,
-            heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS, **self._options,
-        )  # fmt: skip
+            core.ROUTER,
+            **{**LINK_OPTIONS, "maxmsgsize": MESSAGE_BYTES_MAX, "max_message_bytes": MESSAGE_BYTES_MAX, **self._options, "linger": 0},
+        )
         self._sockets.append((self._socket, 0))
         self._socket.set_receiver(self._on_batch, on_peer=self._on_peer)
         self._thread = supervision.current().thread("titanic mirror", self._follow, failed=self._on_failure)

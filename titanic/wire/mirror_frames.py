@@ -48,6 +48,12 @@ _BYTES_PER_NAME: Final = 14
 _HELLO_BYTES_MAX: Final = 64  # an id, an epoch, a flag
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
+# Calls that may wait: the store waits for each sync, so there are never many.
+_HWM: Final = 100_000
+_HEARTBEAT_MS: Final = 1000
+# Socket options of both ends: the connection is closed after three silent intervals.
+LINK_OPTIONS: Final = {"sndhwm": _HWM, "rcvhwm": _HWM, "heartbeat_ivl": _HEARTBEAT_MS, "heartbeat_timeout": 3 * _HEARTBEAT_MS}
+
 
 class BadCall(ValueError):
     """Malformed message."""

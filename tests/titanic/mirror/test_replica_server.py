@@ -74,6 +74,14 @@ async def test_what_is_acknowledged_is_on_both_disks(tmp_path: Path) -> None:
     assert check(titanic.RealDisk(tmp_path / "b"))[0] == []
 
 
+async def test_socket_options_may_name_what_both_ends_set_themselves(tmp_path: Path) -> None:
+    options = {"linger": 5, "sndhwm": 1000}
+    async with mirror(tmp_path / "b", socket_options=options) as (_, endpoint):
+        line = MirrorLine(endpoint, timeout_s=5.0, socket_options=options)
+        async with titanic.Store(titanic.RealDisk(tmp_path / "a"), OPTIONS, mirror=line) as stored:
+            await stored.wait_for_mirror()
+
+
 async def test_without_its_mirror_a_store_takes_nothing_and_goes_on_by_itself_when_it_is_back(tmp_path: Path) -> None:
     async with mirror(tmp_path / "b") as (_, endpoint):
         stack = store(tmp_path / "a", endpoint)
