@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, Unpack, overload
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self, Unpack, overload
 
 from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
@@ -63,6 +64,7 @@ class Socket(Shadowable, OptionValues, UpperCase):
 
     _what = "socket"
     _inner_class = AsynchronousSocket
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # pyzmq's are generic: `zmq.Socket[bytes]`
     context: SocketsContext
 
     if TYPE_CHECKING:

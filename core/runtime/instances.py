@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import GenericAlias
 from typing import Any, ClassVar, Final, Self
 
 __all__ = ["SharedInstance"]
@@ -15,6 +16,7 @@ class SharedInstance:
 
     __slots__ = ()
 
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # pyzmq's are generic: `zmq.Context[MySocket]`
     _instance: ClassVar[Any] = None  # inherited by a subclass, unless it has its own
 
     closed: bool

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, Unpack
 
 from core import constants as c
 from core.errors import AddressInUse, ContextTerminated, OperationNotSupported, SocketClosed, WrongOwner, ZMQBindError, ZMQError
@@ -77,6 +78,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     context: SocketsContext
 
     __slots__ = ("__weakref__",)
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # pyzmq's are generic: `zmq.Socket[bytes]`
 
     # -- endpoints
 

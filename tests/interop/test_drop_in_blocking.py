@@ -254,7 +254,9 @@ PROGRAMS = {
                     super().__init__(context, socket_type)
                     self.colour = colour
 
-            class Context(zmq.Context):
+            assert zmq.Socket[bytes].__origin__ is zmq.Socket
+
+            class Context(zmq.Context[Socket]):
                 purpose: str
                 size = 3
                 _socket_class = Socket
@@ -272,6 +274,7 @@ PROGRAMS = {
                     except AttributeError:
                         shown.append("AttributeError")
                 return shown
+
     """,
     "log records": """
         import logging
