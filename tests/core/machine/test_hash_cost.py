@@ -103,6 +103,8 @@ def test_different_hashes_whose_ways_meet_are_refused(check: Callable[[list[int]
         check([*sorted(values), values[0]])  # neither their order nor one that comes twice makes them harmless
     with pytest.raises(TooCostly):
         check(sorted(values))
+    with pytest.raises(TooCostly):
+        check([*[values[0]] * (2 * count), *values])  # one that comes again and again makes no table larger
     later = [number << 30 for number in range(1, 4 * count)]
     with pytest.raises(TooCostly):  # the table grows afterwards: the time was lost before
         check([*values, *later])
