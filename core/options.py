@@ -5,12 +5,19 @@ Sessions and patterns read plain attributes (`options.sndhwm`). This file must n
 
 from __future__ import annotations
 
-from typing import Final, TypedDict
+import sys
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from core import constants as c
 from core.errors import InvalidOption
 from core.option_table import KEY_CHARACTERS, KEY_OCTETS, TABLE, Acts, Kind, OptionRow, OptionValue, row_of
 from core.zmtp.z85 import Z85Error, decode
+
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "TABLE",
@@ -70,10 +77,17 @@ def _key(row: OptionRow, data: bytes) -> bytes:
         raise InvalidOption(f"{row.name} is not Z85: wrong at character {error.offset}", option=row.name) from None
 
 
+def _annotations(kind: type) -> Mapping[str, object]:
+    """Return what a class annotates; from Python 3.14 on a type may have no value while the program runs."""
+    if sys.version_info >= (3, 14):
+        return annotationlib.get_annotations(kind, format=annotationlib.Format.FORWARDREF)
+    return kind.__annotations__
+
+
 def declares(kind: type, base: type, name: str) -> bool:
     """Return whether a subclass of a base defines or annotates an attribute; a program may set those besides options."""
     own = kind.__mro__[: kind.__mro__.index(base)]
-    return any(name in vars(one) or name in one.__annotations__ for one in own)
+    return any(name in vars(one) or name in _annotations(one) for one in own)
 
 
 class OptionValues:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import zmq
 import core
 from core import constants
 from core.errors import EINVAL, InvalidOption
-from core.options import TABLE, Acts, Kind, OptionRow, Options, OptionValues, SocketSettings, UpperCase, row_of
+from core.options import TABLE, Acts, Kind, OptionRow, Options, OptionValues, SocketSettings, UpperCase, declares, row_of
 from core.zmtp.z85 import encode
 
 NUMBERED = [row for row in TABLE if row.number is not None]
@@ -222,3 +223,12 @@ def test_the_specification_says_the_same(row: OptionRow) -> None:
     assert number == ("-" if row.number is None else str(row.number))
     assert default == (str(row.default) if row in INTEGERS else "unset")
     assert (unit, acts, why) == (row.unit or "switch", row.acts.value, row.why)
+
+
+def test_an_annotation_that_has_no_value_while_the_program_runs_declares_its_attribute() -> None:
+    """From Python 3.14 on annotations are evaluated when they are read."""
+    annotation = "OnlyForTypeCheckers" if sys.version_info >= (3, 14) else "'OnlyForTypeCheckers'"
+    names: dict[str, Any] = {"Base": core.Context}
+    exec(compile(f"class Own(Base):\n    purpose: {annotation}", "program", "exec", dont_inherit=True), names)
+    assert declares(names["Own"], core.Context, "purpose")
+    assert not declares(names["Own"], core.Context, "purposes")
