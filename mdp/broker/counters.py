@@ -5,9 +5,13 @@ Pure. All are integers that only grow. The hot path adds to the first three once
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+from typing import Final
+
 __all__ = ["Counters"]
 
 
+@dataclass(slots=True)
 class Counters:
     """One integer per kind of event, starting at 0.
 
@@ -54,88 +58,75 @@ class Counters:
             requested any longer.
     """
 
-    NAMES = (
-        "accepted",
-        "closed",
-        "replies",
-        "partials",
-        "errors_forwarded",
-        "mmi",
-        "error_bad_request",
-        "error_busy",
-        "error_cancelled",
-        "error_dead_letter",
-        "error_deadline_exceeded",
-        "error_forbidden",
-        "error_no_service",
-        "error_timeout",
-        "error_too_large",
-        "error_worker_lost",
-        "silent_busy",
-        "silent_dead_letter",
-        "silent_forbidden",
-        "silent_handler_error",
-        "silent_no_service",
-        "silent_timeout",
-        "silent_too_large",
-        "silent_worker_lost",
-        "dropped_duplicate",
-        "cancel_unknown",
-        "client_gone",
-        "redelivered",
-        "retried",
-        "recalled",
-        "returned",
-        "key_conflicts",
-        "key_joined",
-        "key_begun_again",
-        "key_replayed",
-        "replies_kept",
-        "replies_unwanted",
-        "partials_unwanted",
-        "progress",
-        "parts_dropped",
-        "heartbeats_received",
-        "heartbeats_sent",
-        "client_heartbeats",
-        "workers_registered",
-        "ready_refused",
-        "ready_elsewhere",
-        "workers_left",
-        "workers_lost",
-        "workers_expired",
-        "workers_stuck",
-        "cut_slow",
-        "cut_unexpected",
-        "cut_invalid",
-        "forbidden_mmi",
-        "forbidden_serve",
-        "users_not_believed",
-        "told_disconnect",
-        "ignored_disconnect",
-        "invalid_frames",
-        "invalid_header",
-        "invalid_command",
-        "invalid_service",
-        "invalid_address",
-        "invalid_id",
-        "invalid_error",
-        "invalid_dialect",
-        "unknown_dialect",
-        "services_refused",
-        "services_forgotten",
-    )
-    __slots__ = NAMES
-
-    accepted: int
-    closed: int
-    replies: int
-    heartbeats_sent: int
-    services_forgotten: int
-
-    def __init__(self) -> None:
-        for name in self.NAMES:
-            setattr(self, name, 0)
+    accepted: int = 0
+    closed: int = 0
+    replies: int = 0
+    partials: int = 0
+    errors_forwarded: int = 0
+    mmi: int = 0
+    error_bad_request: int = 0
+    error_busy: int = 0
+    error_cancelled: int = 0
+    error_dead_letter: int = 0
+    error_deadline_exceeded: int = 0
+    error_forbidden: int = 0
+    error_no_service: int = 0
+    error_timeout: int = 0
+    error_too_large: int = 0
+    error_worker_lost: int = 0
+    silent_busy: int = 0
+    silent_dead_letter: int = 0
+    silent_forbidden: int = 0
+    silent_handler_error: int = 0
+    silent_no_service: int = 0
+    silent_timeout: int = 0
+    silent_too_large: int = 0
+    silent_worker_lost: int = 0
+    dropped_duplicate: int = 0
+    cancel_unknown: int = 0
+    client_gone: int = 0
+    redelivered: int = 0
+    retried: int = 0
+    recalled: int = 0
+    returned: int = 0
+    key_conflicts: int = 0
+    key_joined: int = 0
+    key_begun_again: int = 0
+    key_replayed: int = 0
+    replies_kept: int = 0
+    replies_unwanted: int = 0
+    partials_unwanted: int = 0
+    progress: int = 0
+    parts_dropped: int = 0
+    heartbeats_received: int = 0
+    heartbeats_sent: int = 0
+    client_heartbeats: int = 0
+    workers_registered: int = 0
+    ready_refused: int = 0
+    ready_elsewhere: int = 0
+    workers_left: int = 0
+    workers_lost: int = 0
+    workers_expired: int = 0
+    workers_stuck: int = 0
+    cut_slow: int = 0
+    cut_unexpected: int = 0
+    cut_invalid: int = 0
+    forbidden_mmi: int = 0
+    forbidden_serve: int = 0
+    users_not_believed: int = 0
+    told_disconnect: int = 0
+    ignored_disconnect: int = 0
+    invalid_frames: int = 0
+    invalid_header: int = 0
+    invalid_command: int = 0
+    invalid_service: int = 0
+    invalid_address: int = 0
+    invalid_id: int = 0
+    invalid_error: int = 0
+    invalid_dialect: int = 0
+    unknown_dialect: int = 0
+    services_refused: int = 0
+    services_forgotten: int = 0
 
     def count(self, name: str) -> None:
         """Add one to a counter by name."""
@@ -143,4 +134,7 @@ class Counters:
 
     def as_dict(self) -> dict[str, int]:
         """Return all counters by name."""
-        return {name: getattr(self, name) for name in self.NAMES}
+        return {name: getattr(self, name) for name in _NAMES}
+
+
+_NAMES: Final = tuple(field.name for field in fields(Counters))

@@ -61,6 +61,7 @@ __all__ = ["Dispatcher", "Output"]
 # Interval of the sweep, which checks the oldest request of each client in each queue: exact enough for `queue_ms`.
 _SWEEP_S = 1.0
 _MORE: Final = bytes((MORE,))
+_CHANNEL_HEAD_BYTES: Final = len(CHANNEL_HEAD)
 _HEARTBEAT: Final = encode_message(client_heartbeat())
 # A module's names are looked up faster than an enum's.
 _REQUEST: Final = Verb.REQUEST
@@ -113,7 +114,8 @@ class Dispatcher(WorkerLifecycle):
         """Process messages of a peer; return the messages to send."""
         if batch.made:
             batch = batch.encode()
-        if batch.starts and batch.octets.startswith(CHANNEL_HEAD, batch.starts[0]):
+        start = batch.starts[0] if batch.starts else 0
+        if batch.octets[start : start + _CHANNEL_HEAD_BYTES] == CHANNEL_HEAD:
             self._take_channels(batch, now)
         else:
             self._take(batch, now)
@@ -165,17 +167,17 @@ class Dispatcher(WorkerLifecycle):
         names, tails = run.names, run.tails
         count = len(names)
         if count > 1:
-            route_of = self.routes_of(peer).get
-            services = [service for name in names if (service := route_of(name)) is not None]
+            routes = self.routes_of(peer)
+            services = [service for name in names if (service := routes.get(name)) is not None]
             if len(services) == count and sum(map(len, tails)) + REQUEST_OVERHEAD_BYTES * count <= table.memory_left_bytes:
-                keys: Sequence[bytes | int] = run.keys if run.keys else [next(table.serials) for _ in names]
+                keys: Sequence[bytes | int] = run.keys if run.keys else [table.take_serial() for _ in names]
                 table.place(table.accept(peer, dialect, keys, services, tails, now), now)
                 return
         for index in range(count):
             tail = tails[index]
             service = self.routes_of(peer).get(names[index])  # again: the requests before may have changed the routes
             if service is not None and len(tail) + REQUEST_OVERHEAD_BYTES <= table.memory_left_bytes:
-                key: bytes | int = run.keys[index] if run.keys else next(table.serials)
+                key: bytes | int = run.keys[index] if run.keys else table.take_serial()
                 table.place(table.accept(peer, dialect, (key,), (service,), (tail,), now), now)
             elif dialect == V03 and tail[:1] == _MORE and (service := self.routes_of(peer).get(names[index][:-2])) is not None:
                 # The request has options; its body need not be decoded.
@@ -240,7 +242,7 @@ class Dispatcher(WorkerLifecycle):
                 self._take(Batch(batch.head, octets, [0], [len(octets)]), now)
                 return
             case RequestEvent():
-                key = event.id if event.dialect == V03 else next(self.request_table.serials)
+                key = event.id if event.dialect == V03 else self.request_table.take_serial()
                 body = [event.options, *event.body] if event.dialect == V03 else event.body
                 self._request(peer, event.dialect, key, event.service, encode_message(body), event.options, now)
             case Cancel():

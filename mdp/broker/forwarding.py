@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 __all__ = [
-    "REPLY_HEAD_03",
     "WORK_HEADS",
     "as_prefix",
     "body_octets",
     "cancel_octets",
     "error_octets",
+    "final_head",
     "in_flight_key",
     "partial_head",
     "progress_octets",
@@ -51,7 +51,7 @@ __all__ = [
 
 _NUMBERED: Final = MORE_HEADERS[NUMBERED_BYTES]
 # Command frames of MDP/0.3 up to their number, with the frame header: more frames follow.
-REPLY_HEAD_03: Final = _NUMBERED + CLIENT_FINAL_03
+_REPLY_HEAD_03: Final = _NUMBERED + CLIENT_FINAL_03
 _PARTIAL_HEAD_03: Final = _NUMBERED + CLIENT_PARTIAL_03
 _ERROR_HEAD_03: Final = _NUMBERED + CLIENT_ERROR_03
 _PROGRESS_HEAD_03: Final = _NUMBERED + CLIENT_PROGRESS_03
@@ -116,8 +116,16 @@ def reply_head(dialect: Dialect, key: bytes | int, name: bytes) -> bytes:
         name: the service that answers (MDP/0.1, 0.2; MDP-40).
     """
     if isinstance(key, bytes):
-        return REPLY_HEAD_03 + key
+        return _REPLY_HEAD_03 + key
     return encode_prefix([MDPC02, b"\x03", name] if dialect == V02 else [EMPTY, MDPC01, name])
+
+
+def final_head(request: Request) -> bytes:
+    """Return the same for a request, whose service has these bytes for the dialects without ids."""
+    key = request.key
+    if isinstance(key, bytes):
+        return _REPLY_HEAD_03 + key
+    return request.service.reply_01 if request.dialect == V01 else request.service.final_02
 
 
 def partial_head(key: bytes | int, name: bytes) -> bytes:

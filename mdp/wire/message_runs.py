@@ -220,6 +220,7 @@ def _columns(layout: Layout, octets: bytes, starts: list[int], ends: list[int], 
     name_end = key_end + _SHORT_HEADER_BYTES + octets[starts[0] + size_at] + after
     names = [octets[start + key_end : start + name_end] for start in starts]
     if names.count(names[0]) == len(names):
+        names = [names[0]] * len(names)  # one object, whose hash is computed once
         tail_at = name_end - after
         return Run(layout, first, keys, names, [octets[start + tail_at : end] for start, end in zip(starts, ends)])
     tails_at = [start + key_end + _SHORT_HEADER_BYTES + octets[start + size_at] for start in starts]

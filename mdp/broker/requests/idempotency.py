@@ -133,7 +133,6 @@ class SharedRequestTable(RequestTable):
             request.key,
             request.dialect,
         )
-        record.reply_head = request.reply_head
         record.extras, record.opened, record.expires = extras, request.opened, request.expires
         record.client_requests[record.key] = record
         if extras.deadline != inf:

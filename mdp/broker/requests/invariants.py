@@ -195,7 +195,7 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
             _broken(f"nothing looks after {delayed} requests of {service.name!r} that wait for their next attempt")
     for client_queue in [one for client_queues in queues for one in client_queues.values()]:
         waited = len(places)
-        more, octets = _check_requests(service, client_queue, client_queue, places)
+        more, octets = _check_requests(service, client_queue.requests, client_queue, places)
         stand, size = stand + more, size + octets
         if client_queue.waiting != len(places) - waited:
             _broken(f"a client's queue at {service.name!r} counts {client_queue.waiting} requests, {len(places) - waited} wait in it")

@@ -54,7 +54,7 @@ class PolicyQueue(RequestQueue):
 
     def __iter__(self) -> Iterator[Request]:
         lists = ([request for _, request in self.lost], self._front, [request for *_, request in self.delayed])
-        for requests in (*lists, *(waiting for queues in self._queues for waiting in queues.values())):
+        for requests in (*lists, *(waiting.requests for queues in self._queues for waiting in queues.values())):
             yield from (request for request in requests if request.client is not None)
 
     @property

@@ -6,8 +6,6 @@ from collections import OrderedDict, deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
-
 from core.zmtp.frames import encode_frame, encode_prefix
 from mdp.broker.workers.pacing import Pace
 from mdp.broker.workers.peer_limits import ANY_SIZE
@@ -82,7 +80,7 @@ class Request:
 
     __slots__ = (
         "client", "client_queue", "client_requests", "dialect", "expires", "extras", "given", "key", "number", "opened", "payload",
-        "reply_head", "service", "state", "worker",
+        "service", "state", "worker",
     )  # fmt: skip
 
     client: bytes | None  # routing id of the client, None when no client waits for the answer
@@ -92,7 +90,6 @@ class Request:
     service: Service
     payload: bytes  # encoded frames as received: `[body…]`, in MDP/0.3 `[options][body…]`; b"" when no client waits for the answer
     number: int  # of this request in this broker; the token for the worker is made of it
-    reply_head: bytes  # encoded frames before the body of the final reply to this client
     state: RequestState  # `mdp.broker.requests.request_states`
     worker: Worker | None  # the worker that has it, None while it is queued or follows another request
     client_queue: ClientQueue | None  # where it waits in the queue, None at the front; set when it enters
@@ -120,14 +117,13 @@ class SharedExecution:
         self.shared = True  # False once the answer is too large to keep: no further request can follow
 
 
-@mypyc_attr(native_class=False)
-class ClientQueue(deque[Request]):
-    """The requests of one client in one queue, in order; entries of dropped requests may remain."""
+class ClientQueue:
+    """The requests of one client in one queue."""
 
-    __slots__ = ("waiting",)
+    __slots__ = ("requests", "waiting")
 
     def __init__(self) -> None:
-        super().__init__()
+        self.requests: deque[Request] = deque()  # in order; entries of dropped requests may remain
         self.waiting = 0  # requests that were not dropped
 
 
@@ -152,7 +148,7 @@ class RequestQueue:
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over the live requests: the front, then client by client; for sweeps and tests."""
-        for requests in ([request for _, request in self.lost], self._front, *self._client_queues.values()):
+        for requests in ([request for _, request in self.lost], self._front, *(one.requests for one in self._client_queues.values())):
             yield from (request for request in requests if request.client is not None)
 
     def waiting(self, client: bytes) -> int:
@@ -166,7 +162,7 @@ class RequestQueue:
         if client_queue is None:
             self._client_queues[client] = client_queue = ClientQueue()
             self._rotation.append(client)
-        client_queue.append(request)
+        client_queue.requests.append(request)
         client_queue.waiting += 1
         request.client_queue = client_queue
         self.count += 1
@@ -222,12 +218,12 @@ class RequestQueue:
             else:
                 client = self._rotation[0]
                 client_queue = self._client_queues[client]
-                request = client_queue.popleft()
-                if client_queue:
-                    self._rotation.rotate(-1)
-                else:
+                request = client_queue.requests.popleft()
+                if not client_queue.requests:
                     self._rotation.popleft()
                     del self._client_queues[client]
+                elif len(self._rotation) > 1:
+                    self._rotation.rotate(-1)
             if request.client is None:
                 self._dead -= 1
                 continue
@@ -259,10 +255,8 @@ class RequestQueue:
         self.lost = deque(entry for entry in self.lost if entry[1].client is not None)
         self._front = deque(request for request in self._front if request.client is not None)
         for client, client_queue in list(self._client_queues.items()):
-            waiting = [request for request in client_queue if request.client is not None]
-            client_queue.clear()
-            client_queue.extend(waiting)
-            if not waiting:
+            client_queue.requests = deque(request for request in client_queue.requests if request.client is not None)
+            if not client_queue.requests:
                 del self._client_queues[client]
         self._rotation = deque(client for client in self._rotation if client in self._client_queues)
         self._dead = 0
@@ -270,7 +264,7 @@ class RequestQueue:
     def expired(self, now: float) -> list[Request]:
         """Return requests whose time in the queue is over; each client is searched up to the first with time left."""
         found: list[Request] = []
-        for requests in ([request for _, request in self.lost], self._front, *self._client_queues.values()):
+        for requests in ([request for _, request in self.lost], self._front, *(one.requests for one in self._client_queues.values())):
             for request in requests:
                 if request.client is None:
                     continue

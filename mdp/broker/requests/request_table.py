@@ -22,7 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import split_frames
-from mdp.broker.forwarding import REPLY_HEAD_03, WORK_HEADS, as_prefix, body_octets, error_octets, partial_head, reply_head, work_octets
+from mdp.broker.forwarding import WORK_HEADS, as_prefix, body_octets, error_octets, final_head, partial_head, reply_head, work_octets
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.dead_letters import DeadLetter
 from mdp.broker.requests.records import Request, RequestExtras
@@ -68,8 +68,6 @@ class RequestTable(RequestEnds):
 
     Attributes:
         clients: open requests of each client by key.
-        numbers: for tokens and dead letters; each is used once.
-        serials: for the keys of requests without id.
         memory_left_bytes: octets of memory left for requests.
         deadlines: of the requests that have one.
         `dead_letters`: the dead letters.
@@ -116,10 +114,10 @@ class RequestTable(RequestEnds):
         accepted: list[Request] = []
         size = 0
         for key, service, tail in zip(keys, services, tails):
-            if key in client_requests:
+            request = Request()
+            if client_requests.setdefault(key, request) is not request:
                 self.counters.count("dropped_duplicate")
                 continue
-            request = client_requests[key] = Request()
             request.client = client
             request.client_requests = client_requests
             request.key = key
@@ -127,10 +125,6 @@ class RequestTable(RequestEnds):
             request.service = service
             request.payload = tail
             request.extras = extras
-            if isinstance(key, bytes):
-                request.reply_head = REPLY_HEAD_03 + key
-            else:
-                request.reply_head = service.reply_01 if dialect == V01 else service.final_02
             request.state = _ACCEPTED
             request.opened = now
             request.given = 0.0
@@ -194,7 +188,6 @@ class RequestTable(RequestEnds):
         in_flight, dialect, plain, small = worker.in_flight, worker.dialect, worker.plain, worker.small
         numbered = dialect == V03
         head = WORK_HEADS[dialect]
-        numbers = self.numbers
         pieces = self.out.get(worker.peer)
         if pieces is None:
             pieces = self.out[worker.peer] = []
@@ -206,10 +199,10 @@ class RequestTable(RequestEnds):
                     continue
                 if request.extras is not None:
                     request.extras.sent_deadline = request.extras.deadline if numbered else inf
-                number = next(numbers)
+                number = self.take_number()
                 key, piece = work_octets(worker, request, number, now, None if plain else self.user_for(request))
             else:
-                number = next(numbers)
+                number = self.take_number()
                 key = number.to_bytes(8, "big")
                 if not numbered:
                     key = ADDRESS_START + key + ADDRESS_END
@@ -343,7 +336,7 @@ class RequestTable(RequestEnds):
                 if found is None:
                     found = out[client] = []
                 last, pieces = client, found
-            pieces.append(request.reply_head + body)
+            pieces.append(final_head(request) + body)
             request.state = _ANSWERED
             del request.client_requests[request.key]
             freed += len(request.payload)
@@ -453,7 +446,7 @@ class RequestTable(RequestEnds):
         elif len(extras.lost) >= self.options.deliveries_max:
             if extras.dead_letter is None:
                 self.dead_letters.add(
-                    DeadLetter(next(self.numbers), request.service.name, body_octets(request), extras.lost, now, self.user_for(request))
+                    DeadLetter(self.take_number(), request.service.name, body_octets(request), extras.lost, now, self.user_for(request))
                 )
             else:
                 extras.dead_letter.losses += extras.lost  # already a dead letter

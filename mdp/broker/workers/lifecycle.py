@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DISCONNECTS", "WorkerLifecycle"]
 
+# So no number ever needs more than eight bytes; and compiled, larger integers are slow.
+_FIRST_NUMBERS: Final = 2**61
 DISCONNECTS: Final[dict[Dialect, bytes]] = {dialect: encode_message(worker_disconnect(dialect)) for dialect in DIALECTS}
 
 
@@ -48,7 +50,7 @@ class WorkerLifecycle:
         self.options = options or BrokerOptions()
         self.counters = Counters()
         self.directory = Directory(self.options)
-        self.request_table = SharedRequestTable(self.options, self.counters, self.directory, first_number % 2**63)
+        self.request_table = SharedRequestTable(self.options, self.counters, self.directory, first_number % _FIRST_NUMBERS)
         self.upkeep = Upkeep(self.request_table)
         self._workers = self.directory.workers
         self._beats: Deadlines[Worker] = Deadlines()

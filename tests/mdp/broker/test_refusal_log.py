@@ -19,7 +19,7 @@ from tests.scenes.waiting import eventually
 
 
 def test_every_counter_is_a_refusal_or_ordinary() -> None:
-    assert set(REFUSALS) | ORDINARY == set(Counters.NAMES)
+    assert set(REFUSALS) | ORDINARY == set(Counters().as_dict())
     assert not ORDINARY & set(REFUSALS)
 
 
