@@ -67,6 +67,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/daemon/http_server.py read_bytes",
         "core/runtime/cold_files.py open",
         "core/runtime/cold_files.py os.open",
+        "core/runtime/cold_files.py os.stat",
         "core/security/authenticator.py read_text",
         "core/security/key_files.py open",
         "core/security/key_files.py os.fstat",

@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-import aiofiles
-import aiofiles.os
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,8 +20,6 @@ T = TypeVar("T")
 # Files of a client are not for others.
 _FILE_MODE: Final = 0o600
 
-status = aiofiles.os.stat
-
 
 async def off_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     """Call a plain function that reads or writes files, and return its result.
@@ -32,13 +27,24 @@ async def off_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -
     If this is cancelled, the call still completes.
     It runs in another thread and must not touch what belongs to the loop.
     """
+    import aiofiles.os  # here, because it imports a megabyte of archive formats, and most programs never read a file this way
+
     return await aiofiles.os.wrap(function)(*args, **named)
+
+
+async def status(path: str | os.PathLike[str]) -> os.stat_result:
+    """Return the status of a file; raises OSError."""
+    return await off_loop(os.stat, path)
 
 
 async def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a file; raises OSError or UnicodeDecodeError."""
-    async with aiofiles.open(path, encoding="utf-8") as file:
-        return await file.read()
+    return await off_loop(_text_of, path)
+
+
+def _text_of(path: str | os.PathLike[str]) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 async def append(path: str | os.PathLike[str], octets: bytes) -> None:
