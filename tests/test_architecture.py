@@ -85,7 +85,7 @@ FILE_LINES_MAX = 500
 # Where a handler of the user is called: its error, whatever it is, is the answer to the request and not a failure of ours.
 FOREIGN_CODE_CALLED_IN = frozenset(
     {
-        "core/sockets/results/futures.py",
+        "core/sockets/results/pending.py",
         "mdp/batch/handler.py",
         "mdp/worker/running_request.py",
         "mdp/worker/worker.py",

@@ -11,7 +11,8 @@ from mypy_extensions import mypyc_attr
 from core import constants as c
 from core.errors import EAGAIN, Again, ZMQError
 from core.frame import framed
-from core.sockets.results.futures import PendingBatch, PendingFirst, PendingFirstFrame, PendingFrames, PendingReceive, PendingShape, expire
+from core.sockets.results.futures import expire
+from core.sockets.results.pending import PendingBatch, PendingReceive, PendingShape
 from core.sockets.results.ready import Ready
 from core.sockets.sending import Sending
 
@@ -90,7 +91,7 @@ class Receiving(Sending):
         if loop is None or not loop.is_running():  # else it runs here: before Python 3.12 `get_running_loop` makes a system call
             loop = asyncio.get_running_loop()
             self.follow_loop(loop)
-        pending = PendingReceive(loop=loop)
+        pending = PendingReceive(loop)
         receivers.append(pending)
         return pending
 
@@ -107,16 +108,16 @@ class Receiving(Sending):
         """Receive the next frame; `rcvmore` is true if its message goes on."""
         if copy:
             return self.receive_as(_first, flags, True)
-        return self._receive_framed(self._one_by_one(_first), flags, PendingFirstFrame)
+        return self._receive_framed(self._one_by_one(_first), flags, single=True)
 
-    def _receive_framed(self, shape: Callable[[Message], Any], flags: int, kind: type[PendingFrames] = PendingFrames) -> Awaitable[Any]:
+    def _receive_framed(self, shape: Callable[[Message], Any], flags: int, *, single: bool = False) -> Awaitable[Any]:
         if not self._receivers:
             active = self.inbound.active
             properties = active[0].metadata if active and not self._parts else {}
             message = self._take()
             if message is not None:
                 return Ready(shape(framed(message, properties)))
-        return self._receive_later(shape, flags, kind)
+        return self._receive_later(shape, flags, single=single, framed=True)
 
     def recv_many(self) -> Awaitable[list[Message]]:
         """Receive all queued messages, at least one."""
@@ -136,7 +137,7 @@ class Receiving(Sending):
             message = self._take()
             if message is not None:
                 return Ready(shape(message))
-        return self._receive_later(shape, flags, PendingFirst if single else PendingShape)
+        return self._receive_later(shape, flags, single=single)
 
     def _one_by_one(self, shape: Callable[[Message], Any]) -> Callable[[Message], Any]:
         """Return a function that converts the first frame and keeps the others for the next receive."""
@@ -149,7 +150,15 @@ class Receiving(Sending):
 
         return first
 
-    def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape) -> Awaitable[Any]:
+    def _receive_later(
+        self,
+        shape: Callable[[Message], Any] | None,
+        flags: int,
+        kind: type[PendingShape] = PendingShape,
+        *,
+        single: bool = False,
+        framed: bool = False,
+    ) -> Awaitable[Any]:
         if _THREAD() != self._owner_thread:
             self.enter()
         if self._endpoints.deferred:
@@ -159,7 +168,7 @@ class Receiving(Sending):
             raise Again(EAGAIN, "no message is queued")
         loop = asyncio.get_running_loop()
         self.follow_loop(loop)
-        pending = PendingReceive(loop=loop) if shape is None else kind(shape, loop)
+        pending = PendingReceive(loop) if shape is None else kind(shape, loop, single=single, framed=framed)
         if timeout_ms > 0:
             expire(pending, timeout_ms)
         self._receivers.append(pending)

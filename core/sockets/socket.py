@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from core.options import SocketSettings
     from core.pattern.pipe import Pipe
-    from core.sockets.results.futures import Awaitable, PendingReceive, PendingSend
+    from core.sockets.results.futures import Awaitable
+    from core.sockets.results.pending import Pending
     from core.zmtp.limits import PeerLimits
 
 __all__ = ["Socket"]
@@ -313,7 +314,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
 
     def _end(self, error: ZMQError) -> None:
         self.use_nothing()
-        waiting: list[PendingReceive | PendingSend] = [*self._receivers, *self._senders]
+        waiting: list[Pending[Any]] = [*self._receivers, *self._senders]
         for pending in waiting:
             if not pending.done():
                 pending.set_exception(error)

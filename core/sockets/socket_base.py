@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from core.net.socket_port import SessionPort, SocketContext
     from core.pattern.fair_queue import FairQueue
     from core.runtime.write_scheduler import WriteScheduler
-    from core.sockets.results.futures import PendingReceive, PendingSend
+    from core.sockets.results.pending import PendingReceive, PendingSend
     from core.zmtp.mechanism import Mechanism
 
 __all__ = ["MARKS", "BatchReceiver", "PeerWatcher", "Receiver", "SocketBase"]

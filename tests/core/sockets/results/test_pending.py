@@ -1,0 +1,104 @@
+"""core.sockets.results.pending: what asyncio and applications may do with it is what they may do with a future."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from core.sockets.results.pending import Pending
+
+
+def pending() -> Pending[Any]:
+    return Pending(asyncio.get_running_loop())
+
+
+async def test_it_is_awaited_by_several_tasks_and_asked_by_callbacks() -> None:
+    waits = pending()
+    called: list[object] = []
+    waits.add_done_callback(called.append)
+    waits.add_done_callback(called.append)
+    tasks: list[Any] = [asyncio.ensure_future(waits), asyncio.create_task(result_of(waits)), asyncio.create_task(result_of(waits))]
+    assert tasks[0] is waits
+    await asyncio.sleep(0)
+    assert not waits.done()
+    for ask in (waits.result, waits.exception):
+        with pytest.raises(asyncio.InvalidStateError):
+            ask()
+    waits.set_result("a")
+    assert await asyncio.gather(*tasks) == ["a", "a", "a"]
+    waits.add_done_callback(called.append)
+    await asyncio.sleep(0)
+    assert called == [waits] * 3
+    assert (waits.exception(), waits.cancelled(), waits.cancel()) == (None, False, False)
+    for settle in (waits.set_result, waits.set_exception):
+        with pytest.raises(asyncio.InvalidStateError):
+            settle(OSError())
+
+
+async def test_a_callback_is_removed() -> None:
+    waits = pending()
+    called: list[object] = []
+    assert waits.remove_done_callback(called.append) == 0
+    for call in (called.append, called.append, called.extend):
+        waits.add_done_callback(call)
+    assert waits.remove_done_callback(called.append) == 2
+    assert waits.remove_done_callback(called.extend) == 1
+    waits.set_result("a")
+    await asyncio.sleep(0)
+    assert called == []
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+async def test_a_cancelled_one_is_that_for_those_that_wait_for_it(gathers: bool) -> None:
+    waits, task_of = pending(), pending()
+    task = asyncio.create_task(result_of(task_of))
+    await asyncio.sleep(0)
+    assert task.cancel("why")
+    assert waits.cancel("why")
+    for one in (waits, task_of, task):
+        with pytest.raises(asyncio.CancelledError):
+            await one
+    if gathers:
+        errors: list[object] = await asyncio.gather(waits, return_exceptions=True)
+        assert [type(error) for error in errors] == [asyncio.CancelledError]
+        waits = pending()
+        both = asyncio.gather(waits, pending())
+        waits.cancel("why")
+        with pytest.raises(asyncio.CancelledError):
+            await both
+    assert waits.cancelled()
+
+
+async def test_a_time_limit_cancels_it_and_a_shield_does_not() -> None:
+    waits, shielded = pending(), pending()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(waits, 0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(shielded), 0.001)
+    assert waits.cancelled()
+    assert not shielded.done()
+    both: list[Any] = [waits, shielded]
+    done, left = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    assert (done, left) == ({waits}, {shielded})
+
+
+async def test_an_error_is_raised_where_it_is_asked_for_and_logged_where_it_is_not() -> None:
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    for asked in (True, False):
+        waits = pending()
+        waits.set_exception(OSError("gone"))
+        if asked:
+            assert isinstance(waits.exception(), OSError)
+            with pytest.raises(OSError, match="gone"):
+                await waits
+        del waits
+        gc.collect()
+        assert len(logged) == (0 if asked else 1)
+
+
+async def result_of(waits: Pending[Any]) -> object:
+    return await waits
