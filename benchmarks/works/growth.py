@@ -22,10 +22,10 @@ COPIED = ("10 MB", "100 MB")
 OURS, PEERS = ("benchmarks.ours.pipeline", "many"), ("benchmarks.peers.pipeline", "frames")
 
 
-def measure_queued(conditions: Conditions, *, count: int) -> Figures:
-    """Measure the CPU time of a request and its reply in the broker's machine, with `count` queued."""
+def measure_queued(conditions: Conditions, *, count: int, role: str = "queued") -> Figures:
+    """Measure the CPU time of a request and its reply in the broker's machine, with `count` queued; or of a queue alone."""
     options = conditions.options("", count=max(1, int(count * conditions.scale)))
-    with Program("benchmarks.growth", "queued", options, ready_s=FILL_S) as program:
+    with Program("benchmarks.growth", role, options, ready_s=FILL_S) as program:
         figures: Figures = program.line(conditions.seconds + conditions.warmup_s + FILL_S)
         return figures
 
@@ -47,8 +47,23 @@ def more_queued(way: int, than: int) -> Row:
 WORKS = (
     Work(
         "queued",
-        tuple(Variant(f"{count:,} queued", partial(measure_queued, count=count)) for count in QUEUED),
-        (*(more_queued(count, QUEUED[0]) for count in QUEUED[1:]), more_queued(QUEUED[2], QUEUED[1])),
+        (
+            *(Variant(f"{count:,} queued", partial(measure_queued, count=count)) for count in QUEUED),
+            *(Variant(f"{count:,} queued, bare", partial(measure_queued, count=count, role="bare")) for count in QUEUED[1:]),
+        ),
+        (
+            *(more_queued(count, QUEUED[0]) for count in QUEUED[1:]),
+            more_queued(QUEUED[2], QUEUED[1]),
+            Row(
+                "a deque and a dictionary alone, for comparison",
+                f"{QUEUED[2]:,} queued, bare",
+                f"{QUEUED[1]:,} queued, bare",
+                None,
+                "machine_us",
+                lower=True,
+                unit=" µs",
+            ),
+        ),
         free=False,
     ),
     Work(

@@ -109,6 +109,7 @@ def beside_workers(ours: tuple[Variant, ...]) -> tuple[tuple[Variant, ...], tupl
     return bare, (
         *(Row(title, way.name, None, None, figure, lower=True, unit=" µs") for title, way, figure in parts),
         Row("no protocol at all, for comparison", bare[1].name, bare[0].name, None, "broker_us", lower=True, unit=" µs"),
+        Row("memory of an event loop alone, idle", bare[0].name, None, None, "idle_mib", lower=True, unit=" MiB"),
         Row("broker CPU per request", ours[3].name, bare[1].name, None, "broker_us", lower=True, unit=" µs"),
     )
 
