@@ -14,7 +14,8 @@ from core.rpc.connect_times import REFUSED_IVL_MS
 from core.runtime.event_loop import clock_of
 from core.security.credentials import Curve
 from mdp.session.broker_search import Action, BrokerSearch, EndReason, SearchState
-from mdp.session.connection import LOG_INTERVAL_S, Connection, Probe
+from mdp.session.connection import LOG_INTERVAL_S
+from mdp.session.probe import Probe
 from mdp.wire.shards import shard_endpoint
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     import core
     from bstar.machine.ballot import Ballot
+    from mdp.session.connection import Connection
     from mdp.session.shared_connection import Channel
     from mdp.wire.commands import Dialect
 

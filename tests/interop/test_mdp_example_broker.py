@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import mdp
-from mdp.session import connection as connection_module
+from mdp.session import probe
 from tests.interop.example_broker import ExampleBroker
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import eventually
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExampleBroker]:
-    monkeypatch.setattr(connection_module, "PROBE_S", 0.1)  # it will not answer
+    monkeypatch.setattr(probe, "PROBE_S", 0.1)  # it will not answer
     with ExampleBroker() as made:
         yield made
 

@@ -11,7 +11,7 @@ import pytest
 
 import mdp
 from mdp.client.client import Client
-from mdp.session import connection as connection_module
+from mdp.session import probe
 from mdp.wire.commands import CLIENT_FINAL_03, MDPW03, V01, V03, worker_final
 from mdp.worker.worker import Worker
 from tests.scenes.mdp_handlers import echo
@@ -21,7 +21,7 @@ from tests.scenes.waiting import PATIENCE_S, eventually
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "PROBE_S", 0.05)
+    monkeypatch.setattr(probe, "PROBE_S", 0.05)
 
 
 async def asked(broker: StandIn) -> bytes:
@@ -54,7 +54,7 @@ async def test_a_worker_waits_for_a_late_broker_of_ours_too(caplog: pytest.LogCa
 
 
 async def test_a_silent_broker_of_ours_is_asked_again_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "SILENCES_MAX", 2)
+    monkeypatch.setattr(probe, "SILENCES_MAX", 2)
     async with StandIn(protocol=None, tells=True) as broker, Client(broker.endpoint) as client:
         client.request("echo", b"x", timeout=PATIENCE_S)
         first = await asked(broker)

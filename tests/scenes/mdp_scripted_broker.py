@@ -11,11 +11,14 @@ from mdp.wire.commands import CLIENT_REQUEST_03, HEAD_BYTES, MDPC01, worker_requ
 from tests.scenes.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
+
+    import pytest
 
     from mdp.wire.commands import Dialect
 
-__all__ = ["PROBE", "StandIn", "give", "number", "token"]
+__all__ = ["PROBE", "StandIn", "give", "number", "sent_together", "token"]
 
 PROBE = [b"", MDPC01, b"mmi.protocol", b"0.3"]
 
@@ -34,6 +37,20 @@ def token(value: int) -> bytes:
 def give(broker: StandIn, peer: bytes, number: int, *body: bytes, dialect: Dialect = "0.3", options: bytes = b"") -> None:
     """Have a worker given a request."""
     broker.send(peer, *worker_request(dialect, token(number), body or (b"x",), options=options))
+
+
+def sent_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets, from now on, how many messages each send of a client or worker has."""
+    sizes: list[int] = []
+    send = core.Socket.send_octets
+
+    def note(self: core.Socket, peer: bytes, messages: Sequence[bytes]) -> None:
+        if self.type_name == b"DEALER":
+            sizes.append(len(messages))
+        send(self, peer, messages)
+
+    monkeypatch.setattr(core.Socket, "send_octets", note)
+    return sizes
 
 
 class StandIn:

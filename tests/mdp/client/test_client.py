@@ -12,12 +12,11 @@ import core
 from mdp.client.client import Client
 from mdp.client.pending import ClientClosed, Unreachable
 from mdp.errors import Busy, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout
-from mdp.session import connection as connection_module
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 from mdp.wire.options import decode_request_options
 from mdp.worker.worker import Worker
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
-from tests.scenes.mdp_scripted_broker import StandIn, number
+from tests.scenes.mdp_scripted_broker import StandIn, number, sent_together
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -162,16 +161,9 @@ async def test_more_waiting_requests_than_the_limit_are_refused_at_the_call() ->
 async def test_the_first_request_of_an_iteration_is_sent_at_once_and_the_others_in_one_batch(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches: list[int] = []
-    send = connection_module.Connection.send
-
-    def count(self: connection_module.Connection, messages: list[list[bytes]]) -> Any:
-        batches.append(len(messages))
-        return send(self, messages)
-
     async with Client(stand_in.endpoint) as client:
         await eventually(lambda: client.connected)
-        monkeypatch.setattr(connection_module.Connection, "send", count)
+        batches = sent_together(monkeypatch)
         for _ in range(50):
             client.request("echo", b"x")
         assert batches == [1]

@@ -8,7 +8,7 @@ import pytest
 from mdp.broker.broker import Broker
 from mdp.client.client import Client
 from mdp.errors import WorkerLost
-from mdp.session import connection as connection_module
+from mdp.session import probe
 from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03
 from mdp.worker.worker import Worker
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
@@ -95,7 +95,7 @@ async def test_a_broker_without_0_3_is_used_with_0_1(answer: bytes) -> None:
 
 
 async def test_a_broker_that_queues_the_dialect_query_is_used_with_0_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "PROBE_S", 0.05)
+    monkeypatch.setattr(probe, "PROBE_S", 0.05)
     async with StandIn(protocol=None) as broker, Client(broker.endpoint) as client:
         client.request("echo", b"x")
         assert (await broker.next())[1][1] == b"MDPC01"

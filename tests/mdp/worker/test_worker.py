@@ -15,7 +15,7 @@ from mdp.wire.options import decode_ready_options
 from mdp.worker.handler import service
 from mdp.worker.worker import Worker, WorkerOptions
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
-from tests.scenes.mdp_scripted_broker import StandIn, give, token
+from tests.scenes.mdp_scripted_broker import StandIn, give, sent_together, token
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -170,18 +170,9 @@ async def test_an_inline_handler_takes_one_request_at_a_time_and_ready_says_so(s
 
 
 async def test_answers_of_one_iteration_are_sent_in_one_write(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mdp.session.connection import Connection
-
-    sizes: list[int] = []
-    send = Connection.send
-
-    def note(self: Connection, messages: Any) -> Any:
-        sizes.append(len(messages))
-        return send(self, messages)
-
     async with Worker(stand_in.endpoint, "echo", handler=echo) as worker:
         peer, _ = await stand_in.next()
-        monkeypatch.setattr(Connection, "send", note)
+        sizes = sent_together(monkeypatch)
         for n in range(30):
             give(stand_in, peer, n)
         await eventually(lambda: worker.session_counters.answered == 30)
