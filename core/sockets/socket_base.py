@@ -140,9 +140,9 @@ class SocketBase(Receiving):
             messages = self.pattern.recv_many()
             if self.type_name == b"ROUTER":
                 for peer, run in groupby(messages, key=itemgetter(0)):
-                    self._hand_over(Batch.of([peer], list(run)))
+                    _hand_over(self, Batch.of([peer], list(run)))
             else:
-                self._hand_over(Batch.of([], messages))
+                _hand_over(self, Batch.of([], messages))
 
     def _forget_dropped(self) -> None:
         """Let a REQ socket with a receiver forget a request that was dropped; it is counted and logged."""
@@ -151,26 +151,6 @@ class SocketBase(Receiving):
 
     def _takes_batches(self) -> bool:
         return self._receiver is not None or self._batch_receiver is not None
-
-    def _hand_over(self, batch: Batch) -> None:
-        """Give a batch to the receiver; the answers to several messages are sent together, the answer to one at once."""
-        receiver, batch_receiver = self._receiver, self._batch_receiver
-        count = len(batch)
-        if not count:
-            return
-        if count > 1:
-            scheduler = self._scheduler
-            if scheduler is None:
-                scheduler = self._scheduler = self.context.scheduler
-            scheduler.batching += 1
-        try:
-            if batch_receiver is not None:
-                batch_receiver(batch)
-            elif receiver is not None:
-                receiver(batch.messages())
-        finally:
-            if count > 1 and self._scheduler is not None:
-                self._scheduler.end_batch()
 
     # -- pipes and connections; see core.net.socket_port.SocketPort
 
@@ -314,9 +294,9 @@ class SocketBase(Receiving):
     def received(self, pipe: Pipe, batch: Batch, octets: int) -> None:
         """See `SocketPort`. Hot path of every receive."""
         if self._receiver is None and self._batch_receiver is None:
-            self._queue(pipe, batch.messages(), octets)
+            _queue(self, pipe, batch.messages(), octets)
         elif self._plain:
-            self._hand_over(batch)
+            _hand_over(self, batch)
         else:
             messages = self.pattern.deliver(pipe, batch.messages())
             if not messages:
@@ -325,36 +305,7 @@ class SocketBase(Receiving):
                 self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
                 self._hand_over_queued()
             else:
-                self._hand_over(Batch.of([], messages))
-
-    def _queue(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """Take messages for pending and later receives."""
-        receivers = self._receivers
-        if receivers and self._plain and len(messages) == 1 and not self._active and not receivers[0].done():
-            # A round trip: one message for one pending receive.
-            receivers.popleft().deliver(self, messages[0], pipe)
-            if self._parts and receivers:
-                self._parts_pipe = pipe
-                self._serve_receivers()  # the first receive took one frame; the next takes those behind it
-            return
-        if not self._plain:
-            messages = self.pattern.deliver(pipe, messages)
-            if not messages:
-                self._dispatch_pending()
-                return
-        active = self._active
-        inbox = pipe.inbox
-        if self.options.conflate:
-            self.inbound.discard(pipe)
-            messages = messages[-1:]
-        if not inbox:
-            active.append(pipe)
-        inbox.extend(messages)
-        pipe.unread_bytes += octets
-        if receivers or self._pollers:
-            self._serve_receivers()
-        if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
-            pipe.engine.throttle()
+                _hand_over(self, Batch.of([], messages))
 
     def _dispatch_pending(self) -> None:
         """Deliver what the pattern may have queued by itself."""
@@ -422,7 +373,7 @@ class SocketBase(Receiving):
                     self._parts_pipe = pipe
                     self._serve_receivers()
             else:
-                self._queue(pipe, [message], 0)
+                _queue(self, pipe, [message], 0)
             return
         self._inproc_batch.append((pipe, message))
         if len(self._inproc_batch) == 1:
@@ -433,3 +384,57 @@ class SocketBase(Receiving):
         for pipe, run in groupby(batch, key=itemgetter(0)):
             head = [pipe.routing_id] if self.type_name == b"ROUTER" else []
             self.received(pipe, Batch.of(head, [message for _, message in run]), 0)
+
+
+# Compiled, a method of a class that has interpreted subclasses is looked up by its name at each call. These are called for every read.
+
+
+def _hand_over(socket: SocketBase, batch: Batch) -> None:
+    """Give a batch to the receiver; the answers to several messages are sent together, the answer to one at once."""
+    receiver, batch_receiver = socket._receiver, socket._batch_receiver
+    count = len(batch)
+    if not count:
+        return
+    if count > 1:
+        scheduler = socket._scheduler
+        if scheduler is None:
+            scheduler = socket._scheduler = socket.context.scheduler
+        scheduler.batching += 1
+    try:
+        if batch_receiver is not None:
+            batch_receiver(batch)
+        elif receiver is not None:
+            receiver(batch.messages())
+    finally:
+        if count > 1 and socket._scheduler is not None:
+            socket._scheduler.end_batch()
+
+
+def _queue(socket: SocketBase, pipe: Pipe, messages: list[Message], octets: int) -> None:
+    """Take messages for pending and later receives."""
+    receivers = socket._receivers
+    if receivers and socket._plain and len(messages) == 1 and not socket._active and not receivers[0].done():
+        # A round trip: one message for one pending receive.
+        receivers.popleft().deliver(socket, messages[0], pipe)
+        if socket._parts and receivers:
+            socket._parts_pipe = pipe
+            socket._serve_receivers()  # the first receive took one frame; the next takes those behind it
+        return
+    if not socket._plain:
+        messages = socket.pattern.deliver(pipe, messages)
+        if not messages:
+            socket._dispatch_pending()
+            return
+    active = socket._active
+    inbox = pipe.inbox
+    if socket.options.conflate:
+        socket.inbound.discard(pipe)
+        messages = messages[-1:]
+    if not inbox:
+        active.append(pipe)
+    inbox.extend(messages)
+    pipe.unread_bytes += octets
+    if receivers or socket._pollers:
+        socket._serve_receivers()
+    if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
+        pipe.engine.throttle()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from core.address import parse_connect
 from core.runtime import runtime
-from mdp.client.calls import CallDefaults, body_frames
+from mdp.client.calls import CallDefaults
 from mdp.client.engine import MdpEngine
 from mdp.client.iterators import Outcome, RequestWindow, frames_of, map_outcomes, stream_parts
 from mdp.client.middleware import ClientCall, ClientChain, ClientMiddleware
 from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterLimits, Unreachable
-from mdp.client.replies import PendingCallback, PendingFuture
+from mdp.client.replies import PendingCallback, request_with_future
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 from mdp.shards.direct import ShardEngines
 from mdp.typed.client_calls import TypedCalls
@@ -214,14 +214,8 @@ class Client(TypedCalls):
                 call = call.with_key(key)
         else:
             call = self.defaults.merged(options).call(service)
-        for frame in frames:
-            if type(frame) is not bytes:
-                frames = body_frames(frames)
-                break
-        pending = PendingFuture(call, frames or (b"",))
         engine = self._engine if not self._shards.engines else self._shards.engine_for(call.service)
-        engine.submit(pending)  # first, because it may refuse it: a future that is never returned must not be made
-        return engine.reply_to(pending)
+        return request_with_future(engine, call, frames)
 
     def ask(
         self,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from core.rpc.middleware import chained
 from mdp.client.calls import CallDefaults, body_frames
 from mdp.client.iterators import Outcome, stream_parts
-from mdp.client.replies import PendingFuture
+from mdp.client.replies import request_with_future
 from mdp.errors import RequestError
 
 if TYPE_CHECKING:
@@ -107,10 +107,8 @@ class ClientChain:
         return reply
 
     async def _send(self, call: ClientCall) -> list[bytes]:
-        pending = PendingFuture(call.prepared(), body_frames(call.frames) or (b"",))
-        engine = self._engine_for(pending.call.service)
-        engine.submit(pending)
-        return await engine.reply_to(pending)
+        prepared = call.prepared()
+        return await request_with_future(self._engine_for(prepared.service), prepared, body_frames(call.frames))
 
     async def stream(self, prepare: Callable[[], ClientCall]) -> AsyncGenerator[list[bytes], None]:
         """Send a request through the middleware and yield the parts of its reply."""

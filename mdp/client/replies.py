@@ -33,6 +33,7 @@ __all__ = [
     "RequestWindow",
     "frames_of",
     "pending_iterators",
+    "request_with_future",
     "submit_all",
     "take_settled",
 ]
@@ -48,6 +49,28 @@ class PendingFuture(PendingRequest):
     def notify(self) -> None:
         """Settle the future."""
         settle_future(self, ClientClosed)
+
+
+def request_with_future(engine: MdpEngine, call: Call, frames: Sequence[Any]) -> Reply:
+    """Send a request and return the future of its reply.
+
+    Args:
+        engine: sends it.
+        call: its service and options.
+        frames: of its body, none for an empty one; what is not `bytes` is copied.
+
+    Raises:
+        TypeError: a frame is not bytes.
+
+    What `submit` raises is raised too.
+    """
+    for frame in frames:
+        if type(frame) is not bytes:
+            frames = body_frames(frames)
+            break
+    pending = PendingFuture(call, frames or (b"",))
+    engine.submit(pending)  # first, because it may refuse it: a future that is never returned must not be made
+    return engine.reply_to(pending)
 
 
 class PendingCallback(PendingRequest):
