@@ -23,7 +23,7 @@ OURS, PEERS = ("benchmarks.ours.pipeline", "many"), ("benchmarks.peers.pipeline"
 
 
 def measure_queued(conditions: Conditions, *, count: int, role: str = "queued") -> Figures:
-    """Measure the CPU time of a request and its reply in the broker's machine, or in a queue alone, with `count` queued."""
+    """Measure the CPU time of a request in the broker's machine, or in a queue alone, with `count` queued."""
     options = conditions.options("", count=max(1, int(count * conditions.scale)))
     with Program("benchmarks.growth", role, options, ready_s=FILL_S) as program:
         figures: Figures = program.line(conditions.seconds + conditions.warmup_s + FILL_S)
