@@ -275,6 +275,42 @@ def test_one_step_more_than_a_set_may_take_is_too_many(order: int, count: int, t
         check_set(values)
 
 
+def way_through(slots: int, hashed: int, steps: int) -> list[int]:
+    """Return the slots that a number of a dict comes to, of a table so large."""
+    way, rest = [hashed % slots], hashed
+    for _ in range(steps):
+        rest //= 32
+        way.append((5 * way[-1] + rest + 1) % slots)
+    return way
+
+
+@pytest.mark.parametrize(("steps", "refused"), [(LONG, False), (LONG + 1, True)])
+@pytest.mark.parametrize("hashed", [1_024, 1_024 + 7, 5_000_000])
+def test_a_way_is_long_from_one_step_more_on(hashed: int, steps: int, refused: bool) -> None:
+    """A number whose way goes through so many slots that are taken comes again and again; 1,024 is as far from 0 as a table is large."""
+    *taken, free = way_through(1_024, hashed, steps)
+    assert free not in taken
+    others = [slot for slot in range(1_024) if slot not in {*taken, free}]
+    values = [*dict.fromkeys([0, *taken]), *others[: 400 - len({0, *taken})]]  # a table of 1,024 slots has 342 to 683 numbers
+    check_keys(values)
+    if refused:
+        with pytest.raises(TooCostly):
+            check_keys([*values, *[hashed] * 20])
+    else:
+        check_keys([*values, *[hashed] * 20])
+
+
+@pytest.mark.parametrize(("put", "most"), [(hash_cost._put_into_set, 153), (hash_cost._put_into_dict, 171)], ids=["set", "dict"])
+def test_a_value_that_comes_again_has_one_slot(put: Callable[[list[int | None], list[int], Any], int], most: int) -> None:
+    for seed in range(50):
+        draw = random.Random(seed)
+        few = [draw.choice([0, 1, 2, 250, 255]) | draw.getrandbits(20) << 8 for _ in range(most)]
+        hashes = [draw.choice(few) for _ in range(600)]
+        table: list[int | None] = [None] * 256
+        assert put(table, hashes, hash_cost._Steps(100_000, ELEMENT_STEPS)) == 600 - len(set(hashes))
+        assert sorted(one for one in table if one is not None) == sorted(set(hashes))
+
+
 @pytest.mark.parametrize(("check", "bits", "count", "is_set"), [(check_keys, 12, 2_700, False), (check_set, 13, 4_900, True)])
 def test_the_order_of_their_hashes_makes_meeting_ones_no_better(
     check: Callable[[list[int]], None], bits: int, count: int, is_set: bool
