@@ -287,7 +287,10 @@ def way_through(slots: int, hashed: int, steps: int) -> list[int]:
 @pytest.mark.parametrize(("steps", "refused"), [(LONG, False), (LONG + 1, True)])
 @pytest.mark.parametrize("hashed", [1_024, 1_024 + 7, 5_000_000])
 def test_a_way_is_long_from_one_step_more_on(hashed: int, steps: int, refused: bool) -> None:
-    """A number whose way goes through so many slots that are taken comes again and again; 1,024 is as far from 0 as a table is large."""
+    """A number whose way goes through so many taken slots comes again and again.
+
+    One of them is as far from the least number as the table is large.
+    """
     *taken, free = way_through(1_024, hashed, steps)
     assert free not in taken
     others = [slot for slot in range(1_024) if slot not in {*taken, free}]
