@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -25,6 +25,8 @@ from examples.pipeline.orders import COLUMNS, SERVICE, price_of
 from mdp.spark import register, report
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -125,7 +127,7 @@ def write_result(spark: SparkSession, lake: str) -> None:
     if find_spec("delta") and "delta" in (spark.conf.get("spark.sql.extensions", "") or ""):
         spark.read.parquet(f"{lake}/priced").write.format("delta").mode("overwrite").save(f"{lake}/priced_delta")
     elif find_spec("deltalake"):  # without Java: the driver writes the table, so it is for results that fit into its memory
-        priced_table = spark.read.parquet(f"{lake}/priced").toArrow()
+        priced_table = cast("Any", spark.read.parquet(f"{lake}/priced")).toArrow()  # pyarrow has no types of its own
         import_module("deltalake").write_deltalake(f"{lake}/priced_delta", priced_table, mode="overwrite")
 
 

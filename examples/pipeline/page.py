@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ def write_page(path: Path, verdict: Mapping[str, int], looks: Sequence[Mapping[s
     picture = io.BytesIO()
     figure = _figure(looks, marks)
     FigureCanvasAgg(figure)
-    figure.savefig(picture, format="png")
+    cast("Any", figure).savefig(picture, format="png")  # matplotlib has types of its parameters in part
     rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{number:,}</td></tr>" for name, number in verdict.items())
     path.write_text(
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Pipeline</title>"

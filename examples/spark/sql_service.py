@@ -5,6 +5,9 @@ spark-submit examples/spark/sql_service.py examples/data/airports.csv [BROKER] &
 python -c "import asyncio, mdp; from examples.spark.sql_service import northernmost; print(asyncio.run(northernmost('tcp://127.0.0.1:5555')))"
 """
 
+# pyarrow has no types of its own, which pyright tells in strict mode.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import asyncio
