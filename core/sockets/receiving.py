@@ -79,7 +79,7 @@ class Receiving(Sending):
         if not copy:
             return self._receive_framed(_whole, flags)
         receivers = self._receivers
-        if not receivers and (self._active or self._parts or not self._plain):  # otherwise there is nothing to take, as in most round trips
+        if not receivers:
             message = self._take()
             if message is not None:
                 return Ready(message)

@@ -135,7 +135,7 @@ def is_question(body: Sequence[bytes]) -> bool:
 
 def dead_letter_number(about: bytes) -> int:
     """Return the number in a request about a dead letter, -1 if there is none."""
-    number = decimal(about)
+    number = decimal(about, _NUMBER_DIGITS)
     return -1 if number is None else number
 
 
@@ -147,6 +147,7 @@ _MANAGED = _ACTIONS | _ON_DEAD_LETTERS
 _REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
 _OFFERED = {b"mmi.service", b"mmi.describe", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
 # Numbers of dead letters are below 2**64.
+_NUMBER_DIGITS = 20
 
 
 def _act(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:

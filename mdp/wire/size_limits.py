@@ -65,7 +65,7 @@ class TooLarge(RequestError):
         """See `RequestError`; the numbers come from the text, 0 if they are not there."""
         what, _, numbers = text.partition(": ")
         size, _, limit = numbers.partition(", at most ")
-        measured, allowed = decimal(size.encode()), decimal(limit.encode())
+        measured, allowed = decimal(size.encode(errors="replace")), decimal(limit.encode(errors="replace"))
         if measured is None or allowed is None:
             what, measured, allowed = text, 0, 0
         return cls(what, measured, allowed, service=service, attempts=attempts, after_s=after_s, text=text)

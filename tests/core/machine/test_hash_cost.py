@@ -15,6 +15,7 @@ import pytest
 from core.machine import hash_cost
 from core.machine.hash_cost import ALIKE_MAX, ELEMENT_STEPS, FEW, FEW_HASHES, KEY_STEPS, LONG, TooCostly, check_keys, check_set
 from tests.scenes import meeting_hashes
+from tests.scenes.builds import replaces_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,6 +158,7 @@ def test_in_a_set_so_few_hashes_cannot_take_more_steps_than_are_allowed() -> Non
     assert steps < ELEMENT_STEPS * FEW_HASHES
 
 
+@replaces_names
 def test_texts_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can know their hashes."""
     monkeypatch.setattr(hash_cost, "_fill", None)
