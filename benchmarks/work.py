@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarks.process import ProgramFailed
 from benchmarks.program import Options
 
 if TYPE_CHECKING:
@@ -167,7 +168,11 @@ def run_work(work: Work, runs: int, passes: Iterable[tuple[Sides, Conditions]], 
         found: dict[str, list[Figures]] = {variant.name: [] for variant in variants}
         for turn in range(runs):
             for variant in variants:
-                figures = variant.measure(conditions)
+                try:
+                    figures = variant.measure(conditions)
+                except ProgramFailed as error:  # a peer near its limit may; a second failure ends the benchmark
+                    say(f"{work.name} {sides} {turn + 1}/{runs} {variant.name} is measured again: {error}")
+                    figures = variant.measure(conditions)
                 found[variant.name].append(figures)
                 shown = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
                 say(f"{work.name} {sides} {turn + 1}/{runs} {variant.name}: {shown}")

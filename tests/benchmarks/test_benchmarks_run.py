@@ -11,6 +11,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import picture, table
 from benchmarks.open_loop import SHARES
+from benchmarks.process import ProgramFailed
 from benchmarks.servers import absent
 from benchmarks.work import Conditions, Result, Row, Variant, Work, run_work
 
@@ -69,6 +70,26 @@ def test_a_variant_that_is_not_installed_is_left_out_with_one_line() -> None:
     assert [row[:3] for row in table.rows_of([result])] == [("work", "ours", "–")]
     assert table.text([result]).splitlines()[-1] == table.markdown([result]).splitlines()[-1] == "left out: peer: no peerd"
     assert (table.missed([result]), table.medians([result])) == (0, {"work": {"pinned": {"ours": {"rate": 3.0}}}})
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_measurement_that_fails_is_made_once_more(failures: int) -> None:
+    said: list[str] = []
+
+    def measure(conditions: Conditions) -> dict[str, float]:
+        if len(attempts) < failures:
+            attempts.append(1)
+            raise ProgramFailed("peer: ended with 1")
+        return {"rate": 3.0}
+
+    attempts: list[int] = []
+    work = Work("work", (Variant("peer", measure),), ())
+    if failures == 2:
+        with pytest.raises(ProgramFailed):
+            run_work(work, 2, [("pinned", BRIEF)], said.append)
+    else:
+        assert run_work(work, 2, [("pinned", BRIEF)], said.append).median("pinned", "peer", "rate") == 3.0
+    assert said[0] == "work pinned 1/2 peer is measured again: peer: ended with 1"
 
 
 def test_what_is_absent_is_named() -> None:
