@@ -9,7 +9,9 @@ import asyncio
 import gc
 import logging
 import re
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -58,6 +60,12 @@ settings.load_profile("test")
 
 watch_states()
 take_wrong = watch_brokers()
+
+
+def pytest_configure() -> None:
+    """Let the programs that tests start have SIGINT: a shell starts what it runs in the background without."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,7 +6,6 @@ import importlib
 import signal
 import subprocess
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -51,7 +50,6 @@ def test_signal_while_a_daemon_is_imported_ends_it_with_0(start: str, number: si
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=partial(signal.signal, number, signal.SIG_DFL),  # a shell starts what runs behind it without SIGINT
     )
     assert process.stderr is not None
     for line in process.stderr:
