@@ -34,7 +34,7 @@ __all__ += errors.__all__  # a type checker takes what is not named here for pri
 PRIMARY = State.PRIMARY
 BACKUP = State.BACKUP
 
-if not TYPE_CHECKING:  # they would take any name for one of ours
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
     __getattr__ = lazy_names(
         __name__, {"Client": "bstar.client", "Pair": "bstar.pair", "Request": "bstar.net.voter", "Witness": "bstar.witness"}
     )

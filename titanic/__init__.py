@@ -78,7 +78,7 @@ _HOMES = {
     "Ticket": "titanic.client",
 }
 
-if not TYPE_CHECKING:  # they would take any name for one of ours
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
     __getattr__ = lazy_names(__name__, _HOMES)
 
 

@@ -165,7 +165,7 @@ class Context(Shadowable, SharedInstance, SocketDefaults):
         """Refuse every call in a child process, because the connections are its parent's."""
         self.parent = parent
 
-    if not TYPE_CHECKING:  # they would take any name for an option
+    if not TYPE_CHECKING:  # a type checker would take any name for an option
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Set a default for sockets made from now on, or an attribute of `core.Context`."""

@@ -103,7 +103,7 @@ class Socket(Shadowable, OptionValues, UpperCase):
                 raise SocketClosed from None
             raise
 
-    if not TYPE_CHECKING:  # they would take any name for an option
+    if not TYPE_CHECKING:  # a type checker would take any name for an option
 
         def __getattr__(self, name: str) -> Any:
             """Return an option or property of the socket."""

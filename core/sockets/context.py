@@ -117,7 +117,7 @@ class Context(SharedInstance, SocketDefaults):
         for socket in (*self._sockets, *self._closing):
             socket.end_in_child()
 
-    if not TYPE_CHECKING:  # they would take any name for an option
+    if not TYPE_CHECKING:  # a type checker would take any name for an option
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Set a default for sockets made from now on, when the name is an option's: `context.linger = 0`."""

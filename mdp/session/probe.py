@@ -47,8 +47,8 @@ class Probe:
     # Called once, in its own loop iteration, with the dialect: 0.3, or 0.1 for any other answer and for silence of a broker that has not
     # announced its limits; with the ballot of a broker of a pair, else `NO_BALLOT`; and with the number of its shards, 0 for none.
     on_dialect: Callable[[Dialect, Ballot, int], None]
-    # Called instead, likewise, when a broker of a pair does not serve, or one that knows the question is silent for long: with the seconds
-    # after which to retry, and the reason.
+    # Called instead of `on_dialect` when a broker of a pair does not serve, or one that knows the question is silent for long: with the
+    # seconds after which to retry, and the reason. Called once, in its own loop iteration.
     on_refused: Callable[[float, str], None]
     # Called for each failed attempt to connect, and each time a broker that knows the question is silent for `PROBE_S`.
     on_unreachable: Callable[[], None]

@@ -83,10 +83,10 @@ class Channel:
 
     Args:
         trunk: the connection.
-        on_joined: see `Connection`, as of the next three.
-        on_batch: ″
-        on_lost: ″
-        on_refused: ″
+        on_joined: see `Connection`.
+        on_batch: see `Connection`.
+        on_lost: see `Connection`.
+        on_refused: see `Connection`.
         on_stray: called with the number of messages that came on the connection for workers that had left.
 
     Attributes:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ClassicSessionNeeded", "Counts", "CurveFiles", "NameServers", "Progress", "Report", "SparkLimits", "SparkTooOld", "SparkWorker"]
 __all__ += ["ask_sql", "dispatch", "each_batch", "load_events", "new_session", "register", "report", "service_udf"]
 
-if not TYPE_CHECKING:  # they would take any name for one of ours
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
     __getattr__ = lazy_names(
         __name__,
         {

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mdp.broker.mmi import dead_letter_number
 from mdp.wire.events import Final
 from tests.scenes.mdp_dispatcher import ECHO, Scene
 
@@ -54,6 +55,13 @@ def test_a_dead_letter_has_its_history() -> None:
         ],
     }
     scene.check()
+
+
+@pytest.mark.parametrize("number", [0, 10**18 - 1, 10**18, 2**61 - 1, 2**64 - 1])
+def test_a_number_of_a_dead_letter_has_all_digits_that_a_broker_writes(number: int) -> None:
+    """A broker begins at any number below 2**61, so that a number of its predecessor means nothing."""
+    assert dead_letter_number(b"%d" % number) == number
+    assert dead_letter_number(b"9" * 21) == dead_letter_number(b"") == dead_letter_number(b"-1") == -1
 
 
 def test_show_gives_the_body() -> None:

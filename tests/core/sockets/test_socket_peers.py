@@ -185,3 +185,15 @@ async def test_a_peer_whose_routing_id_was_taken_over_is_not_gone() -> None:
         assert await new.recv_multipart() == [b"to the newcomer"]
         new.close()
         assert await events.get() == (b"me", False)
+
+
+@pytest.mark.parametrize("kind", [core.PUSH, core.PUB])
+async def test_a_socket_that_only_sends_refuses_each_receive_at_once(kind: int) -> None:
+    """It waited for ever once: a receive that finds nothing queued need not ask the pattern, but for this."""
+    async with core.Context() as context:
+        socket = context.socket(kind)
+        for receive in (socket.recv, socket.recv_multipart, socket.recv_many, socket.recv_string, socket.recv_json):
+            with pytest.raises(core.OperationNotSupported):
+                receive()
+        with pytest.raises(core.OperationNotSupported):
+            socket.recv_multipart(copy=False)
