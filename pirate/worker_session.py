@@ -111,7 +111,6 @@ class WorkerSession:
     def start(self, now: float) -> list[Effect]:
         """Begin a session."""
         self.state = SessionState.OPENING
-        self._open_at = None
         if not self._limits.simple:
             self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
         return [Open(self._queue_number)]
@@ -178,7 +177,6 @@ class WorkerSession:
         if self.state is not SessionState.BUSY:
             return self._open_if_due(now)
         self.counters["failed"] += 1
-        self._envelope = None
         return [Close(0.0), *self.start(now)]
 
     def tick(self, now: float) -> list[Effect]:
@@ -224,5 +222,4 @@ class WorkerSession:
         self._open_at = now + wait_s
         self._queue_number += 1
         self.state = SessionState.WAITING
-        self._envelope = self._queue = None
         return [Close(wait_s), CancelHandler()] if self.handling else [Close(wait_s)]

@@ -97,6 +97,5 @@ class Deadlines(Generic[K]):
 
     def _rebuild(self) -> None:
         self._heap = [(at, serial, key) for serial, (key, at) in enumerate(self._at.items())]
-        self._serial = len(self._heap)
         heapq.heapify(self._heap)
         self._queued = dict(self._at)

@@ -5,6 +5,7 @@ Without a limit a peer could cause any number of lines. Pure; `core.daemon.logs.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class LogRate:
         self._interval_s = interval_s  # seconds, from a line of a kind on, for at most `each_max` lines of that kind
         self._lines_max = lines_max  # lines of all kinds in one interval
         self._kinds: dict[Hashable, tuple[float, int, int]] = {}  # kind -> end of its interval, lines in it, lines left out since the last
-        self._until = 0.0  # end of the present interval
+        self._until = -inf  # end of the present interval
         self._lines = 0  # written in the present interval
         self.left_out = 0  # lines that were not written, of all kinds
 
@@ -49,7 +50,8 @@ class LogRate:
         return left_out
 
     def untold(self, kind: Hashable) -> int:
-        return self._kinds.get(kind, (0.0, 0, 0))[2]
+        kept = self._kinds.get(kind)
+        return 0 if kept is None else kept[2]
 
     def _remember(self, kind: Hashable, until: float, lines: int, left_out: int) -> None:
         self._kinds.pop(kind, None)

@@ -28,7 +28,6 @@ class GuessLimit:
     def wrong(self, address: str, now: float) -> None:
         until, wrong = self._wrong.get(address, (now, 0))
         if now >= until:
-            self._wrong.pop(address, None)
             until, wrong = now + self._window_s, 0
             while self._wrong and (len(self._wrong) >= ADDRESSES_MAX or next(iter(self._wrong.values()))[0] <= now):
                 del self._wrong[next(iter(self._wrong))]

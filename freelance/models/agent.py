@@ -130,10 +130,8 @@ class Agent(ClientMachine[AgentRequest]):
             now: monotonic seconds.
         """
         pending = self._unsent(name, control, error)
-        if pending is not None:
-            pending.passed.discard(name)
-            if pending.in_play.pop(name, None) is not None:
-                self._advance(pending, now)
+        if pending is not None and pending.in_play.pop(name, None) is not None:
+            self._advance(pending, now)
         return self._updates()
 
     def add(self, endpoint: str) -> bool:
@@ -226,7 +224,6 @@ class Agent(ClientMachine[AgentRequest]):
                 self.timeouts.restart(pending, now, inf)
                 self._wait(pending)
             return
-        pending.stage = SENT
         newest = max(pending.in_play.values())
         hedge_at = newest + limits.hedge_s if limits.hedge_s is not None and len(pending.in_play) < IN_PLAY_MAX else inf
         if now >= hedge_at:

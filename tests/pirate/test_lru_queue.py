@@ -217,6 +217,7 @@ def test_lru_05_clients_too_may_say_anything(frames: list[bytes]) -> None:
     queue.receive([W, READY], 0.0)
     (complaint,) = queue.request(frames, 0.0)
     assert isinstance(complaint, Complaint)
+    assert complaint.peer == (frames[0] if frames else b"")
     assert queue.counters["client_malformed"] == 1
     assert queue.count(WorkerState.IDLE) == 1
 
@@ -274,6 +275,98 @@ def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> Non
     assert (queue.count(WorkerState.IDLE), queue.counters["verdict_postponed"]) == (1, 1)
     queue.tick(3.9)
     assert queue.count(WorkerState.IDLE) == 0
+
+
+def test_a_request_too_large_for_its_worker_is_dropped_and_the_worker_gets_the_next() -> None:
+    queue = WorkerQueue(QueueLimits(), 0.0)
+    queue.receive([W, READY], 0.0)
+    (sent,) = queue.request(REQUEST, 0.0)
+    queue.request([b"d", b"", b"y"], 0.0)
+    assert isinstance(sent, ToWorker)
+    assert queue.too_large(sent.frames, 0.1) == [ToWorker([W, b"d", b"", b"y"])]
+    assert (queue.counters["request_too_large"], queue.counters["request"], queue.unfinished) == (1, 2, 1)
+    queue.receive([W, b"d", b"", b"z"], 0.2)
+    assert queue.too_large([W, HEARTBEAT], 0.3) == queue.too_large([b"nobody", HEARTBEAT], 0.3) == []
+    assert (queue.counters["request_too_large"], queue.counters["request_abandoned"]) == (1, 1)
+
+
+def test_what_is_sent_and_given_back_is_counted() -> None:
+    queue = WorkerQueue(QueueLimits(ttl_s=2.0), 0.0)
+    for name in (W, V, b"u"):
+        queue.receive([name, READY], 0.0)
+    (sent,) = queue.request(REQUEST, 0.0)
+    assert isinstance(sent, ToWorker)
+    assert queue.tick(1.0) == [ToWorker([V, HEARTBEAT]), ToWorker([b"u", HEARTBEAT])]
+    assert queue.counters["heartbeat_sent"] == 2
+    assert queue.not_sent(sent.frames, 1.0) == [ToWorker([V, *REQUEST])]
+    assert (queue.counters["request_undelivered"], queue.counters["request"], queue.counters["heartbeat_undelivered"]) == (1, 2, 0)
+    assert queue.not_sent([b"u", HEARTBEAT], 1.0) == []
+    assert (queue.counters["request_undelivered"], queue.counters["heartbeat_undelivered"]) == (1, 1)
+    assert queue.count(WorkerState.IDLE) == 1
+
+
+def test_ppp_14_a_request_given_back_waits_before_the_others_and_its_whole_time_again() -> None:
+    queue = WorkerQueue(QueueLimits(ttl_s=2.0, simple=True), 0.0)
+    queue.receive([W, b"", READY], 0.0)
+    (sent,) = queue.request([b"c", b"", bytes(5)], 0.0)
+    queue.request([b"d", b"", b"y"], 0.5)
+    queue.request([b"e", b"", b"y"], 0.5)
+    assert isinstance(sent, ToWorker)
+    assert (queue.waiting, queue.unfinished) == (2, 3)
+    assert queue.not_sent(sent.frames, 1.0) == []
+    assert (queue.waiting, queue.unfinished, queue.deadline()) == (3, 3, 2.5)
+    queue.tick(2.5)
+    assert (queue.waiting, queue.deadline()) == (1, 3.0)
+    assert queue.receive([V, b"", READY], 2.9) == [ToWorker([V, b"", b"c", b"", bytes(5)])]
+    assert queue.deadline() is None
+
+
+def test_bytes_of_requests_that_no_longer_wait_are_free_again() -> None:
+    queue = WorkerQueue(QueueLimits(waiting_bytes_max=12, ttl_s=1.0), 0.0)
+    queue.request([b"c", b"", b"12345"], 0.0)
+    assert queue.wants_request
+    queue.request([b"d", b"", b"12345"], 0.0)
+    assert not queue.wants_request
+    queue.client_gone(b"d")
+    assert queue.wants_request
+    queue.request([b"d", b"", b"12345"], 0.5)
+    queue.tick(1.0)
+    assert queue.wants_request
+    queue.request([b"d", b"", b"1234"], 1.1)
+    assert queue.wants_request, "eleven of twelve"
+    queue.request([b"d", b"", b""], 1.1)
+    assert not queue.wants_request
+
+
+def test_a_request_that_was_given_no_longer_goes_with_its_client_and_nothing_of_that_is_kept() -> None:
+    queue = WorkerQueue(QueueLimits(), 0.0)
+    queue.request(REQUEST, 0.0)
+    queue.request(REQUEST, 0.0)
+    queue.receive([W, READY], 0.0)
+    queue.client_gone(b"c")
+    assert (queue.counters["request_orphaned"], queue.waiting) == (1, 0)
+    queue.request(REQUEST, 0.0)
+    queue.receive([V, READY], 0.0)
+    assert queue._waiting_of == {}
+    assert queue.receive([W, *REQUEST], 0.0) == [ToClient(REQUEST)]
+    assert queue.counters["request_orphaned"] == 1
+
+
+def test_an_unknown_worker_that_leaves_is_not_counted_and_a_silent_one_is_not_waited_for() -> None:
+    scene = Scene(WorkerState.SILENT)
+    assert scene.queue.unfinished == 0
+    assert scene.queue.worker_gone(V, scene.now) == []
+    assert scene.queue.counters["worker_gone"] == 0
+    assert scene.queue.worker_gone(W, scene.now) == []
+    assert scene.queue.counters["request_lost"] == 1
+
+
+def test_simple_workers_are_never_silent_and_get_no_heartbeats() -> None:
+    queue = WorkerQueue(QueueLimits(simple=True, ttl_s=None), 0.0)
+    queue.receive([W, b"", READY], 0.0)
+    assert queue.deadline() is None
+    assert queue.tick(100.0) == []
+    assert (queue.count(WorkerState.IDLE), queue.wants_request) == (1, True)
 
 
 WORDS = [[READY], [HEARTBEAT], [b"noise"], [], [b"x", b"", b"stray"]]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.machine.envelope import HEARTBEAT, READY, Control, EnvelopedRequest
 from pirate.errors import MalformedMessage
-from pirate.ppp import decode, split_envelope
+from pirate.ppp import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN, checked_heartbeat_s, decode, split_envelope
 
 FRAMES = st.lists(st.sampled_from([b"", b"\1", b"\2", b"READY", b"a", b"\1a", b"\xff\0"]), max_size=6)
 
@@ -82,3 +82,11 @@ def test_an_envelope_and_its_body_are_the_message(frames: list[bytes]) -> None:
         assert b"" not in frames[1:-1] or not frames[0]
     else:
         assert [*letter.envelope, *letter.body] == frames
+
+
+def test_ppp_03_an_interval_is_given_in_milliseconds_within_its_limits() -> None:
+    assert (HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX) == (10, 30_000)
+    assert [checked_heartbeat_s(heartbeat_ms) for heartbeat_ms in (10, 1000, 30_000)] == [0.01, 1.0, 30.0]
+    for heartbeat_ms in (9.9, 30_001, float("nan"), 0, -1000):
+        with pytest.raises(ValueError, match="heartbeat_ms is from 10 to 30000"):
+            checked_heartbeat_s(heartbeat_ms)

@@ -78,6 +78,23 @@ CELLS: dict[tuple[SessionState, str], tuple[SessionState, list[Effect]]] = {
     (SessionState.BUSY, "finished"): (SessionState.IDLE, [REPLY]),
     (SessionState.BUSY, "failed"): (SessionState.OPENING, [Close(0.0), Open(0)]),
 }
+# What is counted in each cell: once, and nothing else is.
+COUNTED: dict[tuple[SessionState, str], str] = {
+    (SessionState.OPENING, "joined"): "ready",
+    (SessionState.IDLE, "lost"): "queue_lost",
+    (SessionState.IDLE, "heartbeat"): "heartbeat",
+    (SessionState.IDLE, "request"): "request",
+    (SessionState.IDLE, "ready"): "queue_malformed",
+    (SessionState.IDLE, "noise"): "queue_malformed",
+    (SessionState.BUSY, "lost"): "queue_lost",
+    (SessionState.BUSY, "heartbeat"): "heartbeat",
+    (SessionState.BUSY, "request"): "request_while_busy",
+    (SessionState.BUSY, "ready"): "queue_malformed",
+    (SessionState.BUSY, "noise"): "queue_malformed",
+    (SessionState.BUSY, "finished"): "reply",
+    (SessionState.BUSY, "failed"): "failed",
+    (SessionState.WAITING, "finished"): "reply_too_late",
+}
 # Who handles nothing has nothing to finish.
 IMPOSSIBLE = set(product((SessionState.OPENING, SessionState.IDLE), ("finished", "failed")))
 
@@ -85,10 +102,14 @@ IMPOSSIBLE = set(product((SessionState.OPENING, SessionState.IDLE), ("finished",
 @pytest.mark.parametrize(("state", "event"), sorted(set(product(SessionState, EVENTS)) - IMPOSSIBLE, key=str))
 def test_every_cell(state: SessionState, event: str) -> None:
     worker = brought_to(state)
+    before = worker.counters.copy()
     effects = pass_silently(worker) if event == "silence" else happen(worker, event, 0.0)
     after, expected = CELLS.get((state, event), (state, []))
     assert worker.state is after
     assert effects == expected
+    if event != "silence":
+        counter = COUNTED.get((state, event))
+        assert worker.counters - before == ({counter: 1} if counter else {})
 
 
 def test_ppp_01_ready_is_the_first_message_of_every_session() -> None:
@@ -142,6 +163,18 @@ def test_ppp_09_no_heartbeats_and_no_verdict_while_working() -> None:
     assert worker.finished([b"OK"], 60.0) == [REPLY]
     assert worker.tick(60.1) == [Send([HEARTBEAT])]  # and no Close: the queue had no reason to speak to us
     assert worker.state is SessionState.IDLE
+
+
+def test_ppp_09_the_silence_of_the_queue_counts_from_the_end_of_the_work() -> None:
+    worker = session()
+    worker.joined(0.0)
+    worker.receive(REQUEST, 0.5)
+    for now in (1.0, 2.0, 3.0):
+        assert worker.tick(now) == []
+    assert worker.finished([b"OK"], 3.6) == [REPLY]
+    assert [worker.tick(now) for now in (4.0, 5.0, 6.0)] == [[Send([HEARTBEAT])]] * 3
+    assert worker.deadline() == 6.6
+    assert worker.tick(6.6) == [Close(1.0)]
 
 
 def test_ppp_09_can_be_switched() -> None:
@@ -203,6 +236,75 @@ def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> Non
     assert [worker.tick(now) for now in (2.9, 3.0, 3.8)] == [[Send([HEARTBEAT])], [], []]
     assert worker.counters["verdict_postponed"] == 1
     assert worker.tick(3.9) == [Close(1.0)]
+
+
+def test_what_passes_in_silence_is_counted() -> None:
+    worker = brought_to(SessionState.IDLE)
+    pass_silently(worker)
+    assert worker.counters == {"ready": 1, "heartbeat_sent": 2, "queue_silent": 1}
+
+
+def test_a_new_worker_handles_nothing_and_has_no_session_before_its_start() -> None:
+    worker = WorkerSession(SessionLimits(), lambda: 0.0)
+    assert (worker.state, worker.handling, worker.deadline()) == (SessionState.WAITING, False, None)
+    assert worker.tick(100.0) == []
+    assert worker.state is SessionState.WAITING
+
+
+def test_ppp_05_the_next_session_is_not_before_its_pause_and_gets_a_whole_silence() -> None:
+    worker = session()
+    worker.joined(0.0)
+    assert worker.lost(1.0) == [Close(1.0)]
+    assert (worker.deadline(), worker.tick(1.9)) == (2.0, [])
+    assert worker.tick(2.0) == [Open(1)]
+    assert worker.deadline() == 3.0, "its first heartbeat would be due"
+    assert [worker.tick(now) for now in (3.0, 4.0)] == [[], []]
+    worker.joined(4.5)
+    assert [worker.tick(now) for now in (5.0, 5.5, 6.5)] == [[], [Send([HEARTBEAT])], [Send([HEARTBEAT])]]
+    assert worker.tick(7.5) == [Close(2.0)], "three intervals of silence since it has joined, and no queue was heard since the first pause"
+
+
+def test_a_session_that_begins_ends_the_pause_of_the_one_before() -> None:
+    worker = session(simple=True)
+    worker.joined(0.0)
+    worker.lost(1.0)
+    assert worker.tick(2.0) == [Open(1)]
+    assert worker.deadline() is None
+    assert worker.state is SessionState.OPENING
+
+
+@pytest.mark.parametrize(("now", "postponed"), [(3.5, 0), (3.501, 1)])
+def test_a_verdict_is_late_from_half_an_interval_on(now: float, postponed: int) -> None:
+    worker = session()
+    worker.joined(0.0)
+    for second in (1.0, 2.0):
+        worker.tick(second)
+    worker.tick(now)  # was due at 3.0
+    assert worker.counters["verdict_postponed"] == postponed
+    assert worker.counters["queue_silent"] == 1 - postponed
+
+
+def test_a_handler_that_has_ended_is_not_cancelled() -> None:
+    worker = brought_to(SessionState.BUSY)
+    worker.finished([b"OK"], 0.0)
+    assert not worker.handling
+    assert worker.lost(0.0) == [Close(1.0)]
+    worker = brought_to(SessionState.BUSY)
+    worker.failed(0.0)
+    assert not worker.handling
+    worker.joined(0.0)
+    assert worker.lost(0.0) == [Close(1.0)]
+    worker = brought_to(SessionState.WAITING)
+    worker.finished([b"OK"], 0.0)
+    assert not worker.handling
+
+
+def test_bey_05_a_pause_without_chance_has_its_length() -> None:
+    worker = WorkerSession(SessionLimits(jitter=0.5, wait_min_s=2.0), lambda: 0.5)
+    worker.start(0.0)
+    worker.joined(0.0)
+    assert worker.lost(0.0) == [Close(2.5)]
+    assert worker.deadline() == 2.5
 
 
 @given(st.booleans(), st.booleans(), st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 12)), max_size=80))

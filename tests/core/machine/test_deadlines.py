@@ -65,6 +65,29 @@ def test_memory_follows_the_live_keys() -> None:
     assert len(deadlines._queued) <= STALE_ENTRIES_MIN + 1
 
 
+def test_memory_follows_the_live_keys_also_of_many() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    live = range(-100, 0)
+    for key in live:
+        deadlines.set(key, 1000.0 - key)
+    for key in range(1000):
+        deadlines.set(key, 3000.0 - key)
+        deadlines.discard(key)
+        assert len(deadlines._heap) <= 2 * len(live) + STALE_ENTRIES_MIN + 2
+    deadlines.set(-1, 0.5)
+    deadlines.set(7, 1001.0)
+    assert deadlines.due(1003.0) == [-1, 7, -2, -3], "in order"
+    assert deadlines.deadline() == 1004.0
+
+
+def test_a_deadline_that_is_put_off_or_set_again_is_queued_once() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for at in (1.0, 1.0, 2.0, 5.0, 3.0):
+        deadlines.set("a", at)
+        assert len(deadlines._heap) == 1
+    assert deadlines.due(3.0) == ["a"]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["set", "discard", "due", "deadline"]), st.integers(0, 5), st.integers(0, 20)), max_size=200))
 def test_behaves_as_a_plain_dictionary_would(steps: list[tuple[str, int, int]]) -> None:
     deadlines: Deadlines[int] = Deadlines()

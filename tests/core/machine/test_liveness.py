@@ -55,6 +55,15 @@ def test_a_pause_does_not_cause_a_burst() -> None:
     assert peer.send_at == 51.0
 
 
+def test_hb_03_a_late_beat_keeps_the_schedule_unless_the_next_is_due_too() -> None:
+    peer = Liveness(1.0, 3, now=0.0)
+    assert peer.take_heartbeat(1.2)
+    assert peer.send_at == 2.0
+    assert peer.take_heartbeat(3.0)
+    assert peer.send_at == 4.0
+    assert not peer.take_heartbeat(3.0)
+
+
 def test_deadline_is_the_earlier_of_sending_and_dying() -> None:
     peer = Liveness(1.0, 1, now=0.0)
     peer.take_heartbeat(1.0)
@@ -91,6 +100,13 @@ def test_a_late_call_postpones_the_verdict_by_one_interval() -> None:
     assert (counters["verdict_postponed"], workers.silent_at()) == (2, 4.6)
     workers.heard(b"b", 4.0)
     assert workers.take_silent(4.6, 4.6) == [b"a"]
+
+
+@pytest.mark.parametrize(("now", "silent"), [(3.0, [b"a"]), (3.5, [b"a"]), (3.501, [])])
+def test_a_call_is_late_from_half_an_interval_on(now: float, silent: list[bytes]) -> None:
+    workers = WorkerHeartbeats(1.0, 3, Counter(), 0.0)
+    workers.heard(b"a", 0.0)
+    assert workers.take_silent(workers.silent_at(), now) == silent
 
 
 def test_hb_03_one_beat_after_a_pause() -> None:

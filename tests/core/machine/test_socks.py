@@ -52,6 +52,33 @@ def test_a_password_is_refused_and_texts_have_a_limit() -> None:
         SocksHandshake("h" * 256, 1)
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(b"\4\0", "not a SOCKS 5 proxy"), (b"HT", "not a SOCKS 5 proxy"), (b"\5\xff", "ways to auth")]
+)
+def test_a_proxy_of_another_kind_is_told_from_one_that_refuses(answer: bytes, reason: str) -> None:
+    with pytest.raises(SocksError, match=reason):
+        answered(SocksHandshake("h", 1, b"ann"), answer)
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"\5\5\0\1", 5), (b"\5\x63\0\1", 0x63), (b"\4\0\0\1", 0), (b"\5\0\0\7", 0)])
+def test_an_error_has_the_answer_of_the_proxy(answer: bytes, code: int) -> None:
+    with pytest.raises(SocksError) as caught:
+        answered(SocksHandshake("h", 1), b"\5\0", answer + bytes(6))
+    assert caught.value.code == code
+    with pytest.raises(SocksError) as caught:
+        answered(SocksHandshake("h", 1, b"ann"), b"\5\2", b"\1\1")
+    assert caught.value.code == 2
+
+
+def test_the_longest_texts_are_sent_and_nothing_is_done_before_the_reply() -> None:
+    handshake = SocksHandshake("h" * 255, 1, b"u" * 255, b"p" * 255)
+    assert not handshake.done
+    said = answered(handshake, b"\5\2", b"\1\0\5", OK[1:])
+    assert said[1] == b"\1\xff" + b"u" * 255 + b"\xff" + b"p" * 255
+    assert said[2:] == [b"\5\1\0\3\xff" + b"h" * 255 + b"\0\1", b""]
+    assert handshake.done
+
+
 @given(st.lists(st.binary(max_size=12), max_size=6))
 def test_a_proxy_can_cause_no_other_error(answers: list[bytes]) -> None:
     handshake = SocksHandshake("h", 1, b"ann", b"secret")
@@ -63,6 +90,8 @@ def test_a_proxy_can_cause_no_other_error(answers: list[bytes]) -> None:
 
 def test_pieces_of_any_size() -> None:
     handshake = SocksHandshake("h", 1, b"ann", b"secret")
-    said = b"".join(handshake.receive(bytes((octet,))) for octet in b"\5\2\1\0" + OK)
+    said = b"".join(handshake.receive(bytes((octet,))) for octet in b"\5\2\1\0" + OK[:-1])
+    assert not handshake.done
+    said += handshake.receive(OK[-1:])
     assert said == b"\1\3ann\6secret\5\1\0\3\1h\0\1"
     assert handshake.done

@@ -70,6 +70,17 @@ def test_a_job_stays_with_a_silent_worker_until_that_is_gone() -> None:
     assert W not in scene.table
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_nobody_waits_for_a_sign_of_life_of_a_worker_that_is_gone(busy: bool) -> None:
+    scene = Scene()
+    scene.happen(WorkerEvent.READY)
+    if busy:
+        scene.table.give("one", 0.0)
+    assert scene.heartbeats.silent_at() == 3.0
+    scene.happen(WorkerEvent.GONE)
+    assert scene.heartbeats.silent_at() is None
+
+
 def test_the_number_of_workers_is_bounded() -> None:
     scene = Scene(workers_max=1)
     scene.happen(WorkerEvent.READY, W)

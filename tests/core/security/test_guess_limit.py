@@ -27,6 +27,28 @@ def test_many_addresses_are_forgotten_oldest_first() -> None:
     assert not limit.may_try(str(ADDRESSES_MAX), 1.0)
 
 
+def test_wrong_passwords_of_others_change_nothing_for_an_address() -> None:
+    limit = GuessLimit(guesses_max=2, window_s=60)
+    for number in range(2):
+        limit.wrong("a", 100.0 + number)
+    limit.wrong("b", 110.0)
+    assert not limit.may_try("a", 159.9)
+    limit.wrong("c", 160.0)
+    assert [limit.may_try(address, 160.0) for address in "abc"] == [True, True, True]
+    limit.wrong("b", 160.0)
+    assert not limit.may_try("b", 169.9)
+
+
+def test_a_new_window_makes_an_address_the_last_to_be_forgotten() -> None:
+    limit = GuessLimit(guesses_max=1, window_s=60)
+    limit.wrong("a", 0.0)
+    limit.wrong("b", 30.0)
+    limit.wrong("a", 60.0)
+    for number in range(ADDRESSES_MAX - 1):
+        limit.wrong(str(number), 61.0)
+    assert [limit.may_try(address, 62.0) for address in "ab"] == [False, True]
+
+
 def request(password: bytes, address: bytes = b"10.0.0.1") -> core.ZapRequest:
     return core.ZapRequest(domain=b"", address=address, mechanism=b"PLAIN", credentials=(b"user", password))
 

@@ -107,6 +107,23 @@ def test_c3_an_address_that_has_spent_its_share_waits_and_the_others_do_not() ->
     assert budget.take(NOON + 0.3) == ["greedy again"]
 
 
+def test_c3_work_that_is_paid_off_within_a_second_is_done_at_once() -> None:
+    budget: HandshakeBudget[int] = HandshakeBudget(0, 2)
+    for number, served_now in ((1, [1]), (2, [2]), (3, [])):
+        budget.ask(number, "a", HELLO, NOON)
+        assert budget.take(NOON) == served_now
+    assert budget.deadline() == NOON + 1
+    assert budget.take(NOON + 1) == [3]
+
+
+def test_c3_there_is_a_whole_second_of_work_at_the_beginning_of_a_clock_too() -> None:
+    budget: HandshakeBudget[int] = HandshakeBudget(10, 0)
+    for number in range(20):
+        budget.ask(number, "a", HELLO, 0.0)
+    assert [budget.take(0.0), budget.take(0.0), budget.take(0.0)] == [[0, 1, 2, 3], [4, 5], []]
+    assert budget.deadline() == pytest.approx(0.2)
+
+
 def test_c3_who_leaves_is_forgotten_and_who_has_paid_too() -> None:
     """Ten thousand addresses come, some leave while they wait: what is remembered is what could be spent in a second."""
     budget: HandshakeBudget[int] = HandshakeBudget(1000, 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import copy
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 import core
-from core.zmtp.limits import PeerLimits, properties
+from core.options import Options
+from core.zmtp.frames import Encoded
+from core.zmtp.limits import UNTOLD, ConnectionLimits, PeerLimits, less_by, properties
 from tests.scenes.raw_octets import WirePeer, ready
 from tests.scenes.waiting import Watch, eventually
 
@@ -239,3 +242,88 @@ async def test_usual_limits_are_sent_on_request_only_so_that_ready_stays_as_it_w
 def test_numbers_that_are_none_are_as_untold(wrong: bytes) -> None:
     assert PeerLimits.told({**TOLD, b"x-max-frames": wrong}) == PeerLimits(10**18, 1000, 500)
     assert PeerLimits.told(dict.fromkeys(TOLD, wrong)) is None
+
+
+FEW = PeerLimits(4, 1000, 600)
+SMALL_FRAMES = PeerLimits(1000, 10**6, 400)
+
+
+@pytest.mark.parametrize(
+    ("limits", "frames", "before", "refused"),
+    [
+        (FEW, [b"x"] * 4, (0, 0, 0), None),
+        (FEW, [b"x"] * 5, (0, 0, 0), ("frames of a message", 5, 4)),
+        (FEW, [b"x"] * 5, (1, 0, 0), None),
+        (FEW, [b"x"] * 4, (0, 1, 0), ("frames of a message", 5, 4)),
+        (FEW, [b"x", Encoded.of([b"y"] * 3)], (0, 0, 0), None),
+        (FEW, [b"x", Encoded.of([b"y"] * 4)], (0, 0, 0), ("frames of a message", 5, 4)),
+        (FEW, [bytes(600), bytes(400)], (0, 0, 0), None),
+        (FEW, [bytes(600), bytes(401)], (0, 0, 0), ("bytes of a message", 1001, 1000)),
+        (FEW, [bytes(600), bytes(401)], (1, 0, 0), None),
+        (FEW, [bytes(600), bytes(400)], (0, 0, 1), ("bytes of a message", 1001, 1000)),
+        (FEW, [bytes(400), Encoded.of([bytes(300), bytes(300)])], (0, 0, 0), None),
+        (FEW, [bytes(400), Encoded.of([bytes(300), bytes(301)])], (0, 0, 0), ("bytes of a message", 1001, 1000)),
+        (FEW, [bytes(601)], (0, 0, 0), ("bytes of a frame", 601, 600)),
+        (FEW, [bytes(601), b"x"], (0, 0, 0), ("bytes of a frame", 601, 600)),
+        (FEW, [Encoded.of([bytes(601), b"x"])], (0, 0, 0), ("bytes of a frame", 601, 600)),
+        (FEW, [Encoded.of([b"x", bytes(601)])], (0, 0, 0), ("bytes of a frame", 601, 600)),
+        (SMALL_FRAMES, [memoryview(array.array("Q", [0] * 50))], (0, 0, 0), None),
+        (SMALL_FRAMES, [memoryview(array.array("Q", [0] * 51))], (0, 0, 0), ("bytes of a frame", 408, 400)),
+        (SMALL_FRAMES, [b"x", bytearray(401)], (0, 0, 0), ("bytes of a frame", 401, 400)),
+        (PeerLimits(1000, 100), [bytes(20)], (0, 0, 80), None),
+        (PeerLimits(1000, 100), [bytes(20)], (0, 0, 81), ("bytes of a message", 101, 100)),
+        (PeerLimits(2), [b""], (0, 1, 0), None),
+        (PeerLimits(2), [b""], (0, 2, 0), ("frames of a message", 3, 2)),
+        (PeerLimits(1), [b"", b""], (0, 0, 0), ("frames of a message", 2, 1)),
+        (PeerLimits(2, 10, 0), [b"", b""], (0, 0, 0), None),
+        (PeerLimits(2, 10, 0), [b"", b"x"], (0, 0, 0), ("bytes of a frame", 1, 0)),
+        (PeerLimits(), [b"x"] * 1024, (0, 0, 0), None),
+        (PeerLimits(), [b""] * 1025, (0, 0, 0), ("frames of a message", 1025, 1024)),
+    ],
+)
+def test_a_message_is_within_the_limits_or_refused_for_the_first_it_breaks(
+    limits: PeerLimits, frames: list[Any], before: tuple[int, int, int], refused: tuple[str, int, int] | None
+) -> None:
+    first, parts, octets = before
+    error = limits.judge(frames, first, parts=parts, octets=octets)
+    assert (None if error is None else (error.what, error.size, error.limit)) == refused
+
+
+@pytest.mark.parametrize(
+    ("limits", "small"), [(PeerLimits(), 2048), (PeerLimits(10, 1000), 20), (PeerLimits(1000, 50), 50), (PeerLimits(1000, 50, 7), 7)]
+)
+def test_a_message_of_so_few_bytes_on_the_wire_is_within_all_limits(limits: PeerLimits, small: int) -> None:
+    """A frame has two bytes on the wire at least."""
+    assert limits.small == small
+    assert limits.judge([b""] * (small // 2) if limits.frame_bytes > 7 else [b"x" * 5]) is None
+
+
+def test_the_limits_of_several_are_the_lowest_of_each() -> None:
+    one, other = PeerLimits(5, 1000, 7), PeerLimits(8, 100, 70)
+    assert one.lowest(other) == other.lowest(one) == PeerLimits(5, 100, 7)
+    assert one.lowest(None) is one.lowest(PeerLimits(5, 1000, 7)) is one
+
+
+def test_limits_are_those_of_the_options() -> None:
+    assert PeerLimits.of(Options()) == PeerLimits(1024, 64 * 1024 * 1024, UNTOLD)
+    assert PeerLimits.of(Options(max_parts=8, max_message_bytes=1000, maxmsgsize=0)) == PeerLimits(8, 1000, 0)
+    made = ConnectionLimits.of(
+        Options(maxmsgsize=1, max_message_bytes=2000, max_parts=3, max_metadata_bytes=4000, max_handshake_bytes=5000)
+    )
+    assert (made.frame_bytes, made.message_bytes, made.parts, made.metadata_bytes, made.handshake_bytes) == (1, 2000, 3, 4000, 5000)
+
+
+def test_properties_tell_the_numbers_and_less_of_them_leave_room_for_addresses() -> None:
+    assert properties(Options(max_parts=8, max_message_bytes=1000)) == [(b"X-Max-Frames", b"8"), (b"X-Max-Message-Bytes", b"1000")]
+    told = [(b"X-Max-Frames", b"1024"), (b"X-Max-Message-Bytes", b"67108864"), (b"X-Max-Frame-Bytes", b"0")]
+    assert properties(Options(maxmsgsize=0)) == told
+    assert PeerLimits.told({name.lower(): value for name, value in told}) == PeerLimits(1024, 67108864, 0)
+    assert less_by(2) == {"max_parts": 1022, "max_message_bytes": 67108864 - 2 * 255, "tell_limits": 1}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_told_alone_limits_that_alone(name: bytes) -> None:
+    limits = PeerLimits.told({name: b"5"})
+    assert limits is not None
+    assert {limits.parts, limits.message_bytes, limits.frame_bytes} == {5, UNTOLD}
+    assert PeerLimits.told({}) is None

@@ -54,6 +54,15 @@ def test_replies_in_any_order_each_once(model: int) -> None:
     assert (len(made), made.counters["reply_unknown"]) == (0, 3)
 
 
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 300])
+def test_a_body_of_any_size_is_sent_as_it_is(model: int, size: int) -> None:
+    assert machine(model).submit([b"x" * size], 0)[1][0] == Send(A, reply(model, 1, b"x" * size))
+
+
+def test_flp_08_a_body_of_several_frames_is_sent_as_it_is() -> None:
+    assert machine(3).submit([b"x", b"", b"y" * 300], 0) == (1, [Send(A, [b"1", b"x", b"", b"y" * 300])])
+
+
 def test_the_reply_of_a_server_that_was_not_asked_is_counted() -> None:
     """L1, FLP-13."""
     made = machine(3)

@@ -38,6 +38,12 @@ def test_malformed_reply(frames: list[bytes]) -> None:
         decode_reply(frames)
 
 
+@pytest.mark.parametrize(("frames", "reason"), [([], "no frames"), ([b"x"], "one frame, and not PING")])
+def test_the_reason_says_what_was_there(frames: list[bytes], reason: str) -> None:
+    with pytest.raises(MalformedMessage, match=reason):
+        decode_request(frames)
+
+
 def test_no_body_is_our_own_mistake() -> None:
     with pytest.raises(ValueError):
         encode_request(b"1", [])

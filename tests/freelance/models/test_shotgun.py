@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scenes.freelance_machines import Finished, GaveUp, Send
+from freelance.errors import TooLarge
+from tests.scenes.freelance_machines import Finished, GaveUp, Refused, Send
 from tests.scenes.freelance_machines import WatchedShotgun as Shotgun
 
 A, B = b"tcp://a:1", b"tcp://b:1"
@@ -51,6 +52,34 @@ def test_a_copy_that_a_full_queue_did_not_take_is_sent_later_and_once() -> None:
     made.machine.blocked(B, [b"2"])
     made.remove(B, 0.4)
     assert made.effects(made.machine.writable(B)) == []
+
+
+def test_a_request_fails_when_it_is_too_large_for_all_connected_servers() -> None:
+    error, other = TooLarge("bytes of the request", 10, 5), TooLarge("bytes of the request", 10, 7)
+    made = shotgun(A, B)
+    made.submit([b"x"], 0)
+    assert made.effects(made.machine.refused(B, b"1", error, 0.1)) == []
+    assert (made.counters["sent"], made.counters["send_refused"], made.counters["too_large"]) == (1, 1, 0)
+    assert made.receive(B, [b"", b"1", b"OK"], 0.1) == []
+    assert made.effects(made.machine.writable(B)) == [], "it does not take it over this connection"
+    assert made.effects(made.machine.refused(A, b"1", other, 0.1)) == [Refused(1, error)]
+    assert (made.counters["sent"], made.counters["send_refused"], made.counters["too_large"]) == (0, 2, 1)
+    assert (made.asked[0].sent, made.counters["reply_unasked"]) == (0, 1)
+    assert made.effects(made.machine.refused(A, b"1", other, 0.1)) == [], "it has ended"
+    assert made.counters["send_refused"] == 2
+
+
+def test_a_server_that_is_not_connected_takes_nothing_and_a_new_connection_may_take_more() -> None:
+    error = TooLarge("bytes of the request", 10, 5)
+    made = shotgun(A)
+    made.submit([b"x"], 0)
+    assert made.effects(made.machine.refused(A, b"1", error, 0.1)) == [Refused(1, error)]
+    made.joined(B, 0.2)
+    made.submit([b"x"], 0.3)
+    made.machine.refused(A, b"2", error, 0.3)
+    assert made.lost(A, 0.4) == []
+    assert made.joined(A, 0.5) == [Send(A, [b"", b"2", b"x"])]
+    assert made.receive(A, [b"", b"2", b"OK"], 0.6) == [Finished(2, [b"OK"])]
 
 
 def test_first_matching_reply_wins_and_others_are_dropped() -> None:

@@ -47,7 +47,17 @@ def test_nam_02_an_endpoint_ends_with_its_time_to_live_and_a_refresh_puts_that_o
     assert listed(catalog, 1.9) == []
     assert catalog.tick(1.9) == {("test", "shop")}
     assert len(catalog) == 0
+    assert catalog.state() == Catalog("b").state()
     assert catalog.deadline() is None
+
+
+def test_nam_02_the_time_that_is_left_has_whole_milliseconds_and_none_is_the_end() -> None:
+    catalog = Catalog("a")
+    put(catalog, SHOP, ttl_ms=TTL_MS_MAX)
+    assert [entry.ttl_ms for entry in catalog.listing("test", "shop", 0)] == [TTL_MS_MAX]
+    put(catalog, SHOP, ttl_ms=1000)
+    assert [entry.ttl_ms for entry in catalog.listing("test", "shop", 0.9985)] == [1]
+    assert catalog.listing("test", "shop", 0.9995) == []
 
 
 def test_nam_02_without_a_time_to_live_it_stays() -> None:
@@ -79,6 +89,21 @@ def test_a_tombstone_of_what_was_to_end_anyway_ends_soon_after() -> None:
     gone = catalog.withdraw(SHOP, wall_ms=1000, now=10)
     assert gone is not None
     assert gone.ttl_ms == 80_000
+
+
+def test_a_tombstone_of_what_has_ended_already_outlasts_a_message_on_its_way() -> None:
+    catalog = Catalog("a")
+    put(catalog, SHOP, ttl_ms=1000)
+    gone = catalog.withdraw(SHOP, wall_ms=1000, now=2)
+    assert gone is not None
+    assert gone.ttl_ms == 60_000
+
+
+def test_nam_03_numbers_of_stamps_begin_with_one_and_an_empty_catalog_is_zeros() -> None:
+    catalog = Catalog("a")
+    assert catalog.state() == b"0" * 32
+    assert catalog.put(SHOP, 0, wall_ms=0, now=0).stamp == (1, "a")
+    assert Catalog("b").merge(Entry(SHOP, (1, "a"), True, 0), wall_ms=0, now=0)
 
 
 def test_nam_03_the_later_stamp_wins_also_over_a_clock_that_runs_ahead() -> None:
@@ -115,7 +140,7 @@ def test_limits_are_kept_and_named() -> None:
         other("tcp://a:1", name="a" * 129),
         other("tcp://a:1", environment="ü"),
         other("tcp://a:\n1"),
-        other("tcp://" + "a" * 513),
+        other("tcp://" + "a" * 507),
         other("\ud800"),
     ],
 )
@@ -126,12 +151,23 @@ def test_what_does_not_fit_in_a_line_is_refused(key: Key) -> None:
         Catalog("a").merge(Entry(key, (1, "b"), True, 0), wall_ms=1, now=0)
 
 
+def test_the_longest_endpoint_fits() -> None:
+    longest = other("tcp://" + "a" * 506)
+    assert Catalog("a").put(longest, 0, wall_ms=1, now=0).key == longest
+
+
 @pytest.mark.parametrize(("number", "ttl_ms"), [(0, 0), (1000 + STAMP_AHEAD_MS_MAX + 1, 0), (1, -1), (1, TTL_MS_MAX + 1)])
 def test_records_that_cannot_be_right_are_refused(number: int, ttl_ms: int) -> None:
     with pytest.raises(MalformedMessage):
         Catalog("a").merge(Entry(SHOP, (number, "b"), True, ttl_ms), wall_ms=1000, now=0)
-    with pytest.raises(MalformedMessage):
-        Catalog("a").put(SHOP, TTL_MS_MAX + 1, wall_ms=1000, now=0)
+    for refused in (-1, TTL_MS_MAX + 1):
+        with pytest.raises(MalformedMessage):
+            Catalog("a").put(SHOP, refused, wall_ms=1000, now=0)
+
+
+def test_the_longest_time_to_live_and_the_stamp_farthest_ahead_are_taken() -> None:
+    assert Catalog("a").put(SHOP, TTL_MS_MAX, wall_ms=1000, now=0).ttl_ms == TTL_MS_MAX
+    assert Catalog("a").merge(Entry(SHOP, (1000 + STAMP_AHEAD_MS_MAX, "b"), True, TTL_MS_MAX), wall_ms=1000, now=0)
 
 
 def test_dump_is_paged_in_the_order_of_keys() -> None:
@@ -152,6 +188,15 @@ def test_the_digest_is_of_the_endpoints_and_not_of_their_times() -> None:
     assert digest(one.listing("test", "shop", 0.5)) == digest(two.listing("test", "shop", 9))
     assert digest(one.listing("test", "shop", 2)) != digest(two.listing("test", "shop", 9))
     assert one.state() != two.state()
+
+
+def test_nam_06_servers_of_every_version_have_the_same_digests() -> None:
+    catalog = Catalog("a")
+    put(catalog, SHOP)
+    assert digest(catalog.listing("test", "shop", 0)) == b"9996a215e267bd3048fc3d6f8f009cc2"
+    assert catalog.state() == b"6a3d278aa9f8f29bd4885887a3ad1e12"
+    put(catalog, SHOP)
+    assert catalog.state() != b"6a3d278aa9f8f29bd4885887a3ad1e12", "its stamp is another one"
 
 
 CHANGES = st.lists(
