@@ -7,81 +7,61 @@ import pytest
 from core.errors import HostUnreachable
 from core.options import Options
 from core.pattern.base import Counters
-from core.pattern.pipe import Passive, Pipe
+from core.pattern.pipe import Pipe
 from core.pattern.stream import RawConnection, Stream
 from core.zmtp.connection import State
 from core.zmtp.frames import encode_message
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism
-from tests.scenes.patterns import joined
+from tests.scenes.patterns import Line, joined
 
 
-class Transport(Passive):
-    """Takes nothing; its outbox has capacity again after a flush if `flushes`."""
-
-    def __init__(self, flushes: bool = False) -> None:
-        self.flushes = flushes
-        self.finished = 0
-
-    def flush(self) -> bool:
-        return self.flushes
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
-def connection(stream: Stream, transport: Transport, sndhwm: int = 0) -> tuple[Pipe, bytes]:
+def connection(stream: Stream, *, sndhwm: int = 0, takes: bool = False) -> tuple[Line, bytes]:
     pipe = Pipe()
-    joined(stream, pipe)
-    pipe.engine = transport
+    line = joined(stream, pipe, takes=takes, holds=True)
     pipe.set_marks(sndhwm, 0, 0, 0)
-    return pipe, pipe.routing_id
-
-
-def written(pipe: Pipe) -> list[bytes]:
-    return [*pipe.outbox]
+    return line, pipe.routing_id
 
 
 def test_bytes_go_to_the_connection_of_their_routing_id() -> None:
     stream = Stream(Options(), Counters(), 1)
-    (one, first), (other, second) = connection(stream, Transport()), connection(stream, Transport())
+    (one, first), (other, second) = connection(stream), connection(stream)
     assert first != second
     assert stream.send_many([[first, b"a"], [second, b"b"], [first, b"c", b"d"], [first, b"", b"e"]]) == 4
-    assert written(one) == [encode_message([b"a"]), encode_message([b"c", b"d"]), encode_message([b"", b"e"])]
-    assert written(other) == [encode_message([b"b"])]
+    assert one.sent() == [[b"a"], [b"c", b"d"], [b"", b"e"]]
+    assert other.sent() == [[b"b"]]
 
 
 def test_an_empty_frame_ends_a_connection_after_what_is_queued() -> None:
-    transport = Transport()
     stream = Stream(Options(), Counters(), 1)
-    pipe, name = connection(stream, transport)
+    line, name = connection(stream)
     assert stream.send([name, b"last"])
     assert stream.send([name, b""])
-    assert (transport.finished, written(pipe)) == (1, [encode_message([b"last"])])
+    assert (line.cuts, line.sent()) == (["finished"], [[b"last"]])
     with pytest.raises(HostUnreachable):
         stream.send([name, b"more"])
 
 
 def test_an_unknown_routing_id_and_a_lost_connection_are_refused() -> None:
     stream = Stream(Options(), Counters(), 1)
-    pipe, name = connection(stream, Transport())
-    pipe.connected = False
+    line, name = connection(stream)
+    line.pipe.connected = False
     for unknown in (b"nobody", name):
         with pytest.raises(HostUnreachable, match="no peer has this routing id") as caught:
             stream.send([unknown, b"x"])
         assert caught.value.routing_id == unknown
-    assert written(pipe) == []
+    assert line.sent() == []
 
 
 def test_a_full_queue_makes_a_send_wait_unless_the_transport_takes_some() -> None:
     stream = Stream(Options(), Counters(), 1)
-    pipe, name = connection(stream, Transport(), sndhwm=2)
+    line, name = connection(stream, sndhwm=2)
     assert stream.send_many([[name, b"1"], [name, b"2"], [name, b"3"]]) == 2
-    assert (len(written(pipe)), pipe.waiting_for_capacity) == (2, True)
+    assert (line.sent(), line.pipe.waiting_for_capacity) == ([[b"1"], [b"2"]], True)
     assert stream.send([name, b""]), "an end needs no capacity"
-    flushing, known = connection(stream, Transport(flushes=True), sndhwm=2)
+    other, known = connection(stream, sndhwm=2, takes=True)
     assert stream.send_many([[known, b"1"], [known, b"2"], [known, b"3"]]) == 3
-    assert (len(written(flushing)), flushing.waiting_for_capacity) == (3, False)
+    assert (other.came(), other.sent(), other.pipe.waiting_for_capacity) == ([[b"1"], [b"2"]], [[b"3"]], False)
 
 
 def test_every_read_is_a_message_and_the_bodies_of_frames_are_sent() -> None:
