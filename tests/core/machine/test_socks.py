@@ -55,7 +55,7 @@ def test_a_password_is_refused_and_texts_have_a_limit() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"), [(b"\4\0", "not a SOCKS 5 proxy"), (b"HT", "not a SOCKS 5 proxy"), (b"\5\xff", "ways to auth")]
 )
-def test_a_proxy_of_another_kind_is_told_from_one_that_refuses(answer: bytes, reason: str) -> None:
+def test_a_proxy_of_another_kind_and_one_that_refuses_are_different_errors(answer: bytes, reason: str) -> None:
     with pytest.raises(SocksError, match=reason):
         answered(SocksHandshake("h", 1, b"ann"), answer)
 

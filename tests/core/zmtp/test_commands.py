@@ -36,7 +36,7 @@ def test_zmtp_37_zmtp_43_properties_have_names_of_any_case_and_the_last_of_a_nam
 @pytest.mark.parametrize(
     "bad", [b"\x00", b"\x00\x00\x00\x00\x00", b"\x01", b"\x01a", b"\x01a\x00\x00\x00", b"\x01a\x00\x00\x00\x01", b"\x01a\x01\x00\x00\x01bb"]
 )
-def test_zmtp_41_zmtp_42_metadata_that_is_cut_or_has_no_name_is_refused_where_it_is_wrong(first: bytes, bad: bytes) -> None:
+def test_zmtp_41_zmtp_42_metadata_that_ends_early_or_has_no_name_is_refused_where_it_is_wrong(first: bytes, bad: bytes) -> None:
     with pytest.raises(HandshakeError, match="malformed metadata") as caught:
         decode_metadata(first + bad)
     assert (caught.value.code, caught.value.offset) == (ProtocolErrorCode.ZMTP_INVALID_METADATA, len(first))

@@ -322,7 +322,7 @@ def test_properties_tell_the_numbers_and_less_of_them_leave_room_for_addresses()
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_what_is_told_alone_limits_that_alone(name: bytes) -> None:
+def test_a_limit_announced_alone_limits_that_alone(name: bytes) -> None:
     limits = PeerLimits.told({name: b"5"})
     assert limits is not None
     assert {limits.parts, limits.message_bytes, limits.frame_bytes} == {5, UNTOLD}

@@ -61,6 +61,7 @@ def test_a_body_of_any_size_is_sent_as_it_is(model: int, size: int) -> None:
 
 def test_flp_08_a_body_of_several_frames_is_sent_as_it_is() -> None:
     assert machine(3).submit([b"x", b"", b"y" * 300], 0) == (1, [Send(A, [b"1", b"x", b"", b"y" * 300])])
+    assert machine(3).submit([b"x", b"y"], 0) == (1, [Send(A, [b"1", b"x", b"y"])])
 
 
 def test_the_reply_of_a_server_that_was_not_asked_is_counted() -> None:

@@ -41,6 +41,7 @@ def test_a_copy_that_a_full_queue_did_not_take_is_sent_later_and_once() -> None:
         made.submit([b"%d" % n], 0)
     made.machine.blocked(B, [b"1", b"3", b"4"])
     assert (made.counters["send_blocked"], made.counters["sent"]) == (2, 4)
+    assert [pending.sent for pending in made.asked] == [1, 2, 1]
     made.receive(A, [b"", b"1", b"OK"], 0.1)
     assert made.effects(made.machine.writable(A)) == []
     assert made.effects(made.machine.writable(B)) == [Send(B, [b"", b"3", b"3"])]
@@ -80,6 +81,21 @@ def test_a_server_that_is_not_connected_takes_nothing_and_a_new_connection_may_t
     assert made.lost(A, 0.4) == []
     assert made.joined(A, 0.5) == [Send(A, [b"", b"2", b"x"])]
     assert made.receive(A, [b"", b"2", b"OK"], 0.6) == [Finished(2, [b"OK"])]
+
+
+def test_a_server_that_is_added_gets_copies_once_it_is_connected() -> None:
+    """FRL-06."""
+    made = shotgun(A)
+    assert made.add("tcp://c:1")
+    assert [made.add("tcp://c:1"), made.add(A.decode())] == [False, False]
+    assert made.submit([b"x"], 0)[1] == [Send(A, [b"", b"1", b"x"])]
+    assert made.joined(b"tcp://c:1", 0.1) == [Send(b"tcp://c:1", [b"", b"1", b"x"])]
+
+
+def test_frl_05_a_reply_may_have_no_body() -> None:
+    made = shotgun(A)
+    made.submit([b"x"], 0)
+    assert made.receive(A, [b"", b"1"], 0.1) == [Finished(1, [])]
 
 
 def test_first_matching_reply_wins_and_others_are_dropped() -> None:

@@ -112,7 +112,7 @@ def test_nam_01_names_after_one() -> None:
     assert ask(registry, b"LIST", b"test", b"zoo") == [b"200"]
 
 
-def test_nam_05_the_longest_endpoint_is_taken_and_the_next_is_told_the_limit() -> None:
+def test_nam_05_the_longest_endpoint_is_taken_and_a_longer_one_is_answered_with_the_limit() -> None:
     registry = Registry("a")
     assert ask(registry, *SET[:5], b"x" * 512) == [b"200"]
     assert ask(registry, *SET[:5], b"x" * 513) == [b"400", b"more than 512 bytes"]
