@@ -224,3 +224,54 @@ def test_the_row_of_a_rule_names_code_that_cites_it() -> None:
         and not any(Path(module).stem in said[family, number] or said[family, number] & definitions(module) for module in found)
     ]
     assert sorted(lost) == []
+
+
+@cache
+def rules_of_each() -> tuple[dict[str, set[tuple[str, int]]], dict[str, set[tuple[str, int]]]]:
+    """Return the rules that each file of tests cites, and those that each test cites."""
+    files, functions = {}, defaultdict(set)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        files[path.relative_to(ROOT).as_posix()] = rules_of_tests(text)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                functions[node.name] |= rules_of_tests(f"{node.name} {ast.get_docstring(node)}")
+    return files, functions
+
+
+def rules_of_tests(text: str) -> set[tuple[str, int]]:
+    """Return the rules that a text of tests names, also in names such as `test_zmtp_07_zmtp_11_…`."""
+    found = rules_in(re.sub(r"([A-Z]+)-(\d\d) to \1-(\d\d)", r"\1-\2 to \3", text))
+    for name in re.findall(r"\btest_\w+", text):
+        found |= {(family.upper(), int(number)) for family, number in re.findall(r"(?<=_)([a-z][a-z0-9]+)_(\d\d)(?=_)", name)}
+    return found
+
+
+def named_in(line: str) -> dict[str, set[tuple[str, int]]]:
+    """Return the files and tests that a row names, with the rules that each of them cites."""
+    files, functions = rules_of_each()
+    named = {}
+    for text in re.findall(r"`([^`]+)`", line):
+        file, _, test = text.partition("::") if ".py" in text else ("", "", text)
+        if file:
+            named.update({path: rules for path, rules in files.items() if f"/{path}".endswith(f"/{file}")})
+        for name in TEST.findall(f"::{test}" if file and test else test):
+            pattern = re.sub("^(::)?…?(test_)?", "*" if "…" in name[:3] else "test_", name).replace("…", "*")
+            named.update({found: functions[found] for found in matching(functions, pattern)})
+    return named
+
+
+def test_the_tests_of_a_row_cite_its_rules() -> None:
+    """A reader goes from the row to the test, and from the test to the row; a row without a name means the tests named after its rule."""
+    files, _ = rules_of_each()
+    everywhere = set().union(*files.values())
+    untested, without = [], []
+    for page in SPECS:
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            rules = {rule for rule in rules_in(line.split("|")[1]) if rule[0] in RULES} if line.startswith("| ") else set()
+            if not rules or page.name in QUOTED:
+                continue
+            named = named_in(line)
+            untested += sorted(rules - (set().union(*named.values()) if named else everywhere))
+            without += [f"{page.name}:{number} {test}" for test, cited in named.items() if not cited & rules]
+    assert (untested, without) == ([], [])

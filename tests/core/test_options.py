@@ -108,6 +108,7 @@ def test_differences_from_libzmq_are_these() -> None:
 
 @pytest.mark.parametrize("row", INTEGERS, ids=names)
 def test_integers_keep_their_range(row: OptionRow) -> None:
+    """OPT-06."""
     options = Options()
     for value in (row.low, row.high):
         options.set(row.name, value)
@@ -124,6 +125,7 @@ def test_integers_keep_their_range(row: OptionRow) -> None:
 
 @pytest.mark.parametrize("row", [row for row in TEXTS if row.kind is not Kind.KEY], ids=names)
 def test_texts_keep_their_length(row: OptionRow) -> None:
+    """OPT-06."""
     options = Options()
     longest = min(row.high, 100_000)
     first = b"X-a:" if row.kind is Kind.PROPERTY else b""

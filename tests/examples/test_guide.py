@@ -143,6 +143,7 @@ def test_lpclient_and_a_server_that_misbehaves(run: Guide) -> None:
 
 @pytest.mark.parametrize("kind", ["sp", "pp"])
 def test_pirate_queue_worker_and_client_in_any_order(run: Guide, kind: str) -> None:
+    """LRU-07."""
     worker = run.guide(f"{kind}worker", "ipc://b")
     client = run.guide("lpclient", "ipc://f", "5", "10")
     queue = run.guide(f"{kind}queue", "ipc://f", "ipc://b")

@@ -86,6 +86,7 @@ async def test_identity_is_the_endpoint(alias: bool) -> None:
 
 
 async def test_another_identity_needs_the_alias() -> None:
+    """FLP-13."""
     async with freelance.Server(ANY, echo, identity="tcp://elsewhere:1") as server:
         async with freelance.Client([server.endpoint], timeout=100) as client:
             assert await client.request(b"x") == [b"x"]

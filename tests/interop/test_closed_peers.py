@@ -66,6 +66,7 @@ async def receive_all(socket: core.Socket, stall_s: float, taken: Callable[[list
 @pytest.mark.parametrize("beats", BEATS)
 @pytest.mark.parametrize("pair", [("PUSH", core.PULL), ("DEALER", core.ROUTER), ("PUB", core.SUB)], ids=lambda pair: pair[0])
 async def test_all_that_a_closed_peer_sent_is_received(pair: tuple[str, core.SocketType], beats: str) -> None:
+    """ZMTP-59."""
     kind, receiver = pair
     theirs, ours = BEATS[beats]
     messages = [[b"%d" % number, BODY] for number in range(COUNT)]

@@ -72,6 +72,7 @@ async def test_zap_08_zap_10_our_server_and_libzmq(ours: Ours, foreign: Foreign,
 async def test_libzmq_server_and_our_client(
     ours: Ours, foreign: Foreign, zap: End, mechanism: str, anywhere: str, server_binds: bool
 ) -> None:
+    """PLAIN-01."""
     server = foreign("ROUTER", zap_domain=b"global", **SERVER[mechanism])
     client = ours("DEALER", identity=b"the dealer", **CLIENT[mechanism])
     join(server, client, anywhere, server_binds)
@@ -169,6 +170,7 @@ async def test_zap_02_zap_03_a_malformed_reply_costs_the_connection(ours: Ours, 
 
 @pytest.mark.parametrize("status", [b"400", b"500"])
 async def test_zap_05_a_refused_client_gets_the_status_and_gives_up(ours: Ours, mechanism: str, status: bytes) -> None:
+    """ZMTP-47, PLAIN-07, CURVE-14."""
     asked = 0
 
     async def judge(request: ZapRequest) -> ZapReply:
@@ -191,6 +193,7 @@ async def test_zap_05_a_refused_client_gets_the_status_and_gives_up(ours: Ours, 
 
 
 async def test_zap_05_a_client_that_is_put_off_is_not_told_and_comes_again(ours: Ours, mechanism: str) -> None:
+    """ZMTP-48, PLAIN-07."""
     statuses = iter([b"300", b"300", b"200"])
 
     async def judge(request: ZapRequest) -> ZapReply:

@@ -138,6 +138,14 @@ async def test_socket_options_may_name_what_a_broker_sets_itself(scene: Scene) -
         assert await ask(client, b"x") == [b"DC1", b"x"]
 
 
+async def test_each_router_of_a_broker_and_its_peers_is_mandatory(scene: Scene) -> None:
+    """BEY-14: what cannot be sent is known, and counted or sent elsewhere."""
+    one, _ = await scene.mesh("DC1", "DC2")
+    (connection,) = one._connections.values()
+    routers = [one._localfe, one._localbe, one._cloudfe, connection._cloud]
+    assert {(socket.type, socket.router_mandatory) for socket in routers} == {(core.ROUTER, 1)}
+
+
 async def test_a_broker_drains(scene: Scene) -> None:
     (one,) = await scene.mesh("DC1")
     work = asyncio.Event()

@@ -51,7 +51,7 @@ def test_numbers_and_json(programs: Programs) -> None:
 
 
 def test_killed_and_paused_workers_cost_attempts_and_no_replies(programs: Programs) -> None:
-    """Workers are killed one after the other while a client counts; the queue is restarted in between."""
+    """PPP-13: workers are killed one after the other while a client counts; the queue is restarted in between."""
     running = queue(programs, "--heartbeat-ms", "100")
     options = ("--heartbeat-ms", "100", "--reconnect-max-ms", "100")
     killed, paused, steady = (worker(programs, *options) for _ in range(3))

@@ -51,6 +51,7 @@ async def published(pub: core.Socket, sub: core.Socket, topic: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [core.PUB, core.XPUB], ids=["PUB", "XPUB"])
 async def test_what_is_published_while_a_bound_subscriber_restarts_arrives(make: Make, where: str, kind: int) -> None:
+    """PSB-06."""
     sub = await subscribed(make, where, b"a")
     pub = make(kind, connect=where)
     watch = Watch(pub)
@@ -64,6 +65,7 @@ async def test_what_is_published_while_a_bound_subscriber_restarts_arrives(make:
 
 
 async def test_a_publisher_queues_no_more_than_its_mark_and_counts_the_rest(make: Make, where: str) -> None:
+    """PSB-01."""
     sub = await subscribed(make, where, b"a")
     pub = make(core.PUB, connect=where, sndhwm=7)
     watch = Watch(pub)
@@ -91,6 +93,7 @@ async def test_a_conflating_publisher_keeps_the_newest(make: Make, where: str) -
 
 
 async def test_with_immediate_topics_and_queue_go_with_the_connection(make: Make, where: str) -> None:
+    """PSB-06."""
     sub = await subscribed(make, where, b"a")
     pub = make(core.XPUB, connect=where, immediate=1)
     watch = Watch(pub)
@@ -133,6 +136,7 @@ async def test_topics_of_former_lives_make_way_when_there_are_too_many(make: Mak
 
 @pytest.mark.parametrize("mandatory", [0, 1])
 async def test_what_a_router_sends_to_a_peer_that_is_away_arrives(make: Make, where: str, mandatory: int) -> None:
+    """RTR-13."""
     dealer = make(core.DEALER, bind=where, identity=b"server")
     router = make(core.ROUTER, connect=where, router_mandatory=mandatory, sndhwm=12)
     watch = Watch(router)
@@ -153,6 +157,7 @@ async def test_what_a_router_sends_to_a_peer_that_is_away_arrives(make: Make, wh
 
 
 async def test_with_immediate_a_router_has_no_route_to_a_peer_that_is_away(make: Make, where: str) -> None:
+    """RTR-12."""
     dealer = make(core.DEALER, bind=where, identity=b"first")
     router = make(core.ROUTER, connect=where, router_mandatory=1, immediate=1)
     watch = Watch(router)

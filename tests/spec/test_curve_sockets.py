@@ -161,6 +161,7 @@ async def test_curve_18_peers_of_version_3_0_get_and_give_subscriptions_as_messa
 
 
 async def test_c2_a_replayed_message_ends_the_connection_and_is_delivered_once() -> None:
+    """CURVE-04."""
     async with router() as socket, raw(socket) as peer:
         await asyncio.to_thread(peer.handshake)
         message = peer.mechanism.seal(0, b"pay 100")

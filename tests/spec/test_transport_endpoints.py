@@ -182,6 +182,7 @@ def fields(record: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", BIND, ids=describe)
 def test_bind(case: Case) -> None:
+    """TRN-01, TRN-02, TRN-05, TRN-10."""
     if isinstance(case.ours, int):
         with pytest.raises(InvalidEndpoint) as caught:
             parse_bind(case.endpoint, ipv6=case.ipv6)
@@ -192,6 +193,7 @@ def test_bind(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CONNECT, ids=describe)
 def test_connect(case: Case) -> None:
+    """TRN-01, TRN-04, TRN-05."""
     if isinstance(case.ours, int):
         with pytest.raises(InvalidEndpoint) as caught:
             parse_connect(case.endpoint)

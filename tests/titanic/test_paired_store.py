@@ -51,7 +51,7 @@ def held(two: Two, n: int) -> set[str]:
 
 
 async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_its_mirror(tmp_path: Path) -> None:
-    """BST-10, BST-11, TSP-16: a vote is a Titanic that is missed at the broker; no fail-back.
+    """BST-10, BST-11, TSP-16, BST-44, BEY-08: a vote is a Titanic that is missed at the broker; no fail-back.
 
     Roles change as often as needed.
     """

@@ -179,7 +179,7 @@ def test_silence_while_asleep_is_not_silence(ballots: bool) -> None:
 
 
 def test_who_stood_still_steps_down_before_it_answers() -> None:
-    """BST-34, P2: and asks its peer to take over."""
+    """BST-34, P2, BST-29: and asks its peer to take over."""
     primary, backup = pair()
     assert primary.machine.may_answer(2.9)
     assert not primary.machine.may_answer(3.0)  # before anything has looked at the clock

@@ -54,7 +54,7 @@ def test_s6_nested_topics_of_a_peer_are_not_visited_one_by_one(order: int, peers
 
 @pytest.mark.parametrize("seed", range(30))
 def test_s6_a_table_apart_is_seen_by_nobody(seed: int) -> None:
-    """The same as a plain relation of peers and topics: matches, and reports of the first and last holder."""
+    """ZMTP-68: the same as a plain relation of peers and topics: matches, and reports of the first and last holder."""
     random = Random(seed)
     publisher: PublisherSubscriptions[int] = PublisherSubscriptions()
     held: dict[int, set[bytes]] = {}

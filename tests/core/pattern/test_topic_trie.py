@@ -34,6 +34,7 @@ def check(subject: TopicMap[int], model: Model, probes: list[bytes]) -> None:
 @pytest.mark.parametrize("tables", [0, 1, 2, 16])
 @given(steps=STEPS, probes=st.lists(TOPICS, min_size=1, max_size=10))
 def test_agrees_with_a_list_of_topics_whichever_store_holds_them(tables: int, steps: list[tuple[str, bytes]], probes: list[bytes]) -> None:
+    """ZMTP-68."""
     subject: TopicMap[int] = TopicMap()
     model = Model()
     with pytest.MonkeyPatch.context() as patch:

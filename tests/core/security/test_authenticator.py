@@ -218,6 +218,7 @@ async def test_a_file_that_cannot_be_read_lets_nobody_new_in_for_now(tmp_path: P
 
 
 async def test_a_handler_serves_several_sockets_at_once_and_drops_what_is_no_request() -> None:
+    """ZAP-09."""
     gate = asyncio.Event()
 
     async def judge(request: ZapRequest) -> ZapReply:
@@ -263,7 +264,7 @@ async def test_a_handler_answers_500_for_an_authenticator_without_a_verdict(stat
 
 
 async def test_a_handler_with_enough_questions_puts_others_off() -> None:
-    """Status 300: the peer may connect again."""
+    """ZAP-09: status 300: the peer may connect again."""
     gate = asyncio.Event()
 
     async def judge(request: ZapRequest) -> ZapReply:

@@ -318,6 +318,7 @@ def test_key_pairs() -> None:
 
 
 def test_cookie_keys_serve_half_their_life_and_open_for_as_long_again() -> None:
+    """CURVE-07."""
     keys = CookieKeys(counting(0), 10.0, lifetime_s=60.0)
     half = bytes(32)
     first = keys.cookie_key(0, half)

@@ -119,6 +119,7 @@ def test_a_reply_nobody_asked_for_is_our_own_fault() -> None:
 
 @pytest.mark.parametrize("size,fits", [(METADATA_MAX, True), (METADATA_MAX + 1, False)])
 def test_metadata_is_measured_before_it_is_read(size: int, fits: bool) -> None:
+    """PLAIN-05."""
     metadata = encode_metadata([(b"X-Fill", bytes(size - 11))])
     assert len(metadata) == size
     if fits:

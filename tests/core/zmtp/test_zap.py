@@ -65,6 +65,7 @@ def test_any_frames_are_a_reply_or_refused(frames: list[bytes]) -> None:
 
 
 def test_no_peer_sets_its_own_user_id() -> None:
+    """ZAP-04."""
     metadata = encode_metadata([(b"User-Id", b"root"), (b"CURVE-Key", bytes(32)), (b"X-Mine", b"1")])
     assert claimed(metadata) == {b"x-mine": b"1"}
     mechanism = NullMechanism(b"", metadata_bytes_max=100)
@@ -78,6 +79,7 @@ def test_credentials_do_not_show_in_a_log_line() -> None:
 
 
 def test_a_verdict_names_the_peer_and_adds_properties_but_renames_no_socket() -> None:
+    """ZAP-04."""
     mechanism = NullMechanism(b"", metadata_bytes_max=100)
     mechanism.zap_request = ZapRequest()
     reply = ZapReply(b"200", user_id=b"caf\xe9", metadata={b"Shift": b"night", b"Identity": b"x", b"SOCKET-TYPE": b"PUB"})

@@ -99,7 +99,7 @@ def test_a_pong_before_the_first_request_is_no_reply() -> None:
 
 
 def test_waits_for_a_server_and_fails_at_the_end_not_earlier() -> None:
-    """FLP-16."""
+    """FLP-16, FLP-07."""
     made = agent(A, join=False)
     assert made.submit([b"x"], 10)[1] == []
     assert made.deadline() == 13.0

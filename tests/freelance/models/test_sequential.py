@@ -62,6 +62,7 @@ def test_a_try_that_ends_closes_its_socket_and_names_its_server() -> None:
 
 
 def test_the_reply_ends_the_request_and_clears_the_server() -> None:
+    """BEY-13."""
     machine = made()
     submitted(machine)
     machine.tick(1.0)

@@ -31,7 +31,7 @@ async def test_clients_and_workers_find_the_active_one_whatever_the_order_of_end
 
 
 async def test_switchover_loses_no_request() -> None:
-    """BST-36: requests in flight are finished, new ones go to the other broker; no request is executed twice."""
+    """BST-36, BST-43: requests in flight are finished, new ones go to the other broker; no request is executed twice."""
     begun: list[bytes] = []
     gate = asyncio.Event()
 
@@ -173,7 +173,7 @@ async def test_the_backup_takes_over_and_keeps_the_role(witness: bool) -> None:
 
 
 async def test_a_worker_alone_is_no_vote() -> None:
-    """BST-10: the backup does not take over because a worker is looking for a broker."""
+    """BST-10, BST-40: the backup does not take over because a worker is looking for a broker."""
     async with Brokers(heartbeat_ms=QUICK_MS) as pair:
         await pair.settle()
         await pair.worker()
@@ -189,7 +189,7 @@ async def test_a_worker_alone_is_no_vote() -> None:
 
 
 async def test_no_reply_leaves_a_broker_after_the_end_of_its_term() -> None:
-    """BST-29: the worker's answer comes after the process stood still, and before anything else in it has run."""
+    """BST-29, BST-41: the worker's answer comes after the process stood still, and before anything else in it has run."""
     asked, gate = asyncio.Event(), asyncio.Event()
 
     async def slow(request: mdp.Request) -> list[bytes]:
@@ -300,7 +300,7 @@ async def test_a_broker_that_has_stopped_takes_over_no_more() -> None:
 
 
 async def test_a_client_does_not_connect_to_a_broker_under_a_lower_ballot_whose_peer_says_nothing() -> None:
-    """BST-33: no answer of a deposed master can reach it."""
+    """BST-33, BST-42: no answer of a deposed master can reach it."""
     async with Brokers(heartbeat_ms=QUICK_MS) as pair:
         await pair.settle()
         await pair.worker()
@@ -318,7 +318,7 @@ async def test_a_client_does_not_connect_to_a_broker_under_a_lower_ballot_whose_
 
 
 async def test_a_foreign_client_of_the_passive_broker_gets_no_answer_and_a_foreign_worker_is_disconnected() -> None:
-    """BST-03, MDP-38."""
+    """BST-03, MDP-38, BST-40."""
     async with Brokers() as pair:
         await pair.settle()
         left: list[str] = []

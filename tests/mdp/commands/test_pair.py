@@ -59,7 +59,7 @@ def test_the_other_broker_takes_over_and_keeps_the_role(programs: Programs, stop
 
 
 def test_status_and_switchover_of_brokers_with_a_witness(programs: Programs) -> None:
-    """BST-36, BST-37, BEY-12."""
+    """BST-36, BST-37, BEY-12, BST-43."""
     # Nobody is killed here: with intervals so long a busy machine does not make the backup take over by itself.
     programs.start("bstar", "witness", "--bind", "ipc://w", "--heartbeat-ms", "1000").said("witness runs")
     primary, backup = pair(programs, "--bstar-witness", "ipc://w", "--bstar-heartbeat-ms", "1000")

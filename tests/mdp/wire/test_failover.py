@@ -21,6 +21,7 @@ ballots = st.builds(Ballot, st.integers(1, COUNTER_MAX), st.integers(1, 2**64 - 
 
 @given(ballots)
 def test_a_ballot_survives_the_wire(ballot: Ballot) -> None:
+    """BST-42."""
     assert parse_ballot(ballot_text(ballot)) == ballot
 
 

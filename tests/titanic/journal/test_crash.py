@@ -58,6 +58,7 @@ def judge(image: Image, moment: Moment, label: str) -> None:
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_power_loss_at_any_call_keeps_what_was_acknowledged(share: int) -> None:
+    """TSP-06, TSP-14, IDM-02."""
     states, seed = 0, share * 1_000_003
     while states < STATES // SHARES:
         play = Play(seed)

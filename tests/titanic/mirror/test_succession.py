@@ -51,13 +51,14 @@ def lineage(kind: LineageKind, epoch: int = 5, store: bytes = STORE) -> Lineage:
 @pytest.mark.parametrize("asker", LineageKind)
 @pytest.mark.parametrize("asked", LineageKind)
 def test_every_cell_between_equal_epochs(asked: LineageKind, asker: LineageKind) -> None:
+    """BST-44."""
     assert judge(lineage(asked), lineage(asker)) is EQUAL[asked][asker]
 
 
 @pytest.mark.parametrize("asker", [kind for kind in LineageKind if kind is not NOTHING])
 @pytest.mark.parametrize("asked", [kind for kind in LineageKind if kind is not NOTHING])
 def test_every_cell_between_unequal_epochs(asked: LineageKind, asker: LineageKind) -> None:
-    """A half of a later epoch leads if it has everything, and is never overwritten.
+    """BST-44: a half of a later epoch leads if it has everything, and is never overwritten.
 
     One of an earlier epoch never leads.
     """

@@ -129,7 +129,7 @@ def test_a_service_that_went_away_gets_its_request_first_when_it_is_back() -> No
 
 
 def test_a_backlog_leaves_before_what_became_ready_since_and_is_read_in_portions() -> None:
-    """TSP-12: a start with many stored requests."""
+    """TSP-12, TSP-15: a start with many stored requests."""
     delivery = machine(window=3, window_total=10)
     read: list[int] = []
 

@@ -315,12 +315,24 @@ async def test_draining_waits_for_the_answer_of_a_worker(scene: Scene) -> None:
 
 
 async def test_a_plain_client_gets_by_with_what_a_stock_titanic_has(scene: Scene) -> None:
+    """TSP-18."""
     async with scene.store(), scene.client(plain=True) as client, scene.worker("echo", echo):
         ticket = await client.submit("echo", b"hello")
         assert not client.store_waits
         assert await ticket.result(100) == [b"hello"]
         with pytest.raises(BadRequest):
             await client.submit("echo", b"hello", key="k")
+
+
+async def test_clients_without_a_key_make_one_that_no_other_request_has(scene: Scene) -> None:
+    """IDM-01: not even the same request of the same client, or of one that was started afterwards."""
+    tickets = set()
+    async with scene.store():
+        for _ in range(2):
+            async with scene.client() as client:
+                tickets |= {(await client.submit("echo", b"hello")).uuid for _ in range(2)}
+                assert client._takes_options  # with a key, that is
+    assert len(tickets) == 4
 
 
 async def test_in_memory_nothing_needs_a_directory(scene: Scene) -> None:
