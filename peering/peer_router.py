@@ -139,10 +139,6 @@ class PeerRouter:
         fresh = peer is not None and peer.heard_at is not None and now - peer.heard_at < self._fresh_s
         return peer.capacity.get(subject, 0) if peer is not None and peer.up and fresh else 0
 
-    def has_capacity(self, subject: bytes, now: float) -> bool:
-        """Return whether any peer has capacity."""
-        return any(self.capacity(name, subject, now) for name in self._peers)
-
     def choose(self, subject: bytes, now: float, *, refuse: Collection[bytes] = ()) -> bytes | None:
         """Return the peer with capacity that was not asked for longest, if any (PEER-10), without those in `refuse`."""
         return next((name for name in self._peers if name not in refuse and self.capacity(name, subject, now)), None)

@@ -262,7 +262,10 @@ def named_in(line: str) -> dict[str, set[tuple[str, int]]]:
 
 
 def test_the_tests_of_a_row_cite_its_rules() -> None:
-    """A reader goes from the row to the test, and from the test to the row; a row without a name means the tests named after its rule."""
+    """A reader goes from the row to the test, and from the test to the row.
+
+    A row that names no test means those named after its rule.
+    """
     files, _ = rules_of_each()
     everywhere = set().union(*files.values())
     untested, without = [], []

@@ -18,7 +18,7 @@ from freelance.errors import MalformedMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PING", "PONG", "FlpMessage", "control_frame", "decode_reply", "decode_request", "encode_request"]
+__all__ = ["PING", "PONG", "FlpMessage", "control_frame", "decode_reply", "decode_request"]
 
 PING: Final = b"PING"
 PONG: Final = b"PONG"
@@ -34,13 +34,6 @@ class FlpMessage(NamedTuple):
 def control_frame(number: int) -> bytes:
     """Return the CCF of request `number`: decimal digits, from 1 (FLP-08)."""
     return b"%d" % number
-
-
-def encode_request(control: bytes, body: Sequence[bytes]) -> list[bytes]:
-    """Return `[CCF][body...]`; raises ValueError without a body."""
-    if not body:  # the server could not tell such a request from a PING
-        raise ValueError("a request has at least one body frame")
-    return [control, *body]
 
 
 def decode_request(frames: Sequence[bytes]) -> FlpMessage | None:

@@ -429,11 +429,6 @@ class Dispatcher(WorkerLifecycle):
         return self.take_output()
 
     @property
-    def timer_changed(self) -> bool:
-        """Whether `deadline()` may have become earlier."""
-        return self.request_table.timer_changed
-
-    @property
     def dead_letters(self) -> DeadLetters:
         """Requests that were given up because too many workers were lost with them."""
         return self.request_table.dead_letters

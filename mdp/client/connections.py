@@ -111,8 +111,7 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
         """Send the machine's messages."""
         machine = self.machine
         if machine.outgoing and self._connection is not None:
-            outgoing, machine.outgoing = machine.outgoing, []
-            self._connection.send(outgoing)
+            self._connection.send(machine.take_outgoing())
 
     def close_all(self) -> list[Connection]:
         """See `Transport`."""
@@ -171,10 +170,8 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
     def flush(self) -> None:
         """Send the machine's messages; open and close connections."""
         machine = self.machine
-        if machine.outgoing:
-            outgoing, machine.outgoing = machine.outgoing, []
-            for number, message in outgoing:
-                self._connections[number].send((message,))
+        for number, message in machine.take_outgoing():
+            self._connections[number].send((message,))
         if machine.orders:
             for order in machine.take_orders():
                 if isinstance(order, OpenConnection):

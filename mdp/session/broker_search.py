@@ -103,7 +103,7 @@ class BrokerSearch:
 
     __slots__ = (
         "_brokers", "_chance", "_due", "_first", "_fixed", "_index", "_joined_at", "_refused_at", "_refused_until", "_actions", "_times",
-        "_forwarded", "_most_s", "ballot", "dialect", "ever_up", "failures", "service", "shards", "state",
+        "_forwarded", "_most_s", "ballot", "dialect", "failures", "service", "shards", "state",
     )  # fmt: skip
 
     def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: SearchTimes, chance: Callable[[], float]) -> None:
@@ -128,7 +128,6 @@ class BrokerSearch:
         self.state = SearchState.IDLE  # of the search
         self.dialect: Dialect = dialect or V03  # of the present connection, once it is known
         self.failures = 0  # connections that ended since the last `confirmed`
-        self.ever_up = False  # whether any broker was ever reached
 
     @property
     def endpoint(self) -> str:
@@ -191,7 +190,6 @@ class BrokerSearch:
             self._joined_at = now
             self._refused_until = inf
             self.state = SearchState.UP
-            self.ever_up = True
             self._due = inf
 
     def confirmed(self) -> None:

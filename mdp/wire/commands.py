@@ -76,11 +76,8 @@ __all__ = [
     "WORKER_RECALL_03",
     "WORKER_REQUEST_03",
     "WORKER_RETURN_03",
-    "client_cancel",
-    "client_error",
     "client_final",
     "client_heartbeat",
-    "client_partial",
     "client_request",
     "worker_cancel",
     "worker_disconnect",
@@ -92,7 +89,6 @@ __all__ = [
     "worker_progress",
     "worker_ready",
     "worker_recall",
-    "worker_request",
     "worker_return",
     "is_code",
     "is_service_name",
@@ -193,21 +189,9 @@ def client_request(dialect: Dialect, service: bytes, body: Sequence[bytes], *, i
     return [EMPTY, MDPC01, service, *body]
 
 
-def client_cancel(id: bytes) -> list[bytes]:
-    """Return the frame of a client's CANCEL (MDP/0.3)."""
-    return [CLIENT_CANCEL_03 + id]
-
-
 def client_heartbeat() -> list[bytes]:
     """Return the frame of a HEARTBEAT between client and broker, either way (MDP/0.3)."""
     return [CLIENT_HEARTBEAT_03]
-
-
-def client_partial(dialect: Dialect, service: bytes, id: bytes, body: Sequence[bytes]) -> list[bytes]:
-    """Return the frames of a PARTIAL to a client (MDP/0.2 uses the service name, MDP/0.3 the id)."""
-    if dialect == V03:
-        return [CLIENT_PARTIAL_03 + id, *body]
-    return [MDPC02, b"\x02", service, *body]
 
 
 def client_final(dialect: Dialect, service: bytes, id: bytes, body: Sequence[bytes]) -> list[bytes]:
@@ -219,11 +203,6 @@ def client_final(dialect: Dialect, service: bytes, id: bytes, body: Sequence[byt
     return [EMPTY, MDPC01, service, *body]
 
 
-def client_error(id: bytes, code: str, text: str) -> list[bytes]:
-    """Return the frames of an ERROR to a client (MDP/0.3)."""
-    return [CLIENT_ERROR_03 + id, code.encode("ascii"), text.encode()]
-
-
 def worker_ready(dialect: Dialect, service: bytes, *, options: bytes = b"") -> list[bytes]:
     """Return the frames of a worker's READY; options are a msgpack map or empty, MDP/0.3 only."""
     if dialect == V03:
@@ -231,15 +210,6 @@ def worker_ready(dialect: Dialect, service: bytes, *, options: bytes = b"") -> l
     if dialect == V02:
         return [MDPW02, b"\x01", service]
     return [EMPTY, MDPW01, b"\x01", service]
-
-
-def worker_request(dialect: Dialect, address: bytes, body: Sequence[bytes], *, options: bytes = b"") -> list[bytes]:
-    """Return the frames of a REQUEST to a worker; `address` is the client's, in MDP/0.3 the 8-byte token."""
-    if dialect == V03:
-        return [WORKER_REQUEST_03 + address, options, *body]
-    if dialect == V02:
-        return [MDPW02, b"\x02", address, EMPTY, *body]
-    return [EMPTY, MDPW01, b"\x02", address, EMPTY, *body]
 
 
 def worker_partial(dialect: Dialect, address: bytes, body: Sequence[bytes]) -> list[bytes]:

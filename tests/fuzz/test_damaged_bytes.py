@@ -16,9 +16,10 @@ from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
 from mdp.session.broker_search import BrokerSearch, SearchTimes
-from mdp.wire.commands import V01, V03, Dialect, client_final, client_request, worker_final, worker_ready, worker_request
+from mdp.wire.commands import V01, V03, Dialect, client_final, client_request, worker_final, worker_ready
 from mdp.worker.session import SessionOptions, WorkerSession
 from tests.scenes.hunts import examples
+from tests.scenes.mdp_messages import worker_request
 
 INPUTS = examples(4000)
 

@@ -25,9 +25,10 @@ from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism
 from core.zmtp.zap import ZapRequest
 from core.zmtp.zmtp2 import zmtp1_frames
-from mdp.wire.commands import client_request, worker_final, worker_ready, worker_request
+from mdp.wire.commands import client_request, worker_final, worker_ready
 from mdp.wire.events import parse_at_broker, parse_at_client, parse_at_worker
 from tests.scenes.hunts import examples
+from tests.scenes.mdp_messages import worker_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -69,10 +69,9 @@ async def test_zap_08_zap_10_our_server_and_libzmq(ours: Ours, foreign: Foreign,
 
 
 @pytest.mark.parametrize("server_binds", [True, False], ids=["server binds", "client binds"])
-async def test_libzmq_server_and_our_client(
+async def test_plain_01_libzmq_server_and_our_client(
     ours: Ours, foreign: Foreign, zap: End, mechanism: str, anywhere: str, server_binds: bool
 ) -> None:
-    """PLAIN-01."""
     server = foreign("ROUTER", zap_domain=b"global", **SERVER[mechanism])
     client = ours("DEALER", identity=b"the dealer", **CLIENT[mechanism])
     join(server, client, anywhere, server_binds)

@@ -55,7 +55,7 @@ def test_peer_08_capacity_is_kept_for_each_peer_and_ends_after_three_intervals()
     assert one.deadline(12.0) == 13.0
     assert one.deadline(13.0) == 14.0
     assert one.deadline(14.0) is None
-    assert not one.has_capacity(ECHO, 14.0)
+    assert [one.capacity(name, ECHO, 14.0) for name in (b"DC2", b"DC3")] == [0, 0]
 
 
 def test_peer_08_capacity_ends_with_the_connection() -> None:

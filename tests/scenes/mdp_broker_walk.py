@@ -37,7 +37,6 @@ from mdp.wire.commands import (
     V01,
     V02,
     V03,
-    client_cancel,
     client_heartbeat,
     client_request,
     worker_disconnect,
@@ -49,6 +48,7 @@ from mdp.wire.commands import (
     worker_return,
 )
 from mdp.wire.options import encode_options
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

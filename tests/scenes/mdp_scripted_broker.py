@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 import core
 from mdp.wire.channels import ANNOUNCED
-from mdp.wire.commands import CLIENT_REQUEST_03, HEAD_BYTES, MDPC01, worker_request
+from mdp.wire.commands import CLIENT_REQUEST_03, HEAD_BYTES, MDPC01
+from tests.scenes.mdp_messages import worker_request
 from tests.scenes.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

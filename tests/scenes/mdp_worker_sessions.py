@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from core.zmtp.decoder import Decoder, Encoded, encode_message
 from mdp.session.broker_search import BrokerSearch, SearchTimes
-from mdp.wire.commands import (
-    V01,
-    V02,
-    V03,
-    worker_request,
-)
+from mdp.wire.commands import V01, V02, V03
 from mdp.worker.session import SessionOptions, WorkerSession
+from tests.scenes.mdp_messages import worker_request
 
 if TYPE_CHECKING:
     from mdp.request import Request

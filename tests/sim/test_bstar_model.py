@@ -57,7 +57,10 @@ SEARCHES: dict[str, tuple[dict[str, Any], bool, int | None]] = {
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_nothing_wrong_can_be_reached(name: str, request: pytest.FixtureRequest) -> None:
-    """BST-26 to BST-33, F1, P2, BST-45: no two masters, never both dead, and always a way back to one that serves."""
+    """BST-26 to BST-33, F1, P2, BST-45.
+
+    No two masters, never both dead, and always a way back to one that serves.
+    """
     arguments, single, limit = SEARCHES[name]
     if limit is not None and not long_search(request):
         limit = SHORT_STATES

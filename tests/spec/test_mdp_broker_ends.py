@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.wire.commands import client_cancel, client_heartbeat, worker_error
+from mdp.wire.commands import client_heartbeat, worker_error
 from mdp.wire.events import Cancel, Work
 from mdp.wire.options import decode_request_options
 from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from mdp.wire.commands import Dialect

@@ -6,10 +6,11 @@ import msgpack
 import pytest
 
 from mdp.broker.requests.reply_cache import KEYS_MAX
-from mdp.wire.commands import client_cancel, worker_error, worker_partial
+from mdp.wire.commands import worker_error, worker_partial
 from mdp.wire.events import Cancel, Final, Partial, Work
 from mdp.wire.options import decode_request_options
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene
+from tests.scenes.mdp_messages import client_cancel
 
 KEY: dict[str, object] = {"key": b"order-17"}
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mdp.wire.commands import client_cancel, worker_error, worker_partial
+from mdp.wire.commands import worker_error, worker_partial
 from mdp.wire.events import Failure, Final, Work
 from mdp.wire.options import decode_request_options
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene
+from tests.scenes.mdp_messages import client_cancel
 
 KEY: dict[str, object] = {"key": b"order-17"}
 WAIT: dict[str, object] = {**KEY, "wait": True}

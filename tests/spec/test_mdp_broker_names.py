@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mdp.wire.commands import client_cancel
 from mdp.wire.events import Final
 from tests.scenes.mdp_dispatcher import ECHO, Scene
+from tests.scenes.mdp_messages import client_cancel
 
 ENDS = ["cancelled", "gone", "deadline", "hold", "time in the queue", "refused"]
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.wire.commands import client_cancel, worker_disconnect, worker_error, worker_partial
+from mdp.wire.commands import worker_disconnect, worker_error, worker_partial
 from mdp.wire.events import Cancel, Failure, Final, Partial, Work
 from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from mdp.wire.commands import Dialect

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mdp
-from mdp.wire.commands import (
-    WORKER_FINAL_03,
-    WORKER_READY_03,
-    worker_disconnect,
-    worker_final,
-    worker_heartbeat,
-    worker_ready,
-    worker_request,
-)
+from mdp.wire.commands import WORKER_FINAL_03, WORKER_READY_03, worker_disconnect, worker_final, worker_heartbeat, worker_ready
 from tests.scenes.mdp_handlers import echo
+from tests.scenes.mdp_messages import worker_request
 from tests.scenes.mdp_scripted_broker import StandIn
 from tests.scenes.mdp_scripted_broker_libzmq import LibzmqStandIn
 from tests.scenes.waiting import eventually

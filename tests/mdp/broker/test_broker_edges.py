@@ -15,7 +15,6 @@ from mdp.wire.commands import (
     ID_BYTES,
     WORKER_PARTIAL_03,
     WORKER_REQUEST_03,
-    client_cancel,
     client_final,
     client_heartbeat,
     client_request,
@@ -31,6 +30,7 @@ from mdp.wire.options import decode_request_options, encode_options
 from mdp.wire.progress import Progress, encode_progress
 from tests.mdp.broker.recordings.recorded_scene import Tale
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, decoded, number, one_by_one
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,20 +9,12 @@ import pytest
 
 from core.zmtp.decoder import encode_message, encode_prefix
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
-from mdp.wire.commands import (
-    client_cancel,
-    client_request,
-    worker_disconnect,
-    worker_error,
-    worker_final,
-    worker_heartbeat,
-    worker_partial,
-    worker_ready,
-)
+from mdp.wire.commands import client_request, worker_disconnect, worker_error, worker_final, worker_heartbeat, worker_partial, worker_ready
 from mdp.wire.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Work, parse_at_client, parse_at_worker
 from mdp.wire.options import encode_options
 from tests.scenes.hunts import examples
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, number
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
@@ -245,7 +237,7 @@ def test_the_machine_names_its_next_tick() -> None:
     scene = Scene(heartbeat_ms=1000)
     assert scene.machine.deadline() == scene.now + 1
     scene.ready("0.1", b"W1")
-    assert scene.machine.timer_changed
+    assert scene.machine.request_table.timer_changed
     assert scene.now < scene.machine.deadline() <= scene.now + 1
     assert scene.machine.tick(scene.now) == {}
 

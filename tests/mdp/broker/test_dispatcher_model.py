@@ -16,20 +16,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mdp.wire.commands import (
-    client_cancel,
-    client_request,
-    worker_error,
-    worker_final,
-    worker_heartbeat,
-    worker_partial,
-    worker_ready,
-    worker_return,
-)
+from mdp.wire.commands import client_request, worker_error, worker_final, worker_heartbeat, worker_partial, worker_ready, worker_return
 from mdp.wire.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Ping, Recall, Work, parse_at_client, parse_at_worker
 from mdp.wire.options import encode_options
 from tests.scenes.hunts import examples
 from tests.scenes.mdp_dispatcher import Scene, number
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

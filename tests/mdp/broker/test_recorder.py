@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from mdp.broker.recorder import CODES_MAX, Latency, Recorder
 from mdp.eventlog.format import Clock, Event, events_of
-from mdp.wire.commands import client_cancel, worker_error, worker_final, worker_partial
+from mdp.wire.commands import worker_error, worker_final, worker_partial
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch, one_by_one
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,12 +26,12 @@ from mdp.wire.commands import (
     CLIENT_HEARTBEAT_03,
     CLIENT_PARTIAL_03,
     CLIENT_REQUEST_03,
-    client_cancel,
     client_heartbeat,
     client_request,
 )
 from mdp.wire.options import encode_options
 from mdp.wire.size_limits import USUAL, TooLarge
+from tests.scenes.mdp_messages import client_cancel
 from tests.scenes.mdp_requester import sent
 
 EPOCH = 0x2BCD1234

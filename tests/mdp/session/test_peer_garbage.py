@@ -15,8 +15,8 @@ from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester, OpenConnection
 from mdp.session.broker_search import BrokerSearch, SearchState, SearchTimes
-from mdp.wire.commands import worker_request
 from mdp.worker.session import SessionOptions, WorkerSession
+from tests.scenes.mdp_messages import worker_request
 
 PIECES = [
     b"",

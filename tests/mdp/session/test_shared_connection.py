@@ -20,8 +20,8 @@ from mdp.wire.commands import (
     WORKER_READY_03,
     worker_disconnect,
     worker_heartbeat,
-    worker_request,
 )
+from tests.scenes.mdp_messages import worker_request
 from tests.scenes.mdp_scripted_broker import StandIn, token
 from tests.scenes.mdp_shards import Sharded
 from tests.scenes.waiting import eventually

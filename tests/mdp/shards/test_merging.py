@@ -9,7 +9,8 @@ import json
 
 from core.zmtp.frames import encode_message
 from mdp.shards.merging import body_of, merged
-from mdp.wire.commands import DIALECTS, client_error, client_final, client_partial
+from mdp.wire.commands import DIALECTS, client_final
+from tests.scenes.mdp_messages import client_error, client_partial
 
 
 def test_numbers_are_added_and_lists_follow_each_other() -> None:

@@ -9,16 +9,9 @@ import pytest
 
 from core.zmtp.frames import encode_message
 from mdp.shards.routing import Kind, Route, route_of
-from mdp.wire.commands import (
-    DIALECTS,
-    V03,
-    client_cancel,
-    client_heartbeat,
-    client_request,
-    worker_heartbeat,
-    worker_ready,
-)
+from mdp.wire.commands import DIALECTS, V03, client_heartbeat, client_request, worker_heartbeat, worker_ready
 from mdp.wire.shards import shard_of
+from tests.scenes.mdp_messages import client_cancel
 
 ID = b"\x00" * 7 + b"\x09"
 SERVICES = [b"echo", b"total", b"geo.nearest", "größe".encode()]

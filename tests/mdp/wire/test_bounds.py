@@ -10,7 +10,7 @@ import pytest
 from bstar.machine.ballot import Ballot
 from core.zmtp.limits import PeerLimits
 from mdp.wire.channels import FRAME_BYTES, connection_of, is_channel, takes_channels, within
-from mdp.wire.commands import CLIENT_PROGRESS_03, PROGRESS_BYTES_MAX, client_error, client_final, client_partial, is_code, is_service_name
+from mdp.wire.commands import CLIENT_PROGRESS_03, PROGRESS_BYTES_MAX, client_final, is_code, is_service_name
 from mdp.wire.events import Failure, Final, Invalid, Partial, ProgressReport, Work, parse_at_broker, parse_at_client, parse_at_worker
 from mdp.wire.failover import PairResponder, refusal
 from mdp.wire.lending import SERVICES_MAX, VIA_MAX, decode_offer, encode_offer, via_of
@@ -37,6 +37,7 @@ from mdp.wire.policies import ATTEMPTS_MAX, DELAY_S_MAX, PER_S_MAX, PER_S_MIN, R
 from mdp.wire.progress import decode_progress
 from mdp.wire.shards import shard_endpoint, shard_of
 from mdp.wire.size_limits import TooLarge, too_large
+from tests.scenes.mdp_messages import client_error, client_partial
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,6 +26,7 @@ from mdp.wire.events import (
     parse_at_worker,
 )
 from tests.scenes.mdp_dispatcher import DIALECTS
+from tests.scenes.mdp_messages import client_cancel, client_error, client_partial, worker_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,16 +53,16 @@ COMMANDS: list[tuple[list[bytes], list[bytes], Callable[[Sequence[bytes]], objec
         parse_at_broker,
         Request("0.3", b"echo", [b"a", b""], ID, b"\x80"),
     ),
-    (p.client_cancel(ID), [b"MDPC03\x05" + ID], parse_at_broker, Cancel(ID)),
+    (client_cancel(ID), [b"MDPC03\x05" + ID], parse_at_broker, Cancel(ID)),
     (p.client_heartbeat(), [b"MDPC03\x06"], parse_at_broker, Heartbeat("0.3", "client")),
     (p.client_heartbeat(), [b"MDPC03\x06"], parse_at_client, Heartbeat("0.3", "client")),
     (
-        p.client_partial("0.2", b"echo", b"", [b"a"]),
+        client_partial("0.2", b"echo", b"", [b"a"]),
         [b"MDPC02", b"\x02", b"echo", b"a"],
         parse_at_client,
         Partial("0.2", b"", b"echo", [b"a"]),
     ),
-    (p.client_partial("0.3", b"echo", ID, [b"a"]), [b"MDPC03\x02" + ID, b"a"], parse_at_client, Partial("0.3", ID, b"", [b"a"])),
+    (client_partial("0.3", b"echo", ID, [b"a"]), [b"MDPC03\x02" + ID, b"a"], parse_at_client, Partial("0.3", ID, b"", [b"a"])),
     (
         p.client_final("0.1", b"echo", b"", [b"a"]),
         [b"", b"MDPC01", b"echo", b"a"],
@@ -75,7 +76,7 @@ COMMANDS: list[tuple[list[bytes], list[bytes], Callable[[Sequence[bytes]], objec
         Final("0.2", b"", b"echo", [b"a"]),
     ),
     (p.client_final("0.3", b"echo", ID, [b"a"]), [b"MDPC03\x03" + ID, b"a"], parse_at_client, Final("0.3", ID, b"", [b"a"])),
-    (p.client_error(ID, "BUSY", "full"), [b"MDPC03\x04" + ID, b"BUSY", b"full"], parse_at_client, Failure(ID, "BUSY", "full")),
+    (client_error(ID, "BUSY", "full"), [b"MDPC03\x04" + ID, b"BUSY", b"full"], parse_at_client, Failure(ID, "BUSY", "full")),
     (p.worker_ready("0.1", b"echo"), [b"", b"MDPW01", b"\x01", b"echo"], parse_at_broker, Ready("0.1", b"echo")),
     (p.worker_ready("0.2", b"echo"), [b"MDPW02", b"\x01", b"echo"], parse_at_broker, Ready("0.2", b"echo")),
     (
@@ -85,14 +86,14 @@ COMMANDS: list[tuple[list[bytes], list[bytes], Callable[[Sequence[bytes]], objec
         Ready("0.3", b"echo", b"\x80"),
     ),
     (
-        p.worker_request("0.1", b"C", [b"a"]),
+        worker_request("0.1", b"C", [b"a"]),
         [b"", b"MDPW01", b"\x02", b"C", b"", b"a"],
         parse_at_worker,
         Work("0.1", b"C", [b"a"]),
     ),
-    (p.worker_request("0.2", b"C", [b"a"]), [b"MDPW02", b"\x02", b"C", b"", b"a"], parse_at_worker, Work("0.2", b"C", [b"a"])),
+    (worker_request("0.2", b"C", [b"a"]), [b"MDPW02", b"\x02", b"C", b"", b"a"], parse_at_worker, Work("0.2", b"C", [b"a"])),
     (
-        p.worker_request("0.3", ID, [b"a"], options=b"\x80"),
+        worker_request("0.3", ID, [b"a"], options=b"\x80"),
         [b"MDPW03\x02" + ID, b"\x80", b"a"],
         parse_at_worker,
         Work("0.3", ID, [b"a"], b"\x80"),
@@ -208,7 +209,7 @@ def test_mdp_06_the_frame_after_the_address_is_empty(dialect: p.Dialect) -> None
     frames = p.worker_final(dialect, b"C", [b"a"])
     frames[frames.index(b"C") + 1] = b"x"
     assert parse_at_broker(frames) == Invalid("address", "worker", dialect)
-    frames = p.worker_request(dialect, b"C", [b"a"])
+    frames = worker_request(dialect, b"C", [b"a"])
     frames[frames.index(b"C") + 1] = b"x"
     assert parse_at_worker(frames) == Invalid("address", "worker", dialect)
 
@@ -239,13 +240,13 @@ def test_numbers_have_eight_octets(length: int) -> None:
     octets = bytes(length)
     messages: list[BrokerEvent] = [
         parse_at_broker(p.client_request("0.3", b"echo", [b"x"], id=octets)),
-        parse_at_broker(p.client_cancel(octets)),
+        parse_at_broker(client_cancel(octets)),
         parse_at_broker(p.worker_final("0.3", octets, [b"x"])),
         parse_at_broker(p.worker_error(octets, "BUSY", "")),
     ]
     assert all(isinstance(event, Invalid) and event.reason == "id" for event in messages)
     assert parse_at_client(p.client_final("0.3", b"", octets, [b"x"])) == Invalid("id", "client", "0.3")
-    assert parse_at_worker(p.worker_request("0.3", octets, [b"x"])) == Invalid("id", "worker", "0.3")
+    assert parse_at_worker(worker_request("0.3", octets, [b"x"])) == Invalid("id", "worker", "0.3")
 
 
 @pytest.mark.parametrize("code", [b"", b"busy", b"A" * 33, b"A B", b"\xff", b"4"])

@@ -12,7 +12,6 @@ from core.zmtp.frames import decode_frames, encode_message
 from mdp.broker.requests.records import Service
 from mdp.wire.commands import (
     DIALECTS,
-    client_cancel,
     client_heartbeat,
     client_request,
     worker_error,
@@ -24,6 +23,7 @@ from mdp.wire.commands import (
 from mdp.wire.events import Final, Partial, Request, parse_at_broker
 from mdp.wire.message_runs import AT_BROKER, NO_OPTIONS, Layout, Run, Verb, cut
 from tests.scenes.mdp_dispatcher import batch, number
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from core.zmtp.scan import Batch

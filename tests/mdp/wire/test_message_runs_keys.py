@@ -11,10 +11,11 @@ import pytest
 
 from mdp.broker.recorder import Recorder
 from mdp.eventlog.format import ANSWERED
-from mdp.wire.commands import client_cancel, client_request, worker_final
+from mdp.wire.commands import client_request, worker_final
 from mdp.wire.events import Work
 from mdp.wire.options import decode_request_options, encode_options
 from tests.scenes.mdp_dispatcher import ECHO, Scene, number
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from mdp.eventlog.format import Block

@@ -12,9 +12,10 @@ from mdp.client.pending import RequesterLimits
 from mdp.client.requester import SPLICED_BYTES_MAX, Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
 from mdp.session.broker_search import BrokerSearch, SearchTimes
-from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_request
+from mdp.wire.commands import V01, V03, client_final, client_request, worker_final
 from mdp.worker.session import SessionOptions, WorkerSession
 from tests.scenes.mdp_dispatcher import ECHO, Scene, number
+from tests.scenes.mdp_messages import worker_request
 from tests.scenes.mdp_requester import sent
 
 if TYPE_CHECKING:

@@ -33,7 +33,6 @@ from mdp.wire.commands import (
     worker_ping,
     worker_ready,
     worker_recall,
-    worker_request,
     worker_return,
 )
 from mdp.wire.events import Cancel, Disconnect, Heartbeat, Invalid, Ping, Recall, Work, parse_at_worker
@@ -41,6 +40,7 @@ from mdp.wire.options import BadOptions, decode_request_options, encode_options
 from mdp.wire.size_limits import USUAL
 from mdp.worker.handler import ReplyTooLarge
 from mdp.worker.session import UNNUMBERED_IN_FLIGHT_MAX, SessionCounters, SessionOptions, WorkerSession
+from tests.scenes.mdp_messages import worker_request
 
 if TYPE_CHECKING:
     from mdp.request import Request

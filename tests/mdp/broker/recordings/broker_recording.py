@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdp.wire.commands import (
-    client_cancel,
     client_heartbeat,
     worker_disconnect,
     worker_final,
@@ -26,6 +25,7 @@ from mdp.wire.commands import (
 from tests.mdp.broker.recordings.dialect_tales import dialect_tales
 from tests.mdp.broker.recordings.recorded_scene import Tale
 from tests.scenes.mdp_dispatcher import DIALECTS, number
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

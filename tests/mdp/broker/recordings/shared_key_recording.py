@@ -10,11 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdp.wire.commands import client_cancel, worker_error, worker_heartbeat, worker_partial, worker_return
+from mdp.wire.commands import worker_error, worker_heartbeat, worker_partial, worker_return
 from mdp.wire.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Ping, Recall, Work, parse_at_client, parse_at_worker
 from mdp.wire.options import decode_request_options
 from tests.mdp.broker.recordings.recorded_scene import Tale
 from tests.scenes.mdp_dispatcher import number
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

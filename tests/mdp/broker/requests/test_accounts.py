@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mdp.wire.commands import (
-    client_cancel,
     client_heartbeat,
     client_request,
     worker_disconnect,
@@ -23,6 +22,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.events import Disconnect, Failure, Heartbeat, Ping, parse_at_client, parse_at_worker
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch, decoded, number
+from tests.scenes.mdp_messages import client_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -398,7 +398,7 @@ def test_a_request_that_has_to_be_looked_after_says_that_the_clock_may_be_late(o
     scene.ready("0.3", b"W1")
     scene.machine.request_table.timer_changed = False
     scene.ask("0.3", b"C1", options=options)
-    assert scene.machine.timer_changed == earlier
+    assert scene.machine.request_table.timer_changed == earlier
 
 
 def test_what_is_read_behind_a_message_that_is_none_is_taken() -> None:

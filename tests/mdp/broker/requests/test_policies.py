@@ -8,10 +8,11 @@ import pytest
 
 from mdp.access.service_policies import ServicePolicies
 from mdp.broker.requests.policy_queue import SHARE
-from mdp.wire.commands import client_cancel, client_request, worker_error, worker_final, worker_partial, worker_ready
+from mdp.wire.commands import client_request, worker_error, worker_final, worker_partial, worker_ready
 from mdp.wire.events import Failure, Work
 from mdp.wire.options import encode_options
 from tests.scenes.mdp_dispatcher import ECHO, Scene, decoded
+from tests.scenes.mdp_messages import client_cancel
 
 RETRY = {"attempts": 3, "base_s": 1.0, "factor": 4.0, "max_s": 30.0, "jitter": 0.0}
 

@@ -12,10 +12,11 @@ import mdp
 from core.zmtp.decoder import Encoded
 from core.zmtp.limits import PeerLimits
 from mdp.session.broker_search import BrokerSearch, SearchTimes
-from mdp.wire.commands import V03, WORKER_READY_03, worker_cancel, worker_error, worker_final, worker_recall, worker_request
+from mdp.wire.commands import V03, WORKER_READY_03, worker_cancel, worker_error, worker_final, worker_recall
 from mdp.wire.options import encode_options
 from mdp.worker.replies.kept_replies import EXECUTION_OVERHEAD_BYTES, KeptReplies
 from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
+from tests.scenes.mdp_messages import worker_request
 from tests.scenes.mdp_scripted_broker import StandIn, give, token
 from tests.scenes.waiting import PATIENCE_S, eventually
 
