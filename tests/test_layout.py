@@ -229,7 +229,8 @@ def test_the_row_of_a_rule_names_code_that_cites_it() -> None:
 @cache
 def rules_of_each() -> tuple[dict[str, set[tuple[str, int]]], dict[str, set[tuple[str, int]]]]:
     """Return the rules that each file of tests cites, and those that each test cites."""
-    files, functions = {}, defaultdict(set)
+    files: dict[str, set[tuple[str, int]]] = {}
+    functions: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for path in (ROOT / "tests").rglob("test_*.py"):
         text = path.read_text(encoding="utf-8")
         files[path.relative_to(ROOT).as_posix()] = rules_of_tests(text)
