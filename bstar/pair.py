@@ -23,8 +23,8 @@ from bstar.net.ballot_writer import BallotWriter
 from bstar.net.boot_clock import boot_clock
 from bstar.net.control import Control
 from bstar.net.lease_client import LeaseClient
+from bstar.net.readiness import Troubles
 from bstar.net.state_channel import StateChannel
-from bstar.net.trouble import Troubles
 from bstar.net.voter import ITERATIONS_BEFORE_VERDICT, Voter
 from bstar.pair_key import trust_of
 from bstar.reactor import Reactor

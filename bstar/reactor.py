@@ -15,7 +15,7 @@ from bstar.machine.effects import Announce, Ask, BecameActive, BecamePassive, Cl
 from bstar.machine.fsm import State, Verdict
 from bstar.machine.wire import WitnessAnswerKind
 from bstar.net.callbacks import Callbacks
-from bstar.net.trouble import fault_error
+from bstar.net.readiness import fault_error
 from core.rpc.service import Service
 from core.runtime import supervision
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from bstar.machine.wire import StateMessage, WitnessAnswer
     from bstar.net.ballot_writer import BallotWriter
     from bstar.net.lease_client import LeaseClient
+    from bstar.net.readiness import Troubles
     from bstar.net.state_channel import StateChannel
-    from bstar.net.trouble import Troubles
     from bstar.net.voter import Voter
     from core.runtime.supervision import Timer
     from core.security.credentials import Secured

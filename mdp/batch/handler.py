@@ -5,7 +5,7 @@
 
 The function may be async; a plain one runs in a thread. A column `_error` of the result refuses single rows: text, null for a row that is
 answered; `_status` may give the code, `HANDLER_ERROR` if it does not. A column `_key` of the request has the rows' keys, if they have any.
-A function that raises fails its table, unless the sender wants rows apart (`mdp.batch.apart`): then it is called again with halves of it.
+A function that raises fails its table, unless the sender wants rows apart (`mdp.batch.rows_apart`): then it is called again with halves of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mdp.batch.apart import Apart, wants_apart
+from mdp.batch.rows_apart import Apart, wants_apart
 from mdp.batch.tables import BadTable, decode_table, encode_table
 from mdp.errors import BadRequest, BadResult, HandlerError
 from mdp.worker.handler import HandlerKind, kind_of

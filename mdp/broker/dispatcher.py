@@ -37,7 +37,7 @@ from mdp.broker.requests.records import RequestExtras
 from mdp.broker.requests.reply_cache import state_of_keys
 from mdp.broker.requests.request_ends import Output
 from mdp.broker.requests.request_options import extras_of, key_extras, owner_prefix
-from mdp.broker.strangers import Strangers
+from mdp.broker.unknown_dialects import Strangers
 from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
 from mdp.wire.channels import CHANNEL_HEAD, connection_of, divide, is_channel, prefix_of
 from mdp.wire.commands import V03, client_heartbeat

@@ -18,7 +18,7 @@ from mdp.client.middleware import ClientCall, ClientChain, ClientMiddleware
 from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterLimits, Unreachable
 from mdp.client.replies import PendingCallback, request_with_future
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
-from mdp.shards.direct import ShardEngines
+from mdp.shards.direct_connections import ShardEngines
 from mdp.typed.client_calls import TypedCalls
 from mdp.wire.commands import V03
 

@@ -23,7 +23,7 @@ from mdp.commands.broker_daemon import serve_broker
 from mdp.eventlog.files import shard_log
 from mdp.shards.front import Front
 from mdp.shards.identity import FRONT, FrontIdentity, ShardBroker
-from mdp.shards.page import PAGE, FrontPage, encode_page
+from mdp.shards.metrics_page import PAGE, FrontPage, encode_page
 from mdp.wire.shards import SHARDS_MAX, shard_endpoint
 
 if TYPE_CHECKING:

@@ -292,7 +292,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/wire/size_limits.py": FRAMES,
     "mdp/wire/variants.py": FRAMES,
     "mdp/broker/forwarding.py": FRAMES,
-    "mdp/broker/strangers.py": FRAMES,
+    "mdp/broker/unknown_dialects.py": FRAMES,
     "mdp/client/pending.py": (
         "tests/mdp/client/test_pending_ends.py",
         "tests/mdp/client/test_pending.py",

@@ -20,10 +20,10 @@ from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StringType, 
 from core.address import NameConnect, parse_connect
 from mdp.client.client import Client
 from mdp.spark.dispatch_choices import ON_ERROR
-from mdp.spark.flow.columns import project
 from mdp.spark.flow.discovery import name_servers
 from mdp.spark.flow.materialized import materialized
 from mdp.spark.flow.plan import Plan
+from mdp.spark.flow.request_columns import project
 from mdp.spark.flow.routes import route_of
 from mdp.spark.flow.session_options import session_bounds, session_broker, session_names, session_via
 from mdp.spark.rows.accumulators import ClassicSessionNeeded

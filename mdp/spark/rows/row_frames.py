@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mdp.spark.rows.user_functions import UserFunctionFailed, guarded
-from mdp.spark.values.plain import decimal_text, plain_values
+from mdp.spark.values.msgpack_values import decimal_text, plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdp.broker.strangers import WAITING_MAX, describe
+from mdp.broker.unknown_dialects import WAITING_MAX, describe
 from mdp.wire.variants import MAJORTOMO, in_rfc_frames, variant_of
 from tests.scenes.mdp_dispatcher import ECHO, Scene
 

@@ -1,4 +1,4 @@
-"""Rows that are asked about once; with Spark in `test_columns.py`."""
+"""Rows that are asked about once; with Spark in `test_request_columns.py`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from mdp.shards.direct import ShardEngines
+from mdp.shards.direct_connections import ShardEngines
 
 
 class Engines:

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from mdp.spark import dispatch
-from mdp.spark.flow.columns import project
+from mdp.spark.flow.request_columns import project
 
 if TYPE_CHECKING:
     from pathlib import Path

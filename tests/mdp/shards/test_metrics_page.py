@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from core.daemon.metrics import Family, Histogram, MetricsPage, Snapshot, Table
-from mdp.shards.page import FrontPage, encode_page
+from mdp.shards.metrics_page import FrontPage, encode_page
 
 
 def shard_page(queued: int, service: str, not_ready: str = "") -> MetricsPage:
