@@ -5,7 +5,7 @@
 
 The function may be async; a plain one runs in a thread. A column `_error` of the result refuses single rows: text, null for a row that is
 answered; `_status` may give the code, `HANDLER_ERROR` if it does not. A column `_key` of the request has the rows' keys, if they have any.
-A function that raises fails its table, unless the sender wants rows apart (`mdp.batch.rows_apart`): then it is called again with halves of it.
+A function that raises fails its table. If the sender wants rows apart (`mdp.batch.rows_apart`), it is called again with halves of it.
 """
 
 from __future__ import annotations

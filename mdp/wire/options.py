@@ -6,9 +6,9 @@ than its size or build arbitrary objects. Unknown keys are skipped: a later draf
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - compiled: fields name it
+from collections.abc import Callable, Mapping  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgpack
 from mypy_extensions import mypyc_attr
@@ -42,6 +42,8 @@ __all__ = [
     "is_key_alone",
     "tell_owner",
 ]
+
+T = TypeVar("T")
 
 # A trace context and a key take 200 bytes; 8 KiB is the limit of ZMTP metadata.
 OPTIONS_BYTES_MAX: Final = 8192
@@ -208,8 +210,8 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
         metadata=_map(entries, "metadata"),
         heartbeat_ms=_integer(entries, "heartbeat_ms", 1, HEARTBEAT_MS_MAX),
         concurrency=_integer(entries, "concurrency", 1, CREDIT_MAX),
-        rate=_rate(entries),
-        retry=_retry(entries),
+        rate=_policy(entries, "rate", Rate.of),
+        retry=_policy(entries, "retry", Retry.of),
     )
 
 
@@ -315,20 +317,12 @@ def _priority(entries: Mapping[str, Any]) -> int:
     return found
 
 
-def _rate(entries: Mapping[str, Any]) -> Rate | None:
-    value = _map(entries, "rate")
+def _policy(entries: Mapping[str, Any], name: str, of: Callable[[Mapping[str, Any]], T]) -> T | None:
+    value = _map(entries, name)
     try:
-        return None if value is None else Rate.of(value)
+        return None if value is None else of(value)
     except ValueError as error:
-        raise BadOptions(str(error), "rate") from None
-
-
-def _retry(entries: Mapping[str, Any]) -> Retry | None:
-    value = _map(entries, "retry")
-    try:
-        return None if value is None else Retry.of(value)
-    except ValueError as error:
-        raise BadOptions(str(error), "retry") from None
+        raise BadOptions(str(error), name) from None
 
 
 def _headers(entries: Mapping[str, Any]) -> Mapping[str, str] | None:

@@ -258,7 +258,7 @@ class WorkerRegistration:
         self._timer_at = inf
         session = self.session
         was_registered = self.registered
-        session.mute = self._is_stuck()
+        session.suppress_heartbeats = self._is_stuck()
         why = self._why_stuck()
         if why and not session.stuck:
             log.warning("%s: stuck: %s", session.service.decode(), why)

@@ -86,7 +86,7 @@ class WorkerSession:
         draining: accepts no new requests.
         stuck: reports in its heartbeats that its requests make no progress (MDP/0.3), if the broker has shown that it understands this;
             the end of this state is reported at once.
-        mute: sends no heartbeats, so that the worker counts as dead at the broker (MDP-24).
+        suppress_heartbeats: sends no heartbeats, so that the worker counts as dead at the broker (MDP-24).
         reports: takes what handlers report of their progress.
 
     Raises:
@@ -109,7 +109,7 @@ class WorkerSession:
         "draining",
         "kept",
         "search",
-        "mute",
+        "suppress_heartbeats",
         "options",
         "outgoing",
         "reports",
@@ -136,7 +136,7 @@ class WorkerSession:
         self.kept = KeptReplies(self.counters) if kept is None else kept
         self.outgoing: list[Message | bytes] = []
         self.draining = False
-        self.mute = self.stuck = self.told_stuck = False
+        self.suppress_heartbeats = self.stuck = self.told_stuck = False
         self.reports: Any = None  # a `ProgressReports`
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
@@ -369,7 +369,7 @@ class WorkerSession:
             self.counters.silences += 1
             self._end(EndReason.SILENT, now)
             return
-        if (liveness.take_heartbeat(now) or (self.told_stuck and not self.stuck)) and not self.mute:
+        if (liveness.take_heartbeat(now) or (self.told_stuck and not self.stuck)) and not self.suppress_heartbeats:
             self._beat()
 
     def deadline(self) -> float:
@@ -480,7 +480,7 @@ class WorkerSession:
                 self._recalled.append(recalled)
         elif isinstance(event, Ping):
             self._pinged = True
-            if not self.mute:
+            if not self.suppress_heartbeats:
                 self._beat()
 
     def _accept(self, work: Work, now: float, new: list[Request]) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from mdp.batch.tables import ERROR, STATUS, BadTable, decode_table
 from mdp.errors import HandlerError
-from mdp.spark.rows.reply_columns import BAD_REPLY, OK, UNREADABLE
+from mdp.spark.rows.reply_columns import BAD_REPLY, OK, UNREADABLE, misfits
 from mdp.spark.values.fitting import fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from mdp.spark.rows.reply_columns import Answer
 
@@ -76,7 +76,7 @@ def _cast(values: pa.Array, kind: pa.DataType, name: str, errors: dict[int, tupl
     try:
         return fitted(items, kind)
     except UNREADABLE:
-        for number, reason in _misfits(items, kind, 0, len(items)):
+        for number, reason in misfits(lambda start, end: fitted(items[start:end], kind), 0, len(items)):
             errors.setdefault(number, (BAD_REPLY, f"column {name}: {reason:.{_REASON_CHARACTERS}}"))
             items[number] = None
         return fitted(items, kind)
@@ -93,18 +93,6 @@ def _is_plain(kind: pa.DataType, wanted: pa.DataType) -> bool:
         or (types.is_large_binary(kind) and types.is_binary(wanted))
         or (types.is_timestamp(kind) and types.is_timestamp(wanted) and (kind.tz is None) == (wanted.tz is None))
     )
-
-
-def _misfits(items: list[Any], kind: pa.DataType, start: int, end: int) -> Iterator[tuple[int, str]]:
-    try:
-        fitted(items[start:end], kind)
-    except UNREADABLE as error:
-        if end - start == 1:
-            yield start, str(error)
-            return
-        middle = (start + end) // 2
-        yield from _misfits(items, kind, start, middle)
-        yield from _misfits(items, kind, middle, end)
 
 
 def _refused(segment: Segment, table: pa.Table, errors: dict[int, tuple[str, str]]) -> Segment:

@@ -169,24 +169,24 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
     try:
         return _columns(rows, kinds)
     except UNREADABLE:
-        for number, reason in _misfits(rows, kinds, 0, len(rows)):
+        for number, reason in misfits(lambda start, end: _columns(rows[start:end], kinds), 0, len(rows)):
             _set_bad_reply(answers[number], reason)
             rows[number] = nothing
         return _columns(rows, kinds)
 
 
-def _misfits(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType], start: int, end: int) -> Iterator[tuple[int, str]]:
-    """Yield the rows that do not fit the columns, with the reason."""
-    # Arrow does not tell which, so the rows are halved.
+def misfits(convert: Callable[[int, int], object], start: int, end: int) -> Iterator[tuple[int, str]]:
+    """Yield the numbers of the values that cannot be converted, with the reason; `convert` takes values from a start to an end."""
+    # Arrow does not tell which, so they are halved.
     try:
-        _columns(rows[start:end], kinds)
+        convert(start, end)
     except UNREADABLE as error:
         if end - start == 1:
             yield start, str(error)
             return
         middle = (start + end) // 2
-        yield from _misfits(rows, kinds, start, middle)
-        yield from _misfits(rows, kinds, middle, end)
+        yield from misfits(convert, start, middle)
+        yield from misfits(convert, middle, end)
 
 
 def part_columns(

@@ -73,7 +73,7 @@ class Reference:
     def __init__(self, dialect: Dialect, options: SessionOptions) -> None:
         self.dialect, self.options = dialect, options
         self.counted = asdict(SessionCounters())
-        self.serving = self.draining = self.mute = self.stuck = self.told_stuck = self.answered_all = self.was_pinged = False
+        self.serving = self.draining = self.suppress_heartbeats = self.stuck = self.told_stuck = self.answered_all = self.was_pinged = False
         self.hand: list[tuple[bytes, list[bytes]]] = []  # address or token, body
         self.sent: list[list[bytes]] = []
         self.unwanted: list[tuple[bytes, list[bytes]]] = []
@@ -144,7 +144,7 @@ class Reference:
                 self.recalled += [one for one in self.hand if one[0] == event.id]
             case Ping():
                 self.was_pinged = True
-                if not self.mute:
+                if not self.suppress_heartbeats:
                     self.beat()
             case Heartbeat():
                 pass
@@ -188,7 +188,7 @@ class Reference:
         if beats:
             later = self.send_at + self.options.heartbeat_s
             self.send_at = later if later > now else now + self.options.heartbeat_s
-        if (beats or (self.told_stuck and not self.stuck)) and not self.mute:
+        if (beats or (self.told_stuck and not self.stuck)) and not self.suppress_heartbeats:
             self.beat()
 
     def beat(self) -> None:
@@ -371,7 +371,7 @@ class Walk:
         self.machine.return_one(chosen[0])
 
     def switch(self) -> None:
-        name = self.random.choice(("mute", "stuck", "stuck", "draining"))
+        name = self.random.choice(("suppress_heartbeats", "stuck", "stuck", "draining"))
         value = self.random.random() < (0.1 if name == "draining" else 0.4)
         setattr(self.machine, name, value)
         setattr(self.reference, name, value)

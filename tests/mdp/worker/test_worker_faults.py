@@ -377,7 +377,7 @@ async def test_a_stuck_handler_silences_its_worker(stand_in: StandIn) -> None:
         peer, _ = await stand_in.next()
         assert (await stand_in.next())[1] == worker_heartbeat("0.3")
         give(stand_in, peer, 1)
-        await eventually(lambda: worker._session.mute)
+        await eventually(lambda: worker._session.suppress_heartbeats)
         sent = worker.session_counters.heartbeats
         await asyncio.sleep(0.1)
         assert worker.session_counters.heartbeats == sent
