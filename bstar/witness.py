@@ -69,7 +69,7 @@ class Witness(Service):
         clock: monotonic seconds.
 
     Attributes:
-        book: state of the lease.
+        lease: its state.
         counters: events by name.
         trouble: why nothing new is granted at present, "" for nothing.
 
@@ -92,7 +92,7 @@ class Witness(Service):
     ) -> None:
         super().__init__(context, security, socket_options)
         self.counters: Counter[str] = Counter()
-        self.book = LeaseTable()
+        self.lease = LeaseTable()
         self._endpoint = endpoint
         self._lease_s = EXPIRY_HEARTBEATS * heartbeat_ms / 1000
         self._writer = BallotWriter(store, Record(RecordRole.WITNESS, 0, 1, 0), counters=self.counters, clock=clock)
@@ -106,7 +106,7 @@ class Witness(Service):
         record = await self._writer.open()
         # Leases granted before the restart have ended by then.
         now = self._clock()
-        self.book = LeaseTable(highest=Ballot(record.counter, record.node), closed_until=now + self._lease_s)
+        self.lease = LeaseTable(highest=Ballot(record.counter, record.node), closed_until=now + self._lease_s)
         self._ceiling = Ceiling(record.counter, WITNESS_JUMP_MAX, now)
         self._socket = self._bound(core.ROUTER, self._endpoint, linger_ms=0, **self._options)
         self._socket.set_receiver(self._receive)
@@ -158,16 +158,16 @@ class Witness(Service):
             pending = self._waiting.popleft()
             question, now = pending.question, self._clock()
             if question.kind is QuestionKind.RELEASE:
-                self.book = self.book.release(question.ballot, now)
+                self.lease = self.lease.release(question.ballot, now)
                 self.counters["released"] += 1
             elif question.kind is QuestionKind.LOOK:
                 kind = WitnessAnswerKind.NOT_WRITTEN if self._writer.trouble else WitnessAnswerKind.STATUS
-                self._send(pending, kind, self._holder(now), self.book.until - now)
+                self._send(pending, kind, self._holder(now), self.lease.until - now)
             else:
                 self._ask(pending, now)
 
     def _holder(self, now: float) -> Ballot:
-        return self.book.holder if now < self.book.until else NO_BALLOT
+        return self.lease.holder if now < self.lease.until else NO_BALLOT
 
     def _ask(self, pending: PendingQuestion, now: float) -> None:
         question = pending.question
@@ -179,14 +179,14 @@ class Witness(Service):
             return
         lease_s = min(question.lease_ms / 1000, self._lease_s)
         holding = question.kind is QuestionKind.KEEP
-        before = self.book
-        self.book, answer = before.ask(question.ballot, holding=holding, lease_s=lease_s, now=now)
+        before = self.lease
+        self.lease, answer = before.ask(question.ballot, holding=holding, lease_s=lease_s, now=now)
         if not answer.granted or answer.highest == before.highest:
             self._reply(pending, answer)
             if self._writer.due():
                 self._write(self._writer.try_again)
         elif not self._writer.may_try(now):
-            self.book = before
+            self.lease = before
             self._not_written(pending)
         else:
             self._write(partial(self._save, pending, before, answer))
@@ -207,7 +207,7 @@ class Witness(Service):
             log.info("granted", extra={"ballot": str(answer.ballot)})
             self._reply(pending, answer)
         else:
-            self.book = before
+            self.lease = before
             self._not_written(pending)
 
     def _not_written(self, pending: PendingQuestion) -> None:
@@ -221,6 +221,6 @@ class Witness(Service):
         self._send(pending, kind, answer.ballot, answer.wait_s)
 
     def _send(self, pending: PendingQuestion, kind: WitnessAnswerKind, holder: Ballot, wait_s: float) -> None:
-        answer = WitnessAnswer(kind, pending.question.nonce, holder, self.book.highest, max(0, int(wait_s * 1000)))
+        answer = WitnessAnswer(kind, pending.question.nonce, holder, self.lease.highest, max(0, int(wait_s * 1000)))
         key = self._trust.key if pending.signed else None
         self._socket.send_multipart([*pending.envelope, encode_answer(answer, key)])

@@ -121,7 +121,6 @@ async def open_socket(flags: SocketFlags) -> AsyncIterator[Socket]:
 
 
 def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> None:
-    """Bind and connect a socket."""
     with exits({errors.InvalidOption: click.UsageError}):
         for endpoint in bind:
             try:

@@ -166,7 +166,6 @@ class Device:
         return socket
 
     def _forward(self) -> Coroutine[Any, Any, None]:
-        """Return the coroutine that forwards."""
         return proxy(self._sockets[0]._inner, self._sockets[-1]._inner)
 
     async def _forward_until_end(self) -> None:

@@ -58,7 +58,6 @@ class Parent:
             self._flush()
 
     def close(self) -> None:
-        """Close the channel."""
         if self._loop is not None:
             self._loop.remove_reader(self._channel.fileno())
             self._loop.remove_writer(self._channel.fileno())

@@ -252,7 +252,6 @@ class ClientEngine(ABC, Generic[M]):
         return self.machine.deadline()
 
     def _do_due(self, now: float) -> None:
-        """Do what is due."""
         self.notify(self.machine.tick(now))
 
     # -------------------------------------------------------------------------------------------------- iterations and time

@@ -112,7 +112,6 @@ class Runtime:
         return thread
 
     def pool(self, threads: int, name: str) -> ThreadPoolExecutor:
-        """Return a pool of threads."""
         return ThreadPoolExecutor(threads, name)
 
     def queue(self) -> SimpleQueue[Any]:

@@ -221,7 +221,6 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     # -- options, polling, watching
 
     def options_changed(self, name: str) -> None:
-        """See `SocketOptions`."""
         if name in MARKS:
             for pipe in self.pattern.pipes:
                 self._set_marks(pipe)
@@ -231,7 +230,6 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
             self._follow_receiver()
 
     def live_option(self, option: int) -> Any:
-        """See `SocketOptions`."""
         answers: dict[int, Callable[[], Any]] = {
             c.EVENTS: lambda: int(events_of(self)),
             c.RCVMORE: lambda: int(bool(self._parts)),
@@ -289,7 +287,6 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     # -- end
 
     def check_open(self) -> None:
-        """See `SocketOptions`."""
         if self.closed or self.context.parent:
             self._refuse()
 
@@ -342,7 +339,6 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self.monitors.end()
 
     def departed(self) -> None:
-        """See `SocketBase`."""
         self.context.socket_departed(self)
 
     async def wait_closed(self) -> None:

@@ -88,16 +88,13 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
 
     @property
     def trouble(self) -> str:
-        """See `Transport`."""
         return "" if self._connection is None else self._connection.trouble
 
     @property
     def limits(self) -> PeerLimits | None:
-        """See `Transport`."""
         return None if self._connection is None else self._connection.limits
 
     def open(self, endpoint: str) -> None:
-        """See `Transport`."""
         self._connection = Connection(
             self._context,
             endpoint,
@@ -114,7 +111,6 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
             self._connection.send(machine.take_outgoing())
 
     def close_all(self) -> list[Connection]:
-        """See `Transport`."""
         connection, self._connection = self._connection, None
         if self._joined:
             self._joined = False
@@ -152,16 +148,13 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
 
     @property
     def trouble(self) -> str:
-        """See `Transport`."""
         return next((connection.trouble for connection in self._connections.values() if connection.trouble), "")
 
     @property
     def limits(self) -> PeerLimits | None:
-        """See `Transport`."""
         return next((connection.limits for connection in self._connections.values()), None)
 
     def open(self, endpoint: str) -> None:
-        """Open one connection, to see whether the broker is there; further ones when requests need them."""
         self._endpoint = endpoint
         self._connections: dict[int, Connection] = {}
         self.machine.begin()
@@ -180,7 +173,6 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
                     self._connections.pop(order.number).close()
 
     def close_all(self) -> list[Connection]:
-        """See `Transport`."""
         connections = [*self._connections.values()]
         self._on_updates(self.machine.lost(self._time()))
         self.flush()

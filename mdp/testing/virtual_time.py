@@ -87,19 +87,15 @@ class _Clock(selectors.BaseSelector):
         return ready
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """As the real one."""
         return self._real.register(fileobj, events, data)
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """As the real one."""
         return self._real.unregister(fileobj)
 
     def get_map(self) -> Any:
-        """As the real one."""
         return self._real.get_map()
 
     def close(self) -> None:
-        """As the real one."""
         self._real.close()
 
 

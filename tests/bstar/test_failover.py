@@ -289,8 +289,8 @@ async def test_restarted_active_gives_its_lease_back(tmp_path: Path) -> None:
         witness, held = scene.witness, primary.ballot()
         scene.witness_lines[0].cut()  # a crash says nothing to the witness
         await scene.stop(0)
-        witness.book = witness.book._replace(until=witness.book.until + 3600)
+        witness.lease = witness.lease._replace(until=witness.lease.until + 3600)
         scene.witness_lines[0].heal()
         await scene.start(0, store=tmp_path / "primary.ballot")
-        await until(lambda: witness.book.holder != held or witness.counters["released"] > 0)
+        await until(lambda: witness.lease.holder != held or witness.counters["released"] > 0)
         await until(lambda: sum(scene.serving()) == 1)

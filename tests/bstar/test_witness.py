@@ -192,7 +192,7 @@ async def test_witness_with_a_pair_key_answers_servers_that_have_it(context: cor
         seen = await stranger.ask(QuestionKind.LOOK)
         assert (seen.kind, seen.holder, seen.highest) == (WitnessAnswerKind.STATUS, A, A)
         assert one.counters["not_signed"] == 6
-        assert one.book.until > clock()
+        assert one.lease.until > clock()
 
 
 async def test_key_derived_from_curve_is_demanded_once_it_was_used(context: core.Context) -> None:

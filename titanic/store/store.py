@@ -459,7 +459,6 @@ class Store:
             self._set_timer()
 
     def _try_again(self, store: Callable[[], None]) -> None:
-        """Store an end again after `RETRY_S`, and again if that fails."""
         self.counters["unavailable"] += 1
         if not self._ended:
             self._supervisor.later("titanic retry", RETRY_S, store, failed=lambda _: self._try_again(store))

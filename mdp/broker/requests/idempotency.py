@@ -192,7 +192,6 @@ class SharedRequestTable(RequestTable):
         return [*execution.followers] if request.client is None else [request, *execution.followers]
 
     def sharers(self, request: Request) -> list[Request]:
-        """See `RequestTable`."""
         execution = self._led(request)
         return [request] if execution is None else [*execution.followers, request]
 

@@ -63,7 +63,6 @@ class PolicyQueue(RequestQueue):
         return self.delayed[0][0] if self.delayed else inf
 
     def waiting(self, client: bytes) -> int:
-        """See `RequestQueue`."""
         found = 0
         for rank in _RANKS:
             self._use(rank)
@@ -86,7 +85,6 @@ class PolicyQueue(RequestQueue):
             self._front.append(heappop(self.delayed)[2])
 
     def pop(self, heard: float = -inf) -> Request | None:
-        """See `RequestQueue`."""
         while True:
             rank = self._next_rank()
             self._use(rank)
@@ -102,7 +100,6 @@ class PolicyQueue(RequestQueue):
             return request
 
     def drop(self, request: Request) -> None:
-        """See `RequestQueue`."""
         super().drop(request)
         if not self.count:
             self.delayed.clear()
@@ -111,7 +108,6 @@ class PolicyQueue(RequestQueue):
                 rotation.clear()
 
     def tidy(self) -> None:
-        """See `RequestQueue`."""
         dead = self._dead
         for rank in _RANKS:
             self._use(rank)
@@ -122,7 +118,6 @@ class PolicyQueue(RequestQueue):
             self.delayed = sorted(entry for entry in self.delayed if entry[2].client is not None)
 
     def expired(self, now: float) -> list[Request]:
-        """See `RequestQueue`."""
         found = {request: None for *_, request in self.delayed if request.client is not None and request.expires <= now}
         for rank in _RANKS:
             self._use(rank)

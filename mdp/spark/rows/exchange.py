@@ -405,7 +405,6 @@ class Exchange:
 
 
 def _request_bytes(rows: list[tuple[Chunk, int]]) -> int:
-    """Return the bytes of the requests of rows."""
     return sum(len(frame) for chunk, number in rows for frame in chunk.requests[number] or ())
 
 

@@ -113,7 +113,6 @@ class Rows:
         return ["r", group.service, group.owner, *times, live, self.uuids, self.rows, self.keys, self.digests]
 
     def names(self) -> tuple[bytes, ...]:
-        """Return the UUIDs."""
         count = len(self.uuids) // _UUID_BYTES
         return _uuids(count).unpack(self.uuids)
 
