@@ -69,9 +69,6 @@ class LocalWorkers:
         """Workers that wait for a task."""
         return len(self._workers.idle)
 
-    def state(self, name: bytes) -> WorkerState:
-        return self._workers.state(name)
-
     def deadline(self) -> float:
         beat_at, silent_at = self._heartbeats.beat_at, self._heartbeats.silent_at()
         return beat_at if silent_at is None else min(beat_at, silent_at)

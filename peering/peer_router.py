@@ -86,10 +86,6 @@ class PeerRouter:
     def __len__(self) -> int:
         return len(self._peers)
 
-    def get(self, name: bytes) -> Peer | None:
-        """Return the state of a peer, or None."""
-        return self._peers.get(name)
-
     # --- the peers (BEY-15) ------------------------------------------------------------------------------------------------
 
     def add(self, name: bytes) -> None:

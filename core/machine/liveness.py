@@ -39,11 +39,8 @@ class Liveness:
     def heard(self, now: float) -> None:
         self.heard_at = now
 
-    def left(self, now: float) -> int:
-        """Return the remaining silent intervals, 0 when the peer is dead (HB-04)."""
-        return max(0, self.liveness - int((now - self.heard_at) / self.interval_s))
-
     def expires_at(self) -> float:
+        """Return the end of as many silent intervals as a peer may have (HB-04)."""
         return self.heard_at + self.interval_s * self.liveness
 
     def is_dead(self, now: float) -> bool:

@@ -32,7 +32,7 @@ class Scene:
             assert self.workers.give(self.task, 0.0) == [b"w", *self.head, b"c", b"", b"body"]
         if beats:
             self.say(HEARTBEAT, now=1.0)
-        assert self.workers.state(b"w") is state
+        assert self.workers._workers.state(b"w") is state
         self.counters.clear()
 
     def say(self, *frames: bytes, now: float = 0.0) -> tuple[Task | None, Task | None]:
@@ -80,7 +80,7 @@ def test_cell(state: WorkerState, event: WorkerEvent, delimited: bool) -> None:
     cell = CELLS[state, event]
     scene = Scene(state, delimited=delimited, beats=event is WorkerEvent.SILENCE and state is BUSY)
     answered, abandoned = scene.happen(event)
-    assert scene.workers.state(b"w") is cell.to
+    assert scene.workers._workers.state(b"w") is cell.to
     assert scene.workers.idle == (cell.to is IDLE)
     assert len(scene.workers) == (cell.to is not UNKNOWN)
     if not (state is UNKNOWN and event is WorkerEvent.GONE):  # nothing to take note of

@@ -412,7 +412,7 @@ class World:
                 self.now += 0.4
                 # Workers beat, or they would expire; that is another test's.
                 for worker in WORKERS:
-                    if one.workers.state(worker).name == "IDLE":
+                    if one.workers._workers.state(worker).name == "IDLE":
                         self.do(one.worker([worker, b"\x02"], self.now))
                 self.do(one.tick(self.now))
 

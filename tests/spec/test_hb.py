@@ -70,9 +70,9 @@ async def test_hb_03_two_peers_do_not_speed_each_other_up(make: Make) -> None:
 
 def test_hb_04_liveness_counts_missed_intervals() -> None:
     peer = Liveness(1.0, 3, 0.0)
-    assert [peer.left(now) for now in (0.0, 1.0, 2.0, 2.5, 3.0)] == [3, 2, 1, 1, 0]
+    assert [peer.is_dead(now) for now in (0.0, 1.0, 2.0, 2.999, 3.0)] == [False, False, False, False, True]
     peer.heard(3.0)
-    assert peer.left(3.0) == 3
+    assert [peer.is_dead(now) for now in (3.0, 5.999, 6.0)] == [False, False, True]
 
 
 @pytest.mark.parametrize("heartbeat_ms", [10, 2500, 30_000])
