@@ -221,6 +221,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     # -- options, polling, watching
 
     def options_changed(self, name: str) -> None:
+        """See `SocketOptions`."""
         if name in MARKS:
             for pipe in self.pattern.pipes:
                 self._set_marks(pipe)
@@ -230,6 +231,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
             self._follow_receiver()
 
     def live_option(self, option: int) -> Any:
+        """See `SocketOptions`."""
         answers: dict[int, Callable[[], Any]] = {
             c.EVENTS: lambda: int(events_of(self)),
             c.RCVMORE: lambda: int(bool(self._parts)),

@@ -42,7 +42,6 @@ class ConnectionLimits:
     frame_bytes: int = -1
     message_bytes: int = 64 * 1024 * 1024
     parts: int = 1024
-    metadata_bytes: int = 8 * 1024
     handshake_bytes: int = 64 * 1024
 
     @classmethod
@@ -52,7 +51,6 @@ class ConnectionLimits:
             frame_bytes=options.maxmsgsize,
             message_bytes=options.max_message_bytes,
             parts=options.max_parts,
-            metadata_bytes=options.max_metadata_bytes,
             handshake_bytes=options.max_handshake_bytes,
         )
 

@@ -176,8 +176,10 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
 
 
 def misfits(convert: Callable[[int, int], object], start: int, end: int) -> Iterator[tuple[int, str]]:
-    """Yield the numbers of the values that cannot be converted, with the reason; `convert` takes values from a start to an end."""
-    # Arrow does not tell which, so they are halved.
+    """Yield the numbers of the values that cannot be converted, with the reason.
+
+    Arrow does not tell which, so they are halved; `convert` takes a start and an end.
+    """
     try:
         convert(start, end)
     except UNREADABLE as error:
