@@ -44,7 +44,7 @@ class NotActive(BinaryStarError):
 class NoServer(BinaryStarError, errors.NoReply):
     """Neither server answered in time; the request may have been executed. See `attempts` and `after_s`."""
 
-    text = "no active server after {after_s:.3f} s and {attempts} attempts"
+    text = "no active server after {after_s:.3f} s and {attempts} attempt{s}"
 
 
 class HandlerError(BinaryStarError):

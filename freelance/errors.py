@@ -15,7 +15,7 @@ class FreelanceError(Exception):
 class NoServer(FreelanceError, errors.NoReply):
     """No server answered the request in time; it may have been executed. See `attempts`, over all servers, and `after_s`."""
 
-    text = "no server answered within {after_s:.3f} s; the request was sent {attempts} times"
+    text = "no server answered within {after_s:.3f} s; the request was sent {attempts} time{s}"
 
 
 class TooLarge(FreelanceError, MessageTooLarge):

@@ -100,6 +100,8 @@ class RequestError(Exception):
 
     def __str__(self) -> str:
         sent = "" if self.attempts == 1 else f" in {self.attempts} attempts"
+        if self.attempts == 1 and isinstance(self, Timeout):
+            sent = " in 1 attempt"
         text = f": {self.text}" if self.text else ""
         return f"{self.service or 'request'}: {self.clause} after {self.after_s:.3f} s{sent} ({self.code}){text}"
 

@@ -21,6 +21,7 @@ class Counters:
         replies: FINALs and REPLYs forwarded to clients.
         partials: PARTIALs forwarded or kept.
         progress: PROGRESS forwarded to clients that asked for it.
+        told_rate: PROGRESS that told a client which rate its request waits for.
         errors_forwarded: ERRORs of workers forwarded.
         mmi: requests answered by the broker itself.
         error_*: requests the broker ended with an ERROR of that code, whether it had accepted them or not.
@@ -97,6 +98,7 @@ class Counters:
     replies_unwanted: int = 0
     partials_unwanted: int = 0
     progress: int = 0
+    told_rate: int = 0
     parts_dropped: int = 0
     heartbeats_received: int = 0
     heartbeats_sent: int = 0

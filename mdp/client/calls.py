@@ -282,7 +282,7 @@ class PendingRequest(requests.PendingRequest):
         body: body frames, one or more.
     """
 
-    __slots__ = ("attempt", "call", "expected", "id", "parts", "parts_bytes")
+    __slots__ = ("attempt", "call", "expected", "held", "id", "parts", "parts_bytes")
 
     error: RequestError | None
     parts_bytes: int  # set with the first of the parts
@@ -299,6 +299,7 @@ class PendingRequest(requests.PendingRequest):
         self.expected: bytes = b""  # command frame of the FINAL that answers it, empty without an id
         self.reply: list[bytes] | None = None
         self.error = None
+        self.held: str = ""  # what the broker has said to keep it waiting
         self.parts: deque[list[bytes]] | None = None  # PARTIALs not taken yet
 
     def notify(self) -> None:

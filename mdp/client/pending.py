@@ -269,10 +269,13 @@ def give_up(pending: PendingRequest, now: float, destination: str, *, connected:
         connected: whether there is a connection now.
         others: how many requests are in flight on it.
     """
+    held = f", {pending.held}" if pending.held else ""
     if now >= pending.give_up_at:
-        fail(pending, DeadlineExceeded, now, f"the client waited for {destination}")
+        fail(pending, DeadlineExceeded, now, f"the client waited for {destination}{held}")
     elif pending.sent:
-        fail(pending, Timeout, now, f"sent to {destination}" + ("" if connected else ", not connected now"))
+        lost = max(0, pending.attempt - pending.sent)
+        apart = f", {lost} attempt{'s' * (lost != 1)} without a connection" if lost else ""
+        fail(pending, Timeout, now, f"sent to {destination}{held}{apart}" + ("" if connected else ", not connected now"))
     elif connected:
         fail(pending, Timeout, now, f"never sent, {others} others were in flight to {destination}")
     else:

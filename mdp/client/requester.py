@@ -28,7 +28,7 @@ from mdp.errors import Cancelled, RequestError
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03, NUMBERED_BYTES, SERVICE_BYTES_MAX
 from mdp.wire.events import Failure, Heartbeat, Invalid, ProgressReport, parse_at_client
 from mdp.wire.options import OPTIONS_BYTES_MAX
-from mdp.wire.progress import Progress, decode_progress
+from mdp.wire.progress import Progress, decode_progress, decode_rate_wait
 from mdp.wire.size_limits import USUAL, TooLarge, too_large
 
 if TYPE_CHECKING:
@@ -408,6 +408,10 @@ class Requester(RequesterBase[P]):
 
     def _receive_progress(self, pending: P, octets: bytes, now: float) -> None:
         """Keep a report for the caller; a handler that reports is alive, so the timeout of the attempt starts again."""
+        wait = decode_rate_wait(octets)
+        if wait is not None:
+            pending.held = str(wait)
+            return
         progress = decode_progress(octets)
         if progress is None or pending.call.progress is None:
             self.counters.malformed += 1

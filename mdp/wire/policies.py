@@ -45,6 +45,9 @@ class Rate:
         if not PER_S_MIN <= self.per_s <= PER_S_MAX or not 1 <= self.burst <= PER_S_MAX:
             raise ValueError(f"rate of {self.per_s} requests a second with a burst of {self.burst}: not {PER_S_MIN} to {PER_S_MAX:.0f}")
 
+    def __str__(self) -> str:
+        return f"{self.per_s:g} request{'s' * (self.per_s != 1)} a second with a burst of {self.burst}"
+
     def entries(self) -> dict[str, Any]:
         """Return the entry of READY's options."""
         return {"per_s": float(self.per_s), "burst": self.burst}

@@ -1,4 +1,4 @@
-"""Progress of a running request, as its handler reports it: a number, a text, or both.
+"""Progress of a request: what its handler reports, a number, a text, or both; or the rate it waits for, which the broker reports.
 
 Pure. On the wire it is one frame of PROGRESS (specs/mdp.md §3), a msgpack map like options.
 """
@@ -11,8 +11,9 @@ from typing import Any, Final
 from core.machine.bounded_msgpack import BadMsgpack, unpack
 from mdp.wire.commands import PROGRESS_BYTES_MAX, TEXT_BYTES_MAX, printable
 from mdp.wire.options import encode_options
+from mdp.wire.policies import Rate
 
-__all__ = ["Progress", "decode_progress", "encode_progress"]
+__all__ = ["Progress", "RateWait", "decode_progress", "decode_rate_wait", "encode_progress", "encode_rate_wait"]
 
 _ENTRIES_MAX: Final = 64
 
@@ -52,17 +53,60 @@ def encode_progress(progress: Progress) -> bytes:
     return encode_options({"done": None if progress.done is None else float(progress.done), "text": text or None})
 
 
+@dataclass(frozen=True, slots=True)
+class RateWait:
+    """Why a request waits at the broker: its service has had as many requests as its rate allows.
+
+    Attributes:
+        rate: of the service.
+        waiting: requests of the service that waited, this one included.
+    """
+
+    rate: Rate
+    waiting: int
+
+    def __str__(self) -> str:
+        return f"held back by the rate of this service, {self.rate}; {self.waiting} request{'s' * (self.waiting != 1)} waited"
+
+
 def decode_progress(octets: bytes) -> Progress | None:
     """Return what a frame of PROGRESS says, None if it is not valid; entries of later drafts are skipped."""
     if not octets:
         return Progress()
-    if len(octets) > PROGRESS_BYTES_MAX:
-        return None
     try:
-        entries = unpack(octets, max_map_len=_ENTRIES_MAX, max_array_len=_ENTRIES_MAX, containers_max=_ENTRIES_MAX)
-        if not isinstance(entries, dict):
-            return None
+        entries = _entries(octets)
         text = entries.get("text", "")
         return Progress(entries.get("done"), printable(text.encode(errors="replace")) if isinstance(text, str) else text)
     except (BadMsgpack, ValueError, TypeError):
         return None
+
+
+def encode_rate_wait(wait: RateWait) -> bytes:
+    """Return the frame of a PROGRESS with which a broker says that a request waits for a rate."""
+    return encode_options({"rate": wait.rate.entries(), "waiting": wait.waiting})
+
+
+def decode_rate_wait(octets: bytes) -> RateWait | None:
+    """Return what a request waits for, None if a frame of PROGRESS says nothing of it."""
+    try:
+        entries = _entries(octets)
+        rate, waiting = entries.get("rate"), entries.get("waiting")
+        if not isinstance(rate, dict) or not isinstance(waiting, int):
+            return None
+        return RateWait(Rate.of(rate), waiting)
+    except (BadMsgpack, ValueError):
+        return None
+
+
+def _entries(octets: bytes) -> dict[Any, Any]:
+    """Return the entries of a frame.
+
+    Raises:
+        BadMsgpack, ValueError: it is not valid.
+    """
+    if len(octets) > PROGRESS_BYTES_MAX:
+        raise ValueError(f"progress of {len(octets)} bytes, at most {PROGRESS_BYTES_MAX} are allowed")
+    entries = unpack(octets, max_map_len=_ENTRIES_MAX, max_array_len=_ENTRIES_MAX, containers_max=_ENTRIES_MAX)
+    if not isinstance(entries, dict):
+        raise ValueError("progress is no map")
+    return entries

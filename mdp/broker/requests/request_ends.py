@@ -6,16 +6,17 @@ Pure. Every request ends in `close`, which counts it, or in `RequestTable.finish
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.machine.deadlines import Deadlines
 from core.zmtp.frames import encode_message
-from mdp.broker.forwarding import cancel_octets, error_octets
+from mdp.broker.forwarding import cancel_octets, error_octets, progress_octets
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.dead_letters import DeadLetters
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
 from mdp.broker.workers.peer_limits import Hops
 from mdp.wire.commands import V03, worker_recall
+from mdp.wire.progress import RateWait, encode_rate_wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
 
-__all__ = ["GONE", "Output", "RequestEnds"]
+__all__ = ["GONE", "TOLD_WAIT_S", "Output", "RequestEnds"]
+
+# A client is told of the rate that its request waits for if it waits at least so long, which is below the timeouts of programs.
+TOLD_WAIT_S: Final = 0.1
 
 # Code in the record of a request that ended without an ERROR to its client, whose connection is usually lost.
 GONE = "CLIENT_GONE"
@@ -187,7 +191,7 @@ class RequestEnds:
 
     def expire_deadline(self, request: Request, now: float) -> None:
         """Close a request that waits or runs because its deadline has passed."""
-        self.end(request, now, "DEADLINE_EXCEEDED", "running" if self.runs(request) else "queued")
+        self.end(request, now, "DEADLINE_EXCEEDED", "running" if self.runs(request) else _why_queued(request, now))
 
     def runs(self, request: Request) -> bool:
         """Return whether a worker may have begun an open request."""
@@ -228,6 +232,20 @@ class RequestEnds:
         if bucket is not None and service.queue.count and not bucket.tokens(now):
             self.check_at(service, bucket.next_at())
 
+    def tell_rate(self, request: Request, now: float) -> None:
+        """Tell the client of a queued request which rate it waits for, unless it will be there soon."""
+        client, key, service = request.client, request.key, request.service
+        wait = _rate_wait(request, now)
+        if wait is None or client is None or not isinstance(key, bytes) or request.state != RequestState.QUEUED:
+            return
+        bucket = None if service.policies is None else service.policies.bucket
+        if bucket is None or bucket.next_at() - now + (wait.waiting - 1) / wait.rate.per_s < TOLD_WAIT_S:
+            return
+        octets = encode_rate_wait(wait)
+        if self.hops.reply(client, request.dialect, service.name, encode_message([octets])) is None:
+            self.counters.count("told_rate")
+            self.send(client, progress_octets(key, octets))
+
     def sharers(self, request: Request) -> list[Request]:
         """Return the requests that wait for the same answer, this one last: another takes its place when it ends."""
         return [request]
@@ -257,7 +275,22 @@ class RequestEnds:
     def why_expired(request: Request, now: float) -> tuple[str, str]:
         """Return code and text for a request whose time in the queue is over, regardless of requests that share it."""
         if request.extras is not None and request.extras.deadline <= now:
-            return "DEADLINE_EXCEEDED", "queued"
+            return "DEADLINE_EXCEEDED", _why_queued(request, now)
         if request.service.workers:
-            return "TIMEOUT", "queued"
+            return "TIMEOUT", _why_queued(request, now)
         return "NO_SERVICE", "no worker came" if request.expires != inf else "its workers are gone"
+
+
+def _why_queued(request: Request, now: float) -> str:
+    """Say why a request waits, or waited until now."""
+    wait = _rate_wait(request, now)
+    return "queued" if wait is None else str(wait)
+
+
+def _rate_wait(request: Request, now: float) -> RateWait | None:
+    """Return the rate that keeps requests of a service in the queue, None if there is none or it would let one pass."""
+    policies, queue = request.service.policies, request.service.queue
+    bucket = None if policies is None else policies.bucket
+    if bucket is None or bucket.tokens(now):
+        return None
+    return RateWait(bucket.rate, max(1, queue.count))

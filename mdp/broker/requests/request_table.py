@@ -144,6 +144,7 @@ class RequestTable(RequestEnds):
         if count == 1 and requests[0].service.policies is not None:  # such requests come one by one
             self._queue_last(requests[0], now)
             self.pump(requests[0].service, now)
+            self.tell_rate(requests[0], now)
             return
         while at < count:
             request = requests[at]

@@ -6,7 +6,7 @@ import pytest
 
 from core.machine.requests import QUEUED, SETTLED
 from mdp.client.calls import Call, PendingRequest
-from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterBase, RequesterLimits
+from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterBase, RequesterLimits, give_up
 from mdp.errors import Busy, RequestError, Timeout, WorkerLost
 from mdp.wire.size_limits import TooLarge
 
@@ -122,3 +122,16 @@ def test_a_client_that_is_closed_fails_what_is_open() -> None:
     assert made._fail_all([sent], 11.0) == [sent, waits]
     assert [ended(pending) for pending in (sent, waits)] == [(ClientClosed, 1, 1.0), (ClientClosed, 0, 1.0)]
     assert made.counters.failed == 2
+
+
+def test_a_timeout_says_how_many_attempts_were_made_and_how_many_had_no_connection() -> None:
+    pending = begun(machine())
+    give_up(pending, 20.0, "the broker", connected=True, others=0)
+    assert str(pending.error) == "echo: no answer after 10.000 s in 1 attempt (TIMEOUT): sent to the broker"
+    pending = begun(machine())
+    pending.attempt = 3
+    pending.held = "held back"
+    give_up(pending, 20.0, "the broker", connected=False, others=0)
+    assert str(pending.error) == (
+        "echo: no answer after 10.000 s in 1 attempt (TIMEOUT): sent to the broker, held back, 2 attempts without a connection, not connected now"
+    )

@@ -8,7 +8,8 @@ import msgpack
 import pytest
 
 from mdp.wire.commands import PROGRESS_BYTES_MAX, TEXT_BYTES_MAX
-from mdp.wire.progress import Progress, decode_progress, encode_progress
+from mdp.wire.policies import Rate
+from mdp.wire.progress import Progress, RateWait, decode_progress, decode_rate_wait, encode_progress, encode_rate_wait
 
 
 @pytest.mark.parametrize("progress", [Progress(), Progress(0), Progress(0.25, "page 3"), Progress(1.0), Progress(text="é" * 500)])
@@ -66,3 +67,16 @@ def test_what_is_none_is_not_read(octets: bytes) -> None:
 def test_entries_of_later_drafts_are_skipped_and_texts_are_one_line() -> None:
     assert decode_progress(msgpack.packb({"done": 1, "eta_s": 3})) == Progress(1.0)
     assert decode_progress(msgpack.packb({"text": "a\n\x1b[2J"})) == Progress(text=b"a\n\x1b[2J".hex())
+
+
+def test_a_rate_that_a_request_waits_for() -> None:
+    """POL-05."""
+    wait = RateWait(Rate(2.5, burst=3), 17)
+    assert decode_rate_wait(encode_rate_wait(wait)) == wait
+    assert str(wait) == "held back by the rate of this service, 2.5 requests a second with a burst of 3; 17 requests waited"
+    assert str(RateWait(Rate(1), 1)) == "held back by the rate of this service, 1 request a second with a burst of 1; 1 request waited"
+    rate = {"per_s": 1.0, "burst": 1}
+    for entries in ({}, {"rate": 1, "waiting": 1}, {"rate": rate}, {"rate": rate, "waiting": 1.5}, {"rate": {"per_s": -1.0}, "waiting": 1}):
+        assert decode_rate_wait(msgpack.packb(entries)) is None
+    for octets in (b"", b"\x01", b"\xff", b"\x81\xa4rate", encode_rate_wait(wait) + bytes(PROGRESS_BYTES_MAX)):
+        assert decode_rate_wait(octets) is None

@@ -94,3 +94,25 @@ async def test_other_priorities_are_refused(wrong: object) -> None:
     async with mdp.testing.broker() as local:
         with pytest.raises(ValueError, match="priority"):
             local.client.request("handle", priority=wrong)  # type: ignore[arg-type]
+
+
+async def test_the_error_of_a_request_that_waited_for_its_rate_says_so() -> None:
+    """POL-05."""
+
+    @mdp.service("mail", rate=mdp.Rate(0.01, burst=2))
+    async def mail(request: mdp.Request) -> bytes:
+        return b"sent"
+
+    async with mdp.testing.broker(mail) as local:
+        for _ in range(2):
+            await local.client.request("mail", timeout=60)
+        waits = [local.client.request("mail", timeout=60) for _ in range(2)]
+        with pytest.raises(mdp.Timeout) as caught:
+            await local.client.request("mail", timeout=0.5, attempts=1)
+        with pytest.raises(mdp.DeadlineExceeded, match="0.01 requests a second with a burst of 2"):
+            await local.client.request("mail", deadline=0.5)
+        for request in waits:
+            request.cancel()
+    text = str(caught.value)
+    assert "held back by the rate of this service, 0.01 requests a second with a burst of 2; 3 requests waited" in text
+    assert "in 1 attempt (TIMEOUT)" in text

@@ -9,8 +9,10 @@ import pytest
 from mdp.access.service_policies import ServicePolicies
 from mdp.broker.requests.policy_queue import SHARE
 from mdp.wire.commands import client_request, worker_error, worker_final, worker_partial, worker_ready
-from mdp.wire.events import Failure, Work
+from mdp.wire.events import Failure, ProgressReport, Work
 from mdp.wire.options import encode_options
+from mdp.wire.policies import Rate
+from mdp.wire.progress import RateWait, decode_rate_wait
 from tests.scenes.mdp_dispatcher import ECHO, Scene, decoded
 from tests.scenes.mdp_messages import client_cancel
 
@@ -334,3 +336,29 @@ def test_a_service_that_has_its_policies_no_longer_takes_the_fast_way_again() ->
     scene.ask("0.3", b"C", b"0")
     scene.ask("0.3", b"C", b"1")
     assert bodies(scene, b"W") == [b"0", b"1"]
+
+
+def test_a_client_is_told_which_rate_its_request_waits_for() -> None:
+    """POL-05."""
+    scene = Scene()
+    join(scene, b"W", credit=9, rate={"per_s": 2.0, "burst": 1})
+    scene.ask("0.3", b"C", b"at work")
+    scene.ask("0.1", b"old", b"no command for it")
+    scene.ask("0.3", b"C", b"waits")
+    scene.ask("0.3", b"C", b"in time", options={"deadline_ms": 100})
+    told = [decode_rate_wait(event.progress) for event in scene.at_client(b"C") if isinstance(event, ProgressReport)]
+    assert told == [RateWait(Rate(2.0), 2), RateWait(Rate(2.0), 3)]
+    scene.wait(0.2)
+    assert [(event.code, event.text) for event in scene.at_client(b"C") if isinstance(event, Failure)] == [
+        ("DEADLINE_EXCEEDED", "held back by the rate of this service, 2 requests a second with a burst of 1; 3 requests waited")
+    ]
+
+
+def test_a_short_wait_is_not_told() -> None:
+    """POL-05."""
+    scene = Scene()
+    join(scene, b"W", credit=9, rate={"per_s": 64.0, "burst": 1})
+    for n in range(9):
+        scene.ask("0.3", b"C", b"%d" % n)
+    told = [event for event in scene.at_client(b"C") if isinstance(event, ProgressReport)]
+    assert len(told) == 2  # six wait for less than a tenth of a second
