@@ -66,8 +66,8 @@ ORDINARY: Final = frozenset(
     (
         "recalled returned retried "
         "accepted closed replies partials errors_forwarded mmi error_cancelled cancel_unknown client_gone redelivered key_joined "
-        "key_replayed key_begun_again replies_kept replies_unwanted partials_unwanted progress told_rate heartbeats_received heartbeats_sent "
-        "client_heartbeats "
+        "key_replayed key_begun_again replies_kept replies_unwanted partials_unwanted progress told_rate heartbeats_received "
+        "heartbeats_sent client_heartbeats "
         "unknown_dialect workers_registered workers_left workers_lost ignored_disconnect services_forgotten"
     ).split()
 )

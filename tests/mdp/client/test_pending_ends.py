@@ -133,5 +133,6 @@ def test_a_timeout_says_how_many_attempts_were_made_and_how_many_had_no_connecti
     pending.held = "held back"
     give_up(pending, 20.0, "the broker", connected=False, others=0)
     assert str(pending.error) == (
-        "echo: no answer after 10.000 s in 1 attempt (TIMEOUT): sent to the broker, held back, 2 attempts without a connection, not connected now"
+        "echo: no answer after 10.000 s in 1 attempt (TIMEOUT): sent to the broker, held back, "
+        "2 attempts without a connection, not connected now"
     )

@@ -109,7 +109,7 @@ async def test_the_error_of_a_request_that_waited_for_its_rate_says_so() -> None
         waits = [local.client.request("mail", timeout=60) for _ in range(2)]
         with pytest.raises(mdp.Timeout) as caught:
             await local.client.request("mail", timeout=0.5, attempts=1)
-        with pytest.raises(mdp.DeadlineExceeded, match="0.01 requests a second with a burst of 2"):
+        with pytest.raises(mdp.DeadlineExceeded, match=r"0\.01 requests a second with a burst of 2"):
             await local.client.request("mail", deadline=0.5)
         for request in waits:
             request.cancel()
