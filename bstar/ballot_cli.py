@@ -82,7 +82,7 @@ def _found(path: str) -> tuple[RecordRole, Contents]:
                 raise
             continue
         if contents is None:
-            raise DiskFailed(f"{path}: there is no such file")
+            raise DiskFailed(f"{path}: there is no such file; give the path of --store, or --bstar-store, of a server or witness")
         return owner, contents
     raise AssertionError("a file belongs to one of them")
 

@@ -12,7 +12,7 @@ from bstar.errors import Misconfigured, PairFault, StoreDamaged, StoreLocked
 from bstar.machine.fsm import State
 from bstar.machine.member_values import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
 from core.daemon.command import BIND, CONNECT
-from core.daemon.exit_codes import BadConfig, DiskFailed, RequestFailed, exits
+from core.daemon.exit_codes import BadConfig, DiskFailed, RequestFailed, exits, file_problem
 from core.daemon.option_fields import options
 from core.security.key_files import KeyFileError, read_secret_key
 
@@ -82,4 +82,4 @@ def pair_errors() -> Iterator[None]:
     except OSError as error:
         if error.filename is None:
             raise
-        raise DiskFailed(f"{error.filename}: {error.strerror}") from None
+        raise DiskFailed(file_problem(error)) from None

@@ -15,7 +15,7 @@ import click
 
 from core import constants, errors
 from core.daemon.command import BIND, CONNECT, Group
-from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable, exits
+from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable, exits, file_problem
 from core.daemon.logs import printable
 from core.daemon.option_fields import options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
@@ -277,7 +277,7 @@ def keygen(secret_file: str | None, as_json: bool) -> None:
             with open(descriptor, "w") as file:
                 file.write(secret + "\n")
         except OSError as error:
-            raise DiskFailed(f"{secret_file}: {error.strerror}") from None
+            raise DiskFailed(file_problem(error, secret_file)) from None
     shown = {"public": public} if secret_file is not None else {"public": public, "secret": secret}
     if as_json:
         write_json(shown)

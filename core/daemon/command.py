@@ -352,7 +352,7 @@ def config_problems(program: Group, path: str) -> tuple[list[str], list[str]]:
     Raises BadConfig if the file cannot be read or is not TOML.
     """
     root = Context(program, info_name=program.name, auto_envvar_prefix=(program.name or "").upper())
-    file = ConfigFile(path)
+    file = ConfigFile(path, "give the path of the file to check")
     tables: list[str] = []
     return tables, [*_check_group(root, program, file, "", tables)]
 

@@ -56,11 +56,11 @@ def read_toml(path: str, advice: str, bytes_max: int = CONFIG_BYTES_MAX) -> tupl
 
 
 class ConfigFile:
-    """One file, parsed. Raises BadConfig if it cannot be read, is too large or is not TOML."""
+    """One file, parsed. Raises BadConfig, with the advice, if it cannot be read; also if it is too large or is not TOML."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, advice: str = "check the path given to --config") -> None:
         self.path = path
-        self._text, self._tables = read_toml(path, "check the path given to --config")
+        self._text, self._tables = read_toml(path, advice)
 
     def table(self, name: str, commands: Iterable[str], keys: Iterable[str]) -> dict[str, Any]:
         """Return the values of a command's table, `-` in keys as `_`.

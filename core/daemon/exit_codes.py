@@ -7,8 +7,10 @@ Raised anywhere in a command, they end it with one line on stderr and their code
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from errno import EACCES, EDQUOT, EEXIST, EISDIR, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,7 +19,21 @@ from core.daemon.logs import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["BadConfig", "DiskFailed", "ExitError", "Interrupted", "RequestFailed", "Unreachable", "exits"]
+__all__ = ["BadConfig", "DiskFailed", "ExitError", "Interrupted", "RequestFailed", "Unreachable", "exits", "file_problem"]
+
+# What to do about a file or directory that cannot be used.
+_FILE_FIXES: Final = {
+    ENOENT: "check the path",
+    ENOTDIR: "a part of the path is a file; check the path",
+    EISDIR: "name a file in it",
+    EEXIST: "it stays as it is; choose another path, or remove it",
+    EACCES: "check the permissions of it and of its directory",
+    EPERM: "check the permissions of it and of its directory",
+    EROFS: "choose another path",
+    ENAMETOOLONG: "choose a shorter path",
+    ENOSPC: "free some space or choose another path",
+    EDQUOT: "free some space or choose another path",
+}
 
 
 class ExitError(click.ClickException):
@@ -72,3 +88,9 @@ def exits(codes: Mapping[type[Exception], type[click.ClickException]]) -> Iterat
     except tuple(codes) as error:
         code = next(code for kind, code in codes.items() if isinstance(error, kind))
         raise code(str(error)) from None
+
+
+def file_problem(error: OSError, path: str | os.PathLike[str] = "") -> str:
+    """Return one line for a file or directory that cannot be used: its path, the reason, and what to do."""
+    named = os.fspath(path) or error.filename or "a file"
+    return f"{named}: {error.strerror or error}; {_FILE_FIXES.get(error.errno or 0, 'check the path and the disk')}"

@@ -55,7 +55,9 @@ def _read(path: str | Path, *, secret: bool) -> str:
                 _check_owner(path, os.fstat(file.fileno()))
             octets = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise KeyFileError(path, error.strerror or "cannot be read", "check the path and its permissions") from None
+        missing = isinstance(error, FileNotFoundError)
+        advice = "check the path; zmtp keygen makes keys" if missing else "check the path and its permissions"
+        raise KeyFileError(path, error.strerror or "cannot be read", advice) from None
     if len(octets) > FILE_BYTES_MAX:
         raise KeyFileError(path, f"more than {FILE_BYTES_MAX} bytes", "is this the right file?")
     try:

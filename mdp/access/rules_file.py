@@ -21,18 +21,18 @@ __all__ = ["load_policies", "load_rules", "reloading"]
 T = TypeVar("T")
 
 
-def load_rules(path: str) -> Rules:
-    """Read a rules file; raises BadConfig if it is not valid."""
-    return _load(path, "--rules", "allow", Rules)
+def load_rules(path: str, advice: str = "check the path given to --rules") -> Rules:
+    """Read a rules file; raises BadConfig if it is not valid, with the advice if it cannot be read."""
+    return _load(path, advice, "allow", Rules)
 
 
-def load_policies(path: str) -> ServicePolicies:
-    """Read a file of policies; raises BadConfig if it is not valid."""
-    return _load(path, "--policies", "policy", ServicePolicies)
+def load_policies(path: str, advice: str = "check the path given to --policies") -> ServicePolicies:
+    """Read a file of policies; raises BadConfig if it is not valid, with the advice if it cannot be read."""
+    return _load(path, advice, "policy", ServicePolicies)
 
 
-def _load(path: str, flag: str, table: str, parse: Callable[[Mapping[str, Any]], T]) -> T:
-    text, content = read_toml(path, f"check the path given to {flag}")
+def _load(path: str, advice: str, table: str, parse: Callable[[Mapping[str, Any]], T]) -> T:
+    text, content = read_toml(path, advice)
     try:
         return parse(content)
     except RuleError as error:

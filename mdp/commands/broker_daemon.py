@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from core.daemon.exit_codes import DiskFailed
+from core.daemon.exit_codes import DiskFailed, file_problem
 from core.daemon.http import serve_page
 from core.runtime import cold_files, runtime
 from mdp.access.rules_file import load_policies, load_rules, reloading
@@ -119,4 +119,4 @@ def _event_log(directory: str, limits: EventLogOptions) -> EventLogWriter:
     try:
         return EventLogWriter(directory, limits)
     except OSError as error:
-        raise DiskFailed(f"{error.filename or directory}: {error.strerror or error}") from None
+        raise DiskFailed(file_problem(error, error.filename or directory)) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from core.daemon.command import CONNECT, Group
-from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable, exits
+from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable, exits, file_problem
 from core.daemon.run import log_options, loop_option
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
@@ -70,7 +70,7 @@ def disk_errors() -> Iterator[None]:
             raise BadConfig(str(error)) from None
         raise StoreDamaged(f"{error}; check with titanic verify, repair with titanic repair --accept-loss") from None
     except OSError as error:
-        raise DiskFailed(f"{error.filename or 'the store'}: {error.strerror or error}") from None
+        raise DiskFailed(file_problem(error, error.filename or "the store")) from None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from core.daemon.command import Group, config_problems
-from core.daemon.config import read_toml
+from core.daemon.config import ConfigFile, read_toml
 from core.daemon.exit_codes import BadConfig
 from core.daemon.terminal import json_option, write_json
 from mdp.access.rules_file import load_policies, load_rules
@@ -58,6 +58,7 @@ def check(file: str, program: str, as_json: bool) -> None:
 
 def _problems_of_named_files(file: str, tables: Sequence[str]) -> Iterator[str]:
     """Yield the problem of each file with rules or policies that a configuration names."""
+    found = ConfigFile(file)
     _, content = read_toml(file, "")
     for table in tables:
         values: Any = content
@@ -67,6 +68,6 @@ def _problems_of_named_files(file: str, tables: Sequence[str]) -> Iterator[str]:
             path = values.get(name)
             if isinstance(path, str):
                 try:
-                    load(path)
+                    load(path, f"correct it in {found.place(table, name)}")
                 except BadConfig as error:
                     yield error.message

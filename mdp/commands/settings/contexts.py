@@ -22,7 +22,7 @@ from click.core import ParameterSource
 
 from core.daemon.command import Command, Group, Layer
 from core.daemon.config import ConfigFile, toml_text
-from core.daemon.exit_codes import BadConfig, DiskFailed
+from core.daemon.exit_codes import BadConfig, DiskFailed, file_problem
 from core.daemon.security_flags import NAMES as SECURITY_NAMES
 from core.daemon.terminal import json_option, write_json
 from core.security.curve_keys import parse_key
@@ -205,7 +205,7 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
         new.replace(path)
     except OSError as error:
-        raise DiskFailed(f"{path}: {error.strerror}") from None
+        raise DiskFailed(file_problem(error, path)) from None
 
 
 # ----------------------------------------------------------------------------------------------------------------------- options

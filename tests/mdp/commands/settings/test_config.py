@@ -68,6 +68,14 @@ def test_a_good_file_is_ok_and_its_commands_are_named(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, f"{file}: ok, for mdp broker, mdp ctx ls, mdp worker\n")
 
 
+def test_a_missing_file_is_reported_with_what_to_do(tmp_path: Path) -> None:
+    result = check(str(tmp_path / "none.toml"))
+    assert (result.exit_code, result.output) == (
+        78,
+        f"mdp: {tmp_path}/none.toml: No such file or directory; give the path of the file to check\n",
+    )
+
+
 def test_rules_and_policies_that_a_file_names_are_read_too(tmp_path: Path) -> None:
     rules, policies, file = tmp_path / "rules.toml", tmp_path / "policies.toml", tmp_path / "broker.toml"
     file.write_text(f'[broker]\nrules = "{rules}"\npolicies = "{policies}"\n')
@@ -81,7 +89,7 @@ def test_rules_and_policies_that_a_file_names_are_read_too(tmp_path: Path) -> No
     policies.write_text("[[policy]\n")
     rules.unlink()
     first, second = check(str(file)).output.splitlines()
-    assert first == f"mdp: {rules}: No such file or directory; check the path given to --rules"
+    assert first == f"mdp: {rules}: No such file or directory; correct it in {file}:2"
     assert second.startswith(f"mdp: {policies}:1: not TOML")
     assert json.loads(check(str(file), "--json").output)["problems"] == [first.removeprefix("mdp: "), second.removeprefix("mdp: ")]
     rules.write_text('[[allow]]\nwho = ["a"]\nserve = ["echo"]\n')
