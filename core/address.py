@@ -256,6 +256,8 @@ def _ipc_address(endpoint: str, path: str) -> str:
         raise InvalidEndpoint(f"{endpoint!r} is not a file name on this system", endpoint=endpoint) from None
     if octets > IPC_PATH_OCTETS_MAX:
         raise InvalidEndpoint(
-            ENAMETOOLONG, f"path of {octets} bytes in {endpoint!r}, at most {IPC_PATH_OCTETS_MAX} are possible", endpoint=endpoint
+            ENAMETOOLONG,
+            f"path of {octets} bytes in {endpoint!r}, at most {IPC_PATH_OCTETS_MAX} are possible; choose a shorter one",
+            endpoint=endpoint,
         )
     return "\0" + path[1:] if path.startswith("@") else path

@@ -18,7 +18,7 @@ from core.daemon.command import BIND, CONNECT, Group
 from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable, exits, file_problem
 from core.daemon.logs import printable
 from core.daemon.option_fields import options
-from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, listen_problem, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
 from core.runtime import runtime
@@ -128,7 +128,7 @@ def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> N
             except errors.InvalidOption:
                 raise
             except errors.ZMQError as error:
-                raise Unreachable(f"cannot listen on {endpoint}: {error.strerror}") from None
+                raise Unreachable(listen_problem(error) or f"cannot listen on {endpoint}: {error.strerror}") from None
         for endpoint in connect:
             socket.connect(endpoint)
 

@@ -30,7 +30,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from errno import EACCES, ENOENT, ENOTDIR
+from errno import EACCES
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from core.daemon.option_fields import Decorator
 
-__all__ = ["Daemon", "DaemonSettings", "daemon_options", "log_options", "loop_option", "run_daemon", "settle_memory"]
+__all__ = ["Daemon", "DaemonSettings", "daemon_options", "listen_problem", "log_options", "loop_option", "run_daemon", "settle_memory"]
 
 log = logging.getLogger("core.daemon")
 
@@ -76,9 +76,7 @@ _LISTEN_FIXES: Final = {
     errors.EADDRINUSE: "another program listens there; stop it or choose another port",
     errors.EADDRNOTAVAIL: "this machine has no such address",
     errors.ENODEV: "this machine has no such address or interface",
-    EACCES: "this needs privileges; choose a port above 1023 or a directory that can be written",
-    ENOENT: "make its directory, or choose another path",
-    ENOTDIR: "make its directory, or choose another path",
+    EACCES: "this needs privileges; choose a port above 1023",
 }
 
 
@@ -364,8 +362,20 @@ def run_daemon(body: Callable[[Daemon], Coroutine[Any, Any, None]], settings: Da
             raise
         raise BadConfig("uvloop is not installed; pip install uvloop, or leave --uvloop out") from None
     except errors.ZMQError as error:
-        if error.errno not in _LISTEN_FIXES or isinstance(error, errors.EndpointNotFound):
+        problem = listen_problem(error)
+        if not problem:
             raise
-        endpoint = getattr(error, "endpoint", "")
-        where = "" if endpoint in error.strerror else f" on {endpoint}"
-        raise Unreachable(f"cannot listen{where}: {error.strerror}; {_LISTEN_FIXES[error.errno]}") from None
+        raise Unreachable(problem) from None
+
+
+def listen_problem(error: errors.ZMQError) -> str:
+    """Say why an endpoint cannot be listened on and what to do; nothing for an error of another kind."""
+    endpoint = getattr(error, "endpoint", "")
+    if isinstance(error, errors.EndpointNotFound | errors.InvalidEndpoint):
+        return ""
+    if isinstance(error, errors.EndpointError) and endpoint.startswith("ipc://"):
+        return f"cannot listen: {error.strerror}"  # says itself what to do
+    if error.errno not in _LISTEN_FIXES:
+        return ""
+    where = "" if endpoint in error.strerror else f" on {endpoint}"
+    return f"cannot listen{where}: {error.strerror}; {_LISTEN_FIXES[error.errno]}"

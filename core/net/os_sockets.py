@@ -11,6 +11,7 @@ import struct
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import EACCES, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
 from functools import partial
 from ipaddress import ip_address
 from itertools import count, zip_longest
@@ -42,6 +43,16 @@ NEXT_ADDRESS_S: Final = 0.25
 # Checking and binding a path takes microseconds; a directory that is locked for longer is locked by another program.
 FOLDER_WAIT_S: Final = 0.5
 FOLDER_RETRY_S: Final = 0.005
+# What to do when a path cannot be listened on.
+_IPC_FIXES: Final = {
+    ENOENT: "make its directory, or choose another path",
+    ENOTDIR: "a part of its path is a file; choose another path",
+    EACCES: "this user may make no file in its directory; choose another path",
+    EPERM: "this user may make no file in its directory; choose another path",
+    EROFS: "choose a path on another file system",
+    ENOSPC: "free some space, or choose a path on another file system",
+    EADDRINUSE: "end the program that listens there, or choose another path",
+}
 SIOCGIFADDR: Final = 0x8915  # Linux: IPv4 address of an interface
 TIOCOUTQ: Final = 0x5411  # Linux: bytes of the send queue
 _PEER_CREDENTIALS: Final = struct.Struct("3i")  # Linux: pid, uid, gid
@@ -91,9 +102,10 @@ def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
 
 
 def _system_error(error: OSError, endpoint: str) -> EndpointError:
+    advice = f"; {_IPC_FIXES.get(error.errno or 0, 'choose another path')}" if endpoint.startswith("ipc://") else ""
     if error.errno == EADDRINUSE:
-        return AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
-    return EndpointError(error.errno or EINVAL, f"{endpoint}: {error.strerror or error}", endpoint=endpoint)
+        return AddressInUse(EADDRINUSE, f"{endpoint} is in use{advice}", endpoint=endpoint)
+    return EndpointError(error.errno or EINVAL, f"{endpoint}: {error.strerror or error}{advice}", endpoint=endpoint)
 
 
 def listen_tcp(bind: TcpBind, options: Options) -> Listening:
@@ -137,9 +149,11 @@ def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
     except OSError as error:
         raise _system_error(error, endpoint) from error
     if not stat.S_ISSOCK(mode):
-        raise AddressInUse(EADDRINUSE, f"{endpoint}: a file that is no socket is in the way", endpoint=endpoint)
+        what = "a directory" if stat.S_ISDIR(mode) else "a file that is no socket"
+        raise AddressInUse(EADDRINUSE, f"{endpoint}: {what} stands there, and is left alone; choose another path", endpoint=endpoint)
     if exclusive and _is_served(path):
-        raise AddressInUse(EADDRINUSE, f"{endpoint} is in use: another process listens on it", endpoint=endpoint)
+        text = f"{endpoint} is in use: another process listens on it; {_IPC_FIXES[EADDRINUSE]}"
+        raise AddressInUse(EADDRINUSE, text, endpoint=endpoint)
     runtime.current().files.unlink(path)
 
 
@@ -177,7 +191,8 @@ def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if system.monotonic() >= give_up_at:
-                    raise AddressInUse(EADDRINUSE, f"{endpoint}: another process has locked its directory", endpoint=endpoint) from None
+                    text = f"{endpoint}: another process has locked its directory; end it, or choose another directory"
+                    raise AddressInUse(EADDRINUSE, text, endpoint=endpoint) from None
                 system.pause(FOLDER_RETRY_S)
         yield
     finally:

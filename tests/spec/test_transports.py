@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket as system
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ import zmq
 
 import core
 from benchmarks.process import free_endpoint
+from core.net import os_sockets
 from core.net.session import Session
 from tests.scenes.waiting import Watch, eventually
 
@@ -292,7 +295,7 @@ async def test_trn_11_what_is_no_socket_is_not_unlinked(make: Make, tmp_path: Pa
     path.write_text("data")
     with pytest.raises(core.AddressInUse) as refused:
         make(core.PULL, bind=f"ipc://{path}")
-    assert "no socket" in str(refused.value)
+    assert str(refused.value) == f"ipc://{path}: a file that is no socket stands there, and is left alone; choose another path"
     assert path.read_text() == "data"
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(core.AddressInUse):
@@ -304,6 +307,45 @@ async def test_trn_11_no_such_directory_is_the_systems_error(make: Make, tmp_pat
     with pytest.raises(core.ZMQError) as refused:
         make(core.PULL, bind=f"ipc://{tmp_path / 'absent' / 's'}")
     assert refused.value.errno == core.ENOENT
+
+
+async def test_trn_11_each_obstacle_is_named_with_what_to_do(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("data")
+    cases = [
+        (tmp_path, core.EADDRINUSE, ": a directory stands there, and is left alone; choose another path"),
+        (tmp_path / "file" / "s", errno.ENOTDIR, ": Not a directory; a part of its path is a file; choose another path"),
+        (tmp_path / "absent" / "s", core.ENOENT, ": No such file or directory; make its directory, or choose another path"),
+    ]
+    for path, number, said in cases:
+        with pytest.raises(core.EndpointError) as refused:
+            make(core.PULL, bind=f"ipc://{path}")
+        assert (refused.value.errno, str(refused.value)) == (number, f"ipc://{path}{said}")
+    with pytest.raises(core.InvalidEndpoint, match=r"path of 108 bytes in .* at most 107 are possible; choose a shorter one"):
+        make(core.PULL, bind="ipc:///" + 107 * "x")
+    if sys.platform == "linux":
+        make(core.PULL, bind="ipc://@taken")
+        with pytest.raises(core.AddressInUse, match="ipc://@taken is in use; end the program that listens there, or choose another path"):
+            make(core.PULL, bind="ipc://@taken")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EACCES, "Permission denied; this user may make no file in its directory; choose another path"),
+        (errno.EROFS, "Read-only file system; choose a path on another file system"),
+        (errno.ELOOP, "Too many levels of symbolic links; choose another path"),
+    ],
+)
+async def test_trn_11_what_the_system_refuses_is_named_with_what_to_do(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os_sockets, "_listen_on", refuse)
+    with pytest.raises(core.EndpointError) as refused:
+        make(core.PULL, bind=f"ipc://{tmp_path / 's'}")
+    assert (refused.value.errno, str(refused.value)) == (number, f"ipc://{tmp_path / 's'}: {said}")
 
 
 # -- TRN-12, TRN-13
