@@ -56,7 +56,7 @@ def read_toml(path: str, advice: str, bytes_max: int = CONFIG_BYTES_MAX) -> tupl
 
 
 class ConfigFile:
-    """One file, parsed. Raises BadConfig, with the advice, if it cannot be read; also if it is too large or is not TOML."""
+    """One file, parsed. Raises BadConfig if it cannot be read, with the advice, is too large or is not TOML."""
 
     def __init__(self, path: str, advice: str = "check the path given to --config") -> None:
         self.path = path

@@ -1,4 +1,6 @@
-"""Progress of a request: what its handler reports, a number, a text, or both; or the rate it waits for, which the broker reports.
+"""Progress of a running request, as its handler reports it: a number, a text, or both.
+
+Of a request that waits, the broker reports the rate that it waits for.
 
 Pure. On the wire it is one frame of PROGRESS (specs/mdp.md §3), a msgpack map like options.
 """

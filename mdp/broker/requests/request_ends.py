@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GONE", "TOLD_WAIT_S", "Output", "RequestEnds"]
 
-# A client is told of the rate that its request waits for if it waits at least so long, which is below the timeouts of programs.
+# A client gets the rate that its request waits for if it waits at least so long, which is below the timeouts of programs.
 TOLD_WAIT_S: Final = 0.1
 
 # Code in the record of a request that ended without an ERROR to its client, whose connection is usually lost.
@@ -288,7 +288,7 @@ def _why_queued(request: Request, now: float) -> str:
 
 
 def _rate_wait(request: Request, now: float) -> RateWait | None:
-    """Return the rate that keeps requests of a service in the queue, None if there is none or it would let one pass."""
+    """Return the rate that keeps requests of a service in the queue, None if none does."""
     policies, queue = request.service.policies, request.service.queue
     bucket = None if policies is None else policies.bucket
     if bucket is None or bucket.tokens(now):

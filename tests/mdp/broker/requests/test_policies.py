@@ -338,7 +338,7 @@ def test_a_service_that_has_its_policies_no_longer_takes_the_fast_way_again() ->
     assert bodies(scene, b"W") == [b"0", b"1"]
 
 
-def test_a_client_is_told_which_rate_its_request_waits_for() -> None:
+def test_a_client_learns_which_rate_its_request_waits_for() -> None:
     """POL-05."""
     scene = Scene()
     join(scene, b"W", credit=9, rate={"per_s": 2.0, "burst": 1})
