@@ -160,5 +160,5 @@ def test_keygen_keeps_the_secret_in_a_file_of_its_owner(programs: Programs) -> N
     assert shown == f"public {z85.encode(public_key(z85.decode(secret))).decode()}\n"
     again = programs.run(*keygen)
     assert again.code == 74
-    assert again.complaint == "zmtp: secret.key: File exists"
+    assert again.complaint == "zmtp: secret.key: File exists; it stays as it is; choose another path, or remove it"
     assert file.read_text().strip() == secret
