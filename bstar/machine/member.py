@@ -15,6 +15,7 @@ A claim, from left to right; any event in between may drop it:
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from bstar.machine.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot, lease_expiry, next_counter
@@ -88,7 +89,8 @@ def receive(settings: Settings, member: Member, message: StateMessage, now: floa
     if acked_at is not None and settings.lease_s and member.state is State.ACTIVE and message.state is State.PASSIVE:
         member = member._replace(lease_until=max(member.lease_until, lease_expiry(acked_at, settings.lease_s)))
     # BST-02: first the peer is alive, then the event.
-    member = member._replace(peer_until=now + settings.expiry_s, peer_state=message.state)
+    check_at = now + settings.expiry_s - settings.heartbeat_s / 2
+    member = member._replace(peer_until=now + settings.expiry_s, peer_state=message.state, check_at=check_at)
     outcome = _apply(settings, member, _event_of(settings, member, message), now, effects)
     if settings.lease_s and message.state is State.ACTIVE and outcome.member.state is State.PASSIVE and member.state is State.PASSIVE:
         return outcome._replace(effects=(*outcome.effects, Announce()))  # a prompt acknowledgement extends the lease of the peer most
@@ -203,7 +205,7 @@ def switchover(settings: Settings, member: Member, now: float) -> Outcome:
 def tick(settings: Settings, member: Member, now: float) -> Outcome:
     """Do what is due: a state message each heartbeat (BST-05), a question to the witness, the timers."""
     member, effects = _wake(settings, member, now)
-    member = member._replace(awake_until=now + settings.expiry_s)
+    member = member._replace(awake_until=now + settings.expiry_s, check_at=inf if now >= member.check_at else member.check_at)
     if now >= member.beat_at:
         # On its own schedule; after a suspension one is due, not one for each that was missed.
         late = now >= member.beat_at + settings.heartbeat_s
@@ -222,13 +224,16 @@ def _wake(settings: Settings, member: Member, now: float) -> tuple[Member, tuple
     """Check the clock before the event is processed.
 
     A process that was suspended for as long as its peer needs to take over must not answer: it steps down (P2). It must not consider its
-    peer dead either because of messages it could not read: both get a new period (BST-18).
+    peer dead either because of messages it could not read: both get a new period (BST-18). After a shorter stall in the second half of
+    the peer's time, which may have held the peer too, a vote has to wait for one more heartbeat, once in each silence.
     """
     effects: tuple[ShellEffect, ...] = ()
     stalled = now >= member.awake_until
     if stalled:
         grace = now + settings.expiry_s
-        member = member._replace(awake_until=grace, peer_until=grace, peer_state=None)
+        member = member._replace(awake_until=grace, peer_until=grace, peer_state=None, check_at=inf)
+    elif now >= member.check_at + settings.heartbeat_s / 2:
+        member = member._replace(vote_at=now + settings.heartbeat_s, check_at=inf)
     if not settings.ballots:
         return member, effects
     lapsed = bool(settings.lease_s) and now >= member.lease_until
@@ -252,7 +257,7 @@ def _event_of(settings: Settings, member: Member, message: StateMessage) -> Even
 
 
 def _request_event(settings: Settings, member: Member, now: float) -> Event:
-    if now >= member.peer_until:
+    if now >= max(member.peer_until, member.vote_at):
         return Event.VOTE
     if settings.ballots and member.peer_state is State.PASSIVE and now >= member.yield_until:
         # Both servers could do this at once. A witness decides between them; without one only the primary may, and only if its peer

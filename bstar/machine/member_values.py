@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bstar.machine.ballot import NO_BALLOT, Ballot
@@ -71,6 +72,8 @@ class Member(NamedTuple):
     peer_until: float = 0.0  # until when the peer counts as alive
     peer: Peer = NO_PEER  # its newest message, to recognise outdated ones
     yield_until: float = 0.0  # until when the peer has time to take over
+    check_at: float = inf  # in a silence of the peer: a tick that comes half a heartbeat later shows a stall of this process
+    vote_at: float = 0.0  # from when a silence counts although this process stood still meanwhile
 
 
 class Outcome(NamedTuple):
@@ -97,7 +100,7 @@ def may_answer(settings: Settings, member: Member, now: float) -> bool:
 
 
 def deadline(settings: Settings, member: Member) -> float:
-    at = member.beat_at
+    at = min(member.beat_at, member.check_at)
     if asks_witness(settings, member):
         at = min(at, member.ask_at)
     if member.claim is not Claim.IDLE:
@@ -112,8 +115,8 @@ def retry_after(settings: Settings, member: Member, now: float) -> float:
 
     While the peer is active that is when a request would count as a vote. Otherwise a change is imminent, at an unknown time.
     """
-    left = max(member.peer_until, member.yield_until) - now
-    if member.peer_state is not State.ACTIVE or now >= member.peer_until:
+    left = max(member.peer_until, member.vote_at, member.yield_until) - now
+    if member.peer_state is not State.ACTIVE or now >= max(member.peer_until, member.vote_at):
         votes = settings.lone_backup or member.state is not State.BACKUP
         soon = settings.heartbeat_s / ASKS_PER_HEARTBEAT
         left = min(left, soon) if votes else soon

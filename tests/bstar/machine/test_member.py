@@ -178,6 +178,50 @@ def test_silence_while_asleep_is_not_silence(ballots: bool) -> None:
     assert backup.state is ACTIVE
 
 
+@MODES
+@pytest.mark.parametrize("stall_s", [1.05, 1.3, 1.9])
+@pytest.mark.parametrize("phase_s", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("ticks_first", [True, False])
+def test_after_a_stall_the_peer_gets_one_more_heartbeat(stall_s: float, phase_s: float, ticks_first: bool, ballots: bool) -> None:
+    """BST-18: a machine that stands still for a moment holds both servers."""
+    primary, backup = pair(ballots=ballots)
+    heard = 1.2 + phase_s
+    backup.live(1.0, heard)
+    backup.hears(primary.says(heard), heard)
+    backup.live(heard, heard + 0.99)  # its next message does not come any more
+    now = heard + 0.99 + stall_s
+    if ticks_first:
+        backup.tick(now)
+    assert backup.asked(now) is Verdict.REJECT
+    backup.live(now, now + 0.99)
+    assert backup.asked(now + 0.99) is Verdict.REJECT
+    backup.hears(primary.says(now + 0.99), now + 0.99)
+    backup.live(now + 0.99, now + 1.5)
+    assert backup.asked(now + 1.5) is Verdict.REJECT
+    assert backup.state is PASSIVE
+
+
+@MODES
+def test_a_silence_is_excused_once(ballots: bool) -> None:
+    """BST-18: a server whose every tick is late takes over all the same."""
+    _, backup = pair(ballots=ballots)  # it has heard its peer at 0.6
+    backup.tick(2.7)
+    assert backup.asked(2.7) is Verdict.REJECT
+    backup.tick(3.7)
+    backup.asked(3.7)
+    assert backup.state is ACTIVE
+
+
+@MODES
+def test_a_stall_does_not_make_a_dead_peer_live(ballots: bool) -> None:
+    """BST-18: its silence was long enough before the stall."""
+    _, backup = pair(ballots=ballots)  # it has heard its peer at 0.6
+    backup.live(1.0, 3.0)
+    backup.tick(4.9)
+    backup.asked(4.9)
+    assert backup.state is ACTIVE
+
+
 def test_who_stood_still_steps_down_before_it_answers() -> None:
     """BST-34, P2, BST-29: and asks its peer to take over."""
     primary, backup = pair()
