@@ -6,7 +6,9 @@
     self._thread = supervisor.thread("titanic writer", self._write, failed=self._writer_failed)
 
 The owner decides what follows a fault: `restart=` runs it again, `failed=` calls the owner, `raises=True` raises the fault to the owner
-that awaits the task: that is how a daemon ends with an exit code. Cancelling is not a fault.
+that awaits the task: that is how a daemon ends with an exit code. To cancel a task is not a fault; a cancellation that nobody asked for
+is one, and so is any other error that is no `Exception`: it would end what it is raised in without a word. `SystemExit` and
+`KeyboardInterrupt` end the program, but for `SystemExit` in a thread, which would end that alone.
 
 One supervisor serves one daemon (`core.daemon.run` makes it), or the part of another program that first called `current()`; tasks
 inherit it.
@@ -46,6 +48,8 @@ LOG_EVERY_S: Final = 10.0
 # Faults are shown by name, and names are literals in the code: more would be a programming error.
 NAMES_MAX: Final = 256
 REASON_CHARACTERS_MAX: Final = 200  # of an error's text on the readiness page
+_PROGRAM_ENDS: Final = (SystemExit, KeyboardInterrupt)
+_COROUTINE_ENDS: Final = (*_PROGRAM_ENDS, GeneratorExit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +138,15 @@ class Supervisor:
                     return
                 except expects:
                     raise
-                except Exception as error:
+                except _COROUTINE_ENDS:
+                    raise
+                except BaseException as raised:
+                    if isinstance(raised, asyncio.CancelledError) and _is_cancelled():
+                        raise
+                    error = _as_exception(raised)
                     self._fault(record, error, failed)
                     if raises:
-                        raise
+                        raise error from error.__cause__
                     if restart is None:
                         return
                     faults = faults + 1 if self._now() - began < restart.steady_s else 1
@@ -175,7 +184,8 @@ class Supervisor:
                 if self._probe is not None:
                     self._probe(record.name)
                 work()
-            except Exception as error:
+            except BaseException as raised:
+                error = _as_exception(raised)
                 record.unwell[this] = (_reason(error), float("inf"))
                 self._fault(record, error, failed)
                 if restart is None:
@@ -201,8 +211,10 @@ class Supervisor:
             if self._probe is not None:
                 self._probe(name)
             call(*arguments)
-        except Exception as error:
-            self._fault(self._record(name), error, failed)
+        except _PROGRAM_ENDS:
+            raise
+        except BaseException as error:
+            self._fault(self._record(name), _as_exception(error), failed)
 
     def guarded(self, name: str, call: Callable[P, object], failed: Callable[Concatenate[Exception, P], object]) -> Callable[P, None]:
         """Return a wrapper of `call` for frequent use; a fault is passed to `failed(error, *arguments)` and not raised."""
@@ -213,8 +225,10 @@ class Supervisor:
                 if self._probe is not None:
                     self._probe(name)
                 call(*arguments, **named)
-            except Exception as error:
-                self._fault(record, error, lambda error: failed(error, *arguments, **named))
+            except _PROGRAM_ENDS:
+                raise
+            except BaseException as error:
+                self._fault(record, _as_exception(error), lambda error: failed(error, *arguments, **named))
 
         return run
 
@@ -229,8 +243,10 @@ class Supervisor:
                     self._probe(name)
                 work(items)
                 return
-            except Exception as error:
-                self._fault(self._record(name), error, failed)
+            except _PROGRAM_ENDS:
+                raise
+            except BaseException as error:
+                self._fault(self._record(name), _as_exception(error), failed)
 
     # ---- faults
 
@@ -358,7 +374,10 @@ class Timer:
             if supervisor._probe is not None:
                 supervisor._probe(self._record.name)
             self._call()
-        except Exception as error:
+        except _PROGRAM_ENDS:
+            raise
+        except BaseException as raised:
+            error = _as_exception(raised)
             supervisor._fault(self._record, error)
             if self._cancelled:
                 return  # by the call itself, which then failed: nothing is to be done again
@@ -379,7 +398,22 @@ class Timer:
         self._record.unwell.pop(self, None)
 
 
-def _reason(error: Exception) -> str:
+def _is_cancelled() -> bool:
+    """Return whether somebody has cancelled this task."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """Return what is reported for an error: itself, or an exception with its type and text."""
+    if isinstance(error, Exception):
+        return error
+    fault = RuntimeError(_reason(error))
+    fault.__cause__ = error
+    return fault
+
+
+def _reason(error: BaseException) -> str:
     text = str(error)[:REASON_CHARACTERS_MAX]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

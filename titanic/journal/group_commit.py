@@ -221,7 +221,7 @@ class Journal:
         """
         try:
             self._commit_until_closed()
-        except Exception as error:
+        except BaseException as error:
             self.log.wounded = self.trouble = f"{THREAD_ENDED}: {type(error).__name__}: {error}"
             raise
         finally:

@@ -26,6 +26,114 @@ class Broken(Exception):
     """An unforeseen error."""
 
 
+class Panic(BaseException):
+    """An error that is no `Exception`, as extension modules in Rust raise."""
+
+
+NO_EXCEPTIONS = pytest.mark.parametrize(
+    "error", [asyncio.CancelledError("by whom?"), Panic("index out of range")], ids=["cancelled", "panic"]
+)
+
+
+@NO_EXCEPTIONS
+async def test_a_task_is_begun_again_after_what_is_no_exception(error: BaseException) -> None:
+    supervisor, runs, well = Supervisor(), [0], asyncio.Event()
+
+    async def work() -> None:
+        runs[0] += 1
+        if runs[0] == 1:
+            raise error
+        well.set()
+        await asyncio.Event().wait()
+
+    task = supervisor.task("a task", work, restart=QUICK)
+    await well.wait()
+    assert supervisor.troubles == {"a task": f"RuntimeError: {type(error).__name__}: {error}"}
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    assert supervisor.faults == {"a task": 1}
+
+
+@NO_EXCEPTIONS
+async def test_an_owner_gets_what_is_no_exception_as_one(error: BaseException) -> None:
+    async def work() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=type(error).__name__) as caught:
+        await Supervisor().task("a task", work, raises=True)
+    assert caught.value.__cause__ is error
+
+
+@NO_EXCEPTIONS
+async def test_timers_calls_and_batches_survive_what_is_no_exception(error: BaseException) -> None:
+    supervisor, ticks, again, told, taken = Supervisor(), [0], asyncio.Event(), list[Exception](), list[int]()
+
+    def tick() -> None:
+        ticks[0] += 1
+        if ticks[0] == 1:
+            raise error
+        again.set()
+
+    def fail(number: int = 0) -> None:
+        raise error
+
+    def tell(error: Exception, number: int) -> None:
+        told.append(error)
+
+    def take(items: Iterator[int]) -> None:
+        for item in items:
+            if item in (1, 3):
+                raise error
+            taken.append(item)
+
+    timer = supervisor.timer("a timer", tick, restart=QUICK)
+    timer.after(0)
+    await again.wait()
+    supervisor.call("a call", fail, failed=told.append)
+    supervisor.guarded("guarded", fail, tell)(7)
+    supervisor.each("a batch", take, iter(range(6)))
+    assert taken == [0, 2, 4, 5]
+    assert [type(one) for one in told] == [RuntimeError] * 2
+    assert supervisor.faults == {"a timer": 1, "a call": 1, "guarded": 1, "a batch": 2}
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(5), Panic("index out of range"), asyncio.CancelledError()], ids=["exit", "panic", "cancelled"]
+)
+def test_a_thread_that_ends_with_what_is_no_exception_is_missed(error: BaseException) -> None:
+    supervisor, told = Supervisor(), list[Exception]()
+
+    def work() -> None:
+        raise error
+
+    supervisor.thread("a thread", work, failed=told.append).join()
+    assert type(error).__name__ in supervisor.troubles["a thread"]
+    assert [one.__cause__ for one in told] == [error]
+
+
+@pytest.mark.parametrize("error", [SystemExit(5), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_what_ends_the_program_is_no_fault(error: BaseException) -> None:
+    supervisor = Supervisor()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    async def main() -> None:
+        supervisor.timer("a timer", fail).after(0)
+        await asyncio.Event().wait()
+
+    with pytest.raises(type(error)):
+        supervisor.call("a call", fail)
+    with pytest.raises(type(error)):
+        supervisor.guarded("guarded", fail, fail)()
+    with pytest.raises(type(error)):
+        supervisor.each("a batch", fail, iter([1]))
+    with pytest.raises(type(error)):
+        asyncio.run(main())
+    assert supervisor.faults == {}
+
+
 async def test_a_task_is_begun_again_and_its_faults_are_counted_logged_and_shown(caplog: pytest.LogCaptureFixture) -> None:
     supervisor = Supervisor()
     runs = 0

@@ -149,13 +149,14 @@ async def test_maintenance_continues_after_a_fault(tmp_path: Path) -> None:
         assert supervisor.faults == {"titanic upkeep": 1}
 
 
-def test_the_process_of_a_store_that_can_never_write_again_ends_with_74(programs: Programs) -> None:
+@pytest.mark.parametrize("mistake", ["LookupError", "CancelledError", "SystemExit"])
+def test_the_process_of_a_store_that_can_never_write_again_ends_with_74(programs: Programs, mistake: str) -> None:
     programs.start("mdp", "broker", "--bind", "ipc://b").said("broker serves")
-    store = programs.start("tests.scenes.titanic_broken_writer", "serve", "--broker", "ipc://b", "--store", "s")
-    store.said("LookupError: a mistake")
+    store = programs.start("tests.scenes.titanic_broken_writer", "serve", "--broker", "ipc://b", "--store", "s", MISTAKE=mistake)
+    store.said(f"{mistake}: a mistake")
     ended = store.end()
     assert ended.code == 74
-    assert ended.err.splitlines()[-1] == "titanic: store is wounded: the writer thread has ended: LookupError: a mistake"
+    assert ended.err.splitlines()[-1] == f"titanic: store is wounded: the writer thread has ended: {mistake}: a mistake"
 
 
 async def test_the_other_one_takes_over_from_a_store_that_can_never_write_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
