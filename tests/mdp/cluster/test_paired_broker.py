@@ -63,12 +63,16 @@ async def test_the_clock_of_a_term_goes_on_after_a_moment_in_which_the_broker_mu
     async with Brokers() as pair:
         await pair.settle()
         serves, refusals = pair.pairs[0].serves, iter(range(3))
+
+        def serves_later() -> bool:
+            """Refuse three times from when the request waits: from then on only clocks ask."""
+            return (pair.brokers[0].stats["queued"] == 0 or next(refusals, None) is None) and serves()
+
+        monkeypatch.setattr(pair.pairs[0], "serves", serves_later)
         client = pair.context.socket(core.DEALER, linger=0)
         client.connect(pair.fronts[0])
         options = encode_options({"wait": True, "deadline_ms": 100})
         await client.send_multipart(client_request("0.3", b"nobody", [b"x"], id=b"12345678", options=options))
-        await until(lambda: pair.brokers[0].stats["queued"] == 1)
-        monkeypatch.setattr(pair.pairs[0], "serves", lambda: next(refusals, None) is None and serves())
         event = parse_at_client(await client.recv_multipart())
         assert isinstance(event, Failure)
         assert event.code == "DEADLINE_EXCEEDED"
