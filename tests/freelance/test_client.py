@@ -150,7 +150,7 @@ async def test_health_memory_of_model_1() -> None:
     async with (
         freelance.Server(ANY, lambda body: None, model=1) as mute,
         freelance.Server(ANY, echo, model=1) as good,
-        freelance.Client([mute.endpoint, good.endpoint], model=1, try_timeout=0.5) as client,
+        freelance.Client([mute.endpoint, good.endpoint], model=1, try_timeout=2.0) as client,
     ):
         for _ in range(5):
             assert await client.request(b"x") == [b"x"]
@@ -217,8 +217,11 @@ async def test_more_than_the_handlers_limit_is_dropped_and_counted() -> None:
     async def forever(body: list[bytes]) -> None:
         await asyncio.Event().wait()
 
-    async with freelance.Server(ANY, forever, running_max=1) as server, freelance.Client([server.endpoint]) as client:
-        requests = [asyncio.ensure_future(client.request(b"x", timeout=0.9)) for _ in range(3)]
+    async with (
+        freelance.Server(ANY, forever, running_max=1) as server,
+        freelance.Client([server.endpoint], try_timeout=100, hedge=None) as client,
+    ):
+        requests = [asyncio.ensure_future(client.request(b"x", timeout=3.0)) for _ in range(3)]
         ended = await asyncio.gather(*requests, return_exceptions=True)
         assert all(isinstance(one, freelance.NoServer) for one in ended)
         assert server.counters["running_overflow"] == 2

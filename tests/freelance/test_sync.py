@@ -32,7 +32,7 @@ class Town:
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(100)
 
     async def _serve(self) -> None:
         async with (

@@ -105,7 +105,7 @@ async def test_a_reply_its_client_does_not_take_disconnects_no_peer(tmp_path: Pa
         return [b"x"] * 2000 if body == [b"many"] else body
 
     async with server(tmp_path / "s", model, handler) as one:
-        async with freelance.Client([one.endpoint], model=model, timeout=0.4, try_timeout=0.2) as client:
+        async with freelance.Client([one.endpoint], model=model, timeout=2.0, try_timeout=1.0) as client:
             assert await client.request(b"one", timeout=100) == [b"one"]
             with pytest.raises(freelance.NoServer):
                 await client.request(b"many")

@@ -111,7 +111,7 @@ async def test_bey_02_a_worker_of_the_guide_refuses_the_id_of_a_relaxed_client(f
         worker = foreign("DEALER")
         worker.connect(queue.backend)
         await worker.send(READY)
-        async with pirate.Client(queue.frontend, timeout=0.3, attempts=1, relaxed=True) as client:
+        async with pirate.Client(queue.frontend, timeout=2.0, attempts=1, relaxed=True) as client:
             with pytest.raises(pirate.NoReply):
                 await client.request(b"x")
         while (frames := await worker.recv()) == [HEARTBEAT]:

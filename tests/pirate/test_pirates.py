@@ -169,7 +169,7 @@ async def test_a_paused_workers_late_reply_goes_to_no_other_client(simple: bool)
         pirate.Queue(ANY, ANY, simple=simple, heartbeat_ms=10) as queue,
         pirate.Worker(queue.backend, slow, simple=simple, heartbeat_ms=10, liveness=100),
     ):
-        async with pirate.Client(queue.frontend, timeout=0.5, attempts=1) as client:
+        async with pirate.Client(queue.frontend, timeout=2.0, attempts=1) as client:
             with pytest.raises(pirate.NoReply):
                 await client.request(b"slow")
         if not simple:
@@ -194,7 +194,7 @@ async def test_a_handler_that_fails_gives_no_reply_and_the_worker_goes_on(simple
     async with (
         pirate.Queue(ANY, ANY, simple=simple) as queue,
         pirate.Worker(queue.backend, fails_once, simple=simple) as worker,
-        pirate.Client(queue.frontend, timeout=0.5) as client,
+        pirate.Client(queue.frontend, timeout=0.5, attempts=100) as client,
     ):
         assert await client.request(b"x") == [b"x"]
         assert worker.counters["failed"] == 1
@@ -263,7 +263,7 @@ async def test_a_queue_that_drains_waits_for_replies(simple: bool) -> None:
 
 
 async def test_a_worker_that_closes_while_working_cancels_its_handler(simple: bool) -> None:
-    async with pirate.Queue(ANY, ANY, simple=simple) as queue, pirate.Client(queue.frontend, timeout=0.2, attempts=1) as client:
+    async with pirate.Queue(ANY, ANY, simple=simple) as queue, pirate.Client(queue.frontend, timeout=2.0, attempts=1) as client:
         async with pirate.Worker(queue.backend, lambda body: asyncio.Event().wait(), simple=simple):
             request = asyncio.ensure_future(client.request(b"x"))
             await eventually(lambda: queue.busy == 1)
@@ -276,7 +276,7 @@ async def test_mishaps(simple: bool) -> None:
     """Three normal requests; then some are slow, and a crash in the end. The client gets its own replies only."""
     async with pirate.Queue(ANY, ANY, simple=simple) as queue:
         worker = pirate.Worker(queue.backend, pirate.Mishaps(echo, Random("12"), overload_s=0.05), simple=simple)
-        async with worker, pirate.Client(queue.frontend, timeout=0.5, attempts=1) as client:
+        async with worker, pirate.Client(queue.frontend, timeout=2.0, attempts=1) as client:
             answered = 0
             with pytest.raises(pirate.NoReply):
                 while answered < 1000:

@@ -32,7 +32,7 @@ async def test_a_client_hears_that_the_queue_takes_less(simple: bool) -> None:
 @pytest.mark.parametrize("simple", [True, False], ids=["simple", "paranoid"])
 async def test_the_queue_drops_what_a_worker_does_not_take_and_keeps_the_worker(simple: bool) -> None:
     async with pirate.Queue(ANY, ANY, simple=simple) as queue, pirate.Worker(queue.backend, frames, simple=simple, **LOW):
-        async with pirate.Client(queue.frontend, timeout=0.3, attempts=1) as client:
+        async with pirate.Client(queue.frontend, timeout=2.0, attempts=1) as client:
             with pytest.raises(pirate.NoReply):
                 await client.request(*[b"x"] * 50)
         await eventually(lambda: queue.counters["request_too_large"])
@@ -42,7 +42,7 @@ async def test_the_queue_drops_what_a_worker_does_not_take_and_keeps_the_worker(
 
 async def test_the_queue_drops_what_a_client_does_not_take() -> None:
     async with pirate.Queue(ANY, ANY) as queue, pirate.Worker(queue.backend, frames):
-        async with pirate.Client(queue.frontend, timeout=0.3, attempts=1, **LOW) as client:
+        async with pirate.Client(queue.frontend, timeout=2.0, attempts=1, **LOW) as client:
             with pytest.raises(pirate.NoReply):
                 await client.request(b"20")
         await eventually(lambda: queue.counters["reply_too_large"])

@@ -34,7 +34,7 @@ async def serve(rep: core.Socket) -> None:
 
 async def test_lpp_01_three_times_the_same_request(make: Make, relaxed: bool) -> None:
     mute = make(core.ROUTER, bind=ANY)
-    async with pirate.Client(mute.last_endpoint, timeout=0.1, relaxed=relaxed) as client:
+    async with pirate.Client(mute.last_endpoint, timeout=1.0, relaxed=relaxed) as client:
         with pytest.raises(pirate.NoReply) as caught:
             await client.request(b"a", b"", b"b")
     messages = [await mute.recv_multipart() for _ in range(3)]
@@ -64,7 +64,7 @@ async def test_lpp_02_an_abandoned_request_is_never_sent_later(make: Make, relax
 
 async def test_lpp_03_a_mismatch_is_reported_and_is_no_success(make: Make, relaxed: bool) -> None:
     liar = make(core.ROUTER, bind=ANY)
-    async with pirate.Client(liar.last_endpoint, timeout=0.5, relaxed=relaxed, check=same) as client:
+    async with pirate.Client(liar.last_endpoint, timeout=1.5, relaxed=relaxed, check=same) as client:
         request = asyncio.ensure_future(client.request(b"7"))
         first = await liar.recv_multipart()
         await liar.send_multipart([*first[:-1], b"6"])
@@ -86,7 +86,7 @@ async def test_lpp_04_failure_within_attempts_times_timeout_and_the_next_request
 async def test_lpp_05_late_and_double_replies_never_come_out(make: Make, relaxed: bool) -> None:
     """The answer to the first attempt comes during the second, everything twice."""
     slow = make(core.ROUTER, bind=ANY)
-    async with pirate.Client(slow.last_endpoint, timeout=0.5, attempts=2, relaxed=relaxed) as client:
+    async with pirate.Client(slow.last_endpoint, timeout=1.5, attempts=2, relaxed=relaxed) as client:
         for number in (b"1", b"2"):
             request = asyncio.ensure_future(client.request(number))
             first = await slow.recv_multipart()
@@ -125,7 +125,7 @@ async def test_lpp_07_one_request_after_the_other(make: Make, relaxed: bool) -> 
 async def test_bey_01_another_server_and_the_memory_of_who_was_silent(make: Make, relaxed: bool) -> None:
     mute, rep = make(core.ROUTER, bind=ANY), make(core.REP, bind=ANY)
     answering = asyncio.ensure_future(serve(rep))
-    async with pirate.Client([mute.last_endpoint, rep.last_endpoint], timeout=0.5, relaxed=relaxed) as client:
+    async with pirate.Client([mute.last_endpoint, rep.last_endpoint], timeout=2.0, relaxed=relaxed) as client:
         for number in range(10):
             assert await client.request(b"%d" % number) == [b"%d" % number]
         assert client.counters["timeout"] == 1

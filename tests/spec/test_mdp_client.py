@@ -43,7 +43,7 @@ async def test_mdp_09_a_client_of_0_2_sends_no_empty_frame(broker: StandIn | Lib
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 async def test_mdp_10_a_new_socket_for_each_attempt_and_then_the_end(broker: StandIn | LibzmqStandIn, dialect: str) -> None:
-    async with mdp.Client(broker.endpoint, dialect=dialect, timeout=0.3, attempts=3) as client:
+    async with mdp.Client(broker.endpoint, dialect=dialect, timeout=1.0, attempts=3) as client:
         reply = client.request("echo", b"hi")
         heard = [await broker.next() for _ in range(3)]
         assert len({peer for peer, _ in heard}) == 3
@@ -110,13 +110,19 @@ async def test_mdp_13_the_same_in_our_dialect(broker: StandIn | LibzmqStandIn) -
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 async def test_mdp_14_a_late_reply_is_not_the_answer_to_another_request(broker: StandIn | LibzmqStandIn, dialect: str) -> None:
     async with mdp.Client(broker.endpoint, dialect=dialect, timeout=0.3, attempts=1, connections_max=1) as client:
+        late = [b"", b"MDPC01", b"echo"] if dialect == "0.1" else [b"MDPC02", b"\x03", b"echo"]
+        connected = client.request(
+            "echo", b"connect", timeout=100
+        )  # what is asked on a connection that stands is sent before any time limit
+        peer, _ = await broker.next()
+        broker.send(peer, *late, b"yes")
+        assert await connected == [b"yes"]
         abandoned = client.request("echo", b"first")
         first, frames = await broker.next()
         with pytest.raises(mdp.Timeout):
             await abandoned
         second_reply = client.request("echo", b"second", timeout=100)
         second, _ = await broker.next()
-        late = [b"", b"MDPC01", b"echo"] if dialect == "0.1" else [b"MDPC02", b"\x03", b"echo"]
         broker.send(first, *late, b"late")
         broker.send(second, *late, b"its own")
         assert await second_reply == [b"its own"]
@@ -125,6 +131,10 @@ async def test_mdp_14_a_late_reply_is_not_the_answer_to_another_request(broker: 
 
 async def test_mdp_14_late_replies_in_our_dialect_are_recognized_by_their_number(broker: StandIn | LibzmqStandIn) -> None:
     async with mdp.Client(broker.endpoint, timeout=0.3, attempts=1) as client:
+        connected = client.request("echo", b"connect", timeout=100)
+        peer, frames = await broker.next()
+        broker.send(peer, CLIENT_FINAL_03 + frames[0][HEAD_BYTES:], b"yes")
+        assert await connected == [b"yes"]
         abandoned = client.request("echo", b"first")
         peer, first = await broker.next()
         with pytest.raises(mdp.Timeout):

@@ -226,7 +226,7 @@ async def test_ppp_14_no_worker_no_hurry_but_not_for_ever(make: Make) -> None:
 
 
 async def test_ppp_14_a_client_that_has_given_up_takes_its_request_along(make: Make) -> None:
-    async with pirate.Queue(ANY, ANY) as queue, pirate.Client(queue.frontend, timeout=0.5) as client:
+    async with pirate.Queue(ANY, ANY) as queue, pirate.Client(queue.frontend, timeout=1.5) as client:
         with pytest.raises(pirate.NoReply):
             await client.request(b"1")
         await eventually(lambda: queue.counters["request_orphaned"] == 3)

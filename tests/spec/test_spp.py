@@ -35,7 +35,7 @@ async def test_spp_02_a_worker_is_a_req_that_says_01_first(make: Make) -> None:
 
 
 async def test_spp_03_who_dies_with_a_request_is_gone_and_the_retry_goes_to_another(make: Make) -> None:
-    async with pirate.Queue(ANY, ANY, simple=True) as queue, pirate.Client(queue.frontend, timeout=0.5) as client:
+    async with pirate.Queue(ANY, ANY, simple=True) as queue, pirate.Client(queue.frontend, timeout=2.0) as client:
         first, second = (make(core.REQ, connect=queue.backend) for _ in range(2))
         await first.send(READY)
         await eventually(lambda: queue.idle == 1)

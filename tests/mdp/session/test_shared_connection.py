@@ -363,9 +363,10 @@ async def test_a_stuck_service_loses_its_own_requests_only() -> None:
     async def fine(request: mdp.Request) -> bytes:
         return b"fine"
 
-    async with mdp.Broker(heartbeat_ms=50, liveness=3) as broker:
+    # A second of silence, so that a busy machine does not silence the other service for as long.
+    async with mdp.Broker(heartbeat_ms=50, liveness=20) as broker:
         at = broker.bind("tcp://127.0.0.1:*")
-        async with app.serve(at, heartbeat_ms=50, drain_s=0), mdp.Client(at) as client:
+        async with app.serve(at, heartbeat_ms=50, liveness=1000, drain_s=0), mdp.Client(at) as client:
             await registered(broker, 2)
             asked = asyncio.ensure_future(client.request("stuck", b"", once=True))
             with pytest.raises(mdp.WorkerLost):

@@ -288,7 +288,7 @@ async def test_a_client_with_low_limits_gets_an_error_for_a_reply_that_is_too_la
 
 
 async def test_a_client_of_an_older_dialect_with_low_limits_is_dropped_silently_and_counted() -> None:
-    low: dict[str, Any] = {"socket_options": {"max_parts": 10}, "dialect": "0.1", "timeout": 0.2, "attempts": 1}
+    low: dict[str, Any] = {"socket_options": {"max_parts": 10}, "dialect": "0.1", "timeout": 2.0, "attempts": 1}
     async with mdp.Broker(start_hold_ms=0) as broker:
         where = broker.bind("tcp://127.0.0.1:*")
         async with mdp.Worker(where, "large", handler=Large()), mdp.Client(where, **low) as narrow:

@@ -187,7 +187,7 @@ async def test_a_deadline_that_passes_while_a_request_waits_for_a_runner_is_answ
     def in_thread(request: Request) -> bytes:
         called.append(request.body[0])
         loop.call_soon_threadsafe(begun.set)
-        go_on.wait(10)
+        go_on.wait(100)
         return request.body[0]
 
     async def waits(request: Request) -> bytes:

@@ -312,7 +312,7 @@ async def test_draining_ends_after_its_timeout_and_returns_whether_all_was_answe
         return b""
 
     async with Worker(endpoint, "echo", handler=forever) as worker:
-        assert await worker.drain(0.01)
+        assert await worker.drain(100)
     async with Worker(endpoint, "echo", handler=forever, drain_s=0.01) as worker:
         reply = client.request("echo", b"x", wait=True)
         await eventually(lambda: worker.running)

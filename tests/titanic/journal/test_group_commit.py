@@ -178,7 +178,7 @@ class SlowDisk(RealDisk):
 
     def sync(self, handle: int) -> None:
         if self.gate is not None:
-            self.gate.wait(10)
+            self.gate.wait(100)
         super().sync(handle)
 
 
