@@ -6,8 +6,8 @@
     self._thread = supervisor.thread("titanic writer", self._write, failed=self._writer_failed)
 
 The owner decides what follows a fault: `restart=` runs it again, `failed=` calls the owner, `raises=True` raises the fault to the owner
-that awaits the task: that is how a daemon ends with an exit code. To cancel a task is not a fault; a cancellation that nobody asked for
-is one, and so is any other error that is no `Exception`: it would end what it is raised in without a word. `SystemExit` and
+that awaits the task: that is how a daemon ends with an exit code. To cancel a task is not a fault; a cancellation without a call of
+`cancel` is one, and so is any other error that is no `Exception`: it would end what it is raised in without a word. `SystemExit` and
 `KeyboardInterrupt` end the program, but for `SystemExit` in a thread, which would end that alone.
 
 One supervisor serves one daemon (`core.daemon.run` makes it), or the part of another program that first called `current()`; tasks
@@ -399,7 +399,7 @@ class Timer:
 
 
 def _is_cancelled() -> bool:
-    """Return whether somebody has cancelled this task."""
+    """Return whether `cancel` of this task was called."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
