@@ -111,12 +111,12 @@ class HandshakeBudget(Generic[Owner]):
 
     def _requeue(self, address: str, known: _Address[Owner], now: float) -> None:
         """Queue an address again, schedule a check of it, or forget it."""
-        if known.waiting and known.paid_at <= now + BURST_S:
-            self._enqueue(address, known)
+        if known.paid_at > now + BURST_S:
+            self._check_later(address, known, known.paid_at - BURST_S)  # its share is spent; a step that comes meanwhile waits as long
         elif known.waiting:
-            self._check_later(address, known, known.paid_at - BURST_S)
+            self._enqueue(address, known)
         elif known.paid_at > now:
-            self._check_later(address, known, known.paid_at)  # its share is spent, whatever its connections
+            self._check_later(address, known, known.paid_at)
         else:
             del self._addresses[address]
 

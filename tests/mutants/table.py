@@ -146,7 +146,12 @@ FREELANCE = (
     "tests/freelance/models/test_agent.py",
     "tests/freelance/models/test_flp.py",
 )
-CURVE = ("tests/core/security/test_curve.py", "tests/core/zmtp/test_secured_decoder.py")
+CURVE = (
+    "tests/core/security/test_curve.py",
+    "tests/core/security/test_curve_keys.py",
+    "tests/core/zmtp/test_secured_decoder.py",
+    "tests/spec/test_curve.py",
+)
 NAMES = ("tests/freelance/names/test_catalog.py", "tests/freelance/names/test_messages.py")
 FRAMES = (
     "tests/mdp/wire/test_bounds.py",
@@ -337,10 +342,14 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/zmtp/frames.py": ("tests/core/zmtp/test_frames.py", "tests/core/zmtp/test_scan.py"),
     "core/zmtp/greeting.py": ("tests/core/zmtp/test_greeting.py", "tests/core/zmtp/test_zmtp2.py"),
     "core/zmtp/limits.py": ("tests/core/zmtp/test_limits.py",),
-    "core/zmtp/mechanism.py": ("tests/core/zmtp/test_zap.py", "tests/core/zmtp/test_handshakes.py", "tests/core/zmtp/test_connection.py"),
+    "core/zmtp/mechanism.py": (
+        "tests/core/zmtp/test_mechanism.py",
+        "tests/core/zmtp/test_zap.py",
+        "tests/spec/test_plain.py",
+    ),
     "core/zmtp/secured_decoder.py": ("tests/core/zmtp/test_secured_decoder.py",),
     "core/zmtp/z85.py": ("tests/core/zmtp/test_z85.py",),
-    "core/zmtp/zap.py": ("tests/core/zmtp/test_zap.py",),
+    "core/zmtp/zap.py": ("tests/core/zmtp/test_zap.py", "tests/spec/test_zap.py"),
     "core/zmtp/zmtp2.py": ("tests/core/zmtp/test_zmtp2.py",),
     "core/security/authenticator.py": (
         "tests/core/security/test_authenticator.py",
@@ -356,7 +365,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/security/key_files.py": ("tests/core/security/test_key_files.py",),
     "core/security/mechanisms.py": ("tests/core/security/test_mechanisms.py", "tests/core/security/test_credentials.py"),
     "core/security/nacl.py": ("tests/core/security/test_nacl.py",),
-    "core/security/plain.py": ("tests/core/security/test_plain.py",),
+    "core/security/plain.py": ("tests/core/security/test_plain.py", "tests/spec/test_plain.py"),
     "core/security/zap_client.py": ("tests/core/security/test_zap_client.py",),
     "core/rpc/connect_times.py": ("tests/core/rpc/test_connect_times.py",),
     "core/rpc/control_socket.py": ("tests/core/rpc/test_control_socket.py",),
@@ -365,5 +374,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/rpc/service.py": ("tests/core/rpc/test_service.py",),
     "core/rpc/sync_facade.py": ("tests/core/rpc/test_sync_facade.py",),
     "core/pattern/stream.py": ("tests/core/pattern/test_stream.py", "tests/interop/test_stream.py"),
+    "pirate/client_sessions.py": ("tests/pirate/test_client_sessions.py", "tests/spec/test_env.py"),
+    "pirate/fault_injection.py": ("tests/pirate/test_fault_injection.py",),
     "titanic/access/verbs.py": ("tests/titanic/access/test_access.py",),
 }

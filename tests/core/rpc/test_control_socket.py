@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import core
-from core.rpc.control_socket import ControlSocket
+from core.rpc.control_socket import ControlSocket, asking
 
 
 class Echo(ControlSocket):
@@ -28,10 +28,24 @@ async def test_requests_are_answered_at_the_bound_endpoint() -> None:
         await control.close()
 
 
+async def test_a_question_is_answered_within_its_time_or_ends() -> None:
+    async with core.Context() as context:
+        control = Echo(context, "tcp://127.0.0.1:*")
+        async with asking(core.REQ, control.endpoint, 100.0, None) as client:
+            await client.send(b"STATUS")
+            assert await client.recv() == b"STATUS"
+        await control.close()
+        with pytest.raises(TimeoutError):
+            async with asking(core.DEALER, control.endpoint, 0.0, None) as client:
+                await client.recv()
+
+
 async def test_an_endpoint_in_use_leaves_no_socket_behind() -> None:
     async with core.Context() as context:
         control = Echo(context, "tcp://127.0.0.1:*")
         with pytest.raises(core.AddressInUse):
             Echo(context, control.endpoint)
+        context.max_sockets = 2
+        context.socket(core.REQ).close()
         await control.close()
         await Echo(context, control.endpoint).close()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from core.rpc.handlers import HandlerNotFound, echo, import_handler
+from core.rpc.handlers import HandlerNotFound, echo, handler_option, import_handler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +43,33 @@ def test_what_is_not_there_is_named(workplace: Path, name: str) -> None:
         import_handler(name)
     assert caught.value.name == name
     assert caught.value.reason
+    assert (caught.value.reason == "is not package.module:function") is (name in ("", "json", ":dumps", "json:"))
+
+
+def test_a_module_that_is_not_there_is_named_with_where_it_was_looked_for(workplace: Path) -> None:
+    with pytest.raises(HandlerNotFound, match=f"no module no_such_module; looked in {workplace}"):
+        import_handler("no_such_module:f")
+    assert sys.path[0] == str(workplace), "as `python -m` has it"
+
+
+def test_a_command_gets_the_function_of_its_option_or_none(workplace: Path) -> None:
+    (workplace / "shop_handlers.py").write_text("def sell(body):\n    return body\n")
+    got: list[object] = []
+
+    @click.command()
+    @handler_option("What to call.")
+    def command(handler: object) -> None:
+        got.append(handler)
+
+    runner = CliRunner()
+    assert runner.invoke(command, []).exit_code == 0
+    assert runner.invoke(command, ["--handler", "shop_handlers:sell"]).exit_code == 0
+    assert got[0] is None
+    assert getattr(got[1], "__name__", "") == "sell"
+    failed = runner.invoke(command, ["--handler", "shop_handlers:buy"])
+    assert failed.exit_code == 2
+    assert "Invalid value for '--handler': shop_handlers:buy: shop_handlers has no buy" in failed.output
+    assert "What to call.  [default: echo]" in " ".join(runner.invoke(command, ["--help"]).output.split()).replace(" [", "  [")
 
 
 def test_what_a_module_lacks_itself_is_not_hidden(workplace: Path) -> None:

@@ -47,7 +47,7 @@ async def test_cancelled_handlers_end() -> None:
     running, cancelled = RunningHandlers(1), []
     running.start(asyncio.Event().wait(), ended=lambda task: cancelled.append(task.cancelled()))
     await running.cancel()
-    assert (cancelled, len(running)) == ([True], 0)
+    assert (cancelled, len(running), running._cancelled) == ([True], 0, set())
 
 
 async def test_interrupted_handlers_end_in_their_time() -> None:
@@ -84,10 +84,11 @@ async def test_a_handler_is_cancelled_once_however_often_it_is_interrupted_and_t
     assert ends == ["cleaned up", "ended"]
 
 
+@pytest.mark.parametrize("error", [None, ZeroDivisionError, asyncio.CancelledError])
 async def test_a_handler_that_ignores_its_cancellation_is_left_to_itself(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[BaseException] | None
 ) -> None:
-    """Its server ends, and its result is dropped."""
+    """Its server ends, and its result or error is dropped."""
     monkeypatch.setattr(running_handlers, "CANCEL_S", 0.01)
     end = asyncio.Event()
 
@@ -95,6 +96,8 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_to_itself(
         while not end.is_set():
             with suppress(asyncio.CancelledError):
                 await end.wait()
+        if error is not None:
+            raise error
 
     ends: list[object] = []
     running = RunningHandlers(1)
@@ -104,4 +107,4 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_to_itself(
     assert "1 handlers do not end 0.01 s after they were cancelled" in caplog.text
     end.set()
     assert await running.drain(60.0)
-    assert ends == []
+    assert (ends, running._left) == ([], set())

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 import core
-from core.rpc.service import Service
+from core.machine.deadlines import TIMER_S_MIN
+from core.rpc.service import Service, sent
 from core.runtime import supervision
 
 ENDPOINT = "inproc://service"
@@ -15,7 +16,7 @@ ENDPOINT = "inproc://service"
 
 class Served(Service):
     def __init__(self, context: core.Context | None = None, *, endpoint: str = ENDPOINT, fails: bool = False) -> None:
-        super().__init__(context, None, None)
+        super().__init__(context, None, {"sndhwm": 7})
         self._timer = supervision.current().timer("test clock", self.tick)
         self.steps: list[str] = []
         self.ticked, self.stopping = asyncio.Event(), asyncio.Event()
@@ -30,11 +31,11 @@ class Served(Service):
             self._wake_at(asyncio.get_running_loop().time() + delay_s)
 
     def fail(self, error: Exception) -> None:
-        self._ended.set_exception(error)
+        self._failed(error)
 
     async def _start(self) -> None:
         self.steps.append("start")
-        self.socket = self._bound(core.REP, self.endpoint, linger_ms=0)
+        self.socket = self._bound(core.REP, self.endpoint, linger_ms=0, **self._options)
         if self.fails:
             raise RuntimeError
 
@@ -47,8 +48,9 @@ async def test_sockets_are_closed_and_waiting_ends_with_the_block() -> None:
         waiting = asyncio.ensure_future(served.serve_forever())
         await asyncio.sleep(0)
         assert not waiting.done()
+        assert served.socket.sndhwm == 7
     await waiting
-    assert (served.steps, served.socket.closed) == (["start", "stop"], True)
+    assert (served.steps, served.socket.closed, served._context.closed) == (["start", "stop"], True, True)
 
 
 @pytest.mark.parametrize(("endpoint", "error"), [(ENDPOINT, RuntimeError), ("tcp://nowhere", core.ZMQError)])
@@ -61,10 +63,10 @@ async def test_a_start_that_fails_leaves_nothing(endpoint: str, error: type[Exce
 
 async def test_a_given_context_stays_open() -> None:
     async with core.Context() as context:
-        async with Served(context):
-            pass
-        async with Served(context):
-            pass
+        for _ in range(2):
+            async with Served(context):
+                pass
+            assert not context.closed
 
 
 async def test_the_timer_is_only_set_to_an_earlier_time() -> None:
@@ -75,9 +77,42 @@ async def test_the_timer_is_only_set_to_an_earlier_time() -> None:
     assert served.steps == ["start", "tick", "stop"]
 
 
+async def test_a_time_that_has_passed_is_the_shortest_timer_and_none_changes_nothing() -> None:
+    async with Served() as served:
+        timer = served._timer
+        assert timer is not None
+        served._wake_at(None)
+        assert timer.when is None
+        now = asyncio.get_running_loop().time()
+        served._wake_at(now + 60.0)
+        assert timer.when == now + 60.0
+        served._wake_at(now - 5.0)
+        assert now + TIMER_S_MIN <= timer.when < now + 60.0
+
+
+async def test_a_message_is_sent_now_or_not_at_all() -> None:
+    async with core.Context() as context:
+        pull, push, router = context.socket(core.PULL), context.socket(core.PUSH), context.socket(core.ROUTER, router_mandatory=1)
+        assert not sent(push, [b"nobody is connected"])
+        assert not sent(router, [b"nobody", b"x"])
+        pull.bind("inproc://pull")
+        push.connect("inproc://pull")
+        assert sent(push, [b"a", b"b"])
+        assert await pull.recv_multipart() == [b"a", b"b"]
+
+
+async def test_an_event_comes_within_its_time_or_not() -> None:
+    async with Served() as served:
+        event = asyncio.Event()
+        assert not await served._comes_within(0.0, event)
+        event.set()
+        assert await served._comes_within(60.0, event)
+
+
 async def test_an_error_that_ends_it_is_raised_by_waiting() -> None:
     async with Served() as served:
         served.fail(ZeroDivisionError())
+        served.fail(RuntimeError())  # the first counts
         with pytest.raises(ZeroDivisionError):
             await served.serve_forever()
     assert served.socket.closed

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import core
 from core.errors import InvalidOption
-from core.security import zap_client
+from core.runtime import cold_files
+from core.security import authenticator, zap_client
 from core.security.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public, parse_authorized_keys
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
@@ -215,6 +217,130 @@ async def test_a_file_that_cannot_be_read_lets_nobody_new_in_for_now(tmp_path: P
     assert (await judge(curve(PUBLIC))).status_code == b"300"
     assert (await judge(curve(OTHER))).status_code == b"200"
     assert await judge.generation() == first  # connected peers stay
+
+
+class Disk:
+    """One file of keys: its text, and the stamps that it has, one a look; the last one stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, text: str = "", *stamps: int) -> None:
+        self.text = text
+        self.stamps = [*stamps] or [1]
+        self.looks = self.reads = 0
+        self.lost = False
+        monkeypatch.setattr(cold_files, "status", self.status)
+        monkeypatch.setattr(cold_files, "read_text", self.read_text)
+        monkeypatch.setattr(authenticator, "_QUIET_S", 0.0)
+
+    async def status(self, path: object) -> SimpleNamespace:
+        self.looks += 1
+        if self.lost:
+            raise FileNotFoundError("keys")
+        stamp = self.stamps.pop(0) if len(self.stamps) > 1 else self.stamps[0]
+        return SimpleNamespace(st_mtime_ns=stamp, st_size=1, st_ino=1)
+
+    async def read_text(self, path: object) -> str:
+        self.reads += 1
+        return self.text
+
+
+async def test_a_file_is_read_once_until_it_changes_and_again_while_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch, f"{PUBLIC.decode()} alice")
+    judge = Authenticator(authorized_keys="keys")
+    assert judge.verdict(curve(PUBLIC)).status_code == b"300", "not read yet"
+    for _ in range(3):
+        assert (await judge(curve(PUBLIC))).accepted
+    assert (disk.reads, judge.accepted, judge.refused) == (1, 3, 0)
+    disk.stamps = [2, 3, 4, 4]
+    assert (await judge(curve(PUBLIC))).accepted
+    assert disk.reads == 4, "three more, until it was the same before and after"
+
+
+async def test_a_file_that_changes_for_ever_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch, f"{PUBLIC.decode()} alice", *range(100))
+    assert (await Authenticator(authorized_keys="keys")(curve(PUBLIC))).accepted
+    assert (disk.reads, disk.looks) == (20, 21)
+
+
+async def test_only_a_file_that_is_being_changed_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    disk = Disk(monkeypatch, f"{PUBLIC.decode()} alice")
+    monkeypatch.setattr(authenticator, "_QUIET_S", 0.05)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    judge = Authenticator(authorized_keys="keys")
+    await judge.generation()
+    assert pauses == []
+    disk.stamps = [2]
+    await judge.generation()
+    assert pauses == [0.05]
+
+
+async def test_faults_of_a_file_are_logged_once_each_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk(monkeypatch, f"{PUBLIC.decode()} alice\nrubbish")
+    disk.lost = True
+    judge = Authenticator(authorized_keys="keys")
+    for lost, lines in (
+        (True, ["authorized keys cannot be read"]),
+        (True, []),
+        (False, ["line is no key"]),
+        (False, []),
+        (True, ["authorized keys cannot be read"]),
+        (True, []),
+    ):
+        disk.lost = lost
+        caplog.clear()
+        await judge.generation()
+        assert [record.getMessage() for record in caplog.records] == lines
+        assert [(vars(record)["path"], vars(record).get("line")) for record in caplog.records] == [
+            ("keys", 2 if line == "line is no key" else None) for line in lines
+        ]
+
+
+async def test_a_refused_peer_is_logged_with_what_it_claims_and_never_with_a_password(caplog: pytest.LogCaptureFixture) -> None:
+    judge = Authenticator(passwords={"admin": "secret"}, keys={PUBLIC: "alice"})
+    for request in (plain(b"admin", b"hunter2"), curve(OTHER), null(), ZapRequest(b"CURVE", credentials=(b"short",))):
+        await judge(request)
+    assert (judge.accepted, judge.refused) == (0, 4)
+    shown = [(vars(record)["mechanism"], vars(record).get("user"), vars(record).get("key")) for record in caplog.records]
+    assert shown == [("PLAIN", "admin", None), ("CURVE", None, OTHER.decode()), ("NULL", None, None), ("CURVE", None, None)]
+    assert {record.getMessage() for record in caplog.records} == {"peer refused"}
+    assert "hunter2" not in str([vars(record) for record in caplog.records])
+
+
+def test_the_digest_of_passwords_is_the_same_in_every_version() -> None:
+    judge = Authenticator(passwords={"b": "2", "a": "1"})
+    assert judge.passwords_digest() == bytes.fromhex("90a772dc0f41db7738f088f3c84aa6e290fe7c149cac68d126a47c91741d343f")
+    assert Authenticator(passwords={"a": "1b2"}).passwords_digest() != judge.passwords_digest()
+    assert Authenticator().passwords_digest() is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (b"fe80::1", b"fe80::2", False),
+        (b"::1", b"::2", False),
+        (b"10.0.0.1", b"10.0.0.2", False),
+        (b":7:7:1", b":7:7:2", True),
+        (b":7:7:1", b":8:7:1", False),
+    ],
+)
+def test_wrong_passwords_count_for_an_address_or_a_user_of_this_machine(one: bytes, other: bytes, same: bool) -> None:
+    judge = Authenticator(passwords={"admin": "secret"}, guesses_max=1)
+    credentials = (b"admin", b"wrong")
+    assert judge.verdict(ZapRequest(b"PLAIN", address=one, credentials=credentials)).status_code == b"400"
+    second = judge.verdict(ZapRequest(b"PLAIN", address=other, credentials=credentials))
+    assert second.status_code == (b"300" if same else b"400")
+
+
+@pytest.mark.parametrize("address", [b"", b"nonsense", b"10.0.0", b"\xff"])
+def test_what_is_no_address_is_on_no_list(address: bytes) -> None:
+    assert not Authenticator(allow=["0.0.0.0/0", "::/0"]).verdict(null(address)).accepted
+    question = ZapRequest(b"PLAIN", address=address, credentials=(b"admin", b"secret"))
+    assert Authenticator(deny=["0.0.0.0/0", "::/0"], passwords={"admin": "secret"}).verdict(question).accepted
+    assert Authenticator(allow=["10.0.0.7/8"]).verdict(null(b"10.1.2.3")).accepted, "bits of the host mean nothing"
 
 
 async def test_a_handler_serves_several_sockets_at_once_and_drops_what_is_no_request() -> None:

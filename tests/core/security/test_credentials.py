@@ -10,7 +10,9 @@ import pytest
 import core
 from core.options import Options
 from core.security.authenticator import curve_keypair
+from core.security.credentials import context_for
 from core.security.mechanisms import unprotected
+from core.zmtp import z85
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,6 +118,45 @@ def test_what_is_no_key_is_refused(key: str | bytes) -> None:
         core.Curve(server_key=key)
     with pytest.raises(core.InvalidOption):
         core.Curve(server_keys={"tcp://x:1": key})
+
+
+def test_a_secret_is_shared_with_a_server_of_the_same_key_alone() -> None:
+    one = core.Curve(secret_key=SECRET, server_key=PUBLIC, server_keys={"tcp://other:1": CLIENT_PUBLIC})
+    assert one.shared_with("tcp://same:1") == one.lasting_secret == z85.decode(SECRET)
+    assert one.shared_with("tcp://other:1") is None
+    one.expect_same("tcp://other:2", "tcp://other:1")
+    one.expect_same("tcp://same:2", "tcp://same:1")
+    assert [one.shared_with(f"tcp://{name}:2") is None for name in ("other", "same")] == [True, False]
+    one.expect_same("tcp://other:1", "tcp://other:2")
+    temporary = core.Curve(server_key=PUBLIC)
+    assert temporary.lasting_secret is temporary.shared_with("tcp://same:1") is None
+
+
+def test_passwords_have_a_digest_and_a_client_none() -> None:
+    digest = core.Plain(users={"ann": "pw"}).lasting_secret
+    assert digest is not None
+    assert len(digest) == 32
+    assert digest == core.Plain(users={"ann": "pw"}).lasting_secret != core.Plain(users={"ann": "other"}).lasting_secret
+    assert core.Plain(user="ann", password="pw").lasting_secret is core.Plain(users={}).lasting_secret is None
+
+
+def test_a_client_has_the_options_of_its_server_or_is_refused() -> None:
+    options = Options()
+    curve = core.Curve(secret_key=CLIENT_SECRET, server_key=PUBLIC)
+    curve.for_connecting(options, "tcp://x:1")
+    assert (options.curve_publickey, options.curve_serverkey) == (z85.decode(CLIENT_PUBLIC), z85.decode(PUBLIC))
+    with pytest.raises(core.InvalidOption, match="the public key of the server at tcp://x:1 is not known"):
+        core.Curve(secret_key=CLIENT_SECRET).for_connecting(options, "tcp://x:1")
+    with pytest.raises(core.InvalidOption, match="needs a user and a password"):
+        core.Plain(users={}).for_connecting(options, "tcp://x:1")
+
+
+async def test_a_context_made_for_a_server_takes_no_ipc_path_in_use() -> None:
+    async with context_for(None, None) as made, core.Context() as given:
+        assert made.exclusive_ipc
+        assert context_for(given, None) is given
+        with pytest.raises(TypeError, match="give the security to the context"):
+            context_for(given, core.Plain(users={}))
 
 
 def test_nothing_secret_shows() -> None:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 import pytest
 from nacl.public import Box, PrivateKey, PublicKey
 
+from core.constants import ProtocolErrorCode
 from core.errors import AuthenticationRefused, HandshakeError, LocalProtocolError, RemoteProtocolError
 from core.security.curve import CurveClient, CurveServer
 from core.security.curve_keys import CookieKeys, key_pair, public_key
 from core.zmtp.commands import command, encode_metadata
+from core.zmtp.frames import encode_message
 from core.zmtp.zap import ZapReply, ZapRequest
 from tests.scenes.damaged_commands import mutations
 
@@ -307,6 +309,61 @@ def test_nonces_end_before_they_repeat() -> None:
         ours.seal(0, b"one too many")
     with pytest.raises(RemoteProtocolError):  # nothing is greater than the last nonce
         theirs.open(b"\x07MESSAGE" + bytes(8) + bytes(17))
+
+
+def test_nonces_of_frames_end_before_they_repeat() -> None:
+    ours, theirs = connected()
+    ours._sent = 2**64 - 2
+    frames: list[bytes] = []
+    octets = ours.seal_frames(encode_message([b""]))
+    assert theirs.open_frames(octets, 0, 1000, frames) == len(octets)
+    with pytest.raises(LocalProtocolError, match="used up"):
+        ours.seal_frames(encode_message([b""]))
+
+
+def test_no_two_frames_have_one_nonce_whatever_seals_them() -> None:
+    ours, _ = connected()
+    octets = ours.seal_frames(encode_message([b"a", b"b"])) + ours.seal_frames(encode_message([b"c"])) + b"\x00\x22" + ours.seal(0, b"d")
+    nonces = [int.from_bytes(octets[at + 10 : at + 18], "big") for at in range(0, len(octets), 36)]
+    assert [after - before for before, after in pairwise(nonces)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("size", "header"), [(222, b"\x00\xff"), (223, b"\x02" + (256).to_bytes(8, "big"))])
+def test_zmtp_22_an_outer_frame_has_the_form_of_its_size(size: int, header: bytes) -> None:
+    octets = connected()[0].seal_frames(encode_message([bytes(size)]))
+    assert octets.startswith(header + b"\x07MESSAGE")
+    assert len(octets) == len(header) + size + 33
+
+
+def test_curve_03_a_first_nonce_may_be_zero_and_a_message_has_a_greater_one_than_ready() -> None:
+    ours, theirs = client(), server()
+    ours._sent = -1
+    (hello,) = ours.start()
+    assert hello[112:120] == bytes(8)
+    (initiate,) = ours.receive(theirs.receive(hello)[0])
+    ours.receive(theirs.receive(initiate)[0])
+    assert ours.complete
+    theirs._sent = 0
+    with pytest.raises(RemoteProtocolError) as caught:
+        ours.open(theirs.seal(0, b"the nonce of READY"))
+    assert caught.value.code == ProtocolErrorCode.ZMTP_INVALID_SEQUENCE
+
+
+def test_c3_the_work_of_a_command_is_that_of_the_state_and_none_for_a_wrong_size() -> None:
+    said = conversation()
+    new, greeted, complete = server_in("new"), server_in("greeted"), server_in("complete")
+    assert [new.work(said["HELLO"]), new.work(said["HELLO"][1:]), new.work(said["INITIATE"])] == [2, 0, 0]
+    assert [greeted.work(bytes(size)) for size in (257, 257 + METADATA_MAX, 258 + METADATA_MAX)] == [3, 3, 0]
+    assert [complete.work(said["HELLO"]), complete.work(said["INITIATE"])] == [0, 0]
+
+
+def test_curve_16_the_client_keeps_no_transient_secret_after_welcome() -> None:
+    ours, said = client(), conversation()
+    ours.start()
+    transient, hello_key = ours._transient_secret, ours._hello_key
+    assert len(transient) == len(hello_key) == 32
+    ours.receive(said["WELCOME"])
+    assert {transient, hello_key}.isdisjoint(value for value in vars(ours).values() if isinstance(value, bytes))
 
 
 def test_key_pairs() -> None:

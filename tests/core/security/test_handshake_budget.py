@@ -107,6 +107,63 @@ def test_c3_an_address_that_has_spent_its_share_waits_and_the_others_do_not() ->
     assert budget.take(NOON + 0.3) == ["greedy again"]
 
 
+def test_c3_what_is_left_of_an_iteration_is_used_and_exceeded_by_one_step_at_most() -> None:
+    budget: HandshakeBudget[int] = HandshakeBudget(0, 0)
+    for number, work in enumerate((HELLO, HELLO, INITIATE, HELLO, HELLO)):
+        budget.ask(number, "a", work, NOON)
+    assert [budget.take(NOON), budget.take(NOON)] == [[0, 1, 2, 3], [4]]
+
+
+def test_c3_steps_of_one_address_are_done_in_one_iteration_while_its_share_lasts() -> None:
+    budget: HandshakeBudget[int] = HandshakeBudget(0, 2)
+    for number in range(3):
+        budget.ask(number, "a", HELLO, NOON)
+    assert budget.take(NOON) == [0, 1]
+
+
+def test_c3_the_first_address_that_has_a_share_again_is_the_next() -> None:
+    budget: HandshakeBudget[str] = HandshakeBudget(0, 2)
+    for number in range(4):
+        budget.ask(f"slow{number}", "slow", INITIATE, NOON)
+    assert budget.take(NOON) == ["slow0"]
+    for number in range(4):
+        budget.ask(f"fast{number}", "fast", HELLO, NOON)
+    assert budget.take(NOON) == ["fast0", "fast1"]
+    assert budget.deadline() == NOON + 0.5
+    assert budget.take(NOON + 0.4) == []
+    assert budget.take(NOON + 0.5) == ["slow1"]
+    assert budget.deadline() == NOON + 1
+    assert budget.take(NOON + 1) == ["fast2"]
+
+
+def test_c3_a_step_waits_for_the_share_of_its_address_and_not_for_all_to_be_paid_off() -> None:
+    """The steps before it were all done at once, and none of them had to wait."""
+    budget: HandshakeBudget[int] = HandshakeBudget(0, 4)
+    for number in range(3):
+        budget.ask(number, "a", HELLO, NOON)
+    assert budget.take(NOON) == [0, 1, 2]
+    assert budget.deadline() is None
+    budget.ask(3, "a", HELLO, NOON)
+    assert budget.take(NOON) == []
+    assert budget.deadline() == NOON + 0.5
+    assert budget.take(NOON + 0.5) == [3]
+
+
+def test_c3_a_time_that_means_nothing_any_more_holds_up_no_other_address() -> None:
+    budget: HandshakeBudget[str] = HandshakeBudget(0, 4)
+    budget.ask("a0", "a", INITIATE, NOON)
+    assert budget.take(NOON) == ["a0"]  # paid off at 0.75
+    budget.ask("a1", "a", HELLO, NOON)
+    assert budget.take(NOON) == ["a1"]  # paid off at 1.25, the next is possible at 0.25
+    assert budget.take(NOON + 0.25) == []
+    for owner in ("b0", "b1", "b2"):
+        budget.ask(owner, "b", INITIATE, NOON + 0.3)
+    assert budget.take(NOON + 0.3) == ["b0", "b1"]  # the next is possible at 0.8
+    assert budget.take(NOON + 0.85) == ["b2"]
+    budget.take(NOON + 10)
+    assert (budget.addresses, budget._later) == (0, [])
+
+
 def test_c3_work_that_is_paid_off_within_a_second_is_done_at_once() -> None:
     budget: HandshakeBudget[int] = HandshakeBudget(0, 2)
     for number, served_now in ((1, [1]), (2, [2]), (3, [])):

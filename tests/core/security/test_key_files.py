@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from core.security.authenticator import curve_keypair
 from core.security.curve_keys import parse_key
-from core.security.key_files import KeyFileError, check_authorized_keys, read_key, read_password, read_secret_key, read_users
+from core.security.key_files import (
+    CREDENTIAL_BYTES_MAX,
+    FILE_BYTES_MAX,
+    KeyFileError,
+    check_authorized_keys,
+    read_key,
+    read_password,
+    read_secret_key,
+    read_users,
+)
 from core.zmtp import z85
 
 if TYPE_CHECKING:
@@ -97,6 +106,28 @@ def test_a_list_of_keys_may_be_read_by_everybody_and_written_by_nobody_else(tmp_
     check_authorized_keys(put(tmp_path / "keys", f"{PUBLIC} ann\n# {PUBLIC} bob\n", 0o644))
     with pytest.raises(KeyFileError, match="others may change it"):
         check_authorized_keys(put(tmp_path / "keys", f"{PUBLIC} ann\n", 0o664))
+
+
+def test_a_fault_is_named_with_its_line_and_the_first_of_several(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="not UTF-8") as caught:
+        read_password(put(tmp_path / "w", b"\n\xff"))
+    assert caught.value.line == 2
+    with pytest.raises(KeyFileError, match="neither a key nor a comment") as caught:
+        check_authorized_keys(put(tmp_path / "a", f"{PUBLIC} ann\nwrong\nwrong too\n"))
+    assert caught.value.line == 2
+
+
+def test_the_longest_names_and_passwords_are_taken(tmp_path: Path) -> None:
+    longest = "n" * CREDENTIAL_BYTES_MAX
+    assert read_users(put(tmp_path / "u", f"{longest} {longest}\n")) == {longest: longest}
+    for line in (f"{longest}n x", f"x {longest}n"):
+        with pytest.raises(KeyFileError, match="longer than 255 bytes") as caught:
+            read_users(put(tmp_path / "u", f"ann pw\n{line}\n"))
+        assert caught.value.line == 2
+
+
+def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+    check_authorized_keys(put(tmp_path / "a", b"# " + b"x" * (FILE_BYTES_MAX - 2)))
 
 
 def test_a_file_that_is_not_there_or_too_large(tmp_path: Path) -> None:

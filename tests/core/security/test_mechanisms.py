@@ -99,6 +99,7 @@ async def test_who_is_asked_about_what(options: dict[str, Any], asks: bool) -> N
         ({"curve_server": 1}, "curve_secretkey"),
         ({"curve_serverkey": PUBLIC}, "curve_secretkey"),
         ({"curve_secretkey": SECRET}, "curve_serverkey"),
+        ({"curve_secretkey": SECRET, "curve_serverkey": b""}, "curve_serverkey"),
         ({**CURVE_CLIENT, "curve_publickey": bytes(31) + b"\x09"}, "curve_publickey"),
         ({"curve_secretkey": SECRET, "curve_serverkey": bytes(32)}, "curve_serverkey"),
     ],
@@ -107,6 +108,20 @@ def test_keys_that_cannot_work_are_named(options: dict[str, Any], missing: str) 
     with pytest.raises(InvalidOption) as caught:
         security().check(Options(**options))
     assert caught.value.option == missing
+
+
+def test_a_client_without_the_key_of_its_server_is_not_taken_for_one_with_a_weak_key() -> None:
+    with pytest.raises(InvalidOption, match="a CURVE client needs curve_serverkey"):
+        security().check(Options(curve_secretkey=SECRET))
+
+
+@pytest.mark.parametrize("options", [CURVE_CLIENT, {"plain_server": 1}, {"zap_domain": b"d"}])
+def test_raw_connections_have_no_handshake(options: dict[str, Any]) -> None:
+    raw = Security(b"STREAM", False)
+    raw.check(Options())
+    with pytest.raises(InvalidOption, match="raw TCP") as caught:
+        raw.check(Options(**options))
+    assert caught.value.option == "security"
 
 
 @pytest.mark.parametrize("options", [{}, {"plain_server": 1}, {"plain_username": b"u"}, CURVE_SERVER, CURVE_CLIENT])
@@ -153,6 +168,7 @@ def test_curve_07_cookies_go_stale_whether_somebody_else_connects_or_not(monkeyp
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: clock)
     subject = security()
     early, first = half_open(subject)
+    assert [when for when, _, _ in clock.due] == [1_000.0 + COOKIE_LIFETIME_S]
     clock.go(1_010.0)
     early.receive(first)
     assert early.zap_request is not None

@@ -11,6 +11,7 @@ from core.security import zap_client
 from core.security.authenticator import Authenticator
 from core.security.zap_client import Authentication, Revoking
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -137,7 +138,7 @@ async def test_a_judgement_taken_back_is_cancelled(context: core.Context) -> Non
 
 
 @pytest.mark.parametrize("status", [b"", b"201", b"yes"])
-async def test_a_judge_without_a_status_has_failed(context: core.Context, status: bytes) -> None:
+async def test_a_judge_without_a_status_has_failed(context: core.Context, status: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def judge(request: ZapRequest) -> ZapReply:
         return ZapReply(status)
 
@@ -146,9 +147,12 @@ async def test_a_judge_without_a_status_has_failed(context: core.Context, status
     asker.ask(context.authentication)
     await asker.told()
     assert asker.verdicts == [ZapReply(b"500")]
+    assert "the authenticator gave no status" in caplog.text
 
 
-async def test_zap_12_a_judge_that_never_ends_has_failed(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_zap_12_a_judge_that_never_ends_has_failed(
+    context: core.Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(zap_client, "VERDICT_S", 0.01)
 
     async def judge(request: ZapRequest) -> ZapReply:
@@ -160,6 +164,7 @@ async def test_zap_12_a_judge_that_never_ends_has_failed(context: core.Context, 
     asker.ask(context.authentication)
     await asker.told()
     assert asker.verdicts == [ZapReply(b"500")]
+    assert "the authenticator gave no verdict in time" in caplog.text
 
 
 async def test_c5_every_peer_that_is_no_longer_allowed_is_revoked_and_no_other(
@@ -183,6 +188,116 @@ async def test_c5_every_peer_that_is_no_longer_allowed_is_revoked_and_no_other(
     judge.set_password("other", "another word")
     await other.told()
     assert len(other.revoked) == 1
+
+
+class Rules:
+    """Refuses the domains in `refused`; a slow one waits for `gate`. Each change has a number."""
+
+    def __init__(self) -> None:
+        self.refused: set[bytes] = set()
+        self.number = 0
+        self.asked: list[bytes] = []
+        self.looks = 0
+        self.gate = asyncio.Event()
+
+    def refuse(self, *domains: bytes) -> None:
+        self.refused = {*domains}
+        self.number += 1
+
+    async def generation(self) -> int:
+        self.looks += 1
+        return self.number
+
+    async def __call__(self, request: ZapRequest) -> ZapReply:
+        self.asked.append(request.domain)
+        if request.domain == b"slow" and len(self.asked) == 1:
+            await self.gate.wait()
+        return ZapReply(b"400" if request.domain in self.refused else b"200")
+
+    async def looked(self) -> None:
+        """Wait until a whole check has passed."""
+        looks = self.looks
+        await eventually(lambda: self.looks >= looks + 2)
+
+
+@pytest.fixture
+def rules(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> Rules:
+    monkeypatch.setattr(zap_client, "RECHECK_S", 0.001)
+    made = Rules()
+    context.authenticator = made
+    return made
+
+
+async def ask(context: core.Context, domain: bytes) -> tuple[Asker, Callable[[], None]]:
+    asker = Asker()
+    forget = asker.ask(context.authentication, ZapRequest(domain=domain))
+    await asker.told()
+    return asker, forget
+
+
+async def test_c5_peers_are_checked_once_a_change_and_revoked_once(context: core.Context, rules: Rules) -> None:
+    one, _ = await ask(context, b"one")
+    two, _ = await ask(context, b"two")
+    gone, forget = await ask(context, b"gone")
+    forget()
+    rules.refuse(b"three")
+    three, _ = await ask(context, b"three")
+    await rules.looked()
+    await rules.looked()
+    assert sorted(rules.asked) == sorted([b"one", b"two", b"gone", b"three", b"one", b"two"])
+    for refused in ((b"one",), (b"one", b"gone"), ()):
+        rules.refuse(*refused)
+        await rules.looked()
+    assert [len(asker.revoked) for asker in (one, two, gone, three)] == [1, 0, 0, 0]
+    assert one.revoked == ["authentication was revoked"]
+    assert (rules.asked.count(b"one"), rules.asked.count(b"two"), rules.asked.count(b"gone")) == (3, 5, 1)
+
+
+async def test_c5_a_verdict_of_older_rules_is_checked_behind_one_of_newer(context: core.Context, rules: Rules) -> None:
+    slow = Asker()
+    slow.ask(context.authentication, ZapRequest(domain=b"slow"))
+    await eventually(lambda: rules.asked == [b"slow"])
+    rules.refuse()
+    quick, _ = await ask(context, b"quick")
+    rules.gate.set()
+    await slow.told()
+    rules.refused = {b"slow"}
+    await slow.told()
+    assert (slow.revoked, quick.revoked) == (["authentication was revoked"], [])
+
+
+async def test_c5_who_comes_after_all_have_gone_is_watched_too(context: core.Context, rules: Rules) -> None:
+    _, forget = await ask(context, b"one")
+    forget()
+    await eventually(lambda: context.authentication._watch is None)
+    two, _ = await ask(context, b"two")
+    rules.refuse(b"two")
+    await two.told()
+    assert len(two.revoked) == 1
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
+async def test_an_authenticator_that_fails_is_a_500_and_logged(
+    context: core.Context, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    async def judge(request: ZapRequest) -> ZapReply:
+        raise error
+
+    context.authenticator = judge
+    asker, _ = await ask(context, b"")
+    assert asker.verdicts == [ZapReply(b"500")]
+    assert "the authenticator failed" in caplog.text
+
+
+@pytest.mark.faults
+async def test_an_authenticator_without_rules_to_compare_is_a_500(context: core.Context, rules: Rules) -> None:
+    async def broken() -> int:
+        raise ZeroDivisionError
+
+    rules.generation = broken  # type: ignore[method-assign]
+    asker, _ = await ask(context, b"")
+    assert asker.verdicts == [ZapReply(b"500")]
+    assert rules.asked == []
 
 
 async def test_c5_a_change_of_mind_during_the_verdict_is_noticed(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import RemoteProtocolError
+from core.constants import ProtocolErrorCode
+from core.errors import LimitExceeded, RemoteProtocolError
 from core.zmtp.commands import command
 from core.zmtp.decoder import LONG, Decoder, Message, encode_frame, encode_message
 from core.zmtp.limits import ConnectionLimits
@@ -122,6 +123,44 @@ def test_zmtp_73_an_outer_size_above_the_limit_is_refused_on_its_header(size: in
     _, decoder = pair(ConnectionLimits(frame_bytes=10))
     assert [*decoder.feed(bytes((flags,)) + size.to_bytes(8, "big"))] == []
     assert isinstance(decoder.failure, RemoteProtocolError)
+
+
+@pytest.mark.parametrize(("limits", "most"), [(ConnectionLimits(frame_bytes=0), 65_536), (ConnectionLimits(frame_bytes=100_000), 100_000)])
+@pytest.mark.parametrize("cut", [1, 5, 9])
+def test_zmtp_73_the_limit_is_that_of_a_frame_or_a_command_and_what_seals_it(limits: ConnectionLimits, most: int, cut: int) -> None:
+    for size, fits in ((most + 33, True), (most + 34, False)):
+        _, decoder = pair(limits)
+        octets = b"\x02" + size.to_bytes(8, "big")
+        decoder.feed(octets[:cut])
+        decoder.feed(octets[cut:])
+        assert (decoder.failure is None) is fits
+        assert fits or isinstance(decoder.failure, LimitExceeded)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(100_000, True), (100_001, False)])
+def test_zmtp_73_a_whole_frame_of_the_limit_is_opened_and_a_longer_one_is_not(size: int, fits: bool) -> None:
+    ours, decoder = pair(ConnectionLimits(frame_bytes=100_000))
+    found = decoder.feed(ours.seal_frames(encode_message([bytes(size)])))
+    assert [*found] == ([[bytes(size)]] if fits else [])
+    assert fits or str(decoder.failure).startswith("sealed frame")
+
+
+def test_curve_04_what_was_opened_is_not_opened_again_in_the_same_read_or_a_later_one() -> None:
+    for later in (False, True):
+        ours, decoder = pair()
+        octets = ours.seal_frames(encode_message([b"once"]))
+        found = [*decoder.feed(octets), *decoder.feed(octets)] if later else [*decoder.feed(octets + octets)]
+        assert found == [[b"once"]]
+        assert decoder.failure is not None
+        assert decoder.failure.code == ProtocolErrorCode.ZMTP_INVALID_SEQUENCE
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 32, b"x" * 40, b"\x07MESSAGE" + bytes(24), b"\x07MESSAGF" + bytes(40)])
+def test_curve_13_what_is_no_message_is_refused(body: bytes) -> None:
+    _, decoder = pair()
+    assert [*decoder.feed(encode_frame(body))] == []
+    assert decoder.failure is not None
+    assert decoder.failure.code == ProtocolErrorCode.ZMTP_MALFORMED_COMMAND_MESSAGE
 
 
 def test_damaged_streams_raise_protocol_errors_only() -> None:

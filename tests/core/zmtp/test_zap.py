@@ -64,6 +64,27 @@ def test_any_frames_are_a_reply_or_refused(frames: list[bytes]) -> None:
     assert reply.status_code in (b"200", b"300", b"400", b"500")
 
 
+def test_zap_11_sixteen_proxies_may_stand_between() -> None:
+    for count, fits in ((16, True), (17, False)):
+        request = ZapRequest(envelope=(b"via",) * count)
+        if fits:
+            assert ZapRequest.decode(request.encode()) == request
+        else:
+            with pytest.raises(RemoteProtocolError, match="no delimiter"):
+                ZapRequest.decode(request.encode())
+
+
+@pytest.mark.parametrize(("mechanism", "count"), [(b"NULL", 0), (b"PLAIN", 2), (b"CURVE", 1)])
+def test_zap_01_each_mechanism_has_its_number_of_credentials(mechanism: bytes, count: int) -> None:
+    for number in range(4):
+        request = ZapRequest(mechanism, credentials=(b"x",) * number)
+        if number == count:
+            assert ZapRequest.decode(request.encode()) == request
+        else:
+            with pytest.raises(RemoteProtocolError, match=f"{number} credentials"):
+                ZapRequest.decode(request.encode())
+
+
 def test_no_peer_sets_its_own_user_id() -> None:
     """ZAP-04."""
     metadata = encode_metadata([(b"User-Id", b"root"), (b"CURVE-Key", bytes(32)), (b"X-Mine", b"1")])

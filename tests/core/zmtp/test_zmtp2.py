@@ -51,7 +51,9 @@ def test_zmtp_19_a_long_length_may_be_short_and_reserved_flags_are_not_looked_at
     assert [*decoder().feed(bytes.fromhex("FF 0000000000000002 FF 61 02 FE 62"))] == [[b"a", b"b"]]
 
 
-@pytest.mark.parametrize("bad", ["00", "FF 0000000000000000", "FF FFFFFFFFFFFFFFFF 00", "FF 0000000100000000 00", "66 00"])
+@pytest.mark.parametrize(
+    "bad", ["00", "FF 0000000000000000", "FF FFFFFFFFFFFFFFFF 00", "FF 0100000000000002 00", "FF 0000000100000000 00", "66 00"]
+)
 def test_zmtp_19_zmtp_73_a_fault_is_found_on_the_header_and_what_came_before_is_heard(bad: str) -> None:
     clear = Decoder(on_command=lambda _: None, frame_bytes_max=100, message_bytes_max=10**6)
     assert [*Zmtp1Decoder(clear).feed(b"\x02\x00a" + bytes.fromhex(bad))] == [[b"a"]]
@@ -71,6 +73,54 @@ def test_zmtp_16_zmtp_17_a_tail_is_read_back(kind: bytes, identity: bytes) -> No
 def test_zmtp_17_zmtp_44_what_no_2_0_peer_says_is_refused(tail: bytes) -> None:
     with pytest.raises(HandshakeError):
         zmtp2_greeting(SIGNATURE + b"\x01" + tail)
+
+
+@pytest.mark.parametrize(
+    ("octets", "identity"),
+    [
+        (b"\x01\x00", b""),
+        (b"\x03\x00id", b"id"),
+        (b"\x03\x01id", b"id"),
+        (b"\xfe\x00" + b"i" * 253, b"i" * 253),
+        (b"\xff" + (3).to_bytes(8, "big") + b"\x00id", b"id"),
+        (b"\xff" + (256).to_bytes(8, "big") + b"\x01" + b"i" * 255, b"i" * 255),
+    ],
+)
+def test_zmtp_20_an_identity_of_1_0_is_read_when_it_is_whole(octets: bytes, identity: bytes) -> None:
+    assert zmtp1_identity(octets) == zmtp1_identity(octets + b"more") == (identity, len(octets))
+    assert all(zmtp1_identity(octets[:end]) is None for end in range(1, len(octets)))
+
+
+@pytest.mark.parametrize(
+    ("octets", "at"),
+    [
+        (b"\x01\x02", 1),
+        (b"GET /", 1),
+        (b"\x00\x00", 0),
+        (b"\xff" + bytes(7) + b"\x02\x02x", 9),
+        (b"\xff" + (257).to_bytes(8, "big") + b"\x00", 0),
+        (b"\xff\x01" + bytes(6) + b"\x03\x00id", 0),
+    ],
+)
+def test_zmtp_20_what_is_no_identity_is_refused_where_it_is_wrong(octets: bytes, at: int) -> None:
+    with pytest.raises(HandshakeError) as caught:
+        zmtp1_identity(octets)
+    assert caught.value.offset == at
+
+
+def test_zmtp_16_an_identity_of_2_0_may_have_the_long_form_and_may_be_the_last_of_a_read() -> None:
+    octets = SIGNATURE + b"\x01\x05\x02" + (2).to_bytes(8, "big") + b"id"
+    assert zmtp2_greeting(octets) == zmtp2_greeting(octets + b"more") == (b"DEALER", b"id", len(octets))
+    assert all(zmtp2_greeting(octets[:end]) is None for end in range(11, len(octets)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 300, 70_000])
+def test_zmtp_19_a_long_length_comes_octet_by_octet(size: int) -> None:
+    octets = b"\xff" + (size + 1).to_bytes(8, "big") + b"\x00" + bytes(size)
+    made = decoder()
+    for octet in octets[: 10 if size else 9]:
+        assert [*made.feed(bytes((octet,)))] == []
+    assert [*made.feed(octets[10 if size else 9 :])] == [[bytes(size)]]
 
 
 @pytest.mark.parametrize("octets", [b"\x00\x00", b"GET ", b"\x16\x03\x01", b"\xff" + bytes(9), b"\xff" + bytes(6) + b"\x01\x01\x00"])
