@@ -357,6 +357,23 @@ def test_c3_the_work_of_a_command_is_that_of_the_state_and_none_for_a_wrong_size
     assert [complete.work(said["HELLO"]), complete.work(said["INITIATE"])] == [0, 0]
 
 
+def test_a_secret_key_of_another_length_is_refused_also_without_its_public_key() -> None:
+    for length in (0, 31, 33):
+        with pytest.raises(LocalProtocolError, match=f"secret key of {length} bytes"):
+            CurveClient(b"", secret_key=bytes(length), server_key=SERVER_PUBLIC, random_bytes=counting(0), metadata_bytes_max=0)
+
+
+def test_curve_07_a_handshake_that_begins_after_the_keys_of_cookies_have_changed_completes() -> None:
+    keys = CookieKeys(counting(200), 0.0, lifetime_s=60.0)
+    keys.rotate(40.0)
+    ours, theirs = client(), server(keys=keys)
+    (initiate,) = ours.receive(theirs.receive(ours.start()[0])[0])
+    keys.rotate(80.0)
+    ours.receive(theirs.receive(initiate)[0])
+    assert ours.complete
+    assert theirs.complete
+
+
 def test_curve_16_the_client_keeps_no_transient_secret_after_welcome() -> None:
     ours, said = client(), conversation()
     ours.start()

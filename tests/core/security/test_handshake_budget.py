@@ -149,7 +149,7 @@ def test_c3_a_step_waits_for_the_share_of_its_address_and_not_for_all_to_be_paid
     assert budget.take(NOON + 0.5) == [3]
 
 
-def test_c3_a_time_that_means_nothing_any_more_holds_up_no_other_address() -> None:
+def test_c3_an_entry_that_is_out_of_date_delays_no_other_address() -> None:
     budget: HandshakeBudget[str] = HandshakeBudget(0, 4)
     budget.ask("a0", "a", INITIATE, NOON)
     assert budget.take(NOON) == ["a0"]  # paid off at 0.75
