@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         NoService,
         RequestError,
         Timeout,
+        TooLarge,
         WorkerLost,
     )
     from mdp.request import Request
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from mdp.typed.descriptions import Description, describe
     from mdp.wire.policies import Rate, Retry
     from mdp.wire.progress import Progress
-    from mdp.wire.size_limits import TooLarge
     from mdp.worker.handler import service
     from mdp.worker.worker import Worker, WorkerOptions
 
@@ -123,7 +123,7 @@ _HOMES = {
     "Rules": "mdp.access.rules",
     "ServicePolicies": "mdp.access.service_policies",
     "SyncClient": "mdp.client.sync",
-    "TooLarge": "mdp.wire.size_limits",
+    "TooLarge": "mdp.errors",
     "Unreachable": "mdp.client",
     "Worker": "mdp.worker",
     "WorkerOptions": "mdp.worker",

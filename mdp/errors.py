@@ -4,6 +4,7 @@
       NoService               NO_SERVICE         no worker offers the service
       Busy                    BUSY               a queue is full: try again later, nothing was executed
       Timeout                 TIMEOUT            no answer within the client's timeouts; whether it was executed is unknown
+        Unreachable           UNREACHABLE        no broker was reached within them, and nothing was sent
       DeadlineExceeded        DEADLINE_EXCEEDED  the deadline passed at the broker or worker
       WorkerLost              WORKER_LOST        the worker was lost, and the request may not be given to another
       DeadLetter              DEAD_LETTER        several workers were lost while they had this request
@@ -14,6 +15,9 @@
       BadRequest              BAD_REQUEST        the request broke a rule of the protocol; the caller's or the client's fault
         BadArguments          BAD_ARGUMENTS      the arguments are not those of the function
       TooLarge                TOO_LARGE          request or reply is beyond the limits of a peer on its way; see `mdp.wire.size_limits`
+      NotSupported            NOT_SUPPORTED      the broker's dialect cannot carry the request, and nothing was sent
+      Overrun                 OVERRUN            a slow reader has not taken the parts of the reply, and the request was cancelled
+      ClientClosed            CLOSED             the client was closed while the request was open
 
 Numbers are fields; the message is one lower-case clause. Pure.
 """
@@ -21,33 +25,28 @@ Numbers are fields; the message is one lower-case clause. Pure.
 from __future__ import annotations
 
 import sys
-from typing import ClassVar, Final
+from typing import ClassVar
 
 __all__ = [
-    "LATER",
     "BadArguments",
     "BadRequest",
     "BadResult",
     "Busy",
     "Cancelled",
+    "ClientClosed",
     "DeadLetter",
     "DeadlineExceeded",
     "Forbidden",
     "HandlerError",
     "NoService",
+    "NotSupported",
+    "Overrun",
     "RequestError",
     "Timeout",
+    "TooLarge",
+    "Unreachable",
     "WorkerLost",
 ]
-
-# Error codes of modules that are imported later, with their classes: no program can take them before.
-LATER: Final = {
-    "CLOSED": "mdp.client.pending.ClientClosed",
-    "NOT_SUPPORTED": "mdp.client.pending.NotSupported",
-    "OVERRUN": "mdp.client.pending.Overrun",
-    "TOO_LARGE": "mdp.wire.size_limits.TooLarge",
-    "UNREACHABLE": "mdp.client.pending.Unreachable",
-}
 
 
 class RequestError(Exception):
@@ -68,9 +67,7 @@ class RequestError(Exception):
     clause: ClassVar[str] = "request failed"
     by_code: ClassVar[dict[str, type[RequestError]]] = {}
     # Code -> name of its class, and where that is defined: its file and the name in it.
-    holders: ClassVar[dict[str, tuple[str, tuple[str, str]]]] = {
-        code: (name, ("", name)) for code, name in {"ERROR": "mdp.errors.RequestError", **LATER}.items()
-    }
+    holders: ClassVar[dict[str, tuple[str, tuple[str, str]]]] = {"ERROR": ("mdp.errors.RequestError", ("", ""))}
 
     def __init__(self, service: str = "", *, attempts: int = 1, after_s: float = 0.0, text: str = "", code: str = "") -> None:
         self.service = service
@@ -145,6 +142,13 @@ class Timeout(RequestError, TimeoutError):
     clause = "no answer"
 
 
+class Unreachable(Timeout):
+    """No broker was reached within the client's timeouts; the request was not sent, so it was not executed."""
+
+    default_code = "UNREACHABLE"
+    clause = "no broker could be reached"
+
+
 class DeadlineExceeded(RequestError):
     """The request's deadline passed before it was answered; if it waited in a queue, it was not executed."""
 
@@ -210,3 +214,74 @@ class BadArguments(BadRequest):
 
     default_code = "BAD_ARGUMENTS"
     clause = "the arguments do not fit the function"
+
+
+class TooLarge(RequestError):
+    """Request or reply is beyond the limits of the next peer on its way, and was not sent to it.
+
+    A client checks before it sends. A broker or worker sends it as ERROR; when it is about the reply, the handler has run.
+
+    Args:
+        what: what is too large: "frames of the request", "bytes of the reply" …
+        size: actual size.
+        limit: greatest size.
+        service: name of the service.
+        attempts: how many times the request was sent.
+        after_s: seconds between the first sending and this error.
+        text: as on the wire; made from the numbers when left out.
+    """
+
+    default_code = "TOO_LARGE"
+    clause = "too large"
+
+    def __init__(
+        self,
+        what: str = "",
+        size: int = 0,
+        limit: int = 0,
+        *,
+        service: str = "",
+        attempts: int = 0,
+        after_s: float = 0.0,
+        text: str = "",
+    ) -> None:
+        super().__init__(service, attempts=attempts, after_s=after_s, text=text or f"{what}: {size}, at most {limit}")
+        self.what = what
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return super().__str__() if self.attempts else f"{self.service or 'request'}: {self.clause} ({self.code}): {self.text}"
+
+    @classmethod
+    def rebuilt(cls, service: str, attempts: int, after_s: float, text: str, code: str) -> RequestError:
+        """See `RequestError`; the numbers come from the text, 0 if they are not there."""
+        from core.machine.peer_text import decimal  # late: a program that takes errors only loads nothing of `core`
+
+        what, _, numbers = text.partition(": ")
+        size, _, limit = numbers.partition(", at most ")
+        measured, allowed = decimal(size.encode(errors="replace")), decimal(limit.encode(errors="replace"))
+        if measured is None or allowed is None:
+            what, measured, allowed = text, 0, 0
+        return cls(what, measured, allowed, service=service, attempts=attempts, after_s=after_s, text=text)
+
+
+class ClientClosed(RequestError):
+    """The client was closed while the request was open; if it had been sent, it may have been executed."""
+
+    default_code = "CLOSED"
+    clause = "the client was closed"
+
+
+class NotSupported(RequestError):
+    """The broker speaks a dialect of MDP that cannot carry the request; nothing was sent."""
+
+    default_code = "NOT_SUPPORTED"
+    clause = "the broker's dialect cannot carry this request"
+
+
+class Overrun(RequestError):
+    """More parts of a reply arrived than are kept for a slow reader; the request was cancelled."""
+
+    default_code = "OVERRUN"
+    clause = "too many parts of the reply wait to be taken"

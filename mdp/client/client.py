@@ -15,8 +15,9 @@ from mdp.client.calls import CallDefaults
 from mdp.client.engine import MdpEngine
 from mdp.client.iterators import Outcome, RequestWindow, frames_of, map_outcomes, stream_parts
 from mdp.client.middleware import ClientCall, ClientChain, ClientMiddleware
-from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterLimits, Unreachable
+from mdp.client.pending import RequesterLimits
 from mdp.client.replies import PendingCallback, request_with_future
+from mdp.errors import ClientClosed, NotSupported, Overrun, Unreachable
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 from mdp.shards.direct_connections import ShardEngines
 from mdp.typed.client_calls import TypedCalls

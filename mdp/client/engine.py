@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from core.rpc.client_engine import ClientEngine
 from core.runtime import supervision
 from mdp.client.connections import LockstepTransport, PipelinedTransport
-from mdp.client.pending import ClientClosed, RequesterCounters
+from mdp.client.pending import RequesterCounters
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
+from mdp.errors import ClientClosed
 from mdp.session.broker_search import EndReason
 from mdp.session.reconnector import Reconnector
 from mdp.wire.commands import V03

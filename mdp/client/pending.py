@@ -1,4 +1,4 @@
-"""The common part of the client's machines: limits, counters, errors, and how a request ends.
+"""The common part of the client's machines: limits, counters, and how a request ends.
 
 Pure.
 """
@@ -9,62 +9,23 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from mypy_extensions import mypyc_attr
-
 from core.machine.requests import Requests, settle
 from mdp.client.calls import PendingRequest
 from mdp.client.resending import is_spent
-from mdp.errors import Busy, DeadlineExceeded, RequestError, Timeout, WorkerLost
+from mdp.errors import Busy, ClientClosed, DeadlineExceeded, NotSupported, Overrun, RequestError, Timeout, TooLarge, Unreachable, WorkerLost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from core.machine.requests import Timeouts
-    from mdp.wire.size_limits import TooLarge
 
 __all__ = [
-    "ClientClosed",
-    "NotSupported",
-    "Overrun",
     "RequesterCounters",
     "RequesterLimits",
-    "Unreachable",
     "RequesterBase",
     "fail",
     "give_up",
 ]
-
-
-@mypyc_attr(native_class=False)
-class Unreachable(Timeout):
-    """No broker was reached within the client's timeouts; the request was not sent, so it was not executed."""
-
-    default_code = "UNREACHABLE"
-    clause = "no broker could be reached"
-
-
-@mypyc_attr(native_class=False)
-class ClientClosed(RequestError):
-    """The client was closed while the request was open; if it had been sent, it may have been executed."""
-
-    default_code = "CLOSED"
-    clause = "the client was closed"
-
-
-@mypyc_attr(native_class=False)
-class NotSupported(RequestError):
-    """The broker speaks a dialect of MDP that cannot carry the request; nothing was sent."""
-
-    default_code = "NOT_SUPPORTED"
-    clause = "the broker's dialect cannot carry this request"
-
-
-@mypyc_attr(native_class=False)
-class Overrun(RequestError):
-    """More parts of a reply arrived than are kept for a slow reader; the request was cancelled."""
-
-    default_code = "OVERRUN"
-    clause = "too many parts of the reply wait to be taken"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ from mypy_extensions import mypyc_attr
 from core.machine.requests import SETTLED
 from core.rpc.client_engine import Reply, settle_future
 from mdp.client.calls import PendingRequest, body_frames
-from mdp.client.pending import ClientClosed, NotSupported
-from mdp.errors import Busy, RequestError
-from mdp.wire.size_limits import TooLarge
+from mdp.errors import Busy, ClientClosed, NotSupported, RequestError, TooLarge
 
 if TYPE_CHECKING:
     from collections import deque

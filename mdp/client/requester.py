@@ -24,12 +24,12 @@ from core.zmtp.decoder import LAST_HEADERS, MORE_HEADERS, decode_frames, encode_
 from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase, give_up
 from mdp.client.resending import Resending, sendings_max
-from mdp.errors import Cancelled, RequestError
+from mdp.errors import Cancelled, RequestError, TooLarge
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03, NUMBERED_BYTES, SERVICE_BYTES_MAX
 from mdp.wire.events import Failure, Heartbeat, Invalid, ProgressReport, parse_at_client
 from mdp.wire.options import OPTIONS_BYTES_MAX
 from mdp.wire.progress import Progress, decode_progress, decode_rate_wait
-from mdp.wire.size_limits import USUAL, TooLarge, too_large
+from mdp.wire.size_limits import USUAL, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

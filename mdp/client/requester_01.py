@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from core.machine.requests import QUEUED, SENT
 from core.zmtp.decoder import LAST_HEADERS
 from mdp.client.calls import PendingRequest
-from mdp.client.pending import NotSupported, RequesterBase, give_up
+from mdp.client.pending import RequesterBase, give_up
+from mdp.errors import NotSupported
 from mdp.wire.commands import V01, client_request
 from mdp.wire.events import Final, Partial, parse_at_client
 from mdp.wire.size_limits import too_large
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
     from mdp.client.pending import RequesterCounters, RequesterLimits
+    from mdp.errors import TooLarge
     from mdp.wire.commands import Dialect
-    from mdp.wire.size_limits import TooLarge
 
 __all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
 

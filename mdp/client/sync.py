@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from core.rpc.sync_facade import SyncFacade
 from mdp.client.client import Client
-from mdp.client.pending import ClientClosed
+from mdp.errors import ClientClosed
 
 if TYPE_CHECKING:
     import asyncio

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.zmtp.frames import Encoded, decode_frames, encode_message, split_frames
 from mdp.broker.forwarding import work_octets
+from mdp.errors import TooLarge
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -40,7 +41,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.lending import decode_offer, extend_via, via_of
 from mdp.wire.options import OPTIONS_BYTES_MAX
-from mdp.wire.size_limits import TOO_LARGE, USUAL, TooLarge, too_large
+from mdp.wire.size_limits import TOO_LARGE, USUAL, too_large
 from peering.peer_router import PeerRouter
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 from core.zmtp.frames import Encoded, frame_at
 from mdp.wire.channels import connection_of, is_channel, within
 from mdp.wire.commands import ID_BYTES, NUMBERED_BYTES, V02, V03
-from mdp.wire.size_limits import USUAL, TooLarge, too_large
+from mdp.wire.size_limits import USUAL, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.zmtp.limits import PeerLimits
+    from mdp.errors import TooLarge
     from mdp.wire.commands import Dialect
 
 __all__ = ["ANY_SIZE", "Hops"]

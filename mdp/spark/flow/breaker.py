@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from mdp.client.pending import Unreachable
-from mdp.errors import Timeout
+from mdp.errors import Timeout, Unreachable
 
 if TYPE_CHECKING:
     from mdp.errors import RequestError

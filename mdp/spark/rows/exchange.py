@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from core.machine.backoff import backoff_s
 from core.runtime import supervision
-from mdp.errors import BadResult, Busy, DeadlineExceeded, HandlerError
+from mdp.errors import BadResult, Busy, DeadlineExceeded, HandlerError, TooLarge
 from mdp.spark.flow.breaker import CIRCUIT_OPEN, BreakerState, Opened
 from mdp.spark.flow.parts_window import PartsOutcome, PartsWindow, StreamClient
 from mdp.spark.flow.rate import RateLimit
 from mdp.spark.flow.replayed_window import ReplayedWindow
 from mdp.spark.rows.reply_columns import OK, Answer
-from mdp.wire.size_limits import TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from core.runtime import supervision
 from core.runtime.event_loop import loop_factory
 from mdp.client.client import Client
-from mdp.client.pending import Unreachable
+from mdp.errors import Unreachable
 from mdp.spark.dispatch_choices import WINDOW_MAX
 from mdp.spark.flow.breaker import Breaker
 from mdp.spark.flow.discovery import named_client

@@ -10,8 +10,7 @@ import pytest
 
 import core
 from mdp.client.client import Client
-from mdp.client.pending import ClientClosed, Unreachable
-from mdp.errors import Busy, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout
+from mdp.errors import Busy, ClientClosed, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout, Unreachable
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 from mdp.wire.options import decode_request_options
 from mdp.worker.worker import Worker

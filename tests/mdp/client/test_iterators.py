@@ -10,8 +10,7 @@ import pytest
 import core
 from mdp.broker.broker import Broker
 from mdp.client.client import Client, Outcome
-from mdp.client.pending import Overrun, Unreachable
-from mdp.errors import Busy, HandlerError, WorkerLost
+from mdp.errors import Busy, HandlerError, Overrun, Unreachable, WorkerLost
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_FINAL_03, CLIENT_PARTIAL_03, HEAD_BYTES
 from mdp.wire.options import decode_request_options
 from mdp.worker.worker import Worker

@@ -6,9 +6,8 @@ import pytest
 
 from core.machine.requests import QUEUED, SETTLED
 from mdp.client.calls import Call, PendingRequest
-from mdp.client.pending import ClientClosed, NotSupported, Overrun, RequesterBase, RequesterLimits, give_up
-from mdp.errors import Busy, RequestError, Timeout, WorkerLost
-from mdp.wire.size_limits import TooLarge
+from mdp.client.pending import RequesterBase, RequesterLimits, give_up
+from mdp.errors import Busy, ClientClosed, NotSupported, Overrun, RequestError, Timeout, TooLarge, WorkerLost
 
 PLAIN = Call("echo", timeout_s=5.0, attempts=2)
 ONCE = Call("echo", timeout_s=5.0, attempts=2, once=True)

@@ -7,9 +7,8 @@ import pytest
 from core.machine.requests import FRESH, QUEUED, SENT, SETTLED
 from core.zmtp.limits import PeerLimits
 from mdp.client.calls import Call, PendingRequest
-from mdp.client.pending import Overrun
 from mdp.client.requester import SPLICED_BYTES_MAX, numbers_from
-from mdp.errors import Busy, HandlerError, NoService, RequestError, Timeout
+from mdp.errors import Busy, HandlerError, NoService, Overrun, RequestError, Timeout, TooLarge
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -21,7 +20,6 @@ from mdp.wire.commands import (
 )
 from mdp.wire.options import decode_request_options
 from mdp.wire.progress import Progress, encode_progress
-from mdp.wire.size_limits import TooLarge
 from tests.scenes.mdp_requester import ECHO, connected, error, final, partial, requester, sent, submit
 
 pytestmark = pytest.mark.usefixtures("way")

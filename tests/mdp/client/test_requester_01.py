@@ -9,9 +9,9 @@ import pytest
 from core.machine.requests import QUEUED, SENT, SETTLED
 from core.zmtp.decoder import Decoder, decode_frames, encode_message
 from mdp.client.calls import Call, PendingRequest
-from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
+from mdp.client.pending import RequesterLimits
 from mdp.client.requester_01 import CloseConnection, LockstepRequester, OpenConnection
-from mdp.errors import Busy, DeadlineExceeded, Timeout, WorkerLost
+from mdp.errors import Busy, ClientClosed, DeadlineExceeded, Overrun, Timeout, Unreachable, WorkerLost
 from mdp.wire.commands import V01, V02
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from core.machine.requests import SENT, SETTLED
 from core.zmtp.decoder import decode_frames
 from core.zmtp.limits import PeerLimits
 from mdp.client.calls import Call, PendingRequest
-from mdp.client.pending import NotSupported
 from mdp.client.requester_01 import CloseConnection, OpenConnection
+from mdp.errors import NotSupported, TooLarge
 from mdp.wire.commands import V01, V02, client_request
-from mdp.wire.size_limits import TooLarge
 from tests.mdp.client.test_requester_01 import REPLY, opened, requester, submit
 
 HEADERS = Call("echo", timeout_s=1.0, attempts=3, headers={"a": "b"})

@@ -17,9 +17,9 @@ import pytest
 from core.machine.requests import QUEUED, SENT, SETTLED
 from core.zmtp.limits import PeerLimits
 from mdp.client.calls import Call, PendingRequest
-from mdp.client.pending import ClientClosed, Overrun, RequesterCounters, RequesterLimits, Unreachable
+from mdp.client.pending import RequesterCounters, RequesterLimits
 from mdp.client.requester import Requester, numbers_from
-from mdp.errors import Busy, DeadlineExceeded, RequestError, Timeout, WorkerLost
+from mdp.errors import Busy, ClientClosed, DeadlineExceeded, Overrun, RequestError, Timeout, TooLarge, Unreachable, WorkerLost
 from mdp.wire.commands import (
     CLIENT_ERROR_03,
     CLIENT_FINAL_03,
@@ -30,7 +30,7 @@ from mdp.wire.commands import (
     client_request,
 )
 from mdp.wire.options import encode_options
-from mdp.wire.size_limits import USUAL, TooLarge
+from mdp.wire.size_limits import USUAL
 from tests.scenes.mdp_messages import client_cancel
 from tests.scenes.mdp_requester import sent
 

@@ -8,10 +8,10 @@ import pytest
 
 from core.machine.requests import SENT
 from mdp.client.calls import Call, PendingRequest
-from mdp.client.pending import ClientClosed, RequesterLimits, Unreachable
+from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
-from mdp.errors import DeadlineExceeded, Timeout, WorkerLost
+from mdp.errors import ClientClosed, DeadlineExceeded, Timeout, Unreachable, WorkerLost
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_HEARTBEAT_03,

@@ -18,9 +18,8 @@ import pytest
 
 import core
 from mdp.broker.broker import Broker
-from mdp.client.pending import ClientClosed, Unreachable
 from mdp.client.sync import SyncClient
-from mdp.errors import HandlerError, NoService
+from mdp.errors import ClientClosed, HandlerError, NoService, Unreachable
 from mdp.typed.calls import BadArguments
 from mdp.worker.handler import service
 from mdp.worker.worker import Worker

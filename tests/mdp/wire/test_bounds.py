@@ -9,6 +9,7 @@ import pytest
 
 from bstar.machine.ballot import Ballot
 from core.zmtp.limits import PeerLimits
+from mdp.errors import TooLarge
 from mdp.wire.channels import FRAME_BYTES, connection_of, is_channel, takes_channels, within
 from mdp.wire.commands import CLIENT_PROGRESS_03, PROGRESS_BYTES_MAX, client_final, is_code, is_service_name
 from mdp.wire.events import Failure, Final, Invalid, Partial, ProgressReport, Work, parse_at_broker, parse_at_client, parse_at_worker
@@ -36,7 +37,7 @@ from mdp.wire.options import (
 from mdp.wire.policies import ATTEMPTS_MAX, DELAY_S_MAX, PER_S_MAX, PER_S_MIN, Rate, Retry
 from mdp.wire.progress import decode_progress
 from mdp.wire.shards import shard_endpoint, shard_of
-from mdp.wire.size_limits import TooLarge, too_large
+from mdp.wire.size_limits import too_large
 from tests.scenes.mdp_messages import client_error, client_partial
 
 if TYPE_CHECKING:
