@@ -173,15 +173,7 @@ def is_service_name(name: bytes) -> bool:
 
 
 def client_request(dialect: Dialect, service: bytes, body: Sequence[bytes], *, id: bytes = b"", options: bytes = b"") -> list[bytes]:
-    """Return the frames of a client's REQUEST.
-
-    Args:
-        dialect: which MDP to speak.
-        service: name of the service.
-        body: body frames, at least one.
-        id: number of the request, 8 bytes; MDP/0.3 only.
-        options: msgpack map of the request's options, or empty; MDP/0.3 only.
-    """
+    """Return the frames of a client's REQUEST; `id` (8 bytes) and `options` (a msgpack map) are of MDP/0.3."""
     if dialect == V03:
         return [CLIENT_REQUEST_03 + id, service, options, *body]
     if dialect == V02:

@@ -245,11 +245,7 @@ def parse_at_broker(frames: Sequence[bytes]) -> BrokerEvent:
 
 
 def parse_at_client(frames: Sequence[bytes]) -> ClientEvent:
-    """Decode a message of the broker to a client on DEALER; on REQ, first add the empty frame of MDP/0.1.
-
-    Args:
-        frames: the message, every frame decoded.
-    """
+    """Decode a message of the broker to a client on DEALER; on REQ, first add the empty frame of MDP/0.1."""
     if len(frames) < 1:
         return Invalid("frames")
     head = frames[0]
@@ -269,11 +265,7 @@ def parse_at_client(frames: Sequence[bytes]) -> ClientEvent:
 
 
 def parse_at_worker(frames: Sequence[bytes]) -> WorkerEvent:
-    """Decode a message of the broker to a worker.
-
-    Args:
-        frames: the message, every frame decoded.
-    """
+    """Decode a message of the broker to a worker."""
     if len(frames) < 1:
         return Invalid("frames")
     head = frames[0]
