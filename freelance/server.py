@@ -112,8 +112,6 @@ class Server(Service):
         self.draining = True
         return await self._running.drain(timeout_s)
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _listening(self) -> core.Socket:
         if self._socket is None:
             raise RuntimeError("the server listens within its block")

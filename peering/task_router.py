@@ -357,8 +357,6 @@ class TaskRouter:
         self.draining = True
         return self._serve(now)
 
-    # --- inside ---------------------------------------------------------------------------------------------------------------
-
     def _chosen(self, now: float) -> bytes | None:
         full = [peer for peer, tasks in self._lent.items() if len(tasks) >= self._limits.lent_max]
         return self.router.choose(SUBJECT, now, refuse=full)

@@ -120,8 +120,6 @@ class AsyncServer(Service):
         except (core.HostUnreachable, core.Again, core.MessageTooLarge):
             self.counters["reply_undelivered"] += 1
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _begin(self, client: bytes) -> Conversation:
         self.counters["client"] += 1
         return Conversation(self, client)

@@ -188,8 +188,6 @@ class LazyPirate(KeyedRequests[LazyRequest]):
         """Return when `tick` is due, inf for never."""
         return self.timeouts.wake_at
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _attempt(self, pending: LazyRequest, now: float) -> None:
         server = self._choose(pending, now)
         endpoint = server.endpoint

@@ -223,8 +223,6 @@ class WorkerQueue:
             self._leave(number)
         return effects
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _move(self, name: bytes, event: WorkerEvent, now: float) -> None:
         self._workers.move(name, event, now, is_req=self._limits.simple)
 

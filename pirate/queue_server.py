@@ -141,8 +141,6 @@ class Queue(Service):
         self._apply([])
         return await self._comes_within(timeout_s, self._drained)
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _router(self, bind: str, *, linger_ms: int, **options: int) -> core.Socket:
         # MANDATORY: an undeliverable message raises instead of being dropped silently (BEY-14).
         return self._bound(core.ROUTER, bind, linger_ms=linger_ms, **{"tell_limits": 1, **options, **self._options, "router_mandatory": 1})

@@ -124,8 +124,6 @@ class Worker(Service):
         self._stopping = True
         return await self._running.drain(timeout_s)
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:

@@ -208,8 +208,6 @@ class WorkerSession:
         dead_at = None if self.state is SessionState.BUSY else self._queue.expires_at()
         return earliest(dead_at, self._queue.send_at)
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _open_if_due(self, now: float) -> list[Effect]:
         if self.state is not SessionState.WAITING or self.handling or self._open_at is None or now < self._open_at:
             return []

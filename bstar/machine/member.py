@@ -217,9 +217,6 @@ def tick(settings: Settings, member: Member, now: float) -> Outcome:
     return Outcome(member, effects)
 
 
-# --- inside -------------------------------------------------------------------------------------------------------------------
-
-
 def _wake(settings: Settings, member: Member, now: float) -> tuple[Member, tuple[ShellEffect, ...]]:
     """Check the clock before the event is processed.
 

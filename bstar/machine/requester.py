@@ -243,8 +243,6 @@ class Requester(KeyedRequests[ServerRequest]):
             return min(due, *(state.useful_at() for state in self._servers if state.up), inf)
         return due
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _answered_by(self, server: int) -> None:
         state = self._servers[server]
         state.silent_until = state.refused_until = -inf

@@ -207,8 +207,6 @@ class Agent(ClientMachine[AgentRequest]):
         """Return when `tick` is due; inf while there is neither a connection nor a request."""
         return min(self.timeouts.wake_at, self.servers.wake_at)
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _advance(self, pending: AgentRequest, now: float) -> None:
         """Give up servers whose time is over, ask the next ones that are due, and set the next step."""
         limits = self._limits

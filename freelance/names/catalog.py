@@ -154,8 +154,6 @@ class Catalog:
     def deadline(self) -> float | None:
         return self._ends.deadline()
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _next_stamp(self, wall_ms: int) -> tuple[int, str]:
         self._last = max(wall_ms, self._last + 1)
         return self._last, self._id

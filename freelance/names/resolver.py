@@ -289,8 +289,6 @@ class Names:
         finally:
             await listings.aclose()
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def _where(self, name: str) -> tuple[bytes, bytes]:
         return self.environment.encode(), name.encode()
 

@@ -135,8 +135,6 @@ class NameServer(Service):
         self.registry.merge(Merge(tuple(map(decode_record, records))), wall_ms=wall_ms(), now=self._loop.time())
         self._changed()
 
-    # --- inside -------------------------------------------------------------------------------------------------------------
-
     def peer_compared(self, answered: bool) -> None:
         """Record whether a peer sent its records: clients are served after one has, or after all failed."""
         self._not_compared -= 1

@@ -388,8 +388,6 @@ class Client(TypedCalls):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    # ------------------------------------------------------------------------------------------------------------------ private
-
     def _prepare(self, service: str | bytes, user: str | None = None) -> Call:
         if len(self._calls) >= _CALLS_MAX:
             self._calls.clear()

@@ -309,8 +309,6 @@ class Requester(RequesterBase[P]):
         due = min(self.timeouts.wake_at, self._resending.due)
         return min(due, self._quiet_since + self.limits.heartbeat_s) if self._window and self._table else due
 
-    # ------------------------------------------------------------------------------------------------------------------ private
-
     def _send(self, pending: P, now: float) -> None:
         # Hot path.
         if pending.sent:

@@ -215,8 +215,6 @@ class SyncClient(SyncFacade[Client]):
         """Counters of the client."""
         return self._client.counters
 
-    # ------------------------------------------------------------------------------------------------------------- inside
-
     def _cancel_with(self, reply: asyncio.Future[list[bytes]], done: Future[list[bytes]]) -> None:
         if done.cancelled():
             with suppress(ClientClosed, RuntimeError):  # closed, which ends all requests; or a copy in a forked process

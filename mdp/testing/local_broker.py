@@ -152,8 +152,6 @@ class Local:
         """
         self._delays[service] = seconds
 
-    # ------------------------------------------------------------------------------------------------------------ private
-
     def _worker(self, *arguments: Any, **options: Any) -> Worker:
         # Each worker has a connection of its own, also those of an app: losing one loses no other.
         return _TestWorker(*arguments, delays=self._delays, **{**options, "shared": None})

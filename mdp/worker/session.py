@@ -392,8 +392,6 @@ class WorkerSession:
         self.search.close()
         self._forget()
 
-    # ----------------------------------------------------------------------------------------------------------------- private
-
     def _beat(self) -> None:
         self.counters.heartbeats += 1
         self.told_stuck = self.stuck and self._pinged
