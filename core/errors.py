@@ -131,9 +131,17 @@ class ZMQError(ZMQBaseError):
 
 
 class Again(ZMQError):
-    """The call would have to wait and must not, or has waited for SNDTIMEO / RCVTIMEO (SOCK-13)."""
+    """The call would have to wait and must not, or has waited for SNDTIMEO / RCVTIMEO (SOCK-13).
+
+    Attributes:
+        taken: messages of a `send_many` that were sent before; a caller that tries again begins with the next one.
+    """
 
     default_errno = EAGAIN
+
+    def __init__(self, errno: int | str | None = None, msg: str | None = None, *, taken: int = 0) -> None:
+        super().__init__(errno, msg)
+        self.taken = taken
 
 
 class ContextTerminated(ZMQError):

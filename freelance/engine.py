@@ -143,8 +143,8 @@ class FreelanceEngine(ClientEngine[Machine]):
         if socket is not None:
             try:
                 socket.send_octets(name, octets)
-            except core.Again:  # the first of them may have left, and then arrive twice
-                self._blocked(name, socket, [decode_frames(message) for message in octets])
+            except core.Again as error:
+                self._blocked(name, socket, [decode_frames(message) for message in octets[error.taken :]])
 
     def _send(self, name: bytes, frames: Message) -> None:
         """Send a request as frames; one that is too large for the server goes back to the machine."""

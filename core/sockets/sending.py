@@ -107,12 +107,15 @@ class Sending(Owned):
         Messages beyond the limits their peer has announced are dropped, counted as `beyond_peer` and logged; the others are sent.
 
         Raises:
+            Again: SNDTIMEO, and no peer has capacity; `taken` of its messages were sent, or dropped, before.
             ZMQError: EINVAL, a message without any frame; those before it may have been sent.
         """
         if _THREAD() != self._owner_thread:
             self.enter()
+        given = messages
         if self._judging:
             messages = self._within(messages)
+        count = 0
         if not self._senders:
             try:
                 count = self.pattern.send_many(messages)
@@ -121,20 +124,24 @@ class Sending(Owned):
                 raise
             if count == len(messages):
                 return DONE
-            messages = messages[count:]
-        return self._send_later(list(messages), 0)
+        try:
+            return self._send_later(list(messages[count:] if count else messages), 0)
+        except Again as error:
+            error.taken = _place(given, messages, count + error.taken)
+            raise
 
     def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
         _refuse_bad(messages)
         if _THREAD() != self._owner_thread:
             self.enter()
+        count = 0
         if self._endpoints.start_deferred() and not self._senders:
             count = self.pattern.send_many(messages)
             if count == len(messages):
                 return DONE
             messages = messages[count:]
         if flags & _NOBLOCK or self.options.sndtimeo == 0:
-            raise Again(EAGAIN, "no peer has capacity")
+            raise Again(EAGAIN, "no peer has capacity", taken=count)
         loop = asyncio.get_running_loop()
         self.follow_loop(loop)
         pending = PendingSend(messages, loop)
@@ -147,7 +154,7 @@ class Sending(Owned):
         """Send encoded messages, `[all frames of one message, …]`, in order; acts at once, never waits.
 
         The fastest way to answer: on ROUTER to one peer, on DEALER to the next peer (`routing_id` is ignored). The bytes must be whole ZMTP
-        frames within the limits of the peer; they are not checked. Without capacity it acts like `send_many`.
+        frames within the limits of the peer; they are not checked. Without capacity it acts like `send_many`, whose `Again` it raises.
         """
         if _THREAD() != self._owner_thread:
             self.enter()
@@ -235,6 +242,19 @@ class Sending(Owned):
 
     def _warn_beyond(self, text: str, **fields: object) -> None:
         self.context.warnings.warning(("beyond_peer", self.type_name), "%s", text, **fields)
+
+
+def _place(given: Sequence[Given], kept: Sequence[Given], count: int) -> int:
+    """Return the index, among all messages, of one of those that were kept of them."""
+    if len(kept) == len(given):
+        return count
+    at = 0
+    for place, message in enumerate(given):
+        if message is kept[at]:
+            if at == count:
+                return place
+            at += 1
+    return len(given)
 
 
 def _refuse_bad(messages: Sequence[Given]) -> None:

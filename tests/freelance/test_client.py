@@ -145,6 +145,31 @@ async def test_a_copy_that_a_full_queue_did_not_take_is_sent_later(tmp_path: Pat
             answers.cancel()
 
 
+@pytest.mark.parametrize("sndhwm", [15, 16, 17])
+async def test_of_a_batch_that_a_queue_took_in_part_only_the_rest_is_sent_later(tmp_path: Path, sndhwm: int) -> None:
+    """FRL-07: no server gets a copy twice."""
+    came: list[bytes] = []
+    async with core.Context() as context, context.socket(core.ROUTER, rcvhwm=1) as server:
+        server.bind(f"ipc://{tmp_path / 's'}")
+
+        async def answer() -> None:
+            while True:
+                message = await server.recv_multipart()
+                came.append(message[-1][:8])
+                await server.send_multipart(message)
+
+        async with freelance.Client([server.last_endpoint], model=2, timeout=100, socket_options={"sndhwm": sndhwm}) as client:
+            replies = [asyncio.ensure_future(client.request(b"%08d" % number + bytes(65_536))) for number in range(9)]
+            while not client.counters["send_blocked"]:
+                await asyncio.sleep(0)
+                numbers = range(len(replies), len(replies) + 5)  # one batch of encoded messages
+                replies += [asyncio.ensure_future(client.request(b"%08d" % number)) for number in numbers]
+            answers = asyncio.ensure_future(answer())
+            await asyncio.gather(*replies)
+            answers.cancel()
+    assert sorted(came) == [b"%08d" % number for number in range(len(replies))]
+
+
 async def test_health_memory_of_model_1() -> None:
     """BEY-13: the first server's silence costs one time-out."""
     async with (

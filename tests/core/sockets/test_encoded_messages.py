@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
+from core.sockets.sending import _place
 from core.zmtp.frames import decode_frames, encode_message
 from tests.scenes.raw_octets import COMMAND, WirePeer, frame, message, octet_by_octet
 
@@ -144,3 +145,33 @@ async def test_a_full_peer_is_counted_for_encoded_messages_too() -> None:
 def _ready() -> bytes:
     body = b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
     return frame(body, COMMAND)
+
+
+@pytest.mark.parametrize("octets", [False, True], ids=["messages", "octets"])
+async def test_how_many_messages_of_a_batch_were_taken_is_in_the_error(octets: bool) -> None:
+    """SOCK-13."""
+    async with core.Context() as context, context.socket(core.DEALER, sndtimeo=0, sndhwm=2) as sender:
+        with pytest.raises(core.Again) as refused:
+            sender.send_many([[b"nobody"]])
+        assert refused.value.taken == 0
+        sender.connect("inproc://later")
+        batch = [[b"%d" % number] for number in range(5)]
+        with pytest.raises(core.Again) as refused:
+            if octets:
+                sender.send_octets(b"", [encode_message(message) for message in batch])
+            else:
+                sender.send_many(batch)
+        assert refused.value.taken == 2
+        receiver = context.socket(core.DEALER)
+        receiver.bind("inproc://later")
+        await sender.send_many(batch[refused.value.taken : 4])
+        assert [await receiver.recv_multipart() for _ in range(4)] == batch[:4]
+
+
+def test_messages_that_were_dropped_count_as_taken() -> None:
+    """SOCK-13: those beyond the limits of the peer are not to be sent again."""
+    a, b, c, large = [b"a"], [b"b"], [b"c"], [bytes(2_000)]
+    given = [large, a, a, large, b, large, c]
+    kept = [a, a, b, c]
+    assert [_place(given, kept, count) for count in range(4)] == [1, 2, 4, 6]
+    assert [_place(kept, kept, count) for count in range(4)] == [0, 1, 2, 3]
