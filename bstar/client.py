@@ -52,7 +52,7 @@ class Client:
         on_switch: called with `primary` or `backup` when requests go to another server than before.
         context: for the sockets; by default a new one.
         security: of the new context: `core.Curve` or `core.Plain`.
-        socket_options: of the sockets, e.g. CURVE keys.
+        socket_options: of the sockets, e.g. CURVE keys; `linger` and `immediate` are those of the client.
 
     Attributes:
         counters: events by name.
