@@ -15,6 +15,8 @@ import pytest
 import zmq
 
 import core
+from core import blocking
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,3 +112,30 @@ async def test_what_we_sent_before_we_closed_comes_to_a_libzmq_peer_that_reads_l
     pull.close()
     theirs.term()
     assert numbers == [b"%d" % number for number in range(COUNT)]
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc", "inproc"])
+@pytest.mark.parametrize("library", ["ours", "libzmq"])
+async def test_a_sender_whose_only_peer_has_closed_waits_for_another(tmp_path: Path, library: str, transport: str) -> None:
+    """SOCK-09. libzmq takes messages, and loses them, until it notices; that is a row of the table in `docs/core.md`."""
+    context: Any = blocking.Context() if library == "ours" else zmq.Context()
+    push, pull = context.socket(core.PUSH), context.socket(core.PULL)
+    push.linger = push.sndtimeo = 0
+    pull.rcvtimeo = 60_000
+    push.bind({"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path / 's'}", "inproc": "inproc://here"}[transport])
+    pull.connect(push.last_endpoint)
+    await eventually(lambda: taken(push))
+    pull.recv()
+    pull.close()
+    await eventually(lambda: not taken(push))
+    push.close()
+    context.term()
+
+
+def taken(push: Any) -> bool:
+    """Return whether a message is taken without waiting."""
+    try:
+        push.send(b"x")
+    except (core.Again, zmq.Again):
+        return False
+    return True
