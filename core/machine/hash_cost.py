@@ -30,10 +30,13 @@ FEW_HASHES: Final = 64
 # less, multiples of 2**22 take 12 and 7, of 2**48 28 and 19.
 KEY_STEPS: Final = 48
 ELEMENT_STEPS: Final = 32
-# A way of so many steps is a long one: honest numbers have none. So many are free, and one for each so many hashes.
+# A way of so many steps is a long one: honest numbers have none. So many are free, and one for each so many hashes; of what all of them
+# take beyond that, so many steps for each hash. Else a hundredth of the hashes could go through half the table each, the square of their
+# number.
 LONG: Final = 128
 LONG_FREE: Final = 8
 HASHES_PER_LONG: Final = 128
+FAR_STEPS: Final = 8
 # Ways of so many steps are counted together: a call for each would cost more.
 SHORT: Final = 16
 # Of CPython's tables: a hash as they see it, how it is used up, the first slots, what a set looks at side by side, where it grows slower.
@@ -121,13 +124,14 @@ def _put_into_dict(table: list[int | None], hashes: list[int], steps: _Steps) ->
     """Put hashes into a table of a dict; return how many were there already."""
     mask = len(table) - 1
     known = short = 0
+    most = steps.longest
     for hashed in hashes:
         slot = hashed & mask
         there = table[slot]
         if there is not None and there != hashed:
             way = 0
             perturb = hashed & _BITS
-            while there is not None and there != hashed and way <= LONG:
+            while there is not None and there != hashed and way <= most:
                 way += 1
                 perturb >>= _SHIFT
                 slot = (5 * slot + perturb + 1) & mask
@@ -135,7 +139,7 @@ def _put_into_dict(table: list[int | None], hashes: list[int], steps: _Steps) ->
             if way <= SHORT:
                 short += way
             else:
-                steps.count(way + short, way)
+                most = steps.count(way + short, way)
                 short = 0
         known += there == hashed
         table[slot] = hashed
@@ -147,12 +151,13 @@ def _put_into_set(table: list[int | None], hashes: list[int], steps: _Steps) -> 
     """Put hashes into a table of a set; return how many were there already."""
     mask = len(table) - 1
     known = short = 0
+    most = steps.longest
     for hashed in hashes:
         slot = hashed & mask
         if table[slot] is not None:
             way = 0
             perturb = hashed & _BITS
-            while way <= LONG:
+            while way <= most:
                 near = table[slot : slot + _NEIGHBOURS] if slot + _NEIGHBOURS <= mask + 1 else [table[slot]]
                 if hashed in near:
                     known += 1
@@ -167,7 +172,7 @@ def _put_into_set(table: list[int | None], hashes: list[int], steps: _Steps) -> 
             if way <= SHORT:
                 short += way
             else:
-                steps.count(way + short, way)
+                most = steps.count(way + short, way)
                 short = 0
         table[slot] = hashed
     steps.count(short)
@@ -175,15 +180,23 @@ def _put_into_set(table: list[int | None], hashes: list[int], steps: _Steps) -> 
 
 
 class _Steps:
-    """Counts steps behind the first; raises TooCostly for too many, or for too many long ways."""
+    """Counts steps behind the first; raises TooCostly for too many, and for too many or too long ways.
+
+    Attributes:
+        longest: steps a way may take at most.
+    """
 
     def __init__(self, hashes: int, each: int) -> None:
         self._left = each * hashes
         self._long_left = LONG_FREE + hashes // HASHES_PER_LONG
+        self.longest = LONG + FAR_STEPS * hashes
 
-    def count(self, steps: int, way: int = 0) -> None:
-        self._left -= steps
+    def count(self, steps: int, way: int = 0) -> int:
+        """Count the steps of some ways, of which one may be long; return `longest`."""
         if way > LONG:
             self._long_left -= 1
-        if self._left < 0 or self._long_left < 0:
+            self.longest -= way - LONG
+        self._left -= min(steps, steps - way + LONG + 1)
+        if self._left < 0 or self._long_left < 0 or self.longest < LONG:
             raise TooCostly
+        return self.longest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["following", "meeting", "meeting_few"]
+__all__ = ["few_far", "following", "meeting", "meeting_few"]
 
 HASH_BITS = 60
 
@@ -90,6 +90,27 @@ def meeting_few(count: int, bits: int = 7) -> list[int]:
         keys[key] = None
         taken.add(_way(key, taken, mask)[1])
     return [*keys]
+
+
+def few_far(bits: int, count: int, far: int) -> list[int]:
+    """Return numbers for a dict's table: most fill one way, the last ones go through half of it."""
+    mask = (1 << bits) - 1
+    circle = [1]
+    while len(circle) < count - far:
+        circle.append((5 * circle[-1] + 1) & mask)
+    places = {slot: place for place, slot in enumerate(circle)}
+    chosen: list[int] = []
+    key = mask
+    while len(chosen) < far:
+        key += 1
+        slot = key & mask
+        rest = key
+        while slot in places and rest:
+            rest >>= 5
+            slot = (5 * slot + rest + 1) & mask
+        if places.get(slot, len(circle)) < len(circle) // 2:
+            chosen.append(key)
+    return circle + chosen
 
 
 def following(bits: int, count: int) -> list[int]:
