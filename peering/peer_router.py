@@ -70,7 +70,6 @@ class PeerRouter:
         if not state_s > 0 or missed_max < 1 or hops_max < 1 or peers_max < 1:
             raise ValueError(f"numbers must be positive: {state_s=} {missed_max=} {hops_max=} {peers_max=}")
         self.name = check_name(name)
-        self.state_s = state_s
         self.hops_max = hops_max
         self._fresh_s = state_s * missed_max
         self._peers_max = peers_max
@@ -115,8 +114,7 @@ class PeerRouter:
         peer = self._peers.get(name)
         if peer is not None:
             peer.up = False
-            peer.capacity = {}
-            peer.heard_at = None
+            peer.heard_at = None  # what it had to lend is void until its next state
 
     # --- what they have to lend -------------------------------------------------------------------------------------------
 

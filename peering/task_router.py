@@ -301,7 +301,6 @@ class TaskRouter:
             self.counters["reply_late" if envelope in late else "reply_stray"] += 1
             late.pop(envelope, None)
             return []
-        task.peer = None
         self.counters["reply_from_peer"] += 1
         return self._answer(task, body) + self._serve(now)
 
@@ -318,7 +317,6 @@ class TaskRouter:
         if task is None:
             return self._serve(now)  # a heartbeat
         self.counters["task_unsent"] += 1
-        task.peer = None
         task.tries -= 1
         return self._put_back(task, now) + self._serve(now)
 
@@ -331,7 +329,6 @@ class TaskRouter:
             task = self._lent.get(name, {}).pop(split_envelope(effect.frames[1:]).envelope, None)
         if task is not None:
             self.counters["task_too_large"] += 1
-            task.peer = None
             self._close(task)
         return self._serve(now)
 
@@ -399,7 +396,6 @@ class TaskRouter:
         """Take a task back from a peer, which may still answer it."""
         peer = task.peer
         assert peer is not None, "only a lent task is taken back"
-        task.peer = None
         del self._lent[peer][task.lent_as]
         unanswered = self._unanswered[peer]
         unanswered[task.lent_as] = None

@@ -102,6 +102,27 @@ def test_an_early_heartbeat_does_not_prove_that_a_worker_beats_while_it_works() 
     assert not any(scene.workers.tick(float(second))[0] for second in range(1, 10))
 
 
+def test_how_long_a_worker_works_is_counted_from_its_task() -> None:
+    workers = LocalWorkers(1.0, 3, 10, Counter(), 0.0)
+    workers.receive(b"w", [READY], 10.0)
+    workers.give(task(), 10.0)
+    workers.receive(b"w", [HEARTBEAT], 10.5)
+    assert not any(workers.tick(float(second))[0] for second in range(11, 20))
+
+
+@pytest.mark.parametrize("head", [[], [b""]])
+def test_a_worker_whose_task_was_too_large_is_idle_again_and_of_its_kind(head: list[bytes]) -> None:
+    workers = LocalWorkers(1.0, 3, 10, Counter(), 0.0)
+    assert workers.not_given(b"w", 0.0) is None
+    workers.receive(b"w", [*head, READY], 0.0)
+    assert workers.not_given(b"w", 0.0) is None
+    given = task()
+    assert workers.give(given, 0.0) == [b"w", *head, b"c", b"", b"body"]
+    assert workers.not_given(b"w", 0.0) is given
+    assert (workers.idle, workers.not_given(b"w", 0.0)) == (1, None)
+    assert workers.give(given, 0.0) == [b"w", *head, b"c", b"", b"body"]
+
+
 def test_hb_02_anything_heard_puts_the_silence_off() -> None:
     scene = Scene(IDLE)
     for second in range(1, 10):
@@ -138,6 +159,7 @@ def test_hb_03_heartbeats_go_out_once_an_interval_to_dealer_workers_only() -> No
     assert sent == [[b"dealer", HEARTBEAT]] * 2
     assert len(workers.tick(50.0)[1]) == 1
     assert workers.tick(50.5)[1] == []
+    assert counters["heartbeat_sent"] == 3
 
 
 def test_workers_are_bounded() -> None:

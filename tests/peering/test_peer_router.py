@@ -26,6 +26,10 @@ def test_peer_06_names_that_generated_ids_could_be_are_refused(name: bytes) -> N
         router().add(name)
 
 
+def test_peer_06_a_name_has_up_to_255_bytes() -> None:
+    assert check_name(b"x" * 255) == b"x" * 255
+
+
 @pytest.mark.parametrize("name", [b"DC1", b"DC2"])
 def test_n8_a_name_is_that_of_one_broker(name: bytes) -> None:
     with pytest.raises(DuplicateName) as caught:
@@ -58,9 +62,32 @@ def test_peer_08_capacity_is_kept_for_each_peer_and_ends_after_three_intervals()
     assert [one.capacity(name, ECHO, 14.0) for name in (b"DC2", b"DC3")] == [0, 0]
 
 
+def test_peer_08_the_smallest_numbers_are_valid() -> None:
+    one = PeerRouter(b"DC1", state_s=0.5, missed_max=1, hops_max=1, peers_max=1)
+    one.add(b"DC2")
+    one.joined(b"DC2")
+    one.heard(b"DC2", {ECHO: 1}, 0.0)
+    assert [one.capacity(b"DC2", ECHO, now) for now in (0.4, 0.5)] == [1, 0]
+    with pytest.raises(ValueError, match="positive"):
+        PeerRouter(b"DC1", state_s=-1.0)
+
+
+def test_peer_08_a_peer_with_nothing_to_lend_has_no_capacity_that_becomes_too_old() -> None:
+    one = router(b"DC2")
+    one.heard(b"DC2", {ECHO: 0}, 0.0)
+    assert one.deadline(0.0) is None
+    one.heard(b"DC2", {ECHO: 1}, 0.0)
+    assert one.deadline(0.0) == 3.0
+    one.exhausted(b"DC2", ECHO)
+    assert one.deadline(0.0) is None
+
+
 def test_peer_08_capacity_ends_with_the_connection() -> None:
     one = router(b"DC2")
     one.heard(b"DC2", {ECHO: 2}, 0.0)
+    one.lost(b"DC2")
+    one.heard(b"DC2", {ECHO: 2}, 0.0)
+    assert one.capacity(b"DC2", ECHO, 0.0) == 0  # nothing can be sent to it
     one.lost(b"DC2")
     one.joined(b"DC2")
     assert one.capacity(b"DC2", ECHO, 0.0) == 0
@@ -116,11 +143,30 @@ def test_a_peer_that_has_answered_is_free_again_unless_nothing_is_known_of_it() 
     for name in (b"DC2", b"DC3", b"DC9"):
         one.returned(name, ECHO)
     assert [one.capacity(name, ECHO, 0.0) for name in (b"DC2", b"DC3")] == [1, 0]
+    one.lost(b"DC2")
+    one.joined(b"DC2")
+    one.returned(b"DC2", ECHO)
+    one.heard(b"DC2", {}, 0.0)
+    one.returned(b"DC2", ECHO)
+    one.returned(b"DC2", ECHO)
+    assert one.capacity(b"DC2", ECHO, 0.0) == 2
+
+
+def test_a_peer_whose_connection_was_lost_is_free_only_after_its_next_state() -> None:
+    one = router(b"DC2")
+    one.heard(b"DC2", {ECHO: 1}, 0.0)
+    one.lost(b"DC2")
+    one.joined(b"DC2")
+    one.returned(b"DC2", ECHO)
+    assert one.capacity(b"DC2", ECHO, 0.0) == 0
+    assert one.deadline(0.0) is None
 
 
 def test_what_a_peer_claims_is_believed_up_to_a_limit() -> None:
     one = router(b"DC2")
     one.heard(b"DC2", {ECHO: 10**9}, 0.0)
+    assert one.capacity(b"DC2", ECHO, 0.0) == CAPACITY_MAX
+    one.returned(b"DC2", ECHO)
     assert one.capacity(b"DC2", ECHO, 0.0) == CAPACITY_MAX
 
 

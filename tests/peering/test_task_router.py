@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,45 +9,10 @@ from hypothesis import strategies as st
 from core.machine.envelope import READY
 from peering.errors import DuplicateName, UnknownPeer
 from peering.task import Side
-from peering.task_router import Complaint, Effect, Publish, RouterLimits, TaskRouter, ToBorrower, ToClient, ToPeer, ToWorker
+from peering.task_router import Complaint, Effect, RouterLimits, TaskRouter, ToBorrower, ToClient, ToPeer, ToWorker
+from tests.scenes.peering_machine import Scene, published
 
 LOCAL, CLOUD = Side
-
-
-class Scene:
-    """A broker named DC1 with DEALER workers and peers; the test sets the time."""
-
-    def __init__(self, *peers: bytes, workers: int = 0, **limits: Any) -> None:
-        self.now = 0.0
-        self.one = TaskRouter(b"DC1", RouterLimits(**limits), first_number=6)
-        for peer in peers:
-            self.one.add_peer(peer, 0.0)
-            self.one.peer_joined(peer, 0.0)
-        for number in range(workers):
-            self.one.worker([b"w%d" % number, READY], 0.0)
-
-    def heard(self, peer: bytes, idle: int) -> list[Effect]:
-        return self.plain(self.one.peer_state(peer, [peer, b"%d" % idle], self.now))
-
-    def task(self, client: bytes = b"c", body: bytes = b"x") -> list[Effect]:
-        return self.plain(self.one.task(LOCAL, [client, b"", body], self.now))
-
-    def cloud(self, peer: bytes = b"DC2", client: bytes = b"c", body: bytes = b"x") -> list[Effect]:
-        return self.plain(self.one.task(CLOUD, [peer, client, b"", body], self.now))
-
-    def worker(self, *frames: bytes) -> list[Effect]:
-        return self.plain(self.one.worker(list(frames), self.now))
-
-    def reply(self, *frames: bytes) -> list[Effect]:
-        return self.plain(self.one.peer_reply(list(frames), self.now))
-
-    @staticmethod
-    def plain(effects: list[Effect]) -> list[Effect]:
-        return [effect for effect in effects if not isinstance(effect, Publish)]
-
-
-def published(effects: list[Effect]) -> list[bytes]:
-    return [effect.frames[1] for effect in effects if isinstance(effect, Publish)]
 
 
 def test_a_local_worker_goes_before_a_peer() -> None:

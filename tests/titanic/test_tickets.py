@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
+
+import pytest
 
 import mdp
 import titanic
@@ -45,6 +48,42 @@ async def test_a_long_book_is_written_anew_without_what_was_struck(tmp_path: Pat
     again = TicketFile(tmp_path / "book")
     assert len(again.load_now()) == REWRITE_LINES // 10
     assert len((tmp_path / "book").read_text().splitlines()) == REWRITE_LINES // 10
+
+
+@pytest.mark.parametrize(
+    ("opened", "closed", "rewritten"), [(500, 500, False), (501, 500, True), (753, 251, False), (752, 252, True), (751, 251, True)]
+)
+def test_a_book_is_written_anew_when_it_is_long_and_more_than_half_was_struck(
+    opened: int, closed: int, rewritten: bool, tmp_path: Path
+) -> None:
+    assert REWRITE_LINES == 1000
+    rows = [*({"open": f"{n}", "service": "echo", "key": None} for n in range(opened)), *({"closed": f"{n}"} for n in range(closed))]
+    path = tmp_path / "book"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    book = TicketFile(path)
+    left = [f"{n}" for n in range(closed, opened)]
+    assert list(book.load_now()) == list(book.load_now()) == left
+    assert len(path.read_text().splitlines()) == (len(left) if rewritten else opened + closed)
+
+
+async def test_a_book_of_one_torn_line_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "book"
+    path.write_bytes(b'{"open": "A", "serv')
+    await TicketFile(path).add("B", "echo", None)
+    assert list(TicketFile(path).load_now()) == ["B"]
+
+
+async def test_what_is_in_the_file_is_known_at_the_first_change(tmp_path: Path) -> None:
+    """BEY-09."""
+    path = tmp_path / "book"
+    for uuid in ("A", "B"):
+        await TicketFile(path).add(uuid, "echo", None)
+    await TicketFile(path).add("A", "echo", None)
+    assert len(path.read_text().splitlines()) == 2
+    await TicketFile(path).remove("A")
+    book = TicketFile(path)
+    await book.load()
+    assert list(book.open) == ["B"]
 
 
 async def test_a_client_takes_up_where_another_left_off(tmp_path: Path) -> None:

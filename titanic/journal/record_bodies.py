@@ -93,10 +93,8 @@ def _owner_at(body: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _headers_at(body: bytes, at: int) -> tuple[bytes, int]:
-    """Return (headers, end offset); raises IndexError if they do not end within the body."""
+    """Return (headers, end offset); the caller finds out whether there is a frame behind them."""
     end = at + 2 + int.from_bytes(body[at : at + 2], "big")
-    if len(body) < at + 2 or end > len(body):
-        raise IndexError(end)
     return body[at + 2 : end], end
 
 

@@ -193,8 +193,7 @@ class DeliveryQueue:
         if available:
             queue.known, queue.misses = True, 0
         else:
-            queue.known = False
-            queue.probe_at = now
+            queue.probe_at = now  # another miss, though one of its requests may have noted one meanwhile
             self._miss(queue, now)
         if not queue.in_flight and not queue.ready:
             del self._queues[service]
@@ -240,7 +239,6 @@ class DeliveryQueue:
             uuid = ready.popleft()
             if not ready and queue.backlog is not None:
                 self._refill(queue)
-                ready = queue.ready
             if self.waiting.pop(uuid, None) is None:
                 continue  # closed meanwhile
             self.in_flight[uuid] = service

@@ -60,7 +60,6 @@ class ProgressReports:
         if not self._session.holds(request):
             return  # it was answered or lost
         first = not self._newest
-        self._newest.pop(request, None)
         self._newest[request] = progress
         due = self._sent_at + PROGRESS_S
         if due <= self._clock():

@@ -6,7 +6,7 @@ import sys
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor, wait
-from errno import EIO
+from errno import EIO, ENOSPC
 from pathlib import Path
 
 import pytest
@@ -255,3 +255,112 @@ def test_a_file_that_is_taken_away_or_exchanged_is_there_again_at_the_next_ballo
             assert contents is not None
             assert contents.record.counter == counter
             assert contents.whole == 2
+
+
+def lowest_descriptor() -> int:
+    """Return the number of the file that is opened next: it grows with each that stays open."""
+    handle = os.open(os.devnull, os.O_RDONLY)
+    os.close(handle)
+    return handle
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.ballot"
+    before = lowest_descriptor()
+    store = BallotFile(path, RecordRole.SERVER)
+    for number in range(4):
+        store.save(RECORD._replace(counter=number))
+        assert store.load() == RECORD._replace(counter=number)
+        if number == 2:
+            path.unlink()
+    with pytest.raises(StoreLocked):
+        BallotFile(path, RecordRole.SERVER)
+    assert lowest_descriptor() <= before + 2  # the lock and the slots
+    store.close()
+    store.close()
+    assert lowest_descriptor() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such modes")
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.ballot"
+    with BallotFile(path, RecordRole.SERVER) as store:
+        store.save(RECORD)
+    assert {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {"a.ballot": 0o600, "a.ballot.lock": 0o600}
+
+
+def test_the_lock_has_the_number_of_the_process_and_nothing_else(tmp_path: Path) -> None:
+    lock = tmp_path / "a.ballot.lock"
+    lock.write_text("9" * 30)
+    with BallotFile(tmp_path / "a.ballot", RecordRole.SERVER):
+        assert lock.read_text() == str(os.getpid())
+        lock.write_text("nobody")
+        with pytest.raises(StoreLocked) as caught:
+            BallotFile(tmp_path / "a.ballot", RecordRole.SERVER)
+        assert caught.value.pid == 0
+
+
+def test_the_same_ballot_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.ballot"
+    with BallotFile(path, RecordRole.SERVER) as store:
+        store.save(RECORD)
+        path.unlink()
+        store.save(RECORD)
+        assert store.load() == RECORD
+
+
+def test_a_file_is_replaced_whatever_it_contains(tmp_path: Path) -> None:
+    path = tmp_path / "a.ballot"
+    path.write_bytes(b"not a ballot")
+    with BallotFile(path, RecordRole.SERVER) as store:
+        store.replace(RECORD)
+        assert store.load() == RECORD
+        store.save(RECORD._replace(counter=1))  # BST-27: what is on disk never falls
+        assert store.load() == RECORD
+
+
+def test_a_file_of_one_byte_more_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.ballot"
+    with BallotFile(path, RecordRole.SERVER) as store:
+        store.save(RECORD)
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(StoreDamaged):
+        read_ballot_file(path, RecordRole.SERVER)
+
+
+def test_a_write_that_is_cut_short_is_a_full_disk_and_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.ballot"
+    with BallotFile(path, RecordRole.SERVER) as store:
+        write = os.write
+        monkeypatch.setattr(os, "write", lambda handle, octets: write(handle, octets[:10]))
+        with pytest.raises(OSError, match=r"a\.ballot") as caught:
+            store.save(RECORD)
+        assert caught.value.errno == ENOSPC
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["a.ballot.lock"]
+        monkeypatch.undo()
+        store.save(RECORD)
+        assert store.load() == RECORD
+
+
+def test_after_a_write_that_failed_the_copy_it_was_about_is_written_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BST-27: the other one is the only valid one."""
+    with BallotFile(tmp_path / "a.ballot", RecordRole.SERVER) as store:
+        store.save(RECORD)
+        sought: list[int] = []
+        seek, sync = os.lseek, os.fdatasync
+
+        def fail(handle: int) -> None:
+            if len(sought) == 2:
+                raise OSError(EIO, "broken")
+            sync(handle)
+
+        def noted(handle: int, at: int, whence: int) -> int:
+            sought.append(at)
+            return seek(handle, at, whence)
+
+        monkeypatch.setattr(os, "lseek", noted)
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="broken"):
+            store.save(RECORD._replace(counter=10))
+        store.save(RECORD._replace(counter=11))
+        assert sought == [0, SLOT_OCTETS, SLOT_OCTETS, 0]

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdp.broker.recorder import CODES_MAX, Latency, Recorder
-from mdp.eventlog.format import Clock, Event, events_of
-from mdp.wire.commands import worker_error, worker_final, worker_partial
+from mdp.access.service_policies import ServicePolicies
+from mdp.broker.recorder import BOUNDS_S, CODES_MAX, Latency, Recorder
+from mdp.eventlog.format import Block, Clock, Event, events_of
+from mdp.wire.commands import worker_disconnect, worker_error, worker_final, worker_partial
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, batch, one_by_one
 from tests.scenes.mdp_messages import client_cancel
 
@@ -171,6 +172,7 @@ def test_a_lost_worker_then_another_is_a_redelivery_and_one_answer() -> None:
     scene.ready("0.3", b"v")
     scene.answer(b"v", scene.work(b"v"))
     assert scene.ends() == [("redelivered", "workers_lost"), ("answered", "")]
+    assert [event.reply_bytes or 0 for event in scene.events if event.kind == "redelivered"] == [0]
     answered = scene.events[-1]
     assert (answered.attempts, answered.worker) == (2, "76")
     assert [event.code for event in scene.events if event.kind == "worker_lost"] == ["workers_lost"]
@@ -285,3 +287,90 @@ def test_each_request_that_shares_an_execution_has_an_end_of_its_own() -> None:
     scene.answer(b"w", scene.work(b"w"))
     gone, cancelled = ("cancelled", "CLIENT_GONE"), ("cancelled", "CANCELLED")
     assert scene.ends() == [cancelled, gone, cancelled, gone, ("answered", "")]
+
+
+def test_percentiles_to_the_bound() -> None:
+    latency = Latency()
+    for at in (3, 8):
+        latency.add(BOUNDS_S[at])
+    assert [latency.percentile(part) for part in (0.5, 0.51, 1.0)] == [BOUNDS_S[3], BOUNDS_S[8], BOUNDS_S[8]]
+    latency.add(1e9, 3)
+    assert latency.percentile(1.0) == BOUNDS_S[-1]
+    assert latency.counts[-1] == 3
+    assert latency.total_s == pytest.approx(BOUNDS_S[3] + BOUNDS_S[8] + 3e9)
+
+
+def test_a_broker_without_event_log_has_latencies_and_errors() -> None:
+    scene = Scene()
+    recorders = [Recorder(), Recorder()]
+    for machine, recorder in zip((scene.machine, scene.twin), recorders, strict=True):
+        recorder.now = scene.now
+        machine.request_table.recorder = recorder
+    scene.ready("0.3", b"w", credit=9)
+    for options in (None, {"wait": True}):
+        scene.ask("0.3", b"c", options=options)  # type: ignore[arg-type]
+    for recorder in recorders:
+        recorder.now += 2.0
+    for work in scene.at_worker(b"w"):
+        scene.answer(b"w", work)  # type: ignore[arg-type]
+    scene.ask("0.3", b"c", service=b"nobody")
+    scene.ask("0.3", b"c")
+    scene.lose(b"w")
+    for recorder in recorders:
+        assert recorder.latencies[b"echo"].total_s == pytest.approx(4.0)
+        assert [(error.code, error.service) for error in recorder.errors] == [("NO_SERVICE", "nobody"), ("workers_lost", "echo")]
+        assert recorder.failed == {"NO_SERVICE": 1}
+        recorder.forget([b"echo", b"nobody"])
+        assert recorder.latencies == {}
+
+
+def test_a_worker_that_leaves_is_no_error() -> None:
+    scene = Watched()
+    scene.ready("0.3", b"w")
+    scene.send(b"w", worker_disconnect("0.3"))
+    assert [(event.kind, event.code) for event in scene.events] == [("worker_ready", "0.3"), ("worker_lost", "workers_left")]
+    assert list(scene.recorder.errors) == []
+
+
+def test_a_refusal_is_of_the_request_that_is_being_checked_and_of_no_other() -> None:
+    blocks: list[Block] = []
+    recorder = Recorder(blocks.append)
+    recorder.refused(b"c", b"12345678", "BAD_REQUEST", "no")
+    recorder.current_request = (b"echo", 17)
+    for _ in range(2):
+        recorder.refused(b"c", 5, "BUSY", "no")
+    assert [(block.service, block.request_bytes, block.ids) for block in blocks] == [
+        (b"", 0, b"12345678"),
+        (b"echo", 17, bytes(7) + b"\x05"),
+        (b"", 0, bytes(7) + b"\x05"),
+    ]
+
+
+@pytest.mark.parametrize(("chars", "kept"), [(55, True), (64, True), (65, False)])
+def test_the_trace_of_a_request_is_in_its_event_unless_it_is_too_long(chars: int, kept: bool) -> None:
+    scene = Watched()
+    scene.ready("0.3", b"w")
+    scene.ask("0.3", b"c", options={"trace": {"traceparent": "t" * chars}})
+    scene.answer(b"w", scene.work(b"w"))
+    assert scene.events[-1].text == ("t" * chars if kept else "")
+
+
+def test_attempts_of_requests_that_ended_in_the_queue_or_were_given_once() -> None:
+    scene = Watched()
+    scene.ready("0.3", b"w")
+    for _ in range(2):
+        scene.ask("0.3", b"c")
+    scene.lose(b"c")
+    assert [(event.code, event.attempts) for event in scene.events[1:]] == [("CLIENT_GONE", 1), ("CLIENT_GONE", 0)]
+
+
+def test_a_handler_that_failed_counts_as_an_attempt() -> None:
+    scene = Watched()
+    policies = ServicePolicies({"policy": [{"services": ["*"], "retry": {"attempts": 3, "base_s": 0.1}}]})
+    scene.machine.directory.own_policies = scene.twin.directory.own_policies = policies
+    scene.ready("0.3", b"w")
+    scene.ask("0.3", b"c")
+    scene.send(b"w", worker_error(scene.work(b"w").id, "HANDLER_ERROR", "no"))
+    scene.wait(1.0)
+    scene.answer(b"w", scene.work(b"w"))
+    assert [(event.kind, event.attempts) for event in scene.events[1:]] == [("answered", 2)]

@@ -55,6 +55,8 @@ CELLS: dict[str, dict[SearchState, tuple[SearchState, list[Action]]]] = {
     "disconnected": {UP: (WAITING, [CLOSE])},
     "close": {WAITING: (IDLE, []), PROBING: (IDLE, [CLOSE]), JOINING: (IDLE, [CLOSE]), UP: (IDLE, [CLOSE])},
     "tick": {WAITING: (PROBING, [PROBE])},
+    "refused": {PROBING: (WAITING, [CLOSE])},
+    "unreachable": {},  # there is no other broker
 }
 EVENTS: dict[str, Callable[[BrokerSearch], None]] = {
     "start": lambda made: made.start(99.0),
@@ -67,6 +69,8 @@ EVENTS: dict[str, Callable[[BrokerSearch], None]] = {
     "disconnected": lambda made: made.failed(DISCONNECTED, 99.0),
     "close": lambda made: made.close(),
     "tick": lambda made: made.tick(99.0),
+    "refused": lambda made: made.refused(5.0, 99.0),
+    "unreachable": lambda made: made.unreachable(99.0),
 }
 
 
@@ -233,6 +237,7 @@ def test_a_silent_broker_is_followed_by_the_next_at_once(why: EndReason) -> None
 
 
 def test_there_must_be_a_broker_and_waits_must_be_positive() -> None:
+    assert SearchTimes(reconnect_s=5.0, reconnect_max_s=5.0).reconnect_max_s == 5.0
     with pytest.raises(ValueError, match="one broker"):
         BrokerSearch((), None, SearchTimes(), random.random)
     for wrong in (
@@ -241,6 +246,7 @@ def test_there_must_be_a_broker_and_waits_must_be_positive() -> None:
         {"lost_s": 0.0},
         {"join_s": -1.0},
         {"away_max_s": 0.0},
+        {"shard_s": 0.0},
     ):
         with pytest.raises(ValueError, match="positive"):
             SearchTimes(**wrong)
@@ -278,6 +284,14 @@ def test_a_walk_never_leaves_two_things_open_or_stops_trying(seed: int) -> None:
 
 
 SHARDED = "tcp://a:5555"
+
+
+def test_a_worker_that_does_not_ask_for_the_dialect_connects_to_the_broker_itself() -> None:
+    """SHD-04: it does not hear of shards."""
+    made = search(SHARDED, dialect=V03)
+    made.service = b"echo"
+    made.start(0.0)
+    assert made.target == SHARDED
 
 
 def probed_of_shards(service: bytes, shards: int) -> BrokerSearch:

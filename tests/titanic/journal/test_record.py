@@ -30,12 +30,15 @@ from titanic.journal.record_bodies import (
     Dead,
     Request,
     Tick,
+    check_body,
     decode_attempts,
     encode_attempts,
+    encode_close,
     encode_reply,
     encode_request,
     reply_frames,
     request_frames,
+    request_headers,
 )
 
 STORE = bytes(range(100, 116))
@@ -111,6 +114,54 @@ def test_bodies_are_read_as_they_were_written() -> None:
     assert decode_attempts(encode_attempts(7)) == 7
 
 
+def test_a_service_whose_frame_is_long_is_read_too() -> None:
+    """A client may send a short frame with a header of nine bytes."""
+    body = encode_request(1, 2, 3, 4, b"", b"\x03" + (4).to_bytes(8, "big") + b"echo" + b"\x00\x01x")
+    assert Request.decode(body).service == b"echo"
+    assert request_frames(body) == b"\x00\x01x"
+
+
+@pytest.mark.parametrize("owner", [b"", b"ann"])
+@pytest.mark.parametrize("key", [b"", b"key"])
+def test_headers_of_a_request_are_found_and_must_end_within_it(key: bytes, owner: bytes) -> None:
+    frames = b"\x01\x04echo\x00\x01x"
+    for headers in (b"", b"\x81\xa1a\xa1b", b"h" * 300):
+        body = encode_request(1, 2, 3, 4, key, frames, owner, headers)
+        assert (request_headers(body), request_frames(body)) == (headers, b"\x00\x01x")
+        assert Request.decode(body)[:6] == (1, 2, 3, 4, key, b"echo")
+        assert Request.decode(body).owner == owner
+        for end in range(len(body) - len(frames) + 1):
+            with pytest.raises(ValueError, match="too short"):
+                Request.decode(body[:end])
+
+
+def test_the_owner_of_a_close_must_end_within_it() -> None:
+    body = encode_close(1, 2, 3, b"k", b"", b"ann")
+    assert Close.decode(body) == Close(1, 2, 3, b"k", b"", b"ann")
+    for end in range(len(body)):
+        with pytest.raises(ValueError, match="body of a CLOSE is too short"):
+            Close.decode(body[:end])
+
+
+def test_what_a_body_must_be_is_checked_by_its_kind() -> None:
+    good = {
+        RecordKind.REQUEST: encode_request(1, 2, 3, 4, b"k", b"\x01\x04echo\x00\x01x"),
+        RecordKind.CLOSE: encode_close(1, 2, 3, b"k", b"d" * 16),
+        RecordKind.DEAD: Dead(1, 2, "why").encode(),
+        RecordKind.TICK: Tick(1, 2).encode(),
+    }
+    for kind, body in good.items():
+        check_body(kind, bytes(16), body)
+        with pytest.raises(ValueError, match="body of a"):
+            check_body(kind, bytes(16), body[:5])
+    check_body(RecordKind.TICK, UUID, encode_attempts(3))
+    for uuid, body in ((UUID, Tick(1, 2).encode()), (bytes(16), encode_attempts(3)), (bytes(16), Tick(1, 2).encode() + b"x")):
+        with pytest.raises(ValueError, match="body of a TICK has the wrong size"):
+            check_body(RecordKind.TICK, uuid, body)
+    for uuid in (UUID, bytes(16)):
+        check_body(RecordKind.REPLY, uuid, b"")
+
+
 @given(st.binary(max_size=60))
 def test_a_body_that_is_none_is_a_value_error_and_nothing_else(body: bytes) -> None:
     for decode in (Request.decode, Close.decode, Dead.decode, Tick.decode, decode_attempts, request_frames):
@@ -173,6 +224,39 @@ def test_manifest_and_checkpoint_go_there_and_back() -> None:
     assert Manifest.decode(manifest.encode(), "manifest") == manifest
     checkpoint = Checkpoint(STORE, 4, 77, [["c", 1, 2, 3], ["k", b"x", 2**64 - 1]])
     assert Checkpoint.decode(checkpoint.encode(), "checkpoint") == checkpoint
+    two = manifest._replace(accepted=(Accepted(1, 64, 48, 2, 2), Accepted(4, 80, 56, 11, 12), Accepted(5, 0, 8, 13, 13)))
+    assert Manifest.decode(two.encode(), "manifest") == two
+
+
+def test_heads_of_manifest_and_checkpoint_byte_by_byte() -> None:
+    """specs/titanic.md §6, §7."""
+    rest = b"\x00\x01\x01\x00" + STORE
+    manifest = Manifest(STORE, (Span(1, 2, 3),), ()).encode()
+    counts, span = bytes.fromhex("00000001 00000000"), bytes.fromhex("0000000000000001 0000000000000002 0000000000000003")
+    assert manifest[:-4] == b"\x89TSM\r\n\x1a\n" + rest + counts + span
+    checkpoint = Checkpoint(STORE, 4, 77, [5, 6]).encode()
+    assert checkpoint[:-4] == b"\x89TSC\r\n\x1a\n" + rest + bytes.fromhex("0000000000000004 000000000000004d 00000002 0506")
+
+
+def checked(data: bytes) -> bytes:
+    return data + crc32(data).to_bytes(4, "big")
+
+
+def test_a_manifest_that_is_too_short_is_damaged_though_its_checksum_is_right() -> None:
+    octets = Manifest(STORE, (Span(1, 1, 9),), ()).encode()
+    with pytest.raises(JournalError, match="manifest is too short"):
+        Manifest.decode(checked(octets[:-12]), "x")
+
+
+def test_a_checkpoint_with_wrong_items_is_damaged_though_its_checksum_is_right() -> None:
+    octets = Checkpoint(STORE, 4, 77, [5, 6]).encode()[:-4]
+    for data, reason in (
+        (octets[:-1] + b"\xc1", "an item that cannot be decoded"),
+        (octets[:-1], "1 of 2 items"),
+        (octets + b"\x07", "3 of 2 items"),
+    ):
+        with pytest.raises(JournalError, match=reason):
+            Checkpoint.decode(checked(data), "x")
 
 
 @pytest.mark.parametrize("kind", [Manifest, Checkpoint])

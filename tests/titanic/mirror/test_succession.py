@@ -175,6 +175,7 @@ def test_a_lease_takes_two_pulses_and_a_failure_detector_one_session() -> None:
     assert not two.holds(6.0)
     assert not FailureDetector(5.0).is_over(1e9)
     assert FailureDetector(5.0, 1.0).is_over(1.0 + 5.0 * (1 + RATE_MARGIN))
+    assert not FailureDetector(5.0, 1.0).is_over(1.0 + 5.0 * (1 + RATE_MARGIN) - 1e-6)
     assert FORCED > 100
 
 

@@ -12,7 +12,7 @@ import pytest
 import core
 import titanic
 from titanic.mirror.replica_server import Mirror
-from titanic.wire.mirror_frames import BadCall, Hello, Swap
+from titanic.wire.mirror_frames import SIZE_MAX, BadCall, Hello, Swap, check_name, pack_pair, unpack_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +100,44 @@ async def test_a_swap_that_is_none_is_refused_and_the_mirror_lives(swap: bytes, 
         await peer.hello()
         assert (await peer.ask(b"swap", swap))[0] == b"no"
         await peer.hello()
+
+
+@pytest.mark.parametrize("swap", BAD_SWAPS.values(), ids=list(BAD_SWAPS))
+def test_a_swap_that_is_none_is_a_bad_call(swap: bytes) -> None:
+    with pytest.raises(BadCall):
+        Swap.decode(swap)
+
+
+def test_a_swap_goes_there_and_back() -> None:
+    for swap in (Swap({}, [], 0, STORE), Swap({SEGMENT: 0, "manifest": SIZE_MAX - 1}, [SEGMENT, "manifest"], 1 << 62, STORE)):
+        assert Swap.decode(swap.encode()) == swap
+    with pytest.raises(BadCall, match="not a swap"):
+        Swap.decode(Swap({SEGMENT: 1}, ["manifest"], 0, STORE).encode())  # a copy of which nobody has said the size
+    for sizes in ({SEGMENT: SIZE_MAX}, {"lock": 1}):
+        with pytest.raises(BadCall):
+            Swap.decode(Swap(sizes, [], 0, STORE).encode())
+
+
+@pytest.mark.parametrize("hello", [(b"s" * 15, 0, False), (b"s" * 17, 0, False), ("s" * 16, 0, False), (STORE, 0, 1), (STORE, 0)])
+def test_a_hello_that_is_none_is_a_bad_call(hello: tuple[object, ...]) -> None:
+    with pytest.raises(BadCall, match="not a hello"):
+        Hello.decode(packed(*hello))
+
+
+def test_files_of_a_store_have_plain_names_that_are_not_local_ones() -> None:
+    assert [check_name(name) for name in (SEGMENT, "x" * 100, "manifest")] == [SEGMENT, "x" * 100, "manifest"]
+    for name in ("", "x" * 101, ".hidden", "../x", "a/b", "lock", "reserve", "x.copy.tmp", b"x", None):
+        with pytest.raises(BadCall, match="not a file name"):
+            check_name(name)
+
+
+def test_a_message_is_a_session_a_number_and_a_call() -> None:
+    frames = [*pack_pair(2**64 - 1, 258), b"ok"]
+    assert frames[1] == bytes([0, 0, 0, 0, 0, 0, 1, 2])
+    assert unpack_pair(frames) == (2**64 - 1, 258)
+    for bad in (frames[:2], [], [b"1", *frames[1:]], [frames[0], b"1", b"ok"], [frames[0], bytes(9), b"ok"]):
+        with pytest.raises(BadCall, match="a session, a number and a call"):
+            unpack_pair(bad)
 
 
 async def test_calls_that_are_none_are_refused_and_the_mirror_lives(tmp_path: Path) -> None:

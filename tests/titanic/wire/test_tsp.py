@@ -7,9 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.zmtp.decoder import decode_frames
+from core.zmtp.decoder import decode_frames, encode_message
 from titanic.errors import BadRequest
-from titanic.wire.tsp import OPTIONS_MARK, Options, encode_options, format_uuid, parse_request, parse_status, parse_uuid
+from titanic.wire.tsp import (
+    ATTEMPTS_MAX,
+    DELAY_MS_MAX,
+    EXTENSIONS,
+    KNOWN_MAX,
+    OPTIONS_MARK,
+    Options,
+    encode_options,
+    format_uuid,
+    is_question,
+    pack_headers,
+    parse_request,
+    parse_status,
+    parse_uuid,
+    unpack_headers,
+)
 
 RAW = bytes(range(16))
 
@@ -80,6 +95,10 @@ def test_a_request_keeps_its_frames_exactly() -> None:
     assert asked.service == b"echo"
     assert decode_frames(asked.frames) == frames
     assert asked.options == Options()
+    for body in ([b"x"], [b"x", b"y"]):
+        asked = parse_request([b"echo", *body])
+        assert asked.frames == encode_message([b"echo", *body])
+        assert asked.body == body
 
 
 @pytest.mark.parametrize("frames", [[], [b"echo"], [OPTIONS_MARK, b"\x80"], [OPTIONS_MARK, b"\x80", b"echo"]])
@@ -87,6 +106,34 @@ def test_fewer_than_service_and_body_is_refused(frames: list[bytes]) -> None:
     """TSP-07."""
     with pytest.raises(BadRequest):
         parse_request(frames)
+
+
+def test_fewer_than_service_and_body_is_said_so_behind_options_too() -> None:
+    """TSP-07."""
+    for frames in ([OPTIONS_MARK, b"\x80"], [OPTIONS_MARK, b"\x80", b"echo"], [b"echo"]):
+        with pytest.raises(BadRequest, match="a service and at least one body frame"):
+            parse_request(frames)
+
+
+def test_a_question_for_extensions_is_one_frame() -> None:
+    assert is_question([EXTENSIONS])
+    assert not any(map(is_question, ([], [b"echo"], [EXTENSIONS, b"x"], [b"x", EXTENSIONS])))
+
+
+def test_names_that_were_checked_are_remembered_and_bounded() -> None:
+    known: dict[bytes, tuple[bytes, bytes]] = {}
+    first, second = (parse_request([bytes(bytearray(b"echo")), b"x"], known) for _ in range(2))
+    assert first.service is second.service
+    assert first == second == parse_request([b"echo", b"x"])
+    assert parse_request([b"mail", b"echo"], known).service == b"mail"  # a body that is the name of another service
+    with pytest.raises(BadRequest):
+        parse_request([b"mmi.x", b"echo"], known)
+    for number in range(KNOWN_MAX - 2):
+        parse_request([b"s%d" % number, b"x"], known)
+    assert len(known) == KNOWN_MAX
+    assert parse_request([b"echo", b"x"], known).service is first.service
+    parse_request([b"one more", b"x"], known)
+    assert set(known) == {b"one more"}
 
 
 @pytest.mark.parametrize("service", [b"titanic.request", b"titanic.", b"mmi.service", b"", b"a" * 256, b"a\nb", b"\x1b[31m", b"\xe4"])
@@ -107,6 +154,23 @@ def test_options_go_there_and_back() -> None:
     assert asked.options == options
     assert len(asked.digest) == 16
     assert encode_options(Options()) == []
+    options = Options(b"k" * 255, DELAY_MS_MAX, DELAY_MS_MAX, ATTEMPTS_MAX, {"who": "ann"})
+    assert parse_request([*encode_options(options), b"echo", b"x"]).options == options
+
+
+def test_options_have_up_to_8192_bytes() -> None:
+    for octets, reason in ((8192, "options are not a msgpack map"), (8193, "options of 8193 bytes, at most 8192")):
+        with pytest.raises(BadRequest, match=reason):
+            parse_request([OPTIONS_MARK, bytes(octets), b"echo", b"x"])
+
+
+def test_headers_are_stored_and_come_back() -> None:
+    assert (pack_headers({}), unpack_headers(b"")) == (b"", {})
+    for headers in ({"who": "ann", "why": ""}, {"who": "x" * 1000}):
+        assert unpack_headers(pack_headers(headers)) == headers
+    for octets in (b"\xc1", msgpack.packb([]), msgpack.packb({"who": 1}), msgpack.packb({"who": {}})):
+        with pytest.raises(ValueError, match="headers of a REQUEST"):
+            unpack_headers(octets)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +183,9 @@ def test_options_go_there_and_back() -> None:
         {"ttl_ms": 1.5},
         {"attempts": True},
         {"attempts": 65_536},
+        {"ttl_ms": DELAY_MS_MAX + 1},
+        {"headers": []},
+        {"headers": {"who": 1}},
         {"other": 1},
         {1: 2},
         [],

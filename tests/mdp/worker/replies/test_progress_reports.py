@@ -79,6 +79,33 @@ def test_the_first_report_is_sent_at_once_and_then_the_newest_of_each_request() 
     mdp.testing.run(body())
 
 
+def test_a_report_alone_is_sent_when_its_time_has_come_unless_the_session_ends_before() -> None:
+    """PRG-04."""
+
+    async def body() -> None:
+        desk = Desk()
+        desk.one.progress(0.1)
+        desk.sent()
+        desk.one.progress(0.2)
+        await asyncio.sleep(PROGRESS_S)
+        assert (desk.sent(), desk.flushed) == ([(1, Progress(0.2))], 2)
+        desk.one.progress(0.3)
+        desk.reports.close()
+        await asyncio.sleep(2 * PROGRESS_S)
+        assert (desk.sent(), desk.flushed) == ([], 2)
+
+    mdp.testing.run(body())
+
+
+def test_a_thread_that_reports_after_the_end_of_the_loop_is_not_disturbed() -> None:
+    async def begin() -> Desk:
+        return Desk()
+
+    desk = mdp.testing.run(begin())
+    desk.one.progress(0.5)
+    assert desk.flushed == 0
+
+
 async def test_nothing_is_sent_where_no_client_asked_or_waits() -> None:
     """PRG-03, PRG-05."""
     desk = Desk()
@@ -86,7 +113,7 @@ async def test_nothing_is_sent_where_no_client_asked_or_waits() -> None:
     desk.session.answer(desk.one, [b"reply"])
     desk.session.take_outgoing(0.0)
     desk.one.progress(0.5)
-    assert desk.sent() == []
+    assert (desk.sent(), desk.flushed) == ([], 0)
     with pytest.raises(ValueError, match="from 0 to 1"):
         desk.give(4, {}).progress(50)
 

@@ -13,7 +13,7 @@ from titanic.errors import KeyConflict
 from titanic.journal.record import Record, RecordKind
 from titanic.journal.record_bodies import encode_request
 from titanic.store.index.limits import Limits
-from titanic.store.index.packed_requests import ROWS_MAX, Group, Requests, Rows, RowsBuilder, fits
+from titanic.store.index.packed_requests import ROWS_MAX, Group, Owned, Requests, Rows, RowsBuilder, fits
 from titanic.store.index.request_index import RequestIndex
 from titanic.store.index.stored_request import Entry, State
 
@@ -281,6 +281,80 @@ def test_a_request_in_two_chunks_is_a_value_error() -> None:
     with pytest.raises(ValueError):
         index.restore(chunk())
     assert (len(index.entries), index.services) == (2, {b"echo": 2})
+
+
+def test_a_chunk_has_a_request_at_least() -> None:
+    item = chunk()
+    item[7:] = [b"", b"", [], b""]
+    with pytest.raises(ValueError, match="rows of a checkpoint"):
+        Rows.load(item)
+    assert len(Rows.load(items_of(waiting(16))[1]).names()) == 16
+    builder = RowsBuilder(Group(b"echo", b"", False))
+    (one,) = waiting(1).entries.values()
+    builder.add(one)
+    assert Rows.load(builder.build().item()).names() == (one.uuid,)
+
+
+def rows_of(times: list[int], first: int) -> Rows:
+    """Return a chunk of requests with numbers from `first` on, that were accepted at these times."""
+    builder = RowsBuilder(Group(b"echo", b"", False))
+    for number, now_ms in enumerate(times, first):
+        entry = Entry(uuid_of(number))
+        entry.request, entry.size, entry.lowest, entry.accepted_ms = (1, 64 * number, SIZE), SIZE, 1, now_ms
+        builder.add(entry)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("times", "first", "last", "in_order"),
+    [([5], 5, 5, True), ([5, 7, 7, 9], 5, 9, True), ([5, 9, 7], 5, 9, False), ([5, 3, 4], 3, 5, False), ([0, 1], 0, 1, True)],
+)
+def test_a_chunk_knows_its_times_and_whether_they_are_in_order(times: list[int], first: int, last: int, in_order: bool) -> None:
+    made = rows_of(times, 1)
+    assert (made.first_ms, made.last_ms, made.in_order) == (first, last, in_order)
+    assert [now_ms for now_ms, _ in made.accepted()] == times
+
+
+@pytest.mark.parametrize(
+    "chunks", [[[1, 2], [3, 4]], [[1, 2], [2, 4]], [[10, 11], [0, 5]], [[1, 9], [5, 6]], [[9, 1], [10, 11]], [[9, 1], [2, 3]], [[3, 2, 1]]]
+)
+def test_the_backlog_is_in_order_whatever_the_order_of_and_in_its_chunks(chunks: list[list[int]]) -> None:
+    requests = Requests()
+    wanted = []
+    for times in chunks:
+        first = len(requests)
+        requests.add_rows(rows_of(times, first))
+        wanted += [(now_ms, uuid_of(number)) for number, now_ms in enumerate(times, first)]
+    assert list(requests.waiting_of(b"echo", [])) == [uuid for _, uuid in sorted(wanted)]
+
+
+def test_a_row_that_is_among_the_others_is_in_the_backlog_once() -> None:
+    requests = Requests()
+    requests.add_rows(rows_of([1, 2, 3], 0))
+    entry = requests[uuid_of(1)]
+    entry.state = State.WAITING
+    assert list(requests.waiting_of(b"echo", [(2, uuid_of(1))])) == [uuid_of(0), uuid_of(1), uuid_of(2)]
+
+
+def test_keys_are_in_a_second_checkpoint_too() -> None:
+    """IDM-03."""
+    index = RequestIndex(Limits())
+    for number in range(40):
+        stored(index, number, asked(b"%d" % number, key=b"k%d" % number), number)
+    first = items_of(index)
+    again = restored(first)
+    assert items_of(again)[1:] == first[1:]
+    again.closed(uuid_of(3), (1, 9000, 80), 8)
+    more = restored(items_of(again))
+    assert {uuid: (entry.key, entry.digest) for uuid, entry in more.entries.items()} == {
+        uuid: (entry.key, entry.digest) for uuid, entry in index.entries.items() if uuid != uuid_of(3)
+    }
+
+
+def test_values_are_requests_and_a_new_one_is_not_ending() -> None:
+    again = restored(items_of(waiting(20)))
+    assert all(isinstance(entry, Entry) for entry in again.entries.values())
+    assert (Entry(uuid_of(1)).ending, Owned().octets) == (False, 0)
 
 
 def test_requests_compare_as_what_they_hold() -> None:
