@@ -39,7 +39,15 @@ class Session:
             resume=self.resumed,
         )
         loop = asyncio.get_running_loop()
-        scheduler = SimpleNamespace(later=lambda session, delay_s, call: loop.call_later(delay_s, call))
+        self.timers: list[asyncio.TimerHandle] = []
+        self.delays_s: list[float] = []
+
+        def later(session: object, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+            self.delays_s.append(delay_s)
+            self.timers.append(loop.call_later(delay_s, call))
+            return self.timers[-1]
+
+        scheduler = SimpleNamespace(later=later)
         self.handshake = Handshake(self, cast("Any", self.connection), cast("Any", scheduler))
 
     def resumed(self, verdict: ZapReply) -> Batch:
@@ -116,6 +124,36 @@ async def test_c3_a_step_waits_for_key_agreements_where_they_are_limited(budget:
     assert session.calls == calls
     session.handshake.permit()
     assert session.calls == [*calls, "permitted"]
+    session.handshake.end()
+
+
+@stands_in
+async def test_zmtp_11_the_limit_is_that_of_the_option_and_ends_with_the_connection() -> None:
+    session = Session()
+    (timer,) = session.timers
+    assert session.delays_s == [0.05]
+    session.handshake.end()
+    assert timer.cancelled()
+    session.handshake.end()
+    session.handshake.stop_timer()
+
+
+@stands_in
+async def test_each_step_is_waited_for_once_and_the_next_when_it_has_been_done() -> None:
+    session = Session(budget=True)
+    session.connection.work = 3
+    for _ in range(2):
+        session.handshake.proceed()
+    assert session.calls == ["queued 3", "suspended"]
+    session.handshake.permit()
+    session.connection.work = 0
+    session.connection.mechanism.zap_request = ZapRequest()
+    for _ in range(2):
+        session.handshake.proceed()
+    assert session.calls[3:] == ["suspended"]
+    session.questions[0]["answer"](ZapReply(b"200"))
+    session.handshake.proceed()
+    assert len(session.questions) == 2
     session.handshake.end()
 
 

@@ -161,6 +161,15 @@ async def test_what_the_system_still_holds_of_a_failed_connection_is_read(kind: 
         assert protocol.octets == b"the last words"
 
 
+async def test_a_failed_connection_of_which_nothing_has_come_is_left() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        protocol = Reading()
+        read_rest(Broken(ours, protocol), Kept().ahead)
+        assert protocol.octets == b""
+
+
 async def test_without_capacity_nothing_more_is_read() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -10,6 +11,7 @@ import core
 from core.machine.deadlines import TIMER_S_MIN
 from core.rpc.service import Service, sent
 from core.runtime import supervision
+from tests.scenes.waiting import Watch
 
 ENDPOINT = "inproc://service"
 
@@ -104,9 +106,38 @@ async def test_a_message_is_sent_now_or_not_at_all() -> None:
 async def test_an_event_comes_within_its_time_or_not() -> None:
     async with Served() as served:
         event = asyncio.Event()
-        assert not await served._comes_within(0.0, event)
+        assert await served._comes_within(0.0, event) is False
         event.set()
-        assert await served._comes_within(60.0, event)
+        assert await served._comes_within(60.0, event) is True
+
+
+async def test_a_reply_that_cannot_be_sent_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    counters: Counter[str] = Counter()
+    async with Served() as served, asyncio.timeout(100):
+        push, pull = served._context.socket(core.PUSH, linger=0), served._context.socket(core.PULL, max_parts=2)
+        served._send_reply(push, [b"nobody is connected"], counters)
+        assert counters == {"reply_undelivered": 1}
+        pull.bind("tcp://127.0.0.1:*")
+        watch = Watch(push)
+        push.connect(pull.last_endpoint)
+        await watch.peers()
+        served._send_reply(push, [b"1", b"2", b"3"], counters)
+        assert counters == {"reply_undelivered": 1, "reply_too_large": 1}
+        assert "reply dropped: frames of a message: 3, the peer takes 2" in caplog.text
+        served._send_reply(push, [b"1", b"2"], counters)
+        assert await pull.recv_multipart() == [b"1", b"2"]
+        assert counters.total() == 2
+
+
+async def test_the_timer_is_off_before_what_runs_is_ended() -> None:
+    class Looking(Served):
+        async def _stop(self) -> None:
+            assert self._timer is not None
+            self.steps.append(f"timer at {self._timer.when}")
+
+    async with Looking() as served:
+        served.wake_in(60.0)
+    assert served.steps == ["start", "timer at None"]
 
 
 async def test_an_error_that_ends_it_is_raised_by_waiting() -> None:

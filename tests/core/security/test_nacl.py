@@ -17,6 +17,7 @@ from core.security.nacl import (
     crypto_box_open_afternm,
     crypto_secretbox,
     crypto_secretbox_open,
+    too_old,
 )
 
 KEY, NONCE = bytes(range(32)), bytes(range(24))
@@ -40,6 +41,7 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] in ("nacl", 
 @pytest.mark.parametrize("size", [0, 1, 17, 255, 256, 5000])
 def test_what_is_sealed_here_opens_there_and_the_other_way_round(size: int) -> None:
     shared = SharedKey(KEY)
+    assert shared.key == KEY
     message = bytes(at % 251 for at in range(size))
     scratch, view = shared.scratch(size + MAC_BYTES)
     assert shared.seal_into(scratch, message, size, NONCE, KEY) == 0
@@ -51,6 +53,10 @@ def test_what_is_sealed_here_opens_there_and_the_other_way_round(size: int) -> N
     assert view[:size] == message
     forged = box[:-1] + bytes((box[-1] ^ 1,))
     assert shared.open_into(scratch, shared.pointer(forged), len(forged), NONCE, KEY) != 0
+
+
+def test_the_installed_pynacl_lacks_nothing() -> None:
+    assert too_old() == ""
 
 
 def test_what_does_not_open_says_so() -> None:
