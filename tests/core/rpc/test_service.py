@@ -149,6 +149,12 @@ async def test_an_error_that_ends_it_is_raised_by_waiting() -> None:
     assert served.socket.closed
 
 
+async def test_an_error_that_ends_it_need_not_be_waited_for() -> None:
+    async with Served() as served:
+        served.fail(ZeroDivisionError())
+    assert served.socket.closed
+
+
 async def test_a_timer_that_is_set_during_the_end_does_not_fire() -> None:
     class Late(Served):
         async def _stop(self) -> None:
