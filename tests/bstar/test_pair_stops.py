@@ -77,7 +77,7 @@ async def test_server_whose_ballot_cannot_be_written_stays_what_it_was_and_tries
     """BST-27: logged once, counted, shown, tried again by itself; when there is space it serves."""
     path = tmp_path / "a.ballot"
     caplog.set_level("INFO")
-    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=20, store=path) as pair:
+    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=300, store=path) as pair:
         node = pair.status()["node"]
         await until(lambda: pair._clock() >= pair.machine.member.peer_until)
         mended = disk_fails(monkeypatch)
@@ -109,7 +109,7 @@ async def test_server_that_starts_on_a_full_disk_has_a_new_node_id_and_claims_no
     with BallotFile(path, RecordRole.SERVER) as store:
         store.save(Record(RecordRole.SERVER, 5, 2, 9))
     mended = disk_fails(monkeypatch)
-    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=20, store=path) as pair:
+    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=300, store=path) as pair:
         settings = pair.machine.settings
         assert (settings.node != 5, settings.incarnation, pair.machine.member.counter) == (True, 1, 9)
         await until(lambda: pair._clock() >= pair.machine.member.peer_until)

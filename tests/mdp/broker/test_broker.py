@@ -391,7 +391,7 @@ async def test_memory_is_given_back_after_a_burst(context: core.Context, monkeyp
 
     monkeypatch.setattr(broker_module, "BURST_REQUESTS", 20)
     monkeypatch.setattr(broker_module, "_give_memory_back", give)
-    async with mdp.Broker(context=context, heartbeat_ms=20) as broker:
+    async with mdp.Broker(context=context, heartbeat_ms=20, liveness=1000) as broker:
         at = broker.bind("tcp://127.0.0.1:*")
         worker, client = peer(context, at), peer(context, at)
         echo(worker)

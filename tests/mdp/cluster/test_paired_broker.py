@@ -414,7 +414,7 @@ async def test_numbers_of_a_pair_and_its_events() -> None:
 
 async def test_a_broker_that_comes_to_a_pair_which_serves_already_serves_too() -> None:
     async with (
-        bstar.Pair(bstar.PRIMARY, local="tcp://127.0.0.1:*", remote=NOBODY, heartbeat_ms=20) as pair,
+        bstar.Pair(bstar.PRIMARY, local="tcp://127.0.0.1:*", remote=NOBODY, heartbeat_ms=1000) as pair,
         core.Context() as context,
     ):
         await until(lambda: pair.verdict(bstar.machine.ballot.NO_BALLOT) is bstar.Verdict.ACCEPT)
