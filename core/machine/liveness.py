@@ -46,6 +46,10 @@ class Liveness:
     def is_dead(self, now: float) -> bool:
         return now >= self.expires_at()
 
+    def postpone(self, now: float) -> None:
+        """Give the peer one more interval: this process stood still, and messages sent in the meantime are not read yet."""
+        self.heard_at = max(self.heard_at, now - self.interval_s * (self.liveness - 1))
+
     def take_heartbeat(self, now: float) -> bool:
         """Return True once per interval, when a heartbeat is due; after a pause once, not for each missed interval."""
         due, self.send_at = _next_beat(self.send_at, self.interval_s, now)

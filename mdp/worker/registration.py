@@ -255,15 +255,15 @@ class WorkerRegistration:
     def _tick(self) -> None:
         if self._closed:
             return
-        self._timer_at = inf
-        session = self.session
+        due_at, self._timer_at = self._timer_at, inf
+        session, now = self.session, self._clock()
         was_registered = self.registered
         session.suppress_heartbeats = self._is_stuck()
         why = self._why_stuck()
         if why and not session.stuck:
             log.warning("%s: stuck: %s", session.service.decode(), why)
         session.stuck = bool(why)
-        session.tick(self._clock())
+        session.tick(now, now - due_at > session.options.heartbeat_s / 2)
         if was_registered and not self.registered:
             log.warning("%s: %s is silent", session.service.decode(), session.search.target)
             if self._connection is not None:

@@ -356,13 +356,15 @@ class WorkerSession:
 
     # ----------------------------------------------------------------------------------------------------------- time and end
 
-    def tick(self, now: float) -> None:
-        """Send a heartbeat if one is due; give up a silent broker; drop kept replies that are too old."""
+    def tick(self, now: float, late: bool = False) -> None:
+        """Send a heartbeat if one is due; give up a silent broker, not when called late; drop kept replies that are too old."""
         self.search.tick(now)
         self.kept.forget_old(now)
         liveness = self._liveness
         if liveness is None:
             return
+        if late:
+            liveness.postpone(now)
         if not self._numbered and self._in_flight:
             liveness.heard_at = now  # example brokers do not heartbeat busy workers (MDP-21)
         elif liveness.is_dead(now):
@@ -377,9 +379,7 @@ class WorkerSession:
         liveness = self._liveness
         if liveness is None:
             return self.search.deadline()
-        if not self._numbered and self._in_flight:
-            return liveness.send_at
-        return liveness.deadline()
+        return liveness.send_at if not self._numbered and self._in_flight else liveness.deadline()
 
     def drain(self) -> None:
         """Accept no new requests: those still received stay unanswered, and other workers get them after `close`."""

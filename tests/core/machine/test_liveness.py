@@ -61,6 +61,15 @@ def test_hb_03_a_late_beat_keeps_the_schedule_unless_the_next_is_due_too() -> No
     assert not peer.take_heartbeat(3.0)
 
 
+@pytest.mark.parametrize(("now", "dies_at"), [(5.0, 6.0), (2.5, 3.5), (2.0, 3.0), (1.0, 3.0)])
+def test_a_postponed_verdict_comes_one_interval_later_and_no_earlier_than_before(now: float, dies_at: float) -> None:
+    peer = Liveness(1.0, 3, 0.0)
+    peer.postpone(now)
+    assert peer.expires_at() == dies_at
+    assert peer.is_dead(dies_at)
+    assert not peer.is_dead(dies_at - 0.001)
+
+
 def test_deadline_is_the_earlier_of_sending_and_dying() -> None:
     peer = Liveness(1.0, 1, now=0.0)
     peer.take_heartbeat(1.0)

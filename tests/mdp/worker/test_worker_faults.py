@@ -13,11 +13,11 @@ import pytest
 import core
 from mdp.broker.limits import BrokerOptions
 from mdp.errors import DeadLetter, HandlerError
-from mdp.wire.commands import WORKER_READY_03, worker_disconnect, worker_heartbeat
+from mdp.wire.commands import WORKER_READY_03, worker_disconnect, worker_final, worker_heartbeat
 from mdp.worker.handler import PartsTooLarge
 from mdp.worker.worker import Worker
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
-from tests.scenes.mdp_scripted_broker import StandIn, give
+from tests.scenes.mdp_scripted_broker import StandIn, give, token
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -307,6 +307,23 @@ async def test_a_silent_broker_is_left_for_a_new_connection(stand_in: StandIn, d
         while (message := await stand_in.next())[0] == peer:
             pass
         assert message[1][:3][-1] in (b"\x01", b"echo") or message[1][0] == WORKER_READY_03
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])
+async def test_a_worker_that_stood_still_does_not_leave_its_broker_at_once(stand_in: StandIn) -> None:
+    """MDP-20, fault P2: the machine stood still, and the broker with it; requests in hand would be worked on twice."""
+    async with Worker(stand_in.endpoint, "echo", handler=echo, heartbeat_ms=500, liveness=1) as worker:
+        peer, _ = await stand_in.next()
+        for n in range(3):
+            time.sleep(0.8)
+            for _ in range(10):  # iterations of the loop, in which the worker's clock is late
+                await asyncio.sleep(0)
+            stand_in.send(peer, *worker_heartbeat("0.3"))
+            give(stand_in, peer, n)
+            while (message := await stand_in.next())[1] == worker_heartbeat("0.3"):
+                pass
+            assert message == (peer, worker_final("0.3", token(n), [b"x"]))
+        assert worker.session_counters.silences == 0
 
 
 async def test_a_worker_finds_the_second_broker(stand_in: StandIn) -> None:
