@@ -357,7 +357,7 @@ class WorkerSession:
     # ----------------------------------------------------------------------------------------------------------- time and end
 
     def tick(self, now: float, late: bool = False) -> None:
-        """Send a heartbeat if one is due; give up a silent broker, not when called late; drop kept replies that are too old."""
+        """Send a heartbeat if one is due; give up a silent broker, unless called late; drop old kept replies."""
         self.search.tick(now)
         self.kept.forget_old(now)
         liveness = self._liveness

@@ -311,7 +311,7 @@ async def test_a_silent_broker_is_left_for_a_new_connection(stand_in: StandIn, d
 
 @pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])
 async def test_a_worker_that_stood_still_does_not_leave_its_broker_at_once(stand_in: StandIn) -> None:
-    """MDP-20, fault P2: the machine stood still, and the broker with it; requests in hand would be worked on twice."""
+    """MDP-20, fault P2: the machine stood still, and the broker with it; requests in flight would be worked on twice."""
     async with Worker(stand_in.endpoint, "echo", handler=echo, heartbeat_ms=500, liveness=1) as worker:
         peer, _ = await stand_in.next()
         for n in range(3):
