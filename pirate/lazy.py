@@ -166,13 +166,6 @@ class LazyPirate(KeyedRequests[LazyRequest]):
         self._finish(pending, now, reply)
         return self._updates()
 
-    def failed(self, endpoint: str, error: Exception, now: float) -> list[LazyRequest]:
-        """End the request for which no socket could be opened, or which is too large for its server."""
-        pending = self._open.get(endpoint)
-        if pending is not None:
-            self._fail(pending, now, error)
-        return self._updates()
-
     def tick(self, now: float) -> list[LazyRequest]:
         """End the present attempt when its time is over; start the next one, or give up."""
         for pending in self.timeouts.expired(now):

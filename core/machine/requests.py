@@ -306,6 +306,13 @@ class KeyedRequests(Requests[K]):
         if pending.stage in (QUEUED, SENT):
             self._end(pending, now)
 
+    def failed(self, key: Any, error: Exception, now: float) -> list[K]:
+        """End a request for which no socket could be opened, or which is too large for its server."""
+        pending = self._open.get(key)
+        if pending is not None:
+            self._fail(pending, now, error)
+        return self._updates()
+
     def close(self, now: float) -> list[K]:
         """Fail and return all open requests."""
         for pending in [*self._open.values()]:

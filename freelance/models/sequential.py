@@ -118,13 +118,6 @@ class Sequential(KeyedRequests[SequentialRequest]):
             self._ask_next(pending, now)
         return self._updates()
 
-    def failed(self, number: int, error: Exception, now: float) -> list[SequentialRequest]:
-        """End a request for which no socket could be opened."""
-        pending = self._open.get(number)
-        if pending is not None:
-            self._fail(pending, now, error)
-        return self._updates()
-
     def add(self, endpoint: str) -> bool:
         """Add a server for further requests; return whether it is new."""
         return self.servers.add(endpoint)
