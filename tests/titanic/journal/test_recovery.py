@@ -113,6 +113,8 @@ def test_records_that_may_not_be_synced_go_into_a_new_segment_before_the_old_one
         [b"a", b"b", b"c", b"d", b"e"],
     )
     assert again.problems == []
+    moved = segment(3, 4, (b"d", 3), (b"e", 3), behind=b"")
+    assert start.content(segment_name(3))[HEADER_BYTES : len(moved)] == moved[HEADER_BYTES:]
 
 
 def test_progress_is_that_of_all_sealed_segments_and_the_open_one() -> None:
@@ -168,6 +170,16 @@ def test_damage_before_synced_records_is_reported_and_the_segment_is_left_alone(
     assert [record[0] for record in start.reader.records] == [1, 2, 3, 5, 6]
     assert start.done.spans[2] == Span(2, 3, 5)
     assert f"truncate 2 {HEADER_BYTES + 3 * RECORD_BYTES}" in start.disk.done
+
+
+def test_damage_of_the_last_synced_record_is_no_torn_end() -> None:
+    octets = bytearray(segment(2, 3, (b"c", 2), (b"d", 3), (b"e", 4)))
+    octets[HEADER_BYTES + RECORD_BYTES + 20] ^= 1
+    start = Recovery({**two(), segment_name(2): bytes(octets)})
+    assert [(problem.code, problem.first, problem.last) for problem in start.done.problems] == [("DAMAGED", 4, 4)]
+    assert start.done.damaged == {2}
+    assert f"truncate 2 {HEADER_BYTES + 2 * RECORD_BYTES}" in start.disk.done
+    assert start.done.spans == {1: Span(1, 1, 2), 2: Span(2, 3, 4), 3: Span(3, 5, OPEN)}
 
 
 def test_an_end_that_is_missing_is_reported_as_a_sequence_more() -> None:

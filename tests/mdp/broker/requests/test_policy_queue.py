@@ -111,9 +111,10 @@ def test_when_the_last_request_was_dropped_nothing_is_left() -> None:
     drop(queue, *requests, delayed)
     assert (queue.count, queue.size, queue.next_delayed_at, list(queue)) == (0, 0, inf, [])
     assert [queue.waiting(b"c"), queue.pop()] == [0, None]
-    queue.push(b"c", request(7, LOW))
-    (given,) = iter(queue.pop, None)
-    assert given.number == 7
+    for priority in (LOW, NORMAL, HIGH):
+        queue.push(b"c", request(7, priority))
+    assert turns(queue, 3) == "HNL"
+    assert queue.pop() is None
 
 
 def test_many_dropped_requests_are_cleared_out_of_all_classes_and_the_others_stay_in_order() -> None:
@@ -129,6 +130,9 @@ def test_many_dropped_requests_are_cleared_out_of_all_classes_and_the_others_sta
         delayed = request(number)
         queue.push_delayed(delayed, float(number))
         (kept if number == 50 else gone).append(delayed)
+    for priority in (HIGH, NORMAL, LOW):
+        gone.append(request(1, priority, client=b"gone"))
+        queue.push(b"gone", gone[-1])
     drop(queue, *gone)
     queue.tidy()
     assert sorted(map(id, queue)) == sorted(map(id, kept))
