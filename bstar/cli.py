@@ -17,7 +17,7 @@ from bstar.pair_options import HEARTBEAT, KEY_HELP, key_from, pair_errors
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.http import http_option
-from core.daemon.option_fields import field_options, options
+from core.daemon.option_fields import FiniteRange, field_options, options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
@@ -202,7 +202,7 @@ def switchover(control: str, timeout: float, as_json: bool, security: Secured | 
 @click.option("--primary", type=CONNECT, required=True, help="Endpoint of the primary for clients.")
 @click.option("--backup", type=CONNECT, required=True, help="Endpoint of the backup for clients.")
 @click.option("--timeout", type=SECONDS, default=1.0, help="Seconds for one server.")
-@click.option("--settle", type=click.FloatRange(min=0), default=2.0, help="Seconds before a silent one is asked again.")
+@click.option("--settle", type=FiniteRange(min=0), default=2.0, help="Seconds before a silent one is asked again.")
 @click.option("--patience", type=SECONDS, default=30.0, help="Seconds for the whole.")
 @click.option("--stock", is_flag=True, help="The servers are stock members.")
 @_client_options

@@ -17,7 +17,7 @@ from core import constants, errors
 from core.daemon.command import BIND, CONNECT, Group
 from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable, exits, file_problem
 from core.daemon.logs import printable
-from core.daemon.option_fields import options
+from core.daemon.option_fields import FiniteRange, options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, listen_problem, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
@@ -135,7 +135,7 @@ def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> N
 
 @main.command()
 @socket_options(["push", "dealer", "req", "pub", "pair"], "push")
-@click.option("--timeout", type=click.FloatRange(min=0), default=5.0, help="Seconds to find a peer.")
+@click.option("--timeout", type=FiniteRange(min=0), default=5.0, help="Seconds to find a peer.")
 @json_option("Print the reply (REQ) as JSON.")
 @click.argument("frames", nargs=-1, required=True)
 @loop_option
@@ -182,7 +182,7 @@ def _show(message: list[bytes], as_json: bool) -> None:
 @socket_options(["pull", "sub", "dealer", "router", "pair", "xsub"], "pull")
 @click.option("--topic", "topics", multiple=True, help="SUB: prefix to subscribe to.  [default: everything]")
 @click.option("--count", type=click.IntRange(min=1), help="Messages to receive.  [default: no limit]")
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for each message.  [default: no limit]")
+@click.option("--timeout", type=FiniteRange(min=0), help="Seconds to wait for each message.  [default: no limit]")
 @json_option("Print each message as a JSON list.")
 @loop_option
 @log_options("warning")

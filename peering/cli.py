@@ -11,7 +11,7 @@ import click
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
 from core.daemon.http import http_option
-from core.daemon.option_fields import build, field_options
+from core.daemon.option_fields import FiniteRange, build, field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
@@ -167,8 +167,8 @@ COLUMNS: Final = ("BROKER", "IDLE", "OPEN", "AT PEERS", "FOR PEERS", "DONE", "LO
 @click.option("--workers", type=click.IntRange(1, 1000), default=5, help="Workers of each cluster.")
 @click.option("--requests", type=click.IntRange(min=1), default=300, help="Tasks in total.")
 @click.option("--burst-max", type=click.IntRange(min=1), default=14, help="Tasks of a client without a pause.")
-@click.option("--pause-max", "pause_max_s", type=click.FloatRange(min=0), default=4.0, help="Seconds between bursts.")
-@click.option("--work-max", "work_max_s", type=click.FloatRange(min=0), default=1.0, help="Seconds for one task.")
+@click.option("--pause-max", "pause_max_s", type=FiniteRange(min=0), default=4.0, help="Seconds between bursts.")
+@click.option("--work-max", "work_max_s", type=FiniteRange(min=0), default=1.0, help="Seconds for one task.")
 @click.option("--timeout", "timeout_s", type=SECONDS, default=10.0, help="Seconds a client waits for a reply.")
 @click.option("--seed", type=int, default=0, help="Seed of all randomness.")
 @json_option("Print one JSON object and no table.")

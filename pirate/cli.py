@@ -11,7 +11,7 @@ import click
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
 from core.daemon.http import http_option
-from core.daemon.option_fields import field_options
+from core.daemon.option_fields import FiniteRange, field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-HEARTBEAT: Final = click.FloatRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
+HEARTBEAT: Final = FiniteRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
 KIND: Final = {"flag": "--simple/--paranoid", "show_default": "paranoid"}
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     backend={"type": BIND},
     simple=KIND,
     heartbeat_ms={"type": HEARTBEAT},
-    ttl={"type": click.FloatRange(min=0)},
+    ttl={"type": FiniteRange(min=0)},
     guide_compatible={"flag": "--guide-compatible"},
 )
 @security_options(listens=True)

@@ -99,3 +99,26 @@ def test_options_are_in_groups() -> None:
     assert places == sorted(places)
     assert said.index("--bind") < places[1] < said.index("--queue-max ") < places[2] < said.index("--bstar ") < places[3]
     assert places[3] < said.index("--curve-secret") < places[4] < said.index("--http ") < said.index("\nProcess, log and configuration:\n")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_option_takes_what_is_not_a_finite_number(name: str) -> None:
+    """They are in every range, because no comparison with `nan` is true."""
+
+    def options(group: click.Group, above: click.Context) -> Iterator[click.Option]:
+        for one in group.list_commands(above):
+            command = group.get_command(above, one)
+            assert command is not None
+            context = click.Context(command, parent=above, info_name=one)
+            if isinstance(command, click.Group):
+                yield from options(command, context)
+            yield from (param for param in command.params if isinstance(param, click.Option))
+
+    root = program(name)
+    context = click.Context(root, info_name=name)
+    numbers = [option for option in options(root, context) if isinstance(option.type, click.types.FloatParamType)]
+    assert numbers
+    for option in numbers:
+        for wrong in ("nan", "inf", "-inf"):
+            with pytest.raises(click.BadParameter):
+                option.type_cast_value(context, (wrong,) if option.multiple else wrong)

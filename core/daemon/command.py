@@ -25,6 +25,7 @@ from click.core import ParameterSource
 from core.address import parse_bind, parse_connect
 from core.daemon.config import ConfigFile, toml_text
 from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, Interrupted
+from core.daemon.option_fields import FiniteRange
 from core.errors import InvalidEndpoint
 from majordomo_toolkit.version import __version__
 
@@ -75,7 +76,7 @@ def _endpoint_type(parse: Callable[[str], object]) -> Callable[[str], str]:
 
 BIND = _endpoint_type(lambda text: parse_bind(text, ipv6=True))
 CONNECT = _endpoint_type(parse_connect)
-SECONDS = click.FloatRange(min=0, min_open=True)
+SECONDS = FiniteRange(min=0, min_open=True)
 
 
 class Layer(NamedTuple):

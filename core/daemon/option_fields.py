@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable
 from functools import reduce
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,13 +20,23 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Decorator", "build", "field_options", "given", "options"]
+__all__ = ["Decorator", "FiniteRange", "build", "field_options", "given", "options"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 T = TypeVar("T")
 
 _ENTRY = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.MULTILINE)
 _RULE_IDS = re.compile(r" \((?:fault )?[A-Z]{1,4}-?\d+\)")
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers; not a number, and infinity, are in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 def attribute_texts(cls: type) -> dict[str, str]:
@@ -100,5 +111,5 @@ def _click_type(kind: str, zero: bool, values: list[str] | None) -> Any:
     if kind == "int":
         return click.IntRange(min=0 if zero else 1)
     if kind == "float":
-        return click.FloatRange(min=0, min_open=not zero)
+        return FiniteRange(min=0, min_open=not zero)
     return {"str": str, "bool": bool}[kind]

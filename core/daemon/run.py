@@ -39,7 +39,7 @@ from core import errors
 from core.daemon import logs
 from core.daemon.command import Context, reread
 from core.daemon.exit_codes import BadConfig, Interrupted, RequestFailed, Unreachable
-from core.daemon.option_fields import options
+from core.daemon.option_fields import FiniteRange, options
 from core.daemon.security_flags import security_files
 from core.daemon.service_manager import ServiceManager
 from core.processes.parent import READY, Parent
@@ -119,9 +119,9 @@ def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, settings=DaemonSettings(drain_s, uvloop, context), **kwargs)
 
     drain_help = "Seconds to finish open work after SIGTERM or SIGINT."
-    return options(
-        click.option("--drain-s", type=click.FloatRange(min=0), default=10.0, help=drain_help), loop_option, log_options("info")
-    )(command)
+    return options(click.option("--drain-s", type=FiniteRange(min=0), default=10.0, help=drain_help), loop_option, log_options("info"))(
+        command
+    )
 
 
 def settle_memory() -> None:

@@ -10,7 +10,7 @@ import click
 from core.daemon.command import CONNECT
 from core.daemon.exit_codes import BadConfig
 from core.daemon.http import http_option
-from core.daemon.option_fields import build, field_options, options
+from core.daemon.option_fields import FiniteRange, build, field_options, options
 from mdp.broker.broker import Broker
 from mdp.eventlog.files import EventLogOptions
 
@@ -24,7 +24,7 @@ lending_options = options(
     click.option("--peer-name", help="Name of this broker, different from all others.  [default: a new one at each start]"),
     click.option(
         "--peer-state-ms",
-        type=click.FloatRange(min=10, max=30_000),
+        type=FiniteRange(min=10, max=30_000),
         default=1000,
         help="Interval of asking peers for their capacity; a peer without an answer for three intervals is lost.",
     ),

@@ -12,7 +12,7 @@ from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, Group, Lazy
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.http import http_option
-from core.daemon.option_fields import build, field_options, given
+from core.daemon.option_fields import FiniteRange, build, field_options, given
 from core.daemon.run import DaemonSettings, daemon_options, run_daemon, settle_memory
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json, write_reply
@@ -218,7 +218,7 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @client_options
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0, min_open=True, max=DEADLINE_MS_MAX / 1000),
+    type=FiniteRange(min=0, min_open=True, max=DEADLINE_MS_MAX / 1000),
     help="Seconds for the whole request; the worker knows it too.",
 )
 @click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
@@ -282,7 +282,7 @@ def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 @click.option("--service", default="echo", shell_complete=service_names, help="Service to ask; any reply counts.")
 @click.option("--requests", type=click.IntRange(min=1), default=100_000, help="Requests to measure.")
 @click.option("--window", type=click.IntRange(min=1), default=1000, help="Requests in flight; with --rate at most.")
-@click.option("--rate", type=click.FloatRange(min=0), default=0.0, help="Requests/s at random times, answered or not; 0 for --window.")
+@click.option("--rate", type=FiniteRange(min=0), default=0.0, help="Requests/s at random times, answered or not; 0 for --window.")
 @click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, help="Bytes of each body.")
 @output_options
 def bench(as_json: bool, service: str, requests: int, window: int, rate: float, size: int, **asking: Any) -> None:

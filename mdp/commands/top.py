@@ -12,6 +12,7 @@ import click
 from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
+from core.daemon.option_fields import FiniteRange
 from core.daemon.run import log_options, loop_option
 from core.daemon.terminal import json_option, write_json
 from core.machine.peer_text import BadJson, read_json
@@ -98,7 +99,7 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
 
 @click.command(cls=Command)
 @client_options
-@click.option("--every", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between two views.")
+@click.option("--every", type=FiniteRange(min=0.1), default=2.0, help="Seconds between two views.")
 @click.option("--once", is_flag=True, help="Print one view and end.")
 @json_option("Print JSON objects, one a line, instead of views.")
 @loop_option

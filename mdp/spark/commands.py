@@ -15,6 +15,7 @@ import click
 
 from core.daemon.command import SECONDS, Command, needs_extra
 from core.daemon.exit_codes import DiskFailed, RequestFailed, exits
+from core.daemon.option_fields import FiniteRange
 from core.daemon.terminal import json_option, write_json
 from mdp.commands.client_options import BROKER
 from mdp.eventlog.files import segments
@@ -50,7 +51,7 @@ _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
     "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("out/demo"), help="Directory for Parquet, map and logs."
 )
 @click.option("--kill", is_flag=True, help="Kill one worker process in the middle.")
-@click.option("--service-ms", type=click.FloatRange(0, 10_000), default=5.0, help="Additional milliseconds for each answer.")
+@click.option("--service-ms", type=FiniteRange(0, 10_000), default=5.0, help="Additional milliseconds for each answer.")
 @click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=64, help="Requests in flight per partition.")
 @click.option("--master", default="local[2]", help="Spark master.")
 def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window: int, master: str) -> None:
@@ -93,7 +94,7 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 @click.option("--batch", type=click.IntRange(0), default=0, help="Rows of a request, sent as an Arrow table; 0 for a request a row.")
 @click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for each attempt.")
 @click.option("--attempts", type=click.IntRange(1), default=5, help="Maximum times a request is sent.")
-@click.option("--max-failures", type=click.FloatRange(0), help="Rows of a partition that may fail; below 1 the part of them.")
+@click.option("--max-failures", type=FiniteRange(0), help="Rows of a partition that may fail; below 1 the part of them.")
 @click.option("--deadline", type=SECONDS, help="Seconds after which no row is sent or waited for.")
 @click.option(
     "--on-error",

@@ -10,7 +10,7 @@ import click
 
 from core.daemon.command import BIND, SECONDS, Group
 from core.daemon.http import http_option
-from core.daemon.option_fields import options
+from core.daemon.option_fields import FiniteRange, options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_json, write_reply
@@ -88,8 +88,8 @@ client_options = options(
 @main.command()
 @client_options
 @click.option("--key", help="Idempotency key: submits with the same key and request are one request.")
-@click.option("--delay", type=click.FloatRange(min=0), default=0.0, show_default=False, help="Seconds before it may be given to a worker.")
-@click.option("--ttl", type=click.FloatRange(min=0), default=0.0, show_default=False, help="Seconds after which it expires.")
+@click.option("--delay", type=FiniteRange(min=0), default=0.0, show_default=False, help="Seconds before it may be given to a worker.")
+@click.option("--ttl", type=FiniteRange(min=0), default=0.0, show_default=False, help="Seconds after which it expires.")
 @click.option(
     "--give-up-after", type=click.IntRange(min=0), default=0, show_default=False, help="Failed attempts after which it is dead-lettered."
 )
@@ -140,7 +140,7 @@ def fetch(as_json: bool, uuid: str, **asking: Any) -> None:
 
 @main.command()
 @client_options
-@click.option("--for", "for_s", type=click.FloatRange(min=0), help="Seconds to wait for the reply.  [default: no limit]")
+@click.option("--for", "for_s", type=FiniteRange(min=0), help="Seconds to wait for the reply.  [default: no limit]")
 @click.option("--close", "and_close", is_flag=True, help="Close the request once the reply was printed.")
 @_JSON
 @click.argument("uuid")

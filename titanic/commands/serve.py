@@ -10,7 +10,7 @@ import click
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, CONNECT, Command
 from core.daemon.http import http_option
-from core.daemon.option_fields import build, field_options, options
+from core.daemon.option_fields import FiniteRange, build, field_options, options
 from core.daemon.run import DaemonSettings, daemon_options, run_daemon
 from core.daemon.security_flags import security_options
 from mdp.commands.client_options import BROKER
@@ -62,13 +62,13 @@ _mirror_options = options(
     ),
     click.option(
         "--mirror-timeout",
-        type=click.FloatRange(min=0.1),
+        type=FiniteRange(min=0.1),
         default=TIMEOUT_S,
         help="Seconds for one sync of the mirror before it counts as away.",
     ),
     click.option(
         "--mirror-window",
-        type=click.FloatRange(min=0.1, max=9999),
+        type=FiniteRange(min=0.1, max=9999),
         help="With --bstar and go-on: seconds for which a mirror that lost its store may take over, and a store waits before acknowledging "
         "alone; the same on both.  [default: six heartbeats; without a witness four, plus the time a broker takes to drop a Titanic]",
     ),
@@ -86,7 +86,7 @@ _mirror_options = options(
 @click.option("--liveness", type=click.IntRange(min=1), default=3, help="Silent intervals after which a broker is dead.")
 @click.option(
     "--scrub-s",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=JournalOptions().scrub_s,
     help="Seconds after which a segment is read again to find damage early; 0 for never.",
 )
