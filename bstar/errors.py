@@ -67,7 +67,7 @@ class Overrun(BinaryStarError):
     """
 
     def __init__(self, waiting_max: int) -> None:
-        super().__init__(f"{waiting_max} requests wait already")
+        super().__init__(f"{waiting_max} requests wait already; wait for one of them, or raise waiting_max")
         self.waiting_max = waiting_max
 
 

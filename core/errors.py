@@ -155,6 +155,9 @@ class SocketClosed(ZMQError):
 
     default_errno = ENOTSOCK
 
+    def __init__(self, errno: int | str | None = None, msg: str | None = None) -> None:
+        super().__init__(errno, msg or "the socket is closed")
+
 
 class WrongOwner(ZMQError):
     """The socket belongs to another process, thread or event loop; each must make its own sockets."""

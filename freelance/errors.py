@@ -47,7 +47,7 @@ class Overrun(FreelanceError):
     """
 
     def __init__(self, outstanding_max: int) -> None:
-        super().__init__(f"{outstanding_max} requests are outstanding already")
+        super().__init__(f"{outstanding_max} requests are outstanding already; wait for one of them, or raise outstanding_max")
         self.outstanding_max = outstanding_max
 
 

@@ -45,7 +45,7 @@ class UnknownRequest(TitanicError):
     """No request with this UUID: never stored, closed, or not a UUID at all (TSP code 400)."""
 
     def __init__(self, uuid: str) -> None:
-        super().__init__(f"no request {uuid}")
+        super().__init__(f"no request {uuid}: it was never stored here, or was closed")
         self.uuid = uuid
 
 
@@ -76,7 +76,7 @@ class Wounded(Unavailable):
     """The disk failed, also when the store continued in a new file; nothing is accepted until a restart."""
 
     def __init__(self, cause: str) -> None:
-        super().__init__(f"store is wounded: {cause}")
+        super().__init__(f"store is wounded: {cause}; it takes nothing until it is started again")
         self.cause = cause
 
 
@@ -93,7 +93,7 @@ class Pending(TitanicError, TimeoutError):
     """
 
     def __init__(self, uuid: str, after_s: float) -> None:
-        super().__init__(f"request {uuid} has no reply after {after_s:.1f} s")
+        super().__init__(f"request {uuid} has no reply after {after_s:.1f} s; it stays stored, and can be asked for again")
         self.uuid = uuid
         self.after_s = after_s
 
@@ -111,7 +111,7 @@ class Expired(TitanicError):
     """The time to live of the request ended before it was answered."""
 
     def __init__(self, uuid: str) -> None:
-        super().__init__(f"request {uuid} expired")
+        super().__init__(f"request {uuid} expired: its time to live ended before it was answered")
         self.uuid = uuid
 
 

@@ -170,7 +170,7 @@ class Receiving(Sending):
         self.follow_loop(loop)
         pending = PendingReceive(loop) if shape is None else kind(shape, loop, single=single, framed=framed)
         if timeout_ms > 0:
-            expire(pending, timeout_ms)
+            expire(pending, timeout_ms, "rcvtimeo: no message came")
         self._receivers.append(pending)
         return pending
 

@@ -146,7 +146,7 @@ class Sending(Owned):
         self.follow_loop(loop)
         pending = PendingSend(messages, loop)
         if self.options.sndtimeo > 0:
-            expire(pending, self.options.sndtimeo)
+            expire(pending, self.options.sndtimeo, "sndtimeo: no peer had capacity")
         self._senders.append(pending)
         return pending
 

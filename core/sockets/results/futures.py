@@ -38,12 +38,12 @@ DONE: Final[Ready[None]] = _Done()
 Awaitable = Ready[T] | Pending[T] | asyncio.Future[T]
 
 
-def expire(pending: Pending[Any], timeout_ms: int) -> None:
-    """Fail a pending send or receive with Again after a time."""
+def expire(pending: Pending[Any], timeout_ms: int, what: str) -> None:
+    """Fail a pending send or receive with Again after a time; `what` has not happened then."""
 
     def over() -> None:
         if not pending.done():
-            pending.set_exception(Again(EAGAIN, f"nothing for {timeout_ms} ms"))
+            pending.set_exception(Again(EAGAIN, f"{what} within {timeout_ms} ms"))
 
     timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
     pending.add_done_callback(lambda _: timer.cancel())
