@@ -83,4 +83,5 @@ def ask(talk: Callable[[Client], Awaitable[T]], brokers: Sequence[str], uvloop: 
             return run(converse(), uvloop=uvloop)
         except NoBroker as error:
             why = f": {error.text}" if error.text else ""
-            raise Unreachable(f"no broker reached within {error.after_s:.1f} s{why}") from None
+            made = f"in {error.attempts} attempt{'s' * (error.attempts != 1)}"
+            raise Unreachable(f"no broker reached within {error.after_s:.1f} s {made}{why}; start one, or correct --broker") from None

@@ -44,7 +44,9 @@ class Ended:
     @property
     def unreached_s(self) -> float:
         """Return for how long no broker was reached, as the one line on standard error says."""
-        said = re.fullmatch(r"mdp: no broker reached within (\d+\.\d) s(: .+)?", self.complaint)
+        said = re.fullmatch(
+            r"mdp: no broker reached within (\d+\.\d) s in \d+ attempts?(: .+)?; start one, or correct --broker", self.complaint
+        )
         assert said is not None, self.complaint
         return float(said[1])
 

@@ -47,9 +47,9 @@ def test_what_is_no_header_is_said_before_anything_is_sent() -> None:
 @pytest.mark.parametrize(
     ("after_s", "text", "line"),
     [
-        (0.1004, "", "no broker reached within 0.1 s"),
-        (0.1501, "ipc://b.sock (refused)", "no broker reached within 0.2 s: ipc://b.sock (refused)"),
-        (7.5, "", "no broker reached within 7.5 s"),
+        (0.1004, "", "no broker reached within 0.1 s in 2 attempts; start one, or correct --broker"),
+        (0.1501, "ipc://b (refused)", "no broker reached within 0.2 s in 2 attempts: ipc://b (refused); start one, or correct --broker"),
+        (7.5, "", "no broker reached within 7.5 s in 2 attempts; start one, or correct --broker"),
     ],
 )
 def test_time_after_which_no_broker_was_reached_is_that_of_the_error(after_s: float, text: str, line: str) -> None:
