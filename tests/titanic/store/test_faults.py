@@ -156,7 +156,8 @@ def test_the_process_of_a_store_that_can_never_write_again_ends_with_74(programs
     store.said(f"{mistake}: a mistake")
     ended = store.end()
     assert ended.code == 74
-    assert ended.err.splitlines()[-1] == f"titanic: store is wounded: the writer thread has ended: {mistake}: a mistake"
+    cause = f"the writer thread has ended: {mistake}: a mistake"
+    assert ended.err.splitlines()[-1] == f"titanic: store is wounded: {cause}; it takes nothing until it is started again"
 
 
 async def test_the_other_one_takes_over_from_a_store_that_can_never_write_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
