@@ -75,7 +75,20 @@ class Decoder:
         elsewhere: bytes of it that were received and not decoded yet.
     """
 
-    __slots__ = ("_begun", "_chunks", "_frames", "_held", "_lent", "_limits", "_on_command", "begun", "elsewhere", "failure", "head")
+    __slots__ = (
+        "_begun",
+        "_chunks",
+        "_commands",
+        "_frames",
+        "_held",
+        "_lent",
+        "_limits",
+        "_on_command",
+        "begun",
+        "elsewhere",
+        "failure",
+        "head",
+    )
 
     def __init__(
         self,
@@ -92,6 +105,7 @@ class Decoder:
         self._on_command = on_command
         self._limits = ScanLimits(frame_bytes_max, message_bytes_max, parts_max)
         self._begun = Begun()
+        self._commands: list[int] = []  # of one read; empty after most, so it is made once
         self._frames: Message = []  # whole frames of the incomplete message
         self._chunks: list[bytes] = []  # bytes of its incomplete frame, the header in the first
         self._held = 0  # how many
@@ -134,40 +148,38 @@ class Decoder:
 
         A broken rule sets `failure`: the messages before it are returned, and the connection has to be closed.
         """
-        if self.begun:
+        if self._chunks:
             return self._resume(data)
-        return self._scan(data)
-
-    def _scan(self, octets: bytes) -> Batch:
-        """Find the messages in bytes that begin with a frame."""
+        # From here on the bytes begin with a frame.
         starts: list[int] = []
         ends: list[int] = []
-        commands: list[int] = []
+        commands = self._commands
         begun = self._begun
         parts, size = begun.parts, begun.size
-        octets_end = len(octets)
+        end = len(data)
         try:
-            taken = scan(octets, starts, ends, commands, begun, self._limits)
+            taken = scan(data, starts, ends, commands, begun, self._limits)
         except RemoteProtocolError as error:
-            taken = octets_end
+            taken = end
             self.failure = error
         if commands:
+            self._commands = []
             begun.parts, begun.size, self.failure = parts, size, None
-            return self._with_commands(octets, commands)
-        if taken == octets_end and not parts:  # what most reads are: whole messages only
+            return self._with_commands(data, commands)
+        if taken == end and not parts:  # what most reads are: whole messages only
             self.begun = False
-            return Batch(self.head, octets, starts, ends)
+            return Batch(self.head, data, starts, ends)
         made = None
         if parts and ends:
-            message = self.head + self._frames + frames_between(octets, 0, ends[0])
+            message = self.head + self._frames + frames_between(data, 0, ends[0])
             self._frames = []
             made = [message]
             del starts[0], ends[0]
-        if taken < octets_end:
-            self._hold(octets, taken)
+        if taken < end:
+            self._hold(data, taken)
         else:
             self.begun = bool(self._frames)
-        return Batch(self.head, octets, starts, ends, made)
+        return Batch(self.head, data, starts, ends, made)
 
     def _hold(self, octets: bytes, start: int) -> None:
         """Keep the incomplete message that begins, or goes on, at `start`."""
@@ -180,10 +192,8 @@ class Decoder:
         self.begun = True
 
     def _resume(self, data: bytes) -> Batch:
-        """Go on with an incomplete message."""
+        """Go on with an incomplete frame."""
         chunks = self._chunks
-        if not chunks:
-            return self._scan(data)
         held = self._held + len(data)
         if held < self._begun.wanted:
             # A peer that sends byte by byte must not make us hold an object for each.
@@ -197,7 +207,7 @@ class Decoder:
         self._chunks = []
         self._held = 0
         if end < 0:  # a short frame, a command, or the header is incomplete
-            return self._scan(b"".join((*chunks, data)))
+            return self.feed(b"".join((*chunks, data)))
         first = memoryview(chunks[0])
         return self._go_on(first[0], b"".join((first[_LONG_HEADER_BYTES:], *chunks[1:], data[:end])), data[end:])
 
@@ -208,10 +218,10 @@ class Decoder:
         if flags & MORE:
             begun.parts += 1
             begun.size += len(body)
-            return self._scan(rest)
+            return self.feed(rest)
         begun.parts = begun.size = 0
         message, self._frames = self.head + self._frames, []
-        batch = self._scan(rest)
+        batch = self.feed(rest)
         return Batch(batch.head, batch.octets, batch.starts, batch.ends, [message, *batch.made])
 
     def _with_commands(self, octets: bytes, commands: list[int]) -> Batch:
@@ -237,10 +247,11 @@ class Decoder:
             if message is not None:
                 before, pieces = b"".join(pieces), []
                 if before:
-                    made += self._scan(before).messages()
+                    made += self.feed(before).messages()
                 made.append(self.head + message)
-        batch = self._scan(b"".join((*pieces, *frames, octets[at:])))
-        batch.made[:0] = made
+        batch = self.feed(b"".join((*pieces, *frames, octets[at:])))
+        if made:
+            batch = Batch(batch.head, batch.octets, batch.starts, batch.ends, made + batch.made)
         if failure is not None:
             self.failure = failure
         return batch

@@ -62,6 +62,9 @@ class Begun:
         self.wanted = 0
 
 
+_NONE_MADE: Final[list[Message]] = []  # nothing is ever added to it: most batches have none, and one list less is made for each read
+
+
 class Batch:
     """The whole messages of one read; a sequence of `[frame, …]`, which are made when they are asked for.
 
@@ -77,7 +80,7 @@ class Batch:
 
     def __init__(self, head: Message, octets: bytes, starts: list[int], ends: list[int], made: list[Message] | None = None) -> None:
         self.head = head
-        self.made: list[Message] = [] if made is None else made
+        self.made: list[Message] = _NONE_MADE if made is None else made
         self.octets = octets
         self.starts = starts
         self.ends = ends
@@ -243,11 +246,11 @@ def frames_between(octets: bytes, at: int, end: int) -> Message:
     frames: Message = []
     while at < end:
         flags = octets[at]
-        body = at + (_LONG_HEADER_BYTES if flags & LONG else _HEADER_BYTES)
-        if not flags & MORE:  # the last one: its size need not be read again
-            frames.append(octets[body:end])
-            return frames
-        size: int = UNPACK_SIZE(octets, at + 1)[0] if flags & LONG else octets[at + 1]
-        at = body + size
+        if flags & LONG:
+            body = at + _LONG_HEADER_BYTES
+            at = body + int(UNPACK_SIZE(octets, at + 1)[0]) if flags & MORE else end
+        else:
+            body = at + _HEADER_BYTES
+            at = body + octets[at + 1] if flags & MORE else end  # the last one ends with the message
         frames.append(octets[body:at])
     return frames

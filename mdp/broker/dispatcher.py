@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from core.zmtp.frames import MORE, decode_frames, encode_frame, encode_message, split_frames
 from core.zmtp.scan import Batch, frames_between
@@ -48,8 +48,6 @@ from mdp.wire.options import NO_REQUEST_OPTIONS, OWNER_BYTES, BadOptions, decode
 from mdp.wire.variants import Variant, variant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mdp.access.service_policies import ServicePolicies
     from mdp.broker.requests.dead_letters import DeadLetters
     from mdp.broker.requests.records import Service, Worker
@@ -170,7 +168,7 @@ class Dispatcher(WorkerLifecycle):
             routes = self.routes_of(peer)
             services = [service for name in names if (service := routes.get(name)) is not None]
             if len(services) == count and sum(map(len, tails)) + REQUEST_OVERHEAD_BYTES * count <= table.memory_left_bytes:
-                keys: Sequence[bytes | int] = run.keys if run.keys else [table.take_serial() for _ in names]
+                keys: list[Any] = run.keys or [table.take_serial() for _ in names]
                 table.place(table.accept(peer, dialect, keys, services, tails, now), now)
                 return
         for index in range(count):
@@ -178,7 +176,7 @@ class Dispatcher(WorkerLifecycle):
             service = self.routes_of(peer).get(names[index])  # again: the requests before may have changed the routes
             if service is not None and len(tail) + REQUEST_OVERHEAD_BYTES <= table.memory_left_bytes:
                 key: bytes | int = run.keys[index] if run.keys else table.take_serial()
-                table.place(table.accept(peer, dialect, (key,), (service,), (tail,), now), now)
+                table.place(table.accept(peer, dialect, [key], [service], [tail], now), now)
             elif dialect == V03 and tail[:1] == _MORE and (service := self.routes_of(peer).get(names[index][:-2])) is not None:
                 # The request has options; its body need not be decoded.
                 self._request(peer, dialect, run.keys[index], service.name, tail, tail[2 : 2 + tail[1]], now)
@@ -203,12 +201,13 @@ class Dispatcher(WorkerLifecycle):
 
     def _finals(self, worker: Worker, keys: list[bytes], tails: list[bytes], now: float) -> int:
         """Finish requests up to the first that the worker does not have; return their number."""
-        table, pop = self.request_table, worker.in_flight.pop
+        table, in_flight = self.request_table, worker.in_flight
         requests = []
         for key in keys:
-            request = pop(key, None)
+            request = in_flight.get(key)
             if request is None:
                 break
+            del in_flight[key]  # compiled, `pop` costs twice as much as both
             requests.append(request)
         count = len(requests)
         if count:
@@ -317,7 +316,7 @@ class Dispatcher(WorkerLifecycle):
                 if absent:
                     self.directory.update_routes(service, now)  # a kept answer may have been sent, so that no request waits
             else:
-                table.place(table.accept(peer, dialect, (key,), (service,), (tail,), now, extras), now)
+                table.place(table.accept(peer, dialect, [key], [service], [tail], now, extras), now)
 
     def _owner_of(self, extras: RequestExtras, peer: bytes, name: bytes, claimed: str | None) -> bytes:
         """Return whose key a request has, b"" if all clients are one.
@@ -346,7 +345,7 @@ class Dispatcher(WorkerLifecycle):
                 extras.dead_letter = dead_letter
                 extras.user = dead_letter.user
                 tail = NO_OPTIONS + dead_letter.body
-                self.request_table.place(self.request_table.accept(peer, dialect, (key,), (service,), (tail,), now, extras), now)
+                self.request_table.place(self.request_table.accept(peer, dialect, [key], [service], [tail], now, extras), now)
                 return
         if self.pair is not None:
             self.pair.asker = peer

@@ -205,7 +205,7 @@ class Client(TypedCalls):
         `HandlerError`, `BadRequest`, `TooLarge` or `NotSupported`. A broker without MDP/0.3 gets none of the options; the client itself
         then keeps `timeout`, `attempts`, `deadline` and `once`.
         """
-        if self._chain:
+        if self._chain.functions:
             return self._chain.request(ClientCall.of(service, frames, self.defaults.merged(options)))
         # Hot path: nearly all requests have no option, or a key alone.
         if not options or (len(options) == 1 and "key" in options):
@@ -271,7 +271,7 @@ class Client(TypedCalls):
         """
         key_of = key or self.defaults.key_of
 
-        if self._chain:
+        if self._chain.functions:
 
             def call(index: int, body: Body) -> ClientCall:
                 merged = self.defaults.merged_for_many(options)
@@ -302,7 +302,7 @@ class Client(TypedCalls):
         Raises:
             RequestError: as the future of `request`; `Overrun` when too many parts are not taken.
         """
-        if self._chain:
+        if self._chain.functions:
             return self._chain.stream(lambda: ClientCall.of(service, frames, self.defaults.merged(options), streaming=True))
         return stream_parts(self._shards.engine_for, lambda: self.defaults.merged(options).call(service, streaming=True), frames)
 

@@ -164,7 +164,7 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
         """Send the machine's messages; open and close connections."""
         machine = self.machine
         for number, message in machine.take_outgoing():
-            self._connections[number].send((message,))
+            self._connections[number].send([message])
         if machine.orders:
             for order in machine.take_orders():
                 if isinstance(order, OpenConnection):

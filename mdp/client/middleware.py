@@ -84,26 +84,26 @@ class ClientChain:
     Args:
         engine_for: returns the engine that sends the requests to a service.
         engine: that of the broker, with the clock.
+
+    Attributes:
+        functions: the middleware, the outermost first.
     """
 
     def __init__(self, engine_for: Callable[[bytes], MdpEngine], engine: MdpEngine) -> None:
         self._engine_for = engine_for
         self._engine = engine
-        self._all: list[ClientMiddleware] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
+        self.functions: list[ClientMiddleware] = []
 
     def add(self, function: ClientMiddleware) -> None:
         """Add middleware inside of all others."""
-        self._all.append(function)
+        self.functions.append(function)
 
     def request(self, call: ClientCall) -> asyncio.Future[list[bytes]]:
         """Send a request through the middleware and return the future of its reply."""
         return asyncio.get_running_loop().create_task(self._request(call), name="mdp client middleware")
 
     async def _request(self, call: ClientCall) -> list[bytes]:
-        reply: list[bytes] = await chained(self._all, self._send)(call)
+        reply: list[bytes] = await chained(self.functions, self._send)(call)
         return reply
 
     async def _send(self, call: ClientCall) -> list[bytes]:
@@ -112,7 +112,7 @@ class ClientChain:
 
     async def stream(self, prepare: Callable[[], ClientCall]) -> AsyncGenerator[list[bytes], None]:
         """Send a request through the middleware and yield the parts of its reply."""
-        async with aclosing(await chained(self._all, self._open)(prepare())) as parts:
+        async with aclosing(await chained(self.functions, self._open)(prepare())) as parts:
             async for part in parts:
                 yield part
 

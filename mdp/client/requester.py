@@ -242,7 +242,7 @@ class Requester(RequesterBase[P]):
         self._table.clear()
         return settled
 
-    def receive(self, batch: Sequence[Message], now: float) -> list[P]:
+    def receive(self, batch: list[Message], now: float) -> list[P]:
         """Take messages `[command frame][body…]` of the broker; the lists become the replies.
 
         Returns:

@@ -13,7 +13,7 @@ Connections have numbers that are never reused.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from core.machine.requests import QUEUED, SENT
 from core.zmtp.decoder import LAST_HEADERS
@@ -21,8 +21,9 @@ from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase, give_up
 from mdp.errors import NotSupported
 from mdp.wire.commands import V01, client_request
-from mdp.wire.events import Final, Partial, parse_at_client
-from mdp.wire.size_limits import too_large
+from mdp.wire.events import Final as FinalEvent
+from mdp.wire.events import Partial, parse_at_client
+from mdp.wire.size_limits import ANY_SIZE, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 __all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
+
+_ENVELOPE_BYTES: Final = 512  # the frames of a request before its body are less, headers and the longest name of a service included
 
 
 class OpenConnection(NamedTuple):
@@ -67,7 +70,9 @@ class LockstepRequester(RequesterBase[P]):
         outgoing: messages to send, encoded or as frames, with the number of their connection; see `take_outgoing`.
     """
 
-    __slots__ = ("_busy", "_connection", "_idle", "_may_open", "_numbers", "_opening", "_peer", "dialect", "orders", "outgoing")
+    __slots__ = (
+        "_busy", "_connection", "_idle", "_may_open", "_numbers", "_opening", "_peer", "_plain_max", "dialect", "orders", "outgoing",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -83,6 +88,7 @@ class LockstepRequester(RequesterBase[P]):
         self._may_open = True
         self._numbers = 0
         self._peer: PeerLimits | None = None  # limits of the broker, None when it has announced none
+        self._plain_max = ANY_SIZE  # bytes of a body of one frame that need no check
         self._opening: set[int] = set()
         self._idle: list[int] = []  # the last used one is used next: its caches are warm
         self._busy: dict[int, P] = {}
@@ -147,6 +153,7 @@ class LockstepRequester(RequesterBase[P]):
         """Use a connection that was ordered and is up; `limits` are those the broker has announced."""
         if number in self._opening:
             self._peer = limits
+            self._plain_max = ANY_SIZE if limits is None else limits.small - _ENVELOPE_BYTES
             self._opening.discard(number)
             self.connected = True
             self._idle.append(number)
@@ -176,7 +183,7 @@ class LockstepRequester(RequesterBase[P]):
         self._close_all()
         return settled
 
-    def receive(self, number: int, batch: Sequence[Message], now: float) -> list[P]:
+    def receive(self, number: int, batch: list[Message], now: float) -> list[P]:
         """Take messages of the broker on one connection; return requests that were settled or have new parts."""
         updates: list[P] = []
         for message in batch:
@@ -192,16 +199,17 @@ class LockstepRequester(RequesterBase[P]):
                 self._free(number, pending)
                 continue
             event = parse_at_client(message)
-            if not isinstance(event, Partial | Final) or event.dialect != self.dialect or event.service != pending.call.service:
+            if not isinstance(event, Partial | FinalEvent) or event.dialect != self.dialect or event.service != pending.call.service:
                 self.counters.malformed += 1  # dropped; the request stays in flight (MDP-11)
                 continue
             updates.append(pending)
-            if isinstance(event, Final):
+            if isinstance(event, FinalEvent):
                 self._complete(pending, [*event.body], now)
                 self._free(number, pending)
             elif not self._keep_part(pending, [*event.body], now):
                 self._close_connection(pending)
-        self._assign()
+        if self._backlog:
+            self._assign()
         return updates
 
     def tick(self, now: float) -> list[P]:
@@ -234,12 +242,13 @@ class LockstepRequester(RequesterBase[P]):
         return -inf if self.refused else self.timeouts.wake_at
 
     def _refusal(self, pending: P) -> TooLarge | NotSupported | None:
-        if pending.call.headers:
-            return NotSupported(pending.call.name, text=f"MDP/{self.dialect} has no headers, which the request needs")
-        if self._peer is None:
+        call, body = pending.call, pending.body
+        if call.headers:
+            return NotSupported(call.name, text=f"MDP/{self.dialect} has no headers, which the request needs")
+        if len(body) == 1 and len(body[0]) <= self._plain_max:  # hot path: most bodies are far below any limit
             return None
-        octets = 6 + (0 if self.dialect == V01 else 1) + len(pending.call.service)
-        return too_large("request", pending.body, self._peer, 3, octets, service=pending.call.name)
+        octets = 6 + (0 if self.dialect == V01 else 1) + len(call.service)
+        return too_large("request", body, self._peer, 3, octets, service=call.name)
 
     def _close_all(self) -> None:
         self.orders += [CloseConnection(number) for number in (*self._opening, *self._idle, *self._busy)]

@@ -313,7 +313,7 @@ class LendingMachine:
     def _lend(self, slot: LendingSlot, request: Request, now: float) -> SendToPeer:
         service = request.service.name
         table = self._machine.request_table
-        table.give(slot.worker, (request,), now)
+        table.give(slot.worker, [request], now)
         self.router.lend(slot.peer, service)
         key = request.number.to_bytes(ID_BYTES, "big")
         self._slot_of_request[key] = slot
@@ -365,7 +365,7 @@ class LendingMachine:
         elif command == CLIENT_PROGRESS_03 and len(body) == 1 and len(body[0]) <= PROGRESS_BYTES_MAX:
             table.progress(worker.in_flight[key], body[0])
         elif command == CLIENT_FINAL_03 and body:
-            table.finish(worker, (self._take_back(slot, key),), (encode_message(body),), now)
+            table.finish(worker, [self._take_back(slot, key)], [encode_message(body)], now)
             worker.done += 1
             self.counters["answered"] += 1
         elif command == CLIENT_ERROR_03 and len(body) == 2:

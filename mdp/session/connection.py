@@ -14,7 +14,7 @@ from core.sockets.results.futures import DONE
 from core.zmtp.decoder import Encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
@@ -74,7 +74,7 @@ class Connection:
         """Properties that the broker announced in the handshake, lower-case name to value."""
         return next((pipe.metadata for pipe in self._socket.pattern.pipes), {})
 
-    def send(self, messages: Sequence[Message | bytes]) -> Awaitable[None]:
+    def send(self, messages: list[Message | bytes]) -> Awaitable[None]:
         """Send messages in order, encoded ones (`bytes`) unchanged; acts at once, and the awaitable waits for capacity."""
         try:
             for message in messages:

@@ -18,7 +18,7 @@ from mdp.session.connection import LOG_INTERVAL_S, Connection
 from mdp.wire.channels import CHANNELS_MAX, FRAME_BYTES, channel_frame, takes_channels, within
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
     import core
     from core.zmtp.decoder import Message
@@ -129,7 +129,7 @@ class Channel:
         limits = self.trunk.connection.limits
         return limits if limits is None or not self.frame else within(limits)
 
-    def send(self, messages: Sequence[Message | bytes]) -> Awaitable[None]:
+    def send(self, messages: list[Message | bytes]) -> Awaitable[None]:
         """Send messages; see `Connection.send`."""
         if self.frame:
             prefix, frame = self.prefix, self.frame

@@ -222,12 +222,11 @@ class WorkerRegistration:
         self._after()
 
     def _after(self) -> None:
-        unwanted = self.session.take_unwanted()
-        if unwanted:
-            self._on_unwanted(unwanted)
-        recalled = self.session.take_recalled()
-        if recalled:
-            self._on_recalled(recalled)
+        session = self.session
+        if session.unwanted:
+            self._on_unwanted(session.take_unwanted())
+        if session.recalled:
+            self._on_recalled(session.take_recalled())
 
     def _abandon(self) -> None:
         if self._connection is not None:

@@ -88,35 +88,17 @@ class WorkerSession:
             the end of this state is reported at once.
         suppress_heartbeats: sends no heartbeats, so that the worker counts as dead at the broker (MDP-24).
         reports: takes what handlers report of their progress.
+        unwanted: requests that were cancelled, see `take_unwanted`; `recalled`: those the broker wants back, see `take_recalled`.
 
     Raises:
         LocalProtocolError: the service name is not 1 to 255 bytes of printable text.
     """
 
     __slots__ = (
-        "_answered_all",
-        "_in_flight",
-        "_liveness",
-        "_name",
-        "_numbered",
-        "_pinged",
-        "_peer",
-        "_plain_max",
-        "_recalled",
-        "_serial",
-        "_unwanted",
-        "counters",
-        "draining",
-        "kept",
-        "search",
-        "suppress_heartbeats",
-        "options",
-        "outgoing",
-        "reports",
-        "service",
-        "stuck",
-        "told_stuck",
-    )
+        "_answered_all", "_in_flight", "_liveness", "_name", "_numbered", "_pinged", "_peer", "_plain_max", "_serial", "counters",
+        "draining", "kept", "search", "suppress_heartbeats", "options", "outgoing", "recalled", "reports", "service", "stuck", "told_stuck",
+        "unwanted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -142,7 +124,7 @@ class WorkerSession:
         self._numbered = True  # the dialect of the connection is 0.3
         self._in_flight: dict[bytes, Request] = {}  # requests in flight, by token, or by a number of our own
         self._pinged = False  # the broker has sent PING or RECALL: older ones refuse heartbeats with options
-        self._unwanted, self._recalled = list[Request](), list[Request]()
+        self.unwanted, self.recalled = list[Request](), list[Request]()
         self._liveness: Liveness | None = None  # while serving
         self._answered_all = False  # the last request in flight was answered after the last `take_outgoing` (MDP-21)
         self._serial = 0
@@ -182,7 +164,7 @@ class WorkerSession:
         if self._liveness is not None:
             self._end(EndReason.LOST, now)
 
-    def receive(self, batch: Sequence[Message], now: float) -> list[Request]:
+    def receive(self, batch: list[Message], now: float) -> list[Request]:
         """Process messages of the broker; return new requests. Their body lists are those of the messages.
 
         Then call `take_unwanted`, and after a DISCONNECT also `take_actions` of the search.
@@ -237,12 +219,12 @@ class WorkerSession:
 
         The caller stops their handlers. Those for which `holds` is true must still be answered (`refuse`).
         """
-        unwanted, self._unwanted = self._unwanted, []
+        unwanted, self.unwanted = self.unwanted, []
         return unwanted
 
     def take_recalled(self) -> list[Request]:
         """Remove and return recalled requests; the caller calls `return_one` for those that were not begun."""
-        recalled, self._recalled = self._recalled, []
+        recalled, self.recalled = self.recalled, []
         return recalled
 
     def return_one(self, request: Request) -> None:
@@ -286,22 +268,24 @@ class WorkerSession:
         if self._in_flight.get(token) is not request:
             self.counters.unwanted += 1
             return
-        size = len(body[0]) if len(body) == 1 else sum(map(len, body))
-        if size > self._plain_max or len(body) > _FEW_FRAMES:
+        count = len(body)
+        size = len(body[0]) if count == 1 else sum(map(len, body))
+        if size > self._plain_max or count > _FEW_FRAMES:
             self._judge(request, body, size)
+        short = count == 1 and size < 256
         # Built before the request is removed: if there is no memory for it, the request can still be refused.
         message: Message | bytes
         if self._numbered:
-            if len(body) == 1 and len(frame := body[0]) < 256:
-                message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame))
+            if short:
+                message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[size], body[0]))
             elif size <= SPLICED_BYTES_MAX:
                 message = _FINAL_HEAD + token + encode_message(body)
             else:
                 message = [WORKER_FINAL_03 + token, *body]
         else:
             address = request._address
-            if self.search.dialect == V01 and len(body) == 1 and len(frame := body[0]) < 256 and len(address) < 256:
-                message = b"".join((_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[len(frame)], frame))
+            if short and self.search.dialect == V01 and len(address) < 256:
+                message = b"".join((_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[size], body[0]))
             else:
                 message = worker_final(self.search.dialect, address, body)
             self._answered_all = len(self._in_flight) == 1
@@ -407,8 +391,8 @@ class WorkerSession:
 
     def _forget(self) -> None:
         self._liveness = None
-        self._recalled.clear()
-        self._unwanted += self._in_flight.values()
+        self.recalled.clear()
+        self.unwanted += self._in_flight.values()
         self.counters.abandoned += len(self._in_flight)
         self._in_flight.clear()
 
@@ -470,12 +454,12 @@ class WorkerSession:
                 self.counters.cancel_unknown += 1
             else:
                 self.counters.cancelled += 1
-                self._unwanted.append(request)
+                self.unwanted.append(request)
         elif isinstance(event, Recall):
             self._pinged = True
             recalled = self._in_flight.get(event.id)
             if recalled is not None:  # otherwise its answer and the RECALL have crossed
-                self._recalled.append(recalled)
+                self.recalled.append(recalled)
         elif isinstance(event, Ping):
             self._pinged = True
             if not self.suppress_heartbeats:

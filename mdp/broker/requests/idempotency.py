@@ -57,7 +57,7 @@ class SharedRequestTable(RequestTable):
         execution = self.reply_cache.find(service.name, extras.key, now)
         if execution is None:
             execution = extras.execution = self.reply_cache.begin(service.name, extras.key, digest)
-            accepted = self.accept(client, dialect, (key,), (service,), (tail,), now, extras)
+            accepted = self.accept(client, dialect, [key], [service], [tail], now, extras)
             (execution.request,) = accepted
             self.place(accepted, now)
         elif execution.digest != digest:
@@ -71,7 +71,7 @@ class SharedRequestTable(RequestTable):
         else:
             self.counters.count("key_joined")
             extras.execution = execution
-            (follower,) = self.accept(client, dialect, (key,), (service,), (tail,), now, extras)
+            (follower,) = self.accept(client, dialect, [key], [service], [tail], now, extras)
             self._join(execution, follower, now)
             self._replay(execution, client, dialect, key, now)
 

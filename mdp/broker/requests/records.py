@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import encode_frame, encode_prefix
 from mdp.broker.workers.pacing import Pace
-from mdp.broker.workers.peer_limits import ANY_SIZE
 from mdp.broker.workers.policies import HIGHEST, Policies
 from mdp.wire.commands import EMPTY, MDPC01, MDPC02, V03
 from mdp.wire.message_runs import NO_OPTIONS
+from mdp.wire.size_limits import ANY_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

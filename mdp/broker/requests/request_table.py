@@ -19,7 +19,7 @@ and every accepted request is closed exactly once (`counters.accepted`, `counter
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from core.zmtp.frames import split_frames
 from mdp.broker.forwarding import WORK_HEADS, as_prefix, body_octets, error_octets, final_head, partial_head, reply_head, work_octets
@@ -33,8 +33,6 @@ from mdp.wire.message_runs import ADDRESS_END, ADDRESS_START
 from mdp.wire.size_limits import TOO_LARGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mdp.broker.counters import Counters
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.requests.dead_letters import Loss
@@ -91,9 +89,9 @@ class RequestTable(RequestEnds):
         self,
         client: bytes,
         dialect: Dialect,
-        keys: Sequence[bytes | int],
-        services: Sequence[Service],
-        tails: Sequence[bytes],
+        keys: list[Any],
+        services: list[Service],
+        tails: list[bytes],
         now: float,
         extras: RequestExtras | None = None,
     ) -> list[Request]:
@@ -138,7 +136,7 @@ class RequestTable(RequestEnds):
                 self.end_at(request, extras.deadline)
         return accepted
 
-    def place(self, requests: Sequence[Request], now: float) -> None:
+    def place(self, requests: list[Request], now: float) -> None:
         """Give new requests to workers or put them into their queues."""
         at, count = 0, len(requests)
         if count == 1 and requests[0].service.policies is not None:  # such requests come one by one
@@ -161,7 +159,7 @@ class RequestTable(RequestEnds):
                 self.give(worker, requests[at:stop], now)
                 service.mark_used(worker)
             else:
-                self.give(worker, (request,), now)
+                self.give(worker, [request], now)
                 service.mark_used(worker)
             at = stop
 
@@ -184,7 +182,7 @@ class RequestTable(RequestEnds):
         if not service.workers:
             self.directory.update_routes(service, now)
 
-    def give(self, worker: Worker, requests: Sequence[Request], now: float) -> None:
+    def give(self, worker: Worker, requests: list[Request], now: float) -> None:
         """Give requests to a worker that has credit for them; fail those beyond its size limits."""
         in_flight, dialect, plain, small = worker.in_flight, worker.dialect, worker.plain, worker.small
         numbered = dialect == V03
@@ -296,7 +294,7 @@ class RequestTable(RequestEnds):
             if request is None:
                 return
             if request.expires > now:
-                self.give(worker, (request,), now)
+                self.give(worker, [request], now)
                 service.mark_used(worker)
                 if policies is not None:
                     policies.take(1, now)
@@ -318,7 +316,7 @@ class RequestTable(RequestEnds):
 
     # Worker to client.
 
-    def finish(self, worker: Worker, requests: Sequence[Request], bodies: Sequence[bytes], now: float) -> None:
+    def finish(self, worker: Worker, requests: list[Request], bodies: list[bytes], now: float) -> None:
         """Forward FINALs or REPLYs, encoded `[body …]`, of requests already removed from `in_flight` of their worker."""
         narrow, out, record = self.hops.narrow, self.out, self.recorder
         done: list[Request] = []
@@ -482,7 +480,7 @@ class RequestTable(RequestEnds):
             self.queue_first(request, now)
             return
         request.state = _QUEUED
-        self.give(worker, (request,), now)
+        self.give(worker, [request], now)
         service.mark_used(worker)
 
     def watch(self, service: Service, now: float) -> None:

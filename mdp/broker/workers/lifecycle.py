@@ -113,7 +113,7 @@ class WorkerLifecycle:
             worker.pace.failures += 1
             self.request_table.forward_error(request, event.code, event.text, now)
         else:
-            self.request_table.finish(worker, (request,), (encode_message(event.body),), now)
+            self.request_table.finish(worker, [request], [encode_message(event.body)], now)
         self.request_table.feed(worker, now)
         return True
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from core.zmtp.frames import Encoded, frame_at
 from mdp.wire.channels import connection_of, is_channel, within
 from mdp.wire.commands import ID_BYTES, NUMBERED_BYTES, V02, V03
-from mdp.wire.size_limits import USUAL, too_large
+from mdp.wire.size_limits import ANY_SIZE, USUAL, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from mdp.errors import TooLarge
     from mdp.wire.commands import Dialect
 
-__all__ = ["ANY_SIZE", "Hops"]
+__all__ = ["Hops"]
 
-ANY_SIZE: Final = 2**62
 # Maximum size of an envelope before a body, headers included: names and addresses have up to 255 bytes, options 8 KiB.
 _ENVELOPE_BYTES: Final = 9 * 1024
 _ENVELOPE_FRAMES: Final = 5

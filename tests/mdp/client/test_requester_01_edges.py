@@ -13,6 +13,7 @@ from mdp.client.calls import Call, PendingRequest
 from mdp.client.requester_01 import CloseConnection, OpenConnection
 from mdp.errors import NotSupported, TooLarge
 from mdp.wire.commands import V01, V02, client_request
+from mdp.wire.size_limits import too_large
 from tests.mdp.client.test_requester_01 import REPLY, opened, requester, submit
 
 HEADERS = Call("echo", timeout_s=1.0, attempts=3, headers={"a": "b"})
@@ -67,6 +68,27 @@ def test_a_request_beyond_the_brokers_limits_is_refused_to_one_octet_and_frame(d
     assert machine.counters.too_large == 2
     assert submit(machine, bytes(50), bytes(50)).stage == SENT
     assert machine.connections == 1
+
+
+@pytest.mark.parametrize(("dialect", "envelope"), [(V01, 6 + 255), (V02, 6 + 1 + 255)])
+@pytest.mark.parametrize("parts", [255, 256, 257, 400, 1024])
+@pytest.mark.parametrize(
+    ("message_bytes", "frame_bytes"), [(511, 10**9), (512, 10**9), (513, 10**9), (800, 10**9), (3000, 512), (3000, 700)]
+)
+def test_a_body_that_is_sent_unchecked_is_within_the_limits(
+    dialect: str, envelope: int, parts: int, message_bytes: int, frame_bytes: int
+) -> None:
+    limits = PeerLimits(parts, message_bytes, frame_bytes)
+    call = Call("s" * 255, timeout_s=1.0, attempts=3)
+    for size in range(0, 900, 7):
+        machine = requester(dialect)  # type: ignore[arg-type]
+        machine.begin()
+        machine.joined(1, limits)
+        if too_large("request", (bytes(size),), limits, 3, envelope) is None:
+            assert submit(machine, bytes(size), call=call).stage == SENT
+        else:
+            with pytest.raises(TooLarge):
+                submit(machine, bytes(size), call=call)
 
 
 def test_a_broker_that_is_gone_is_asked_for_nothing_until_the_search_says_so() -> None:
