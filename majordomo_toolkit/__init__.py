@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from pathlib import Path
+from os.path import basename, dirname, normcase, normpath, splitext  # pathlib would be 0.7 MiB of a broker
 from typing import Final, NoReturn
 
 from majordomo_toolkit import source_only, starting  # noqa: F401 - before other imports, which take longer
@@ -27,15 +27,20 @@ def _refuse(place: str) -> NoReturn:
         "fix: start from another directory, take it out of PYTHONPATH, rename it, "
         "or install majordomo-toolkit into a virtual environment of its own"
     )
-    command = Path(sys.argv[0]).stem if sys.argv else ""
+    command = splitext(basename(sys.argv[0]))[0] if sys.argv else ""
     if command in COMMANDS:
         print(f"{command}: {text}", file=sys.stderr)  # noqa: T201 - click and logging are not imported yet
         raise SystemExit(_BAD_CONFIG)
     raise ImportError(text, name="core", path=place)
 
 
+def _root_of(file: str) -> str:
+    """Return the folder that contains the package of a file."""
+    return normcase(dirname(dirname(normpath(file))))
+
+
 _found = find_spec("core")
-if _found is None or _found.origin is None or Path(_found.origin).parent.parent != Path(__file__).parent.parent:
+if _found is None or _found.origin is None or _root_of(_found.origin) != _root_of(__file__):
     _refuse("none is installed" if _found is None else str(_found.origin or _found.name))
 
 

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from pathlib import PurePath
+from os.path import basename, splitext
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ def is_daemon(words: Sequence[str]) -> bool:
         rest = words[number + 1 :]
         if word == "-m" and rest:
             return _names_daemon(rest[0], rest[1:])
-        if PurePath(word).stem in DAEMONS and PurePath(word).name != word:
-            return _names_daemon(PurePath(word).stem, rest)
+        program = splitext(basename(word))[0]
+        if program in DAEMONS and basename(word) != word:
+            return _names_daemon(program, rest)
     return False
 
 

@@ -27,6 +27,17 @@ def program(name: str) -> Group:
     return group
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_list_of_commands_has_the_first_line_of_each(name: str) -> None:
+    """It is written without importing the commands, and so has texts of its own."""
+    group = program(name)
+    context = click.Context(group, info_name=name)
+    for command, lazy in group.lazy.items():
+        found = group.get_command(context, command)
+        assert found is not None
+        assert lazy.short_help == found.get_short_help_str(1000)
+
+
 def paths(name: str) -> Iterator[tuple[str, ...]]:
     def below(group: click.Group, above: click.Context, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield path

@@ -10,11 +10,9 @@ serves all of them. This module must not know click: `core.daemon.command` knows
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.exit_codes import BadConfig
@@ -34,7 +32,7 @@ _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
 def read_toml(path: str, advice: str, bytes_max: int = CONFIG_BYTES_MAX) -> tuple[str, dict[str, Any]]:
     """Return a file's text and TOML content; raises BadConfig, with the advice if it cannot be read."""
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb") as file:
             octets = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         raise BadConfig(f"{path}: {getattr(error, 'strerror', None) or error}; {advice}") from None
@@ -135,6 +133,8 @@ class ConfigFile:
 
 def suggestion(word: str, known: Sequence[str], otherwise: str) -> str:
     """Return "did you mean ...?" for a similar word, else the other advice."""
+    import difflib  # late: for a mistake only
+
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]}?" if close else otherwise
 

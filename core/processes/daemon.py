@@ -17,7 +17,6 @@ import click
 from core.daemon.option_fields import options
 from core.daemon.run import LAST_WORDS_S, run_daemon
 from core.processes.children import CHILDREN_MAX, Children
-from core.processes.source_changes import watch_sources
 from core.runtime.event_loop import until_one_ends
 
 if TYPE_CHECKING:
@@ -109,7 +108,11 @@ def run_processes(processes: Processes, settings: DaemonSettings, name: str, mor
 
         async with children:
             daemon.on_reload(pass_on_reload(children))
-            watching = [watch_sources(processes.folders, begin_anew)] if processes.reload else []
+            watching = []
+            if processes.reload:
+                from core.processes.source_changes import watch_sources  # late: for developers only
+
+                watching = [watch_sources(processes.folders, begin_anew)]
             await until_one_ends(daemon.until_stopped(), serve(), *watching)
 
     run_daemon(body, replace(settings, drain_s=settings.drain_s + extra_drain_s))

@@ -10,9 +10,18 @@ from itertools import repeat
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
+from core.daemon.command import Command
+from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
+from core.daemon.option_fields import FiniteRange
+from core.daemon.run import settle_memory
+from core.daemon.terminal import write_json
 from core.runtime import runtime
+from mdp.commands.client_options import ask, client_options, output_options
 from mdp.commands.open_loop import poisson_times, send_at
+from mdp.commands.settings.completion import service_names
 from mdp.errors import RequestError
 
 if TYPE_CHECKING:
@@ -20,7 +29,7 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Client
 
-__all__ = ["Figures", "Load", "measure", "measure_open", "percentile", "report"]
+__all__ = ["Figures", "Load", "bench", "measure", "measure_open", "percentile", "report"]
 
 # Connections, code paths and the processor's clock are cold at first; this many requests are sent before the measurement.
 WARM_UP_REQUESTS: Final = 1000
@@ -145,3 +154,32 @@ def report(load: Load, figures: Figures) -> str:
             f"lost    {figures.lost:,}" + (f" ({errors})" if errors else ""),
         ]
     )
+
+
+@click.command(cls=Command)
+@client_options
+@click.option("--service", default="echo", shell_complete=service_names, help="Service to ask; any reply counts.")
+@click.option("--requests", type=click.IntRange(min=1), default=100_000, help="Requests to measure.")
+@click.option("--window", type=click.IntRange(min=1), default=1000, help="Requests in flight; with --rate at most.")
+@click.option("--rate", type=FiniteRange(min=0), default=0.0, help="Requests/s at random times, answered or not; 0 for --window.")
+@click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, help="Bytes of each body.")
+@output_options
+def bench(as_json: bool, service: str, requests: int, window: int, rate: float, size: int, **asking: Any) -> None:
+    """Measure rate, latency and loss of requests to a service."""
+    load = Load(service, requests, window, size, rate)
+
+    async def talk(client: Client) -> dict[str, Any]:
+        code = await client.mmi("service", service)
+        if code != "200":
+            raise RequestFailed(f"{service}: nothing to measure, the broker answers {code}")
+        settle_memory()
+        figures = await (measure_open if rate else measure)(client, load)
+        if not as_json:
+            click.echo(report(load, figures))
+        return figures.as_dict(load)
+
+    figures = ask(talk, window=window, **asking)
+    if as_json:
+        write_json(figures)
+    if figures["lost"]:
+        raise RequestFailed(f"{service}: {figures['lost']} of {requests} requests were lost: {figures['errors']}")

@@ -15,7 +15,7 @@ from mdp.access.rules_file import load_policies, load_rules, reloading
 from mdp.broker.broker import Broker
 from mdp.broker.limits import BrokerOptions
 from mdp.cluster.paired_broker import PairedBroker
-from mdp.eventlog.files import EventLogOptions, EventLogWriter
+from mdp.eventlog.log_options import EventLogOptions
 from mdp.observe.broker_metrics import BrokerMetrics
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from core.daemon.metrics import MetricsPage
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
+    from mdp.eventlog.files import EventLogWriter
 
 __all__ = ["BrokerDaemonOptions", "serve_broker"]
 
@@ -116,6 +117,8 @@ async def _observed(
 
 
 def _event_log(directory: str, limits: EventLogOptions) -> EventLogWriter:
+    from mdp.eventlog.files import EventLogWriter  # late: few brokers have one
+
     try:
         return EventLogWriter(directory, limits)
     except OSError as error:

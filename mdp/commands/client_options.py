@@ -14,13 +14,13 @@ from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option
 from core.errors import LocalProtocolError
 from core.runtime.event_loop import run
-from mdp.client.client import Client
-from mdp.client.client import Unreachable as NoBroker
 from mdp.errors import RequestError
 from mdp.wire.options import checked_headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+    from mdp.client.client import Client
 
 __all__ = ["BROKER", "DEFAULT_BROKER", "HEADERS", "ask", "client_options", "header_map", "output_options"]
 
@@ -73,6 +73,8 @@ output_options = options(json_option(), loop_option, log_options("warning"))
 
 def ask(talk: Callable[[Client], Awaitable[T]], brokers: Sequence[str], uvloop: bool | None, **settings: Any) -> T:
     """Run a conversation with a broker; raises Unreachable without an answer, RequestFailed for an error of broker or worker."""
+    from mdp.client.client import Client  # late: the options are those of daemons too
+    from mdp.client.client import Unreachable as NoBroker
 
     async def converse() -> T:
         async with Client(brokers, **settings) as client:

@@ -1,4 +1,4 @@
-"""`mdp services`, `workers`, `check`, `dlq`: an operator's requests to a broker's MMI (`mdp.broker.mmi`).
+"""`mdp mmi`, `services`, `workers`, `check`, `dlq`: an operator's requests to a broker's MMI (`mdp.broker.mmi`).
 
 A broker is a peer like any other: its answers are validated, and nothing reaches a terminal unescaped.
 """
@@ -15,7 +15,7 @@ import click
 from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed, Unreachable
 from core.daemon.logs import printable
-from core.daemon.terminal import json_frame, write_json, write_reply
+from core.daemon.terminal import json_frame, read_frames, write_frames, write_json, write_reply
 from core.machine.peer_text import BadJson, read_json
 from mdp.client.client import Unreachable as NoBroker
 from mdp.commands.client_options import ask, client_options, output_options
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Client
 
-__all__ = ["check", "dlq", "services", "workers"]
+__all__ = ["check", "dlq", "mmi", "services", "workers"]
 
 _OK, _NOT_FOUND, _NOT_OFFERED = "200", "404", "501"
 _SERVICE_COLUMNS: Final = ("name", "workers", "credit", "running", "queued", "queued_bytes", "done", "enabled")
@@ -38,6 +38,21 @@ _NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_b
 
 
 # ------------------------------------------------------------------------------------------------------------------ commands
+
+
+@click.command(cls=Command)
+@client_options
+@output_options
+@click.argument("name")
+@click.argument("body", nargs=-1)
+def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
+    """Ask the broker about itself and print the code: `mdp mmi service echo` is 200 or 404."""
+    frames, service = read_frames(body), name if name.startswith("mmi.") else f"mmi.{name}"
+    reply = ask(lambda client: client.request(service, *frames), **asking)
+    if as_json:
+        write_json({"code": json_frame(reply[0]), "data": [json_frame(frame) for frame in reply[1:]]})
+    else:
+        write_frames(reply)
 
 
 @click.command(cls=Command)

@@ -20,7 +20,6 @@ from core.runtime import supervision
 from core.runtime.event_loop import until_one_ends
 from mdp.broker.broker import Broker
 from mdp.commands.broker_daemon import serve_broker
-from mdp.eventlog.files import shard_log
 from mdp.shards.front import Front
 from mdp.shards.identity import FRONT, FrontIdentity, ShardBroker
 from mdp.shards.metrics_page import PAGE, FrontPage, encode_page
@@ -143,8 +142,11 @@ def _run_front(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSet
     identity, shard_security = FrontIdentity.made_for(options.security)
 
     def command(number: int) -> list[str]:
-        log = [] if options.events is None else ["--events", str(shard_log(options.events, number))]
-        return [*this_command(), *log]
+        if options.events is None:
+            return this_command()
+        from mdp.eventlog.files import shard_log  # late, as in `mdp.commands.broker_daemon`
+
+        return [*this_command(), "--events", str(shard_log(options.events, number))]
 
     async def body(daemon: Daemon) -> None:
         def not_ready() -> str:

@@ -1,4 +1,4 @@
-"""`mdp describe`, `mdp stub`, and typed calls of `mdp call` with arguments and results as JSON."""
+"""`mdp call`, `mdp describe` and `mdp stub`: requests as bytes, and typed calls with arguments and results as JSON."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ import msgspec
 from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
-from core.daemon.terminal import write_json
-from mdp.commands.client_options import ask, client_options, output_options
+from core.daemon.option_fields import FiniteRange
+from core.daemon.terminal import read_frames, write_json, write_reply
+from mdp.commands.client_options import HEADERS, ask, client_options, header_map, output_options
 from mdp.commands.settings.completion import service_names
 from mdp.typed.calls import pack_call, unpack_result
 from mdp.typed.descriptions import describe as described
 from mdp.typed.schemas import Schema
 from mdp.typed.stubs import stub_source
+from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
+from mdp.wire.policies import PRIORITIES
 
 if TYPE_CHECKING:
-    from mdp.client.calls import CallOptions
+    from mdp.client.calls import CallOptions, Priority
     from mdp.client.client import Client
     from mdp.typed.descriptions import Description
 
-__all__ = ["argument_options", "call_typed", "describe", "stub", "typed_call_of"]
+__all__ = ["argument_options", "call", "call_typed", "describe", "stub", "typed_call_of"]
 
 
 def _json(shape: type) -> Any:
@@ -61,6 +64,60 @@ async def call_typed(client: Client, service: str, frame: bytes, as_json: bool, 
             if part != [b""]:  # the end of a generator without values
                 plain = msgspec.to_builtins(unpack_result(part, schema, service), str_keys=True)
                 write_json({"service": service, "result": plain} if as_json else plain)
+
+
+def _checked_key(context: click.Context, parameter: click.Parameter, key: str | None) -> str | None:
+    if key is not None and not 0 < len(key.encode()) <= KEY_BYTES_MAX:
+        raise click.BadParameter(f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key.encode())}")
+    return key
+
+
+@click.command(cls=Command)
+@client_options
+@click.option(
+    "--deadline",
+    type=FiniteRange(min=0, min_open=True, max=DEADLINE_MS_MAX / 1000),
+    help="Seconds for the whole request; the worker knows it too.",
+)
+@click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
+@click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
+@click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
+@click.option("--priority", type=click.Choice([*PRIORITIES]), help="Which of the waiting requests are given to workers first.")
+@click.option("--progress", is_flag=True, help="Print what the handler says of its progress, on stderr.")
+@HEADERS
+@argument_options
+@output_options
+@click.argument("service", shell_complete=service_names)
+@click.argument("body", nargs=-1)
+def call(
+    service: str,
+    body: tuple[str, ...],
+    as_json: bool,
+    deadline: float | None,
+    key: str | None,
+    once: bool,
+    wait: bool,
+    priority: Priority | None,
+    progress: bool,
+    headers: tuple[str, ...],
+    positional: list[Any] | None,
+    named: dict[str, Any] | None,
+    **asking: Any,
+) -> None:
+    """Send a request of BODY frames to SERVICE and print the reply, one frame a line; '-' is standard input."""
+    options: CallOptions = {"deadline": deadline, "key": key, "once": once, "wait": wait, "priority": priority}
+    options["headers"] = header_map(headers)
+    if progress:
+        options["progress"] = lambda report: click.echo(str(report), err=True)
+    arguments = typed_call_of(positional, named)
+    if arguments is not None:
+        if body:
+            raise click.UsageError("arguments of a function, or BODY? --args and --kwargs do not go with BODY")
+        ask(lambda client: call_typed(client, service, arguments, as_json, **options), **asking)
+        return
+    frames = read_frames(body)
+    reply = ask(lambda client: client.request(service, *frames, **options), **asking)
+    write_reply(reply, as_json, service=service)
 
 
 @click.command(cls=Command)

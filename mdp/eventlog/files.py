@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import merge
 from operator import attrgetter
 from pathlib import Path
@@ -32,6 +31,7 @@ from mdp.eventlog.format import (
     events_of,
     halves,
 )
+from mdp.eventlog.log_options import EventLogOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mdp.eventlog.format import Event
 
 __all__ = [
-    *("EventLogOptions", "EventLogWriter", "checked_directory", "logs_in", "read_events", "read_segment", "segment_number", "segments"),
+    *("EventLogWriter", "checked_directory", "logs_in", "read_events", "read_segment", "segment_number", "segments"),
     "shard_log",
 ]
 
@@ -52,28 +52,6 @@ _SHARD = "shard-"
 _CLOCKS_APART_US = 100_000
 # Interval of retries after a disk error: the log serves operators and is no reason to stop.
 _RETRY_S = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventLogOptions:
-    """Limits of an event log; every number is positive.
-
-    Attributes:
-        events_max_bytes: Maximum bytes of all segments; the oldest are removed. 1 GiB is some 15 million requests.
-        events_segment_bytes: Bytes of one segment; at most a quarter of the maximum, so that three quarters are always kept.
-        events_buffer_bytes: Bytes waiting for the disk: a second of full load at 200,000 requests/s; beyond it events are dropped.
-        events_flush_ms: Longest time before an event is written.
-    """
-
-    events_max_bytes: int = 2**30
-    events_segment_bytes: int = 64 * 2**20
-    events_buffer_bytes: int = 16 * 2**20
-    events_flush_ms: float = 200
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
 
 
 def _read_clock() -> Clock:

@@ -15,8 +15,9 @@ from core.runtime import supervision
 from core.runtime.leftovers import leave
 from core.runtime.supervision import Supervisor
 from mdp.broker.broker import HELD_BEHIND_MIN
-from mdp.eventlog.files import EventLogOptions, EventLogWriter, read_events
+from mdp.eventlog.files import EventLogWriter, read_events
 from mdp.eventlog.format import WORKER_READY, Block
+from mdp.eventlog.log_options import EventLogOptions
 from mdp.wire.commands import MDPC01, client_request, worker_final, worker_ready
 from mdp.wire.events import Work, parse_at_worker
 from tests.scenes.fault_injection import Saboteur, sabotaged

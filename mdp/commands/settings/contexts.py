@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -30,6 +29,7 @@ from mdp.commands.client_options import client_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 __all__ = ["context_names", "ctx", "layer_of"]
 
@@ -153,6 +153,8 @@ def layer_of(command: click.Command) -> Layer | None:
 
 
 def _folder() -> Path:
+    from pathlib import Path  # late: a daemon without --broker reads no context
+
     return Path(click.get_app_dir("majordomo")) / "contexts"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -322,3 +324,15 @@ def test_commands_that_need_no_spark_do_not_load_it(programs: Programs) -> None:
     assert {"broker", "worker", "call", "mmi", "bench", "dispatch", "demo"} <= {line.split()[0] for line in ended.lines if line.strip()}
     (programs.folder / "look.py").write_text("import sys, mdp.commands.main\nprint('pyspark' in sys.modules, 'click' in sys.modules)\n")
     assert programs.run("look").lines == ["False True"]
+
+
+def test_a_broker_loads_neither_client_nor_worker_nor_what_their_commands_need() -> None:
+    lines = (
+        "import sys, click",
+        "from mdp.commands.main import main",
+        "main.get_command(click.Context(main), 'broker')",
+        "names = 'mdp.broker.broker', 'mdp.client.client', 'mdp.worker.worker', 'mdp.app.app', 'mdp.eventlog.files', 'msgspec', 'pathlib'",
+        "print(*(name in sys.modules for name in names))",
+    )
+    ended = subprocess.run([sys.executable, "-c", "; ".join(lines)], capture_output=True, text=True, check=True)  # nothing imported before
+    assert ended.stdout.split() == ["True", *["False"] * 6]

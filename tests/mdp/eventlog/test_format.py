@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdp.eventlog.files import EventLogOptions, EventLogWriter, read_events, segments
+from mdp.eventlog.files import EventLogWriter, read_events, segments
 from mdp.eventlog.format import (
     ANSWERED,
     BLOCK_BYTES_MAX,
@@ -26,6 +26,7 @@ from mdp.eventlog.format import (
     encode_header,
     events_of,
 )
+from mdp.eventlog.log_options import EventLogOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdp.eventlog.files import EventLogOptions, EventLogWriter, segment_number, segments
+from mdp.eventlog.files import EventLogWriter, segment_number, segments
 from mdp.eventlog.format import ANSWERED, HEADER_BYTES, Block, Clock, Damage, decode_blocks, encode_block, encode_header
+from mdp.eventlog.log_options import EventLogOptions
 from mdp.eventlog.tail import LogRemoved, Place, end_of_log, newest_segment, runs
 
 if TYPE_CHECKING:
