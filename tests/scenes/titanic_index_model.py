@@ -199,12 +199,13 @@ class Play:
         if known is None:
             return False
         digest = known.asked.digest if isinstance(known, Sheet) else known.digest
-        same = sheet.asked._replace(digest=digest)
+        asked = sheet.asked
+        same, other = (Submission(asked.service, asked.frames, asked.options, one, asked.body) for one in (digest, digest + b"!"))
         found, fresh = self.index.accept(sheet.uuid, same, self.now_ms, sheet.owner)
         assert not fresh
         assert found is self.index.entries[known.uuid] if isinstance(known, Sheet) else found == ClosedKey(*known)
         with pytest.raises(KeyConflict) as conflict:
-            self.index.accept(sheet.uuid, sheet.asked._replace(digest=digest + b"!"), self.now_ms, sheet.owner)
+            self.index.accept(sheet.uuid, other, self.now_ms, sheet.owner)
         assert conflict.value.uuid == known.uuid
         return True
 

@@ -9,18 +9,20 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import mdp
 from core.runtime import supervision
 from mdp.wire.options import NO_REQUEST_OPTIONS
+from mdp.worker.worker import Worker
 from titanic.wire.tsp import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from mdp.request import Request
+
 __all__ = ["DeferredWorker"]
 
 
-class DeferredWorker(mdp.Worker):
+class DeferredWorker(Worker):
     """Receives the requests of one service."""
 
     def __init__(
@@ -34,16 +36,16 @@ class DeferredWorker(mdp.Worker):
         self.open = 0  # requests received and not answered
         # Called with the body frames `[body...]` of each request, its user, and a function to call once with the frames of the reply.
         self._take = take
-        self._taking: mdp.Request | None = None
+        self._taking: Request | None = None
         self._empty: asyncio.Future[None] | None = None
         self._supervised = supervision.current()
 
-    def _on_requests(self, requests: list[mdp.Request]) -> None:
+    def _on_requests(self, requests: list[Request]) -> None:
         # Hot path: without the runners, which would make a task for each request.
         self.open += len(requests)
         self._supervised.each("titanic request", self._take_all, iter(requests), self._not_taken)
 
-    def _take_all(self, requests: Iterator[mdp.Request]) -> None:
+    def _take_all(self, requests: Iterator[Request]) -> None:
         take, answer = self._take, self._answer
         for request in requests:
             self._taking = request
@@ -58,7 +60,7 @@ class DeferredWorker(mdp.Worker):
         if request is not None and request._owner.holds(request):
             self._answer(request, [FAILED, f"internal fault: {type(error).__name__}".encode()])
 
-    def _answer(self, request: mdp.Request, frames: list[bytes]) -> None:
+    def _answer(self, request: Request, frames: list[bytes]) -> None:
         self.open -= 1
         request._owner.answer(request, frames)
         if not self._flushing:
@@ -76,6 +78,6 @@ class DeferredWorker(mdp.Worker):
         return not self.open
 
 
-def _never(_: mdp.Request) -> bytes:
+def _never(_: Request) -> bytes:
     """Stand in for the handler that `mdp.Worker` demands; it is never called."""
     raise AssertionError("a deferred worker calls no handler")

@@ -30,7 +30,9 @@ from titanic.store.index.limits import DispatchOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DeliveryQueue", "DispatchOptions", "Probe", "Send"]
+    from titanic.store.index.stored_request import Entry
+
+__all__ = ["Arrivals", "DeliveryQueue", "DispatchOptions", "Probe", "Send"]
 
 
 class Probe(NamedTuple):
@@ -259,3 +261,50 @@ class DeliveryQueue:
                 if not queue.known and not queue.asked:
                     due = min(due, queue.probe_at)
         return max(due, now)
+
+
+class Arrivals:
+    """Puts each request that is durable into the queue.
+
+    Args:
+        queue: of the requests for workers.
+        internal: services whose requests are passed to `on_internal` instead.
+        on_internal: takes one of them.
+        clock: of the queue.
+        now_ms: the store clock.
+        pump_soon: called with the first request of an event-loop iteration.
+
+    Attributes:
+        pumping: `pump_soon` has been called, and its work is not done yet.
+    """
+
+    def __init__(
+        self,
+        queue: DeliveryQueue,
+        internal: frozenset[bytes],
+        on_internal: Callable[[Entry], None],
+        *,
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+        pump_soon: Callable[[], None],
+    ) -> None:
+        self.pumping = False
+        self._queue = queue
+        self._internal = internal
+        self._on_internal = on_internal
+        self._clock = clock
+        self._now_ms = now_ms
+        self._pump_soon = pump_soon
+
+    def add(self, entry: Entry) -> None:
+        # Hot path: once per accepted request.
+        service = entry.service
+        if service in self._internal:
+            self._on_internal(entry)
+            return
+        at = now = self._clock()
+        if entry.not_before_ms:
+            at += (entry.not_before_ms - self._now_ms()) / 1000
+        self._queue.add(entry.uuid, service, at, now)
+        if not self.pumping:
+            self._pump_soon()

@@ -26,7 +26,7 @@ from titanic.access.broker_permissions import ASK_TIMEOUT_S, QUESTIONS_MAX, Perm
 from titanic.access.verbs import OWNERLESS, Access, refusal, user_of
 from titanic.store.batches import INTERNAL, Batches
 from titanic.store.deferred_worker import DeferredWorker
-from titanic.store.delivery_queue import DeliveryQueue, DispatchOptions, Probe, Send
+from titanic.store.delivery_queue import Arrivals, DeliveryQueue, DispatchOptions, Probe, Send
 from titanic.store.index.stored_request import WAITING
 from titanic.store.status import StoreStatus
 from titanic.wire import tsp
@@ -130,7 +130,7 @@ class Service:
         self._permissions: Permissions
         self._access: Access
         self._loop: asyncio.AbstractEventLoop
-        self._pumping = False
+        self._arrivals: Arrivals
         self._stopping = False
         self._closed = False
         self._drained: asyncio.Future[None] | None = None
@@ -145,8 +145,16 @@ class Service:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._arrivals = Arrivals(
+            self.delivery,
+            INTERNAL,
+            self._batches.waiting,
+            clock=self._loop.time,
+            now_ms=self.store.now_ms,
+            pump_soon=self._pump_soon,
+        )
         async with AsyncExitStack() as stack:
-            self.store.on_waiting = self._on_waiting
+            self.store.on_waiting = self._arrivals.add
             self.store.on_backlog = self._on_backlog
             self.store.on_closed = self._on_closed
             await self.store.open(self._progress)
@@ -262,19 +270,6 @@ class Service:
 
     # ---- delivery
 
-    def _on_waiting(self, entry: Entry) -> None:
-        # Hot path: once per accepted request.
-        if entry.service in INTERNAL:
-            self._batches.waiting(entry)
-            return
-        now = self._loop.time()
-        at = now
-        if entry.not_before_ms:
-            at += (entry.not_before_ms - self.store.now_ms()) / 1000
-        self.delivery.add(entry.uuid, entry.service, at, now)
-        if not self._pumping:
-            self._pump_soon()
-
     def _on_backlog(self, service: bytes, uuids: Iterator[bytes], count: int) -> None:
         if service in INTERNAL:
             for entry in map(self.store.index.entries.__getitem__, uuids):
@@ -289,12 +284,12 @@ class Service:
 
     def _pump_soon(self) -> None:
         """Call `_pump` once, at the end of this loop iteration."""
-        if not self._pumping and not self._stopping:
-            self._pumping = True
+        if not self._arrivals.pumping and not self._stopping:
+            self._arrivals.pumping = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        self._pumping = False
+        self._arrivals.pumping = False
         if self._stopping or (self._guard is not None and not self._guard()):
             return
         now = self._loop.time()
@@ -422,7 +417,7 @@ class Service:
             self.delivery.failed(entry.uuid, now, attempts=entry.attempts, absent=True)
         else:
             self._attempt_failed(entry, error, now)
-        if not self._pumping:
+        if not self._arrivals.pumping:
             self._pump_soon()
         if self._drained is not None:
             self._check_drained()
