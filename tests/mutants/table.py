@@ -249,6 +249,17 @@ JOURNAL = (
     "tests/titanic/journal/test_faults.py",
 )
 # File -> the tests that it is held against, as patterns. The order does not matter: the fastest that reach a line run first.
+RECORDS = (
+    "tests/mdp/broker/requests/test_records.py",
+    "tests/mdp/broker/requests/test_reply_cache.py",
+    "tests/mdp/broker/requests/test_idempotency.py",
+    "tests/mdp/broker/requests/test_accounts.py",
+    "tests/mdp/broker/workers/test_fairness.py",
+    "tests/mdp/broker/workers/test_pacing.py",
+    "tests/mdp/broker/workers/test_maintenance.py",
+    "tests/mdp/test_recall.py",
+    "tests/mdp/broker/test_dispatcher.py",
+)
 TABLE: dict[str, tuple[str, ...]] = {
     "mdp/broker/requests/idempotency.py": BROKER,
     "mdp/broker/requests/request_ends.py": BROKER,
@@ -457,4 +468,15 @@ TABLE: dict[str, tuple[str, ...]] = {
     "peering/local_workers.py": PEERING,
     "peering/wire.py": PEERING,
     "bstar/net/ballot_file.py": ("tests/bstar/net/test_ballot_file.py",),
+    "mdp/broker/slow_peers.py": ("tests/mdp/broker/test_slow_peers.py",),
+    "mdp/access/rules_file.py": (
+        "tests/mdp/access/test_rules_file.py",
+        "tests/mdp/access/test_rules.py",
+        "tests/mdp/access/test_service_policies.py",
+    ),
+    "core/rpc/control_socket.py": ("tests/core/rpc/test_control_socket.py",),
+    "core/rpc/running_handlers.py": ("tests/core/rpc/test_running_handlers.py",),
+    "mdp/broker/requests/records.py": RECORDS,
+    "titanic/store/batches.py": ("tests/titanic/store/test_batches.py", "tests/titanic/store/test_damaged_batches.py"),
+    "mdp/session/shared_connection.py": ("tests/mdp/session/test_shared_connection.py",),
 }

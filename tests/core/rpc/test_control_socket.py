@@ -25,7 +25,8 @@ async def test_requests_are_answered_at_the_bound_endpoint() -> None:
             client.connect(control.endpoint)
             await client.send_multipart([b"STATUS", b"x"])
             assert await client.recv_multipart() == [b"STATUS", b"x"]
-        await control.close()
+            await control.close()
+            assert not context._closing  # it was waited for, with its connection
 
 
 async def test_a_question_is_answered_within_its_time_or_ends() -> None:
@@ -34,6 +35,7 @@ async def test_a_question_is_answered_within_its_time_or_ends() -> None:
         async with asking(core.REQ, control.endpoint, 100.0, None) as client:
             await client.send(b"STATUS")
             assert await client.recv() == b"STATUS"
+            assert client.getsockopt(core.LINGER) == 0  # its end does not wait for a question that nobody reads
         await control.close()
         with pytest.raises(TimeoutError):
             async with asking(core.DEALER, control.endpoint, 0.0, None) as client:

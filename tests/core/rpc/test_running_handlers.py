@@ -43,11 +43,12 @@ async def test_an_error_is_for_the_owner() -> None:
     assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
-async def test_cancelled_handlers_end() -> None:
+async def test_cancelled_handlers_end_and_none_is_left(caplog: pytest.LogCaptureFixture) -> None:
     running, cancelled = RunningHandlers(1), []
     running.start(asyncio.Event().wait(), ended=lambda task: cancelled.append(task.cancelled()))
     await running.cancel()
-    assert (cancelled, len(running), running._cancelled) == ([True], 0, set())
+    assert (cancelled, len(running), running._cancelled, running._left) == ([True], 0, set(), set())
+    assert caplog.text == ""
 
 
 async def test_interrupted_handlers_end_in_their_time() -> None:
@@ -105,6 +106,9 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_to_itself(
     await asyncio.sleep(0)
     await running.cancel()
     assert "1 handlers do not end 0.01 s after they were cancelled" in caplog.text
+    assert running._tasks.isdisjoint(asyncio.all_tasks())  # so the end of the loop does not wait for it
+    (task,) = running._tasks
     end.set()
     assert await running.drain(60.0)
     assert (ends, running._left) == ([], set())
+    assert not getattr(task, "_log_traceback")  # noqa: B009 - its error was retrieved, so asyncio reports none

@@ -41,7 +41,7 @@ def test_who_reads_on_is_waited_for_but_not_for_ever() -> None:
     machine = backlog()
     seen = []
     for turn in range(14):
-        assert machine.look({b"A": 900 - turn}, 0.1 * turn) == []
+        assert machine.look({b"A": 900 - turn}, 100 + 0.1 * turn) == []
         seen.append(b"A" in machine.awaited)
     assert seen == [True] * 10 + [False] * 4
 
@@ -70,6 +70,35 @@ def test_many_who_have_little_each_are_waited_for_together() -> None:
     assert machine.look({bytes([n]): 100 + n for n in range(25)}, 0.0) == []
     assert machine.awaited == {bytes([n]) for n in range(25) if n > 24 - len(machine.awaited)}
     assert sum(100 + n for n in range(25) if bytes([n]) not in machine.awaited) <= TOTAL // 2
+    assert len(machine.awaited) == 7  # with six the rest would be 2071
+
+
+def test_nobody_is_behind_while_all_together_have_half() -> None:
+    machine = backlog()
+    assert machine.look({bytes([n]): TOTAL // 40 for n in range(20)}, 0.0) == []
+    assert not machine.awaited
+    assert machine.left == PEER // 16  # not 0: the next look comes after a step
+
+
+def test_nobody_is_disconnected_for_the_limit_of_all_until_it_is_a_step_away() -> None:
+    """985, 985, 984 and 984 are 3938, which is a step of 62 below 4000."""
+    waiting = {b"A": 985, b"B": 985, b"C": 984, b"D": 984}
+    assert backlog().look(waiting, 0.0) == []
+    assert backlog().look(waiting | {b"D": 985}, 0.0) == [b"A"]
+
+
+def test_the_next_look_comes_before_a_peer_can_have_half_of_its_limit_and_before_all_can_have_half_of_theirs() -> None:
+    machine = backlog()
+    assert machine.look({}, 0.0) == []
+    assert machine.left == PEER // 2
+    assert machine.look({bytes([n]): 100 for n in range(19)}, 0.0) == []
+    assert machine.left == TOTAL // 2 - 1900
+
+
+def test_with_the_smallest_limits_the_next_look_comes_after_a_byte() -> None:
+    machine = Backlog(8, 100, HOLD_S)
+    assert machine.look({b"A": 4}, 0.0) == []
+    assert machine.left == 1
 
 
 def test_whatever_waits_what_is_left_is_within_the_limits() -> None:
