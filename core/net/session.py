@@ -90,6 +90,7 @@ class Session(Writing):
         self._on_closed = on_closed
         self._phase = Phase.ENDED
         self._translates = False
+        self._rest, self._rest_at = b"", 0
         self._decoder = NO_DECODER
         self._backlog = owner.inbound.active
         self._outgoing = []
@@ -200,6 +201,7 @@ class Session(Writing):
         finally:
             self.transport = None
             self._write = write_nothing
+            self._rest = b""
             self._paused = True
             self._stop_timers()
             if self._ahead is None or not self.pipe.throttled:
@@ -303,11 +305,19 @@ class Session(Writing):
             self.pipe.throttled = False
             self.transport.resume_reading()
         self._paused = False
-        self.flush()
         if self._heartbeat is not None:
             self._heartbeat.stop()  # LINGER says how long the peer may be silent from now on
-        self._write = write_nothing  # nothing may follow the end of a stream
         self._ending = self._new_ending(self.transport, linger_s)
+        self.flush()
+        self.outbox_written()
+
+    def outbox_written(self) -> None:
+        """End the stream of a connection that is closing, unless a part of the outbox is still to be translated."""
+        if self._ending is None or self.failure is not None or self._write is write_nothing:
+            return
+        if self._rest or (self._translates and self._paused and self.pipe.outbox):
+            return
+        self._write = write_nothing  # nothing may follow the end of a stream
         self._ending.end_stream()
 
     # -- handshake and failures
@@ -391,6 +401,7 @@ class Session(Writing):
         self.refused = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused)
         self._emit_failure(error)
         self._closing = True
+        self._rest = b""
         self._phase = Phase.ENDED
         self._decoder = NO_DECODER
         if self.connection is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from core.errors import WrongOwner
 from core.net.heartbeat import KeptAlive
 from core.net.os_sockets import peer_has_ended, unacknowledged
+from core.zmtp.frames import messages_end
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.pattern.pipe import Pipe
+    from core.zmtp.connection import Connection
 
 __all__ = ["LAST_WORDS_S", "Ending", "Writing", "write_nothing"]
 
 _THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports
+# Translated in one iteration of the event loop, for one peer: some 10 ms of encryption. More may wait for a peer that did not read for
+# a while, and the heartbeats of all others must not wait for it.
+_FRAMES_AT_ONCE: Final = 4096
+_BYTES_AT_ONCE: Final = 4 * 2**20
 LAST_WORDS_S: Final = 1.0  # how long the peer has, after the end of our stream, to read what is in flight and to close too
 
 
@@ -31,7 +37,7 @@ class Ending:
     Bytes wait for a peer that does not read for `linger_s`, None without limit.
     """
 
-    __slots__ = ("_later", "_now", "_timer", "_transport", "_until")
+    __slots__ = ("_later", "_now", "_timer", "_transport", "_until", "_unwritten")
 
     def __init__(
         self,
@@ -39,10 +45,12 @@ class Ending:
         later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
         transport: asyncio.Transport,
         linger_s: float | None,
+        unwritten: Callable[[], int],
     ) -> None:
         self._later = later
         self._now = now  # reads the time of the loop
-        self._transport = transport  # everything that is to be sent was written to it
+        self._transport = transport
+        self._unwritten = unwritten  # returns how many bytes the transport does not have yet, or did not write yet
         self._until = None if linger_s is None else now() + linger_s
         self._timer = later(self._delay_s(), self._check)
 
@@ -62,7 +70,7 @@ class Ending:
 
     def _check(self) -> None:
         over = self._until is not None and self._now() >= self._until
-        if over or not (self._transport.get_write_buffer_size() or unacknowledged(self._transport)):
+        if over or not (self._unwritten() or unacknowledged(self._transport)):
             self._transport.abort()
         else:
             self._timer = self._later(self._delay_s(), self._check)
@@ -74,11 +82,13 @@ def write_nothing(octets: bytes) -> None: ...  # drop bytes: there is no transpo
 class Writing(KeptAlive):
     """Base of a session: the engine of its pipe towards the peer; `Session` sets the attributes."""
 
-    __slots__ = ("_backlog", "_loop", "_translates", "_write_scheduled", "_wrote", "ready")
+    __slots__ = ("_backlog", "_loop", "_rest", "_rest_at", "_translates", "_write_scheduled", "_wrote", "ready")
 
     ready: bool
     _backlog: deque[Pipe]  # pipes of the socket with messages to be received
     _loop: asyncio.AbstractEventLoop
+    _rest: bytes  # messages from the outbox that are to be translated in later iterations of the event loop, from `_rest_at` on
+    _rest_at: int
     _translates: bool  # the mechanism encrypts, or the peer speaks ZMTP 1.0
     _write_scheduled: bool
     _wrote: bool  # since the last read or loop iteration: what follows waits for the end of this one
@@ -135,19 +145,26 @@ class Writing(KeptAlive):
         else:
             self._wrote = True
             self.flush()
+            if self._closing:
+                self.outbox_written()
 
     def iteration_ended(self) -> None:
         self._write_scheduled = self._wrote = False
         self.flush()
+        if self._closing:
+            self.outbox_written()
+
+    def outbox_written(self) -> None: ...  # a part of the outbox of a connection that is closing was written
 
     def flush(self) -> bool:
-        """Write the outbox now, in one piece; False while the transport is full."""
+        """Write the outbox now; False while the transport is full, or earlier messages are not translated yet."""
         pipe = self.pipe
         if self._paused or not self.ready or self.transport is None or (pipe.throttled and peer_has_ended(self.transport)):
             return False
-        if pipe.outbox:
+        if pipe.outbox or self._rest:
             if self._translates and self.connection is not None:
-                self._write(self.connection.translate(pipe.take_outbox()))
+                if not self._translate(self.connection, pipe):
+                    return False
             elif pipe.in_parts:
                 self.transport.writelines(pipe.take_parts())
             else:
@@ -157,8 +174,32 @@ class Writing(KeptAlive):
             self.owner.on_writable(pipe)
         return True
 
+    def _translate(self, connection: Connection, pipe: Pipe) -> bool:
+        """Translate and write as much as one iteration has time for; returns whether the outbox was taken."""
+        if self._rest:
+            self._translate_rest(connection)
+            if self._rest or self._paused:
+                return False
+        if pipe.outbox:
+            self._rest, self._rest_at = pipe.take_outbox(), 0
+            self._translate_rest(connection)
+        return True
+
+    def _translate_rest(self, connection: Connection) -> None:
+        octets, at = self._rest, self._rest_at
+        end = messages_end(octets, at, _FRAMES_AT_ONCE, _BYTES_AT_ONCE)
+        if end < len(octets):
+            self._rest_at = end
+            self._write_later()
+        else:
+            self._rest = b""
+        self._write(connection.translate(octets if end - at == len(octets) else octets[at:end]))
+
     def unwritten(self) -> int:
-        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+        if self.transport is None:
+            return 0
+        waiting: int = self.transport.get_write_buffer_size()
+        return waiting + len(self._rest) - self._rest_at if self._rest else waiting
 
     def _new_ending(self, transport: asyncio.Transport, linger_s: float | None) -> Ending:
-        return Ending(self._loop.time, partial(self._scheduler.later, self), transport, linger_s)
+        return Ending(self._loop.time, partial(self._scheduler.later, self), transport, linger_s, self.unwritten)

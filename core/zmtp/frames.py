@@ -37,6 +37,7 @@ __all__ = [
     "encode_prefix",
     "frame_at",
     "long_header",
+    "messages_end",
     "octets_of",
     "split_frames",
 ]
@@ -190,6 +191,29 @@ def frame_at(octets: bytes, at: int) -> tuple[int, int, int]:
         size: int = UNPACK_SIZE(octets, at + 1)[0]
         return flags, at + 9, at + 9 + size
     return flags, at + 2, at + 2 + octets[at + 1]
+
+
+def messages_end(octets: bytes, at: int, frames_max: int, bytes_max: int) -> int:
+    """Return the end of the messages from `at` on that reach one of two sizes, or of all.
+
+    Args:
+        octets: whole messages from `at` on.
+        at: where the first begins.
+        frames_max: stop after the message that has this frame.
+        bytes_max: stop after the message that has this byte.
+    """
+    end, frames, stop = len(octets), 0, at + bytes_max
+    while at < end:
+        flags = octets[at]
+        if flags & LONG:
+            size: int = UNPACK_SIZE(octets, at + 1)[0]
+            at += 9 + size
+        else:
+            at += 2 + octets[at + 1]
+        frames += 1
+        if not flags & MORE and (frames >= frames_max or at >= stop):
+            break
+    return at
 
 
 def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:

@@ -47,7 +47,7 @@ def ending(transport: Transport, linger_s: float | None) -> Ending:
     def later(delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         return loop.call_later(delay_s, call)
 
-    return Ending(loop.time, later, cast("Any", transport), linger_s)
+    return Ending(loop.time, later, cast("Any", transport), linger_s, transport.get_write_buffer_size)
 
 
 @replaces_names

@@ -307,10 +307,8 @@ def test_the_limits_of_several_are_the_lowest_of_each() -> None:
 def test_limits_are_those_of_the_options() -> None:
     assert PeerLimits.of(Options()) == PeerLimits(1024, 64 * 1024 * 1024, UNTOLD)
     assert PeerLimits.of(Options(max_parts=8, max_message_bytes=1000, maxmsgsize=0)) == PeerLimits(8, 1000, 0)
-    made = ConnectionLimits.of(
-        Options(maxmsgsize=1, max_message_bytes=2000, max_parts=3, max_metadata_bytes=4000, max_handshake_bytes=5000)
-    )
-    assert (made.frame_bytes, made.message_bytes, made.parts, made.metadata_bytes, made.handshake_bytes) == (1, 2000, 3, 4000, 5000)
+    made = ConnectionLimits.of(Options(maxmsgsize=1, max_message_bytes=2000, max_parts=3, max_handshake_bytes=5000))
+    assert (made.frame_bytes, made.message_bytes, made.parts, made.handshake_bytes) == (1, 2000, 3, 5000)
 
 
 def test_properties_tell_the_numbers_and_less_of_them_leave_room_for_addresses() -> None:
