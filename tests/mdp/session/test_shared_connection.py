@@ -368,7 +368,7 @@ async def test_a_stuck_service_loses_its_own_requests_only() -> None:
         at = broker.bind("tcp://127.0.0.1:*")
         async with app.serve(at, heartbeat_ms=50, liveness=1000, drain_s=0), mdp.Client(at) as client:
             await registered(broker, 2)
-            asked = asyncio.ensure_future(client.request("stuck", b"", once=True))
+            asked = asyncio.ensure_future(client.request("stuck", b"", once=True, timeout=100))
             with pytest.raises(mdp.WorkerLost):
                 await asked
             before = broker.counters["workers_expired"]
