@@ -477,6 +477,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/rpc/control_socket.py": ("tests/core/rpc/test_control_socket.py",),
     "core/rpc/running_handlers.py": ("tests/core/rpc/test_running_handlers.py",),
     "mdp/broker/requests/records.py": RECORDS,
-    "titanic/store/batches.py": ("tests/titanic/store/test_batches.py", "tests/titanic/store/test_damaged_batches.py"),
-    "mdp/session/shared_connection.py": ("tests/mdp/session/test_shared_connection.py",),
+    "mdp/session/shared_connection.py": (
+        "tests/mdp/session/test_shared_connection_edges.py",
+        "tests/mdp/session/test_shared_connection.py",
+    ),
 }

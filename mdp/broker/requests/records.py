@@ -424,8 +424,7 @@ class Service:
         if not worker.entries & bit:
             worker.entries |= bit
             ready_list.append(worker)
-            if len(ready_list) > 2 * len(self.workers) + _DEAD_MIN:
-                self._clear_out(ready_list)
+            self._clear_out(ready_list)
         self._filled |= bit
         if index < self._first or not self._filled & (1 << self._first):
             self._first, self.ready = index, ready_list
