@@ -8,10 +8,10 @@ import pytest
 
 from core.zmtp.frames import encode_message
 from core.zmtp.limits import PeerLimits
-from mdp.broker.workers.peer_limits import ANY_SIZE, Hops
+from mdp.broker.workers.peer_limits import Hops
 from mdp.wire.channels import FRAME_BYTES
 from mdp.wire.commands import ID_BYTES, NUMBERED_BYTES
-from mdp.wire.size_limits import USUAL
+from mdp.wire.size_limits import ANY_SIZE, USUAL
 from tests.scenes.mdp_dispatcher import DIALECTS
 
 if TYPE_CHECKING:
