@@ -63,8 +63,8 @@ async def test_children_serve_and_end_with_the_block(caplog: pytest.LogCaptureFi
         assert len(set(pids)) == 3
     for pid in pids:
         await until_dead(pid)
-    assert [record.message for record in caplog.records].count("process ended") == 3
-    assert {getattr(record, "exit_code", None) for record in caplog.records if record.message == "process ended"} == {0}
+    assert [record.getMessage() for record in caplog.records].count("process ended") == 3
+    assert {getattr(record, "exit_code", None) for record in caplog.records if record.getMessage() == "process ended"} == {0}
 
 
 async def test_a_killed_child_is_started_again_and_the_others_stay(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,7 +76,7 @@ async def test_a_killed_child_is_started_again_and_the_others_stay(caplog: pytes
         await children.until_ready()
         assert children.all[0].pid != killed
         assert children.all[1].pid == other
-    (line,) = [record for record in caplog.records if record.message == "process ended, it is started again"]
+    (line,) = [record for record in caplog.records if record.getMessage() == "process ended, it is started again"]
     assert vars(line)["signal"] == "SIGKILL"
 
 

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 PIRATE_FILE = '[worker]\nqueue = ["ipc://q"]\nhandler = "shop:sell"\n'
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
-
-
 def test_a_function_of_the_working_directory_is_found_by_its_name(workplace: Path) -> None:
     (workplace / "counter_handlers.py").write_text(
         "class Counter:\n    @staticmethod\n    def count(body):\n        return [b'%d' % len(body)]\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +15,6 @@ if TYPE_CHECKING:
 
 def request(*body: bytes) -> Request:
     return Request("service", list(body), b"", b"", None)
-
-
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
 
 
 async def test_echo_returns_every_frame() -> None:

@@ -84,7 +84,7 @@ async def test_a_broker_that_does_not_say_is_asked_each_time(reply: list[bytes],
         assert scene.counts == (number, number)
         assert reason in scene.permissions.reason
     assert scene.told == [(1, UNKNOWN), (2, UNKNOWN)]
-    assert len([record for record in caplog.records if "does not say what users may do" in record.message]) == 1
+    assert len([record for record in caplog.records if "does not say what users may do" in record.getMessage()]) == 1
     scene.want(3)
     scene.answer(b"200")
     assert scene.permissions.reason == ""

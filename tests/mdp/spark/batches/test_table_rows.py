@@ -180,5 +180,5 @@ def test_a_service_without_tables_is_asked_row_by_row_and_that_is_said_once(answ
             table = answered(plan, 300)
             assert table["answer"].to_pylist() == [str(n) for n in range(300)]
     assert answering.questions[0] == ("mmi.workers", b"by rows")
-    assert [record.message for record in caplog.records if "row by row" in record.message] != []
-    assert len([record for record in caplog.records if "row by row" in record.message]) == 1
+    assert [record.getMessage() for record in caplog.records if "row by row" in record.getMessage()] != []
+    assert len([record for record in caplog.records if "row by row" in record.getMessage()]) == 1
