@@ -76,6 +76,7 @@ ENOCOMPATPROTO = HAUSNUMERO + 52
 ETERM = HAUSNUMERO + 53
 EMTHREAD = HAUSNUMERO + 54
 
+_ROUTING_ID_BYTES_MAX = 255  # of those that peers can have; the first frame of a refused message may be longer
 _TEXTS = {
     EFSM: "socket is in the wrong state for this call",
     ENOCOMPATPROTO: "transport does not go with this socket type",
@@ -187,6 +188,8 @@ class HostUnreachable(ZMQError):
     default_errno = EHOSTUNREACH
 
     def __init__(self, errno: int | str | None = None, msg: str | None = None, *, routing_id: bytes = b"") -> None:
+        if msg is None and routing_id:
+            msg = f"no peer has this routing id, {routing_id[:_ROUTING_ID_BYTES_MAX]!r}"
         super().__init__(errno, msg)
         self.routing_id = routing_id
 

@@ -26,7 +26,7 @@ def _next_beat(at: float, interval_s: float, now: float) -> tuple[bool, float]:
 class Liveness:
     """State of one peer's heartbeat."""
 
-    __slots__ = ("heard_at", "interval_s", "liveness", "send_at")
+    __slots__ = ("_postponed_to", "heard_at", "interval_s", "liveness", "send_at")
 
     def __init__(self, interval_s: float, liveness: int, now: float) -> None:
         if not interval_s > 0 or liveness < 1:
@@ -35,6 +35,7 @@ class Liveness:
         self.liveness = liveness  # silent intervals after which the peer is dead; 3 to 5 is reasonable
         self.heard_at = now  # a new peer counts as heard
         self.send_at = now + interval_s
+        self._postponed_to = -inf  # what the last postponement made of `heard_at`
 
     def heard(self, now: float) -> None:
         self.heard_at = now
@@ -47,8 +48,10 @@ class Liveness:
         return now >= self.expires_at()
 
     def postpone(self, now: float) -> None:
-        """Give the peer one more interval: this process stood still, and messages sent in the meantime are not read yet."""
-        self.heard_at = max(self.heard_at, now - self.interval_s * (self.liveness - 1))
+        """Give the peer one more interval, once in each silence: after a stall, what it sent is not read yet."""
+        heard_at = now - self.interval_s * (self.liveness - 1)
+        if self.heard_at < heard_at and self.heard_at != self._postponed_to:  # else a process that is always late keeps a dead peer
+            self.heard_at = self._postponed_to = heard_at
 
     def take_heartbeat(self, now: float) -> bool:
         """Return True once per interval, when a heartbeat is due; after a pause once, not for each missed interval."""

@@ -117,7 +117,7 @@ class Router(Pattern):
         pipe = self.routes.get(frames[0])
         if pipe is None:
             if self.options.router_mandatory:
-                raise HostUnreachable(msg=f"no peer has this routing id, {bytes(frames[0])!r}", routing_id=bytes(frames[0]))
+                raise HostUnreachable(routing_id=bytes(frames[0]))
             self.counters.unroutable += 1
             return True
         if len(frames) == 1:

@@ -35,7 +35,7 @@ class Stream(Router):
         """
         pipe = self.routes.get(frames[0])
         if pipe is None or not pipe.connected:
-            raise HostUnreachable(msg=f"no peer has this routing id, {bytes(frames[0])!r}", routing_id=bytes(frames[0]))
+            raise HostUnreachable(routing_id=bytes(frames[0]))
         if len(frames) == 2 and not len(frames[1]):
             self._unroute(pipe)
             pipe.engine.finish()

@@ -414,6 +414,7 @@ class Requester(RequesterBase[P]):
         if progress is None or pending.call.progress is None:
             self.counters.malformed += 1
             return
+        pending.held = ""  # its handler runs: no rate keeps it waiting any more
         self.timeouts.restart(pending, now, pending.call.timeout_s)
         self.reports.append((pending, progress))
 

@@ -73,6 +73,8 @@ def test_fields_hold_what_the_text_is_about() -> None:
     assert errors.InvalidEndpoint(errors.ENODEV, "x", endpoint="tcp://x:1").endpoint == "tcp://x:1"
     assert errors.InvalidOption("x", option="linger").option == "linger"
     assert errors.HostUnreachable(routing_id=b"\x00abcd").routing_id == b"\x00abcd"
+    assert "b'\\x00abcd'" in str(errors.HostUnreachable(routing_id=b"\x00abcd"))
+    assert len(str(errors.HostUnreachable(routing_id=bytes(1_000_000)))) < 1100
     assert issubclass(errors.ZMQBindError, errors.AddressInUse)
 
 

@@ -70,6 +70,19 @@ def test_a_postponed_verdict_comes_one_interval_later_and_no_earlier_than_before
     assert not peer.is_dead(dies_at - 0.001)
 
 
+def test_a_silence_is_excused_once() -> None:
+    """A process whose every call is late notices a dead peer all the same."""
+    peer = Liveness(1.0, 3, 0.0)
+    peer.postpone(1.0)  # not near the end: no excuse is used up
+    peer.postpone(3.6)
+    assert not peer.is_dead(3.6)
+    peer.postpone(4.7)
+    assert peer.is_dead(4.7)
+    peer.heard(5.0)
+    peer.postpone(8.2)
+    assert not peer.is_dead(8.2)
+
+
 def test_deadline_is_the_earlier_of_sending_and_dying() -> None:
     peer = Liveness(1.0, 1, now=0.0)
     peer.take_heartbeat(1.0)

@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+import zmq
+import zmq.asyncio
 
 import core
 from core.pattern.reqrep import Router
@@ -80,3 +82,19 @@ async def test_sock_15_all_of_a_long_backlog_is_sent_before_the_stream_ends(fini
             router.unbind(f"ipc://{tmp_path}/r")
         for number in range(COUNT):
             assert await dealer.recv() == number.to_bytes(8, "big")
+
+
+async def test_a_dealer_of_libzmq_gets_all_of_a_long_backlog_in_order(tmp_path: Path) -> None:
+    """CURVE-10: nonces go up from part to part."""
+    async with core.Context() as context:
+        router = context.socket(core.ROUTER, linger=0, sndhwm=0, curve_server=1, curve_secretkey=SECRET)
+        router.bind(f"ipc://{tmp_path}/r")
+        with zmq.asyncio.Context() as foreign, foreign.socket(zmq.DEALER) as dealer:
+            dealer.linger, dealer.rcvhwm = 0, 1
+            dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = PUBLIC, CLIENT_PUBLIC, CLIENT_SECRET
+            dealer.connect(f"ipc://{tmp_path}/r")
+            await dealer.send(b"here")
+            name, _ = await router.recv_multipart()
+            await router.send_many([[name, number.to_bytes(8, "big")] for number in range(COUNT)])
+            for number in range(COUNT):
+                assert await dealer.recv() == number.to_bytes(8, "big")

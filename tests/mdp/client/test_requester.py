@@ -19,7 +19,8 @@ from mdp.wire.commands import (
     HEAD_BYTES,
 )
 from mdp.wire.options import decode_request_options
-from mdp.wire.progress import Progress, encode_progress
+from mdp.wire.policies import Rate
+from mdp.wire.progress import Progress, RateWait, encode_progress, encode_rate_wait
 from tests.scenes.mdp_requester import ECHO, connected, error, final, partial, requester, sent, submit
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -41,6 +42,18 @@ def test_progress_is_kept_for_the_caller_and_starts_the_timeout_again() -> None:
     assert wanted in machine.tick(2.0)
     machine.receive([[CLIENT_PROGRESS_03 + wanted.id, frame]], 2.0)
     assert (machine.take_reports(), machine.counters.late) == ([], 1)
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_timeout_names_the_rate_unless_the_handler_has_reported_since(began: bool) -> None:
+    """POL-05."""
+    machine = connected()
+    pending = submit(machine, call=Call("echo", timeout_s=1.0, attempts=1, progress=print))
+    machine.receive([[CLIENT_PROGRESS_03 + pending.id, encode_rate_wait(RateWait(Rate(2.0), 3))]], 0.1)
+    if began:
+        machine.receive([[CLIENT_PROGRESS_03 + pending.id, encode_progress(Progress(0.5))]], 0.2)
+    assert pending in machine.tick(2.0)
+    assert ("held back by the rate" in str(pending.error)) is not began
 
 
 SLOW = Call("echo", timeout_s=1.0, attempts=3, deadline_s=9.0)
