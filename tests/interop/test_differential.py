@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zmq
 
+from tests.interop.differential import libzmq
 from tests.interop.differential.differences import ROWS
+from tests.interop.differential.libzmq import died_here
 from tests.scenes.hunts import examples
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +30,7 @@ PROGRAMMES = int(os.environ.get("DIFFERENTIAL") or examples(2000))
 LOOPS = ("asyncio", "uvloop") if sys.platform != "win32" else ("asyncio",)
 # A habit shows each time. What does not is the order in which peers of one routing id, or of one endpoint, happened to come.
 TRIES = 3
-# Programmes that libzmq 4.3.5 does not survive, of a chunk: an assertion of its own ends the process.
+# Programmes that libzmq 4.3.5 does not survive, of a chunk: an assertion of its own ends the process, or a pipe that is gone.
 ENDS_MAX = 5
 
 
@@ -42,7 +46,7 @@ def results(first: int, count: int, loop: str) -> tuple[list[dict[str, object]],
         found += [line for line in lines if "row" in line]
         if lines and "done" in lines[-1]:
             break
-        assert "Assertion failed" in done.stderr, done.stderr
+        assert died_here(done.stderr), f"the process ended with {done.returncode}: {done.stderr}"
         at = max(line["begun"] for line in lines if "begun" in line)
         ended.append(at)
         at += 1
@@ -69,3 +73,39 @@ def test_the_table_has_these_rows() -> None:
     table = text.partition("## Differences from libzmq")[2].partition("\n## ")[0]
     rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ") and not line.startswith("| subject |")]
     assert [row for row in rows if not row.startswith("also:")] == [row.name for row in ROWS]
+
+
+FAULT = """
+import ctypes, faulthandler
+faulthandler.enable()
+exec(compile("def send(): raise_signal(11)\\nsend()", {file!r}, "exec"), {{"raise_signal": ctypes.CDLL(None)["raise"]}})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the C library is found in another way there")
+@pytest.mark.parametrize(
+    ("file", "theirs"),
+    [
+        (libzmq.__file__, True),
+        (str(Path(zmq.__file__).parent / "sugar" / "socket.py"), True),
+        (str(ROOT / "core" / "sockets" / "socket.py"), False),
+        (str(Path(libzmq.__file__).with_name("ends.py")), False),
+    ],
+)
+def test_a_process_that_a_signal_ended_tells_in_whose_code(file: str, theirs: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", FAULT.format(file=file)], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGSEGV
+    assert died_here(done.stderr) is theirs
+
+
+@pytest.mark.parametrize(
+    ("errors", "theirs"),
+    [
+        ("Assertion failed: !_terminating (src/pipe.cpp:1)\nFatal Python error: Aborted\n", True),
+        ('Fatal Python error: Segmentation fault\n\nThread 0x00007f (most recent call first):\n  File "select.py", line 1 in run\n', True),
+        ("", False),
+        ("Traceback (most recent call last):\n", False),
+    ],
+)
+def test_who_died_by_what_was_written(errors: str, theirs: bool) -> None:
+    assert died_here(errors) is theirs

@@ -1,12 +1,13 @@
 """Run programmes by their seeds: `python -m tests.interop.differential FIRST COUNT [--uvloop]`; one line of JSON for each.
 
-A process of its own, because libzmq ends the one it runs in when an assertion of its own fails, which some programmes bring about.
-The last line then tells at which seed.
+A process of its own, because libzmq ends the one it runs in when an assertion of its own fails, or by a signal, which some programmes bring
+about. The last line then tells at which seed, and the standard error in whose code (`died_here`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import logging
 import sys
@@ -14,8 +15,8 @@ import sys
 import core
 from tests.interop.differential.differences import explain
 from tests.interop.differential.generate import programme_of
+from tests.interop.differential.libzmq import Libzmq
 from tests.interop.differential.lockstep import run, shrink
-from tests.interop.differential.worlds import Libzmq
 
 
 async def main(first: int, count: int) -> None:
@@ -43,6 +44,7 @@ def say(**fields: object) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     logging.disable(logging.CRITICAL)  # peers that break rules are what some programmes are about
     if "--uvloop" in sys.argv:
         import uvloop

@@ -16,8 +16,8 @@ import pytest
 import core
 from tests.interop.differential.differences import explain
 from tests.interop.differential.generate import programme_of
+from tests.interop.differential.libzmq import Libzmq
 from tests.interop.differential.lockstep import run
-from tests.interop.differential.worlds import Libzmq
 
 CHUNK = 10
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from benchmarks.process import free_port
 from tests.interop.differential.plan import Plan, Programme, Step
-from tests.interop.differential.worlds import ERRORS, Libzmq, World, name_of
+from tests.interop.differential.worlds import ERRORS, World, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import core
+    from tests.interop.differential.libzmq import Libzmq
 
 __all__ = ["Difference", "run", "shrink"]
 
