@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgpack
 
@@ -34,12 +33,13 @@ from core.runtime import supervision
 from core.runtime.supervision import ONCE
 from core.zmtp.decoder import encode_message
 from titanic.errors import BadRequest
+from titanic.store.index.answered_times import AnsweredTimes
 from titanic.store.index.stored_request import State
 from titanic.wire.batch_frames import NO_REQUEST, BadChunk, BatchChunk, decode_stages, name_of_chunk, parse_count, parse_name
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, WAIT_MS_MAX, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Sequence
 
     from titanic.store.index.limits import Limits
     from titanic.store.index.stored_request import Entry
@@ -67,7 +67,9 @@ PAGE_MAX: Final = 16_384  # requests in one answer: 256 KiB of UUIDs and 4 MiB o
 TTL_MS_MAX: Final = 7 * 86_400_000
 log = logging.getLogger("titanic")
 
-INDEX_SLACK: Final = 1024  # the list of answered requests is rebuilt when it exceeds twice the requests by this
+LISTS_MAX: Final = 4  # lists of answered requests of which a reader has had a page; 16 bytes for each request
+
+T = TypeVar("T")
 
 
 class TooManyRows(BadRequest):
@@ -85,7 +87,9 @@ class Batches:
         self._refused: dict[Name, str] = {}  # batches that could not be committed, with the reason, until it is fetched
         self._working: dict[Name, asyncio.Task[None]] = {}
         self._verbs: set[asyncio.Task[None]] = set()
-        self._ends: list[tuple[int, bytes]] | None = None  # (ms, UUID), made when first asked for
+        self._answered: AnsweredTimes | None = None
+        self._preparing = asyncio.Lock()
+        self._lists: dict[tuple[bytes, bytes, int, int], bytes] = {}  # UUIDs of an interval of which a reader has not had the last page
         self._ended = asyncio.Event()
         self._supervisor = supervision.current()
 
@@ -371,39 +375,36 @@ class Batches:
 
     # ---- what was answered since a time
 
-    def _answered_index(self) -> list[tuple[int, bytes]]:
-        entries = self._store.index.entries
-        if self._ends is None or len(self._ends) > 2 * len(entries) + INDEX_SLACK:
-            ended = [(entry.ended_ms, entry.uuid) for entry in entries.unpacked() if entry.reply and entry.service not in INTERNAL]
-            self._ends = sorted(ended)
-            self._store.on_answered = self._note_end
-        return self._ends
+    async def _times(self) -> AnsweredTimes:
+        """Return the times of all ends; the first call makes their list."""
+        async with self._preparing:
+            if self._answered is None:
+                self._answered = AnsweredTimes(self._store.index.entries, INTERNAL)
+                self._store.on_answered = self._note_end
+            for _ in self._answered.prepare():
+                await asyncio.sleep(0)
+        return self._answered
 
     def _note_end(self, entry: Entry) -> None:
-        if self._ends is not None and entry.service not in INTERNAL:
-            self._ends.append((entry.ended_ms, entry.uuid))
+        if self._answered is not None:
+            self._answered.note(entry)
             self._ended.set()
-
-    def _ended_in(self, owner: bytes, service: bytes, after: int, end: int) -> list[tuple[int, bytes]]:
-        index, entries = self._answered_index(), self._store.index.entries
-        first, last = bisect_right(index, (after, b"\xff" * 16)), bisect_right(index, (end, b"\xff" * 16))
-        found = ((ms, uuid, entries.find(uuid)) for ms, uuid in index[first:last])
-        return [(ms, uuid) for ms, uuid, entry in found if entry and entry.owner == owner and (not service or entry.service == service)]
 
     async def _mark(self, owner: bytes, service: bytes, after_ms: bytes, limit: bytes, wait_ms: bytes) -> list[bytes]:
         after, most = parse_count(after_ms), parse_count(limit)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + parse_count(wait_ms, WAIT_MS_MAX) / 1000
+        searched = after  # none of this service ended in between
         while True:
             self._ended.clear()
-            self._answered_index()
+            times = await self._times()
             # Ends of the present millisecond may still be in the journal; after this, none of the earlier ones is.
             whole = self._store.now_ms() - 1
             await _answer(lambda done: self._store.after((lambda *_: done([]), None)))
-            found = self._ended_in(owner, service, after, whole)
+            found = await _in_slices(times.between(owner, service, searched, whole, most))
             if found:
-                end = found[most - 1][0] if 0 < most < len(found) else found[-1][0]
-                return [OK, b"%d" % end]
+                return [OK, b"%d" % found[-1].ms]
+            searched = max(searched, whole)
             left = ends_at - loop.time()
             if left <= 0:
                 return [OK, b"%d" % after]
@@ -414,8 +415,27 @@ class Batches:
             await asyncio.sleep(0.002)  # let the present millisecond pass
 
     async def _list_ends(self, owner: bytes, service: bytes, after_ms: bytes, end_ms: bytes, start: bytes, count: bytes) -> list[bytes]:
-        found = self._ended_in(owner, service, parse_count(after_ms), parse_count(end_ms))
-        return self._page(b"".join([uuid for _, uuid in found]), parse_count(start), parse_count(count, PAGE_MAX))
+        first, number = parse_count(start), parse_count(count, PAGE_MAX)
+        asked = owner, service, parse_count(after_ms), parse_count(end_ms)
+        uuids = self._lists.pop(asked, None) if first else None  # a reader begins with the first page
+        if uuids is None:
+            uuids = b"".join([ended.uuid for ended in await _in_slices((await self._times()).between(*asked))])
+        if 16 * (first + number) < len(uuids):
+            self._lists[asked] = uuids
+            while len(self._lists) > LISTS_MAX:
+                del self._lists[next(iter(self._lists))]
+        return self._page(uuids, first, number)
+
+
+async def _in_slices(steps: Generator[None, None, T]) -> T:
+    """Run a walk that takes long, and let others run between its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)
 
 
 def _answer(call: Callable[[Done], None]) -> asyncio.Future[list[bytes]]:

@@ -15,7 +15,7 @@ import pytest
 from tests.scenes.waiting import eventually
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import JournalOptions
-from titanic.store.batches import INTERNAL, Batches
+from titanic.store.batches import INTERNAL, LISTS_MAX, Batches
 from titanic.store.index.limits import Limits
 from titanic.store.index.stored_request import State
 from titanic.store.store import Store
@@ -61,6 +61,11 @@ class Shop:
         assert len(msgpack.unpackb(keys)) == len(uuids) // 16
         assert (status, int(total)) == (b"200", len(uuids) // 16)
         return [uuids[at : at + 16] for at in range(0, len(uuids), 16)]
+
+    async def close(self, uuid: bytes) -> None:
+        closed: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        self.store.close_request([uuid.hex().upper().encode()], closed.set_result)
+        assert await closed == [b"200"]
 
     def bodies(self) -> set[bytes]:
         return {entry.key for entry in self.waiting}
@@ -184,9 +189,7 @@ async def test_a_full_store_finishes_the_commit_when_there_is_space(tmp_path: Pa
     async with shop(tmp_path, Limits(service_requests_max=2)) as opened:
         await opened.stage("job/0/1", *((b"k%d" % n, b"x") for n in range(3)))
         assert await opened.commit("job", "job/0/1") == [b"300"]
-        done: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        opened.store.close_request([opened.waiting[0].uuid.hex().upper().encode()], done.set_result)
-        assert await done == [b"200"]
+        await opened.close(opened.waiting[0].uuid)
         while (summary := await opened.commit("job", "job/0/1"))[0] == b"300":
             continue
         assert summary[1]["rows"] == 3
@@ -248,6 +251,36 @@ async def test_every_answer_is_between_two_marks_once_and_at_the_same_place_afte
         assert await ended(opened, first, last) == {b"k2", b"k3"}
         await answer(opened, b"k4")
         assert await ended(opened, last, await mark(opened, last)) == {b"k4"}
+
+
+async def test_a_reader_of_pages_misses_nothing_when_what_it_has_read_is_closed(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        keys = {b"k%d" % number for number in range(5)}
+        await opened.stage("job/0/1", *((key, b"1") for key in keys))
+        await opened.commit("job", "job/0/1")
+        await answer(opened, *keys)
+        end = await mark_behind(opened, 0, keys)
+        seen: list[bytes] = []
+        for start in range(0, 5, 2):
+            status, total, page, found = await opened.ask("ends", "echo", 0, end, start, 2)
+            assert (status, total) == (b"200", b"5")
+            seen += msgpack.unpackb(found)
+            for at in range(0, len(page), 16):
+                await opened.close(page[at : at + 16])
+        assert sorted(seen) == sorted(keys)
+        assert await ended(opened, 0, end) == set()  # the first page is of those that are there now
+
+
+async def test_lists_of_pages_that_nobody_goes_on_with_are_bounded(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0/1", *((b"k%d" % number, b"1") for number in range(3)))
+        await opened.commit("job", "job/0/1")
+        await answer(opened, b"k0", b"k1", b"k2")
+        end = await mark_behind(opened, 0, {b"k0", b"k1", b"k2"})
+        pages = [await opened.ask("ends", "echo", 0, end + more, 0, 1) for more in range(LISTS_MAX + 1)]
+        await opened.close(pages[0][2])
+        assert (await opened.ask("ends", "echo", 0, end, 1, 2))[1] == b"2"  # its list was the oldest
+        assert (await opened.ask("ends", "echo", 0, end + 1, 1, 2))[1] == b"3"
 
 
 async def test_a_mark_waits_for_an_answer(tmp_path: Path) -> None:
