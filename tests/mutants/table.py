@@ -260,6 +260,12 @@ RECORDS = (
     "tests/mdp/test_recall.py",
     "tests/mdp/broker/test_dispatcher.py",
 )
+SEARCHING = (
+    "tests/mdp/session/test_*.py",
+    "tests/mdp/client/test_client_brokers.py",
+    "tests/mdp/test_silent_brokers.py",
+    "tests/mdp/cluster/test_paired_broker.py",
+)
 TABLE: dict[str, tuple[str, ...]] = {
     "mdp/broker/requests/idempotency.py": BROKER,
     "mdp/broker/requests/request_ends.py": BROKER,
@@ -481,4 +487,14 @@ TABLE: dict[str, tuple[str, ...]] = {
         "tests/mdp/session/test_shared_connection_edges.py",
         "tests/mdp/session/test_shared_connection.py",
     ),
+    "titanic/store/batches.py": (
+        "tests/titanic/store/test_batches_edges.py",
+        "tests/titanic/store/test_batches.py",
+        "tests/titanic/store/test_damaged_batches.py",
+        "tests/titanic/test_injected_faults.py",
+    ),
+    "mdp/session/probe.py": SEARCHING,
+    "mdp/session/reconnector.py": SEARCHING,
+    "mdp/session/connection.py": SEARCHING,
+    "pirate/client.py": ("tests/pirate/test_pirates.py", "tests/pirate/test_too_large.py", "tests/pirate/test_lazy.py"),
 }

@@ -3,6 +3,7 @@
     titanic.batch    extension; the first body frame is the verb, the reply begins with a status as in RFC 9
 
     [stage][name][number][ttl_ms][service][rows]   -> [200]                 the rows are kept, and not delivered yet
+                                    [500][reason]                           they are not: the store has no space for them, or cannot write
     [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
                                     [500][DAMAGED: …] [500][TOO_LARGE: …]   none of them is: a chunk is unreadable, or the batch exceeds the
                                                                             share of its user
@@ -113,8 +114,8 @@ class Batches:
         chunks = self._staged.setdefault(name, {})
         if number not in chunks:
             chunks[number] = entry
-            left_s = (entry.expires_ms - self._store.now_ms()) / 1000
-            self._expire_later(max(0.0, left_s) + GRACE_S, name, number)
+            left_ms = max(0, entry.expires_ms - self._store.now_ms())
+            self._expire_later(left_ms / 1000 + GRACE_S, name, number)
 
     def _expire_later(self, delay_s: float, name: Name, number: int) -> None:
         again = partial(self._expire_later, RETRY_S, name, number)
@@ -141,13 +142,16 @@ class Batches:
             b"mark": (4, self._mark),
             b"ends": (5, self._list_ends),
         }
-        count, verb = verbs.get(bytes(frames[0]), (-1, None))
-        if verb is None:
+        name, *arguments = frames
+        known = verbs.get(bytes(name))
+        if known is None:
             done([BAD, b"titanic.batch knows stage, commit, abort, rows, close, mark and ends"])
-        elif len(frames) != count + 1:
-            done([BAD, b"%b takes %d frames" % (frames[0], count)])
+            return
+        count, verb = known
+        if len(arguments) != count:
+            done([BAD, b"%b takes %d frames" % (name, count)])
         else:
-            talk = partial(self._run_verb, partial(verb, owner, *frames[1:]), done)
+            talk = partial(self._run_verb, partial(verb, owner, *arguments), done)
             self._supervisor.task("titanic batch", talk, restart=ONCE, failed=partial(_fault, done), among=self._verbs)
 
     async def _run_verb(self, verb: Callable[[], Coroutine[Any, Any, list[bytes]]], done: Done) -> None:
@@ -168,7 +172,9 @@ class Batches:
         body = [chunk.service, rows]
         asked = self._submission(STAGED, body, Options(key, ttl_ms=max(1, ttl)))
         reply = await self._submit([STAGED], owner, asked)
-        return [BAD, b"this chunk was staged before with other rows"] if reply[0] == BAD else reply[:1] + reply[2:]
+        if reply[0] == BAD:
+            return [BAD, b"this chunk was staged before with other rows"]
+        return [OK] if reply[0] == OK else reply
 
     @staticmethod
     def _submission(service: bytes, body: list[bytes], options: Options) -> Submission:
@@ -213,7 +219,7 @@ class Batches:
                 chunks = self._staged.get(name, {})
                 if any(number not in chunks or not self._lives(chunks[number]) for number in range(count)):
                     return [BAD, b"not staged any more: " + name[1]]
-            asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\0%d" % (batch[1], 0)))
+            asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\x000" % batch[1]))
             self._reserved.update(name for name, _ in wanted)
             reply = await self._submit([COMMIT], owner, asked)
             closed = reply[0] == OK and batch not in self._commits
@@ -230,11 +236,11 @@ class Batches:
             self._reserved.difference_update(name for name, _ in wanted)
             return self._report_refused(batch)
         entry = self._commits.get(batch)
-        if entry is None or entry.reply is None:
+        if entry is None:
             return [PENDING]
-        if again:
-            self._give_up(wanted)
         reply = await self._fetch(entry)
+        if again and reply[0] != PENDING:
+            self._give_up(wanted)
         if reply[0] != OK:
             return reply
         return [OK, msgpack.packb({**unpack(reply[1]), "again": again, "closed": False})]
@@ -341,8 +347,6 @@ class Batches:
         entry = self._commits.get((owner, parse_name(batch)))
         if entry is None or not self._lives(entry):
             return [BAD, b"no such batch"]
-        if entry.reply is None:
-            return [PENDING]
         reply = await self._fetch(entry)
         if reply[0] != OK:
             return reply

@@ -35,6 +35,7 @@ class Shop:
         self.store = store
         self.batches = Batches(store)
         self.waiting: list[Entry] = []
+        self.owner = b""  # who asks
         store.on_waiting = self._on_waiting
 
     def _on_waiting(self, entry: Entry) -> None:
@@ -46,7 +47,7 @@ class Shop:
     async def ask(self, *frames: Any) -> list[bytes]:
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         octets = [frame if isinstance(frame, bytes) else str(frame).encode() for frame in frames]
-        self.batches.take(octets, lambda reply: None if answered.done() else answered.set_result(reply))
+        self.batches.take(octets, lambda reply: None if answered.done() else answered.set_result(reply), self.owner)
         return await answered
 
     async def stage(self, name: str, *rows: tuple[bytes, bytes], number: int = 0, ttl_ms: int = 60_000) -> list[bytes]:
@@ -72,12 +73,13 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(path: Path, limits: Limits | None = None) -> AsyncIterator[Shop]:
+async def shop(path: Path, limits: Limits | None = None, *, dispatch: bool = True) -> AsyncIterator[Shop]:
     opened = Shop(Store(RealDisk(str(path)), JournalOptions(), limits))
     await opened.store.open()
     try:
         opened.batches.start()
-        opened.store.start_dispatch()
+        if dispatch:
+            opened.store.start_dispatch()
         yield opened
     finally:
         await opened.batches.close()
@@ -159,8 +161,7 @@ async def test_what_is_staged_outlives_a_restart_and_a_commit_cut_short_is_finis
         assert (await opened.commit("job", "job/0/1"))[1]["rows"] == 3000
         assert len(opened.waiting) == 3000
         assert len(opened.bodies()) == 3000
-        while live(opened) > 3001:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: live(opened) == 3001)
         assert set(await opened.uuids("job")) == {entry.uuid for entry in opened.waiting}
 
 
@@ -168,8 +169,7 @@ async def test_uncommitted_rows_expire(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.0)
     async with shop(tmp_path) as opened:
         await opened.stage("job/0/1", (b"a", b"1"), ttl_ms=1)
-        while live(opened):
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not live(opened))
         assert (await opened.commit("job", "job/0/1"))[0] == b"400"
 
 
@@ -185,7 +185,8 @@ async def test_closing_a_batch_forgets_its_requests_and_its_name_stays_taken(tmp
         assert len(opened.waiting) == 1
 
 
-async def test_a_full_store_finishes_the_commit_when_there_is_space(tmp_path: Path) -> None:
+async def test_a_full_store_finishes_the_commit_when_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.store.batches.COMMIT_S", 0.02)
     async with shop(tmp_path, Limits(service_requests_max=2)) as opened:
         await opened.stage("job/0/1", *((b"k%d" % n, b"x") for n in range(3)))
         assert await opened.commit("job", "job/0/1") == [b"300"]

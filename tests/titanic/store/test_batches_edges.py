@@ -1,0 +1,472 @@
+"""titanic.store.batches: restarts, expiry, refusals and shares, at their edges."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+
+from core.runtime import supervision
+from core.runtime.supervision import Supervisor
+from tests.scenes.builds import replaces_names
+from tests.scenes.waiting import eventually
+from tests.titanic.store.test_batches import Shop, answer, ended, live, mark, shop
+from titanic.store.batches import COMMIT, STAGED
+from titanic.store.index.limits import Limits
+from titanic.store.index.stored_request import State
+from titanic.wire.batch_frames import NO_REQUEST
+from titanic.wire.tsp import parse_request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from titanic.store.index.stored_request import Entry
+
+DONE = {"rows": 1, "refused": 0, "again": False, "closed": False}
+
+
+def of(opened: Shop, service: bytes = STAGED) -> list[Entry]:
+    return [entry for entry in opened.store.index.entries.values() if entry.service == service]
+
+
+def text(entry: Entry) -> bytes:
+    return entry.uuid.hex().upper().encode()
+
+
+async def withdrawn(opened: Shop, entry: Entry) -> None:
+    answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+    opened.store.withdraw(entry, answered.set_result)
+    assert await answered == [b"200"]
+
+
+async def closed(opened: Shop, entry: Entry) -> None:
+    answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+    opened.store.close_request([text(entry)], answered.set_result)
+    assert await answered == [b"200"]
+
+
+def never_work(opened: Shop) -> None:
+    """Have commits that are accepted wait for the next start."""
+    opened.batches._work = lambda *_: asyncio.sleep(0)  # type: ignore[method-assign]
+
+
+# ---- after a start
+
+
+async def test_what_is_staged_and_what_was_committed_is_known_before_delivery_starts(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("one/0", (b"a", b"1"))
+        await opened.commit("one", "one/0")
+        before = await opened.uuids("one")
+        await opened.stage("two/0", (b"b", b"2"))
+    async with shop(tmp_path, dispatch=False) as opened:
+        assert await opened.uuids("one") == before
+        assert (await opened.commit("one", "one/0"))[1] == DONE | {"again": True}
+        assert (await opened.commit("two", "two/0"))[1] == DONE
+        assert opened.bodies() == {b"b"}
+
+
+@replaces_names
+async def test_a_commit_that_was_cut_short_goes_on_before_delivery_starts(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        never_work(opened)
+        assert await opened.commit("job", "job/0") == [b"300"]
+    async with shop(tmp_path, dispatch=False) as opened:
+        await eventually(lambda: opened.bodies() == {b"a"})
+
+
+@replaces_names
+async def test_what_a_commit_of_an_earlier_run_is_about_to_read_is_not_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPB-05."""
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        never_work(opened)
+        assert await opened.commit("job", "job/0") == [b"300"]
+    async with shop(tmp_path) as opened:
+        read, held = opened.store.bodies.request_of, list[Any]()
+
+        def hold(entry: Entry, done: Any) -> None:
+            if entry.service == STAGED:
+                held.append((entry, done))
+            else:
+                read(entry, done)
+
+        monkeypatch.setattr(opened.store.bodies, "request_of", hold)
+        await eventually(lambda: held)
+        assert await opened.ask("abort", "job") == [b"200", b"0"]
+        read(*held[0])
+        assert (await opened.commit("job", "job/0"))[1] == DONE | {"again": True}
+        assert opened.batches._reserved == set()
+
+
+# ---- expiry
+
+
+async def test_rows_expire_in_the_order_of_their_times_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.0)
+    async with shop(tmp_path) as opened:
+        opened.store._clock_offset_ms += 3_600_000  # its clock begins at zero
+        await opened.stage("late/0", (b"b", b"1"), ttl_ms=60_000)
+        await opened.stage("soon/0", (b"a", b"1"), ttl_ms=20)
+        await opened.stage("now/0", (b"a", b"1"), ttl_ms=0)  # without any time it would be kept for ever
+        await eventually(lambda: live(opened) == 1)
+        assert (await opened.commit("late", "late/0"))[1] == DONE
+
+
+@replaces_names
+async def test_a_chunk_whose_time_was_up_during_a_commit_that_was_refused_goes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.001)
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"), ttl_ms=1)
+        read = opened.store.bodies.request_of
+
+        def fail_later(entry: Entry, done: Any) -> None:
+            if entry.service == STAGED:
+                asyncio.get_running_loop().call_later(0.02, done, entry, None, b"")  # behind the clock of the chunk
+            else:
+                read(entry, done)
+
+        monkeypatch.setattr(opened.store.bodies, "request_of", fail_later)
+        assert (await opened.commit("job", "job/0"))[0] == b"500"
+        await eventually(lambda: live(opened) == 0)
+        assert opened.batches._staged == {}
+
+
+# ---- what is refused, and why
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ((b"nonsense", b"x"), b"titanic.batch knows stage, commit, abort, rows, close, mark and ends"),
+        ((b"stage", b"n"), b"stage takes 5 frames"),
+        ((b"commit", b"n"), b"commit takes 2 frames"),
+        ((b"abort",), b"abort takes 1 frames"),
+        ((b"rows", b"n", b"0"), b"rows takes 3 frames"),
+        ((b"close", b"n", b"0"), b"close takes 1 frames"),
+        ((b"mark", b"n", b"0"), b"mark takes 4 frames"),
+        ((b"ends", b"n", b"0"), b"ends takes 5 frames"),
+    ],
+)
+async def test_a_verb_with_other_frames_is_refused_with_their_number(tmp_path: Path, frames: tuple[bytes, ...], reason: bytes) -> None:
+    async with shop(tmp_path) as opened:
+        assert await opened.ask(*frames) == [b"400", reason]
+
+
+async def test_a_chunk_for_which_there_is_no_space_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    async with shop(tmp_path, Limits(requests_max=1)) as opened:
+        assert await opened.stage("job/0", (b"a", b"1")) == [b"200"]
+        assert await opened.stage("job/0", (b"a", b"1")) == [b"200"]  # again, and the same
+        assert await opened.stage("job/0", (b"a", b"2")) == [b"400", b"this chunk was staged before with other rows"]
+        status, reason = await opened.stage("job/1", (b"b", b"1"))
+        assert (status, b"requests_max" in reason, b"1 of 1" in reason) == (b"500", True, True)
+
+
+async def test_a_commit_for_which_there_is_no_space_is_refused_with_the_numbers_and_its_rows_may_be_dropped(tmp_path: Path) -> None:
+    async with shop(tmp_path, Limits(requests_max=2)) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        await opened.stage("other/0", (b"a", b"1"))
+        status, reason = await opened.commit("job", "job/0")
+        assert (status, b"requests_max" in reason) == (b"500", True)
+        assert await opened.ask("abort", "job") == [b"200", b"1"]
+        assert await opened.ask("abort", "other") == [b"200", b"1"]
+        assert opened.batches._staged == {}
+
+
+async def test_a_chunk_that_was_closed_is_not_staged_any_more(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        await opened.stage("job/1", (b"b", b"1"))
+        await withdrawn(opened, of(opened)[1])
+        assert await opened.commit("job", "job/0", "job/1") == [b"400", b"not staged any more: job/1"]
+        assert await opened.ask("abort", "job") == [b"200", b"2"]
+        await eventually(lambda: not live(opened))
+
+
+async def test_what_a_commit_has_named_is_not_aborted_from_then_on(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        asked = opened.commit("job", "job/0"), opened.ask("abort", "job")
+        assert await asyncio.gather(*asked) == [[b"200", DONE], [b"200", b"0"]]
+
+
+async def test_a_name_that_begins_like_the_prefix_is_not_aborted(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        for name in ("job/0", "job2/0", "a/job/0"):
+            await opened.stage(name, (b"a", b"1"))
+        await opened.stage("job/0", (b"b", b"1"), number=1)
+        assert await opened.ask("abort", "job") == [b"200", b"2"]
+        opened.owner = b"ann"
+        assert await opened.ask("abort", "a") == [b"200", b"0"]
+        opened.owner = b""
+        assert await opened.ask("abort", "a") == [b"200", b"1"]
+
+
+async def test_a_batch_whose_summary_was_closed_is_closed(tmp_path: Path) -> None:
+    """By an operator, or when the store has kept it long enough. What is staged for it again is dropped."""
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        await opened.commit("job", "job/0")
+        await eventually(lambda: not of(opened))
+        await closed(opened, of(opened, COMMIT)[0])
+        assert await opened.ask("rows", "job", 0, 10) == [b"400", b"no such batch"]
+        assert await opened.ask("close", "job") == [b"200"]
+        assert live(opened) == 1  # the request
+        await opened.stage("job/1", (b"a", b"1"))
+        assert (await opened.commit("job", "job/1"))[1] == {"rows": 0, "refused": 0, "again": True, "closed": True}
+        await eventually(lambda: not of(opened))
+        assert opened.batches._reserved == set()
+
+
+async def test_what_is_staged_for_a_batch_that_was_committed_is_dropped_by_its_commit(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        await opened.commit("job", "job/0")
+        await opened.stage("job/1", (b"b", b"1"))
+        assert (await opened.commit("job", "job/1"))[1] == DONE | {"again": True}
+        await eventually(lambda: not of(opened))
+
+
+async def test_only_so_many_reasons_are_kept_and_the_others_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.store.batches.REFUSED_MAX", 2)
+    async with shop(tmp_path) as opened:
+        never_work(opened)
+        for name in ("a", "b", "c"):
+            await opened.stage(f"{name}/0", (name.encode(), b"1"))
+            await opened.commit(name, f"{name}/0")
+        for chunk in of(opened):
+            await withdrawn(opened, chunk)
+    async with shop(tmp_path) as opened:
+        await eventually(lambda: opened.store.status["batches_refused"] == 3)
+        assert [*opened.batches._refused] == [(b"", b"b"), (b"", b"c")]
+        assert (await opened.commit("b", "b/0"))[1].startswith(b"DAMAGED: chunk 0 of stage b/0 is not there any more; 0 of its rows")
+        assert await opened.commit("b", "b/0") == [b"400", b"not staged any more: b/0"]  # once
+        assert await opened.commit("a", "a/0") == [b"400", b"not staged any more: a/0"]
+
+
+@replaces_names
+async def test_the_end_of_a_refused_commit_is_stored_when_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.store.batches.RETRY_S", 0.001)
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        withdraw, left = opened.store.withdraw, [1, 2]
+
+        def fail_first(entry: Entry, done: Any) -> None:
+            if left:
+                left.pop()
+                done([b"500", b"full"])
+            else:
+                withdraw(entry, done)
+
+        monkeypatch.setattr(opened.store, "withdraw", fail_first)
+        monkeypatch.setattr(opened.store.bodies, "request_of", lambda entry, done: done(entry, None, b""))
+        assert (await opened.commit("job", "job/0"))[0] == b"500"
+        assert (left, of(opened, COMMIT)) == ([], [])
+
+
+async def test_a_verb_that_waits_when_the_store_is_closed_says_so(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        asked = asyncio.create_task(opened.ask("mark", "", 0, 0, 60_000))
+        await mark(opened, 0, wait_ms=0)  # the one before it waits by now
+    assert await asked == [b"500", b"the store is being closed"]
+
+
+# ---- the share of a user
+
+
+@pytest.mark.parametrize(("most", "status"), [(6, b"200"), (5, b"500")])
+async def test_a_batch_must_fit_into_the_share_with_its_chunks_and_its_commit(tmp_path: Path, most: int, status: bytes) -> None:
+    """Three rows in two chunks, and one for the commit."""
+    async with shop(tmp_path) as opened:
+        opened.owner = b"ann"
+        await opened.stage("job/0", (b"a", b"1"), (b"b", b"1"))
+        await opened.stage("job/1", (b"c", b"1"))
+        opened.store.index.limits = Limits(requests_max=most, user_share=100)
+        reply = await opened.commit("job", "job/0", "job/1")
+        assert reply[0] == status
+        if status == b"500":
+            reason = b"TOO_LARGE: 3 rows in 2 chunks, and one user may have 5 requests; 0 of its rows were stored before that was found"
+            assert reply[1] == reason
+
+
+@pytest.mark.parametrize(("spare", "status"), [(0, b"200"), (-1, b"500")])
+async def test_a_batch_must_fit_into_the_bytes_of_the_share_twice(tmp_path: Path, spare: int, status: bytes) -> None:
+    async with shop(tmp_path) as opened:
+        opened.owner = b"ann"
+        rows = [(b"a", bytes(1000)), (b"b", bytes(1000)), (b"c", bytes(1000))]
+        await opened.stage("job/0", *rows[:2])
+        await opened.stage("job/1", *rows[2:])
+        octets = sum(chunk.size for chunk in of(opened))
+        opened.store.index.limits = Limits(bytes_max=2 * octets + 3 * 150 + spare, user_share=100)
+        reply = await opened.commit("job", "job/0", "job/1")
+        assert reply[0] == status
+        if status == b"500":
+            text = f"TOO_LARGE: {octets} bytes, which are stored twice for a while, and one user may have {2 * octets + 449}; 0 of its rows"
+            assert reply[1].startswith(text.encode())
+
+
+# ---- reading chunks and rows
+
+
+@replaces_names
+async def test_chunks_beyond_what_is_held_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop(tmp_path) as opened:
+        for number in range(3):
+            await opened.stage(f"job/{number}", (b"k%d" % number, b"x"))
+        sizes = [chunk.size for chunk in of(opened)]
+        monkeypatch.setattr("titanic.store.batches.HELD_BYTES_MAX", sum(sizes[:2]))
+        read, count = opened.store.bodies.request_of, dict.fromkeys((chunk.uuid for chunk in of(opened)), 0)
+
+        def counted(entry: Entry, done: Any) -> None:
+            if entry.service == STAGED:
+                count[entry.uuid] += 1
+            read(entry, done)
+
+        monkeypatch.setattr(opened.store.bodies, "request_of", counted)
+        assert (await opened.commit("job", "job/0", "job/1", "job/2"))[1]["rows"] == 3
+        assert [*count.values()] == [1, 1, 2]
+
+
+@replaces_names
+async def test_rows_are_stored_in_portions_and_those_without_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.store.batches.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("titanic.store.batches.RETRY_S", 0.001)
+    async with shop(tmp_path) as opened:
+        await opened.stage("other/0", (b"d", b"another"))
+        await opened.commit("other", "other/0")
+        rows = [(key, b"x") for key in (b"a", b"b", b"c", b"d", b"e")]
+        await opened.stage("job/0", *rows)
+        submit, refused = opened.store.submit, [b"b", b"e"]
+
+        def full_once(frames: Any, done: Any, *more: Any) -> None:
+            key = parse_request(frames).options.key if len(frames) > 1 else b""
+            if key in refused:
+                refused.remove(key)
+                done([b"500", b"full"])
+            else:
+                submit(frames, done, *more)
+
+        monkeypatch.setattr(opened.store, "submit", full_once)
+        assert (await opened.commit("job", "job/0"))[1] == {"rows": 5, "refused": 1, "again": False, "closed": False}
+        uuids = await opened.uuids("job")
+        assert [uuids[3], NO_REQUEST in uuids[:3], uuids[4] == NO_REQUEST] == [NO_REQUEST, False, False]
+        found = opened.store.index.entries
+        assert [found[uuid].key for uuid in uuids if uuid != NO_REQUEST] == [b"a", b"b", b"c", b"e"]
+
+
+async def test_pages_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", *((b"k%d" % n, b"x") for n in range(5)))
+        await opened.commit("job", "job/0")
+        uuids = await opened.uuids("job")
+        await closed(opened, opened.store.index.entries[uuids[2]])
+        page = await opened.ask("rows", "job", 1, 3)
+        assert page[:3] == [b"200", b"5", b"".join(uuids[1:4])]
+        assert msgpack.unpackb(page[3]) == [b"k1", b"", b"k3"]
+        monkeypatch.setattr("titanic.store.batches.PAGE_MAX", 2)
+        assert (await opened.ask("rows", "job", 0, 100))[2] == b"".join(uuids[:2])
+        assert await opened.ask("rows", "job", 5, 1) == [b"200", b"5", b"", msgpack.packb([])]
+
+
+@replaces_names
+async def test_a_batch_that_is_worked_on_is_neither_read_nor_closed(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"))
+        never_work(opened)
+        assert await opened.commit("job", "job/0") == [b"300"]
+        assert await opened.ask("rows", "job", 0, 1) == [b"300"]
+        assert await opened.ask("close", "job") == [b"300"]
+        assert len(of(opened, COMMIT)) == 1
+
+
+async def test_a_batch_is_closed_with_those_of_its_requests_that_are_there(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", *((b"k%d" % n, b"x") for n in range(4)))
+        await opened.commit("job", "job/0")
+        await eventually(lambda: not of(opened))
+        await closed(opened, opened.waiting[1])
+        before = opened.store.counters["closed"]
+        opened.store.close_request([text(opened.waiting[2])], lambda _: None)  # still being written
+        assert await opened.ask("close", "job") == [b"200"]
+        assert (live(opened), opened.store.counters["closed"] - before) == (0, 4)
+        assert await opened.ask("rows", "job", 0, 1) == [b"400", b"no such batch"]
+
+
+# ---- what was answered
+
+
+async def test_only_requests_of_clients_are_answered_ones(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("one/0", (b"a", b"1"))
+        await opened.commit("one", "one/0")
+        assert await mark(opened, 0, wait_ms=0, service="") == 0  # the commit was answered, before anybody asked
+        await opened.stage("two/0", (b"b", b"1"))
+        await opened.commit("two", "two/0")
+        assert await mark(opened, 0, wait_ms=0, service="") == 0  # and after
+        await answer(opened, b"a", b"b")
+        end = await mark(opened, 0, service="")
+        while await ended(opened, 0, end, service="") != {b"a", b"b"}:
+            end = await mark(opened, end, service="")
+        assert await ended(opened, 0, end, service="echo") == {b"a", b"b"}
+
+
+async def test_ends_belong_to_their_user_and_closed_ones_are_left_out(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        for opened.owner in (b"ann", b"bob"):
+            await opened.stage("job/0", (opened.owner, b"1"))
+            await opened.commit("job", "job/0")
+        await answer(opened, b"ann", b"bob")
+        for opened.owner in (b"ann", b"bob"):
+            assert await ended(opened, 0, await mark(opened, 0)) == {opened.owner}
+        await closed(opened, next(entry for entry in opened.waiting if entry.key == b"bob"))
+        assert await mark(opened, 0, wait_ms=0) == 0
+
+
+async def test_a_mark_with_a_limit_is_behind_so_many_answers(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", *((b"k%d" % n, b"x") for n in range(3)))
+        await opened.commit("job", "job/0")
+        ends: list[int] = []
+        for entry in [*opened.waiting]:
+            opened.store.answer(entry.uuid, [b"reply"])
+            ends.append(await mark(opened, ends[-1] if ends else 0))
+        assert ends == [entry.ended_ms for entry in opened.waiting]
+        assert [await mark(opened, 0, limit) for limit in (0, 1, 2, 3, 4)] == [ends[2], *ends, ends[2]]
+        assert await mark(opened, ends[0], 1) == ends[1]
+        assert await ended(opened, ends[0], ends[1]) == {b"k1"}
+        page = await opened.ask("ends", "echo", 0, ends[2], 1, 1)
+        assert page[:3] == [b"200", b"3", opened.waiting[1].uuid]
+
+
+async def test_the_list_of_answers_is_made_anew_when_most_of_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.store.batches.INDEX_SLACK", 1)
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", *((b"k%d" % n, b"x") for n in range(4)))
+        await opened.commit("job", "job/0")
+        await opened.ask("ends", "", 0, 0, 0, 0)  # the list is begun
+        await answer(opened, b"k0", b"k1", b"k2", b"k3")
+        await eventually(lambda: all(entry.state == State.ANSWERED for entry in opened.waiting))
+        assert await opened.ask("close", "job") == [b"200"]
+        await eventually(lambda: not live(opened))
+        assert len(opened.batches._ends or ()) == 4
+        await opened.ask("ends", "", 0, 0, 0, 0)
+        assert opened.batches._ends == []
+
+
+# ---- faults
+
+
+@pytest.mark.faults
+@replaces_names
+async def test_a_fault_of_a_verb_is_answered_with_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with supervision.scope(Supervisor()) as supervisor:
+        async with shop(tmp_path) as opened:
+            with monkeypatch.context() as broken:
+                broken.setattr(opened.store, "submit", None)
+                assert await opened.stage("job/0", (b"a", b"1")) == [b"500", b"internal fault: TypeError"]
+        assert supervisor.faults == {"titanic batch": 1}
