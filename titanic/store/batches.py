@@ -190,7 +190,7 @@ class Batches:
         entry = chunks.pop(number, None)
         if not chunks:
             self._staged.pop(name, None)
-        if entry is not None and self._lives(entry) and not entry.closing:
+        if entry is not None and not entry.closing:
             self._store.close_request([format_uuid(entry.uuid)], _ignore)
 
     def _lives(self, entry: Entry) -> bool:
@@ -239,8 +239,9 @@ class Batches:
         if entry is None:
             return [PENDING]
         reply = await self._fetch(entry)
-        if again and reply[0] != PENDING:
-            self._give_up(wanted)
+        if reply[0] == PENDING:
+            return reply
+        self._give_up(wanted)
         if reply[0] != OK:
             return reply
         return [OK, msgpack.packb({**unpack(reply[1]), "again": again, "closed": False})]
@@ -255,7 +256,7 @@ class Batches:
                 self._drop(name, number)
 
     def _give_up(self, stages: list[tuple[Name, int]]) -> None:
-        """Drop chunks staged again for a batch that was committed before."""
+        """Drop chunks of a batch that has been committed, also those staged for it again."""
         self._reserved.difference_update(name for name, _ in stages)
         self._drop_stages(stages)
 

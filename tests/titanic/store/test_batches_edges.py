@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -15,7 +16,6 @@ from tests.scenes.waiting import eventually
 from tests.titanic.store.test_batches import Shop, answer, ended, live, mark, shop
 from titanic.store.batches import COMMIT, STAGED
 from titanic.store.index.limits import Limits
-from titanic.store.index.stored_request import State
 from titanic.wire.batch_frames import NO_REQUEST
 from titanic.wire.tsp import parse_request
 
@@ -98,8 +98,8 @@ async def test_what_a_commit_of_an_earlier_run_is_about_to_read_is_not_aborted(t
         await eventually(lambda: held)
         assert await opened.ask("abort", "job") == [b"200", b"0"]
         read(*held[0])
+        await eventually(lambda: not opened.batches._reserved)
         assert (await opened.commit("job", "job/0"))[1] == DONE | {"again": True}
-        assert opened.batches._reserved == set()
 
 
 # ---- expiry
@@ -112,6 +112,8 @@ async def test_rows_expire_in_the_order_of_their_times_and_not_before(tmp_path: 
         await opened.stage("late/0", (b"b", b"1"), ttl_ms=60_000)
         await opened.stage("soon/0", (b"a", b"1"), ttl_ms=20)
         await opened.stage("now/0", (b"a", b"1"), ttl_ms=0)  # without any time it would be kept for ever
+        await opened.stage("gone/0", (b"a", b"1"), ttl_ms=10)
+        assert await opened.ask("abort", "gone") == [b"200", b"1"]
         await eventually(lambda: live(opened) == 1)
         assert (await opened.commit("late", "late/0"))[1] == DONE
 
@@ -250,23 +252,41 @@ async def test_only_so_many_reasons_are_kept_and_the_others_are_found_again(tmp_
 
 
 @replaces_names
-async def test_the_end_of_a_refused_commit_is_stored_when_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_a_refused_commit_is_stored_when_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("titanic.store.batches.RETRY_S", 0.001)
     async with shop(tmp_path) as opened:
         await opened.stage("job/0", (b"a", b"1"))
-        withdraw, left = opened.store.withdraw, [1, 2]
+        withdraw, calls, space = opened.store.withdraw, list[Any](), asyncio.Event()
 
         def fail_first(entry: Entry, done: Any) -> None:
-            if left:
-                left.pop()
-                done([b"500", b"full"])
-            else:
+            calls.append(entry)
+            if space.is_set():
                 withdraw(entry, done)
+            elif len(calls) == 1:
+                asyncio.get_running_loop().call_soon(space.set)  # while the commit waits
+                done([b"500", b"full"])
 
         monkeypatch.setattr(opened.store, "withdraw", fail_first)
         monkeypatch.setattr(opened.store.bodies, "request_of", lambda entry, done: done(entry, None, b""))
         assert (await opened.commit("job", "job/0"))[0] == b"500"
-        assert (left, of(opened, COMMIT)) == ([], [])
+        assert (len(calls), of(opened, COMMIT), opened.batches._commits) == (2, [], {})
+        assert "batch job is refused: DAMAGED: the commit cannot be read any more; 0 of its rows" in caplog.text
+
+
+async def test_a_batch_that_is_closed_while_its_commit_is_waited_for_is_asked_about_again(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+
+        async def close(batch: tuple[bytes, bytes], entry: Entry) -> None:
+            opened.batches._commits.pop(batch)
+            opened.store.close_request([text(entry)], lambda _: None)
+
+        await opened.stage("job/0", (b"a", b"1"))
+        opened.batches._work = close  # type: ignore[method-assign]
+        assert await opened.commit("job", "job/0") == [b"300"]
+        await eventually(lambda: not of(opened, COMMIT))
+        assert (await opened.commit("job", "job/0"))[1] == {"rows": 0, "refused": 0, "again": True, "closed": True}
 
 
 async def test_a_verb_that_waits_when_the_store_is_closed_says_so(tmp_path: Path) -> None:
@@ -341,12 +361,13 @@ async def test_rows_are_stored_in_portions_and_those_without_space_again(tmp_pat
         await opened.commit("other", "other/0")
         rows = [(key, b"x") for key in (b"a", b"b", b"c", b"d", b"e")]
         await opened.stage("job/0", *rows)
-        submit, refused = opened.store.submit, [b"b", b"e"]
+        submit, refused, asked = opened.store.submit, {b"b", b"e"}, Counter[bytes]()
 
         def full_once(frames: Any, done: Any, *more: Any) -> None:
             key = parse_request(frames).options.key if len(frames) > 1 else b""
+            asked[key] += 1
             if key in refused:
-                refused.remove(key)
+                asyncio.get_running_loop().call_later(0.0005, refused.discard, key)  # while the commit waits
                 done([b"500", b"full"])
             else:
                 submit(frames, done, *more)
@@ -355,6 +376,7 @@ async def test_rows_are_stored_in_portions_and_those_without_space_again(tmp_pat
         assert (await opened.commit("job", "job/0"))[1] == {"rows": 5, "refused": 1, "again": False, "closed": False}
         uuids = await opened.uuids("job")
         assert [uuids[3], NO_REQUEST in uuids[:3], uuids[4] == NO_REQUEST] == [NO_REQUEST, False, False]
+        assert {key: asked[key] for key, _ in rows} == {b"a": 1, b"b": 2, b"c": 1, b"d": 1, b"e": 2}
         found = opened.store.index.entries
         assert [found[uuid].key for uuid in uuids if uuid != NO_REQUEST] == [b"a", b"b", b"c", b"e"]
 
@@ -441,21 +463,6 @@ async def test_a_mark_with_a_limit_is_behind_so_many_answers(tmp_path: Path) -> 
         assert await ended(opened, ends[0], ends[1]) == {b"k1"}
         page = await opened.ask("ends", "echo", 0, ends[2], 1, 1)
         assert page[:3] == [b"200", b"3", opened.waiting[1].uuid]
-
-
-async def test_the_list_of_answers_is_made_anew_when_most_of_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("titanic.store.batches.INDEX_SLACK", 1)
-    async with shop(tmp_path) as opened:
-        await opened.stage("job/0", *((b"k%d" % n, b"x") for n in range(4)))
-        await opened.commit("job", "job/0")
-        await opened.ask("ends", "", 0, 0, 0, 0)  # the list is begun
-        await answer(opened, b"k0", b"k1", b"k2", b"k3")
-        await eventually(lambda: all(entry.state == State.ANSWERED for entry in opened.waiting))
-        assert await opened.ask("close", "job") == [b"200"]
-        await eventually(lambda: not live(opened))
-        assert len(opened.batches._ends or ()) == 4
-        await opened.ask("ends", "", 0, 0, 0, 0)
-        assert opened.batches._ends == []
 
 
 # ---- faults
