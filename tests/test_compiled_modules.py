@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import core
+import core.blocking
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["majordomo-toolkit"]["compiled"]
@@ -182,6 +183,35 @@ def test_the_module_in_use_is_the_one_that_was_asked_for(module: str) -> None:
     assert loaded is not None
     assert loaded.origin is not None
     assert (not loaded.origin.endswith(".py")) is core.compiled
+
+
+# mypyc checks them at the call: a buffer is no `bytes`, 0 and None are no `bool`.
+EXACT = {"bytes", "bool", "bytearray", "list", "tuple", "dict", "str", "float"}
+
+
+def exact_types(annotation: ast.expr | None) -> set[str]:
+    """Return the types of a parameter that compiled code takes to the letter."""
+    if isinstance(annotation, ast.BinOp):
+        return exact_types(annotation.left) | exact_types(annotation.right)
+    return {name_of(annotation)} & EXACT if annotation is not None else set()
+
+
+def test_verbs_of_pyzmq_take_what_those_of_pyzmq_take() -> None:
+    """Any buffer is a frame, any truth value says whether to copy, whether the sockets are compiled or not."""
+    verbs = {name for name in vars(core.blocking.Socket) if not name.startswith("_")}
+    checked, strict = set(), []
+    for module in MODULES:
+        if not module.startswith("core.sockets."):
+            continue
+        for node in (node for each in classes(module) for node in each.body):
+            if not isinstance(node, ast.FunctionDef) or node.name not in verbs or "overload" in map(name_of, node.decorator_list):
+                continue
+            checked.add(node.name)
+            parameters = [*node.args.args, *node.args.kwonlyargs]
+            internal = {"single"}
+            strict += [f"{module}.{node.name}: {one.arg}" for one in parameters if one.arg not in internal and exact_types(one.annotation)]
+    assert checked >= {"send", "send_multipart", "recv", "recv_multipart"}
+    assert strict == []
 
 
 PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering")

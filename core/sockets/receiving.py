@@ -67,7 +67,7 @@ class Receiving(Sending):
     @overload
     def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
 
-    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
+    def recv_multipart(self, flags: int = 0, copy: object = True, track: object = False) -> Awaitable[Any]:
         """Receive one message `[frame, …]`; with `copy=False` its frames are `core.Frame`s, which know their sender.
 
         Cancel-safe: a cancelled receive loses no message.
@@ -104,7 +104,7 @@ class Receiving(Sending):
     @overload
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
 
-    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
+    def recv(self, flags: int = 0, copy: object = True, track: object = False) -> Awaitable[Any]:
         """Receive the next frame; `rcvmore` is true if its message goes on."""
         if copy:
             return self.receive_as(_first, flags, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from mypy_extensions import mypyc_attr
 
@@ -18,6 +18,8 @@ from core.zmtp.decoder import Encoded
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Sequence
+
+    from typing_extensions import Buffer
 
     from core.errors import MessageTooLarge
     from core.net.socket_port import SocketContext
@@ -54,7 +56,7 @@ class Sending(Owned):
     _senders: deque[PendingSend]
     _serving: bool
 
-    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
+    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: object = True, track: object = False) -> Awaitable[None]:
         """Send one message `[frame, …]`; the last item may be a `core.Encoded`.
 
         Acts at once; the awaitable is complete unless the high-water mark makes it wait. `copy` and `track` are accepted for
@@ -81,25 +83,33 @@ class Sending(Owned):
         """Send in the uncommon ways: piecewise, without waiting, or from another sequence than a list."""
         if _THREAD() != self._owner_thread:
             self.enter()
-        frames = [*self._partial, *msg_parts]
-        self._partial = []
+        parts = [*msg_parts]
         if flags & _SNDMORE:
-            self._partial = frames
+            if parts:
+                _refuse_bad([parts])
+            self._partial += parts
             return DONE
+        frames = [*self._partial, *parts]
+        self._partial = []
         _refuse_bad([frames])
         if not self._senders and self._put(frames):
             return DONE
         return self._send_later([frames], flags)
 
-    def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
-        """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14)."""
+    def send(self, data: Buffer, flags: int = 0, copy: object = True, track: object = False) -> Awaitable[None]:
+        """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14).
+
+        Raises:
+            TypeError: it is not bytes-like. For the others see `send_multipart`.
+        """
+        frame = cast("Any", data)
         try:
-            if not flags and not self._partial and not self._senders and self._put([data]):
+            if not flags and not self._partial and not self._senders and self._put([frame]):
                 return DONE
         except TypeError:
-            _refuse_bad([[data]])
+            _refuse_bad([[frame]])
             raise
-        return self._send_parts((data,), flags)
+        return self._send_parts((frame,), flags)
 
     def send_many(self, messages: Sequence[Given]) -> Awaitable[None]:
         """Send a batch, in order; acts at once, and waits only for messages that find no capacity.

@@ -152,6 +152,10 @@ PROGRAMS = {
             shown.append(await b.recv_serialized(lambda frames: (int(frames[0]), frames[1].decode())))
             await a.send_multipart((b"a", bytearray(b"b"), memoryview(b"c"), array.array("i", [7, 8])))
             shown.append(await b.recv_multipart())
+            for data in (bytearray(b"d"), memoryview(b"ef"), array.array("i", [9])):
+                await a.send(data, zmq.SNDMORE, copy=0)
+                await a.send(data, track=None)
+                shown += [await b.recv(copy=1), (await b.recv(copy=0)).bytes]
             try:
                 await a.send("text is not bytes")
             except TypeError:
