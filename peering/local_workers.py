@@ -8,8 +8,8 @@
 when it is idle and silent for `liveness` intervals. A busy worker need not heartbeat, and many do not; if it does, its silence counts too.
 A REQ worker cannot heartbeat; but it answers only once for each task, so an unexpected reply means that it is idle again.
 
-Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval: messages sent in the meantime are not
-read yet.
+Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval, as
+`core.machine.liveness.Stalls` allows.
 """
 
 from __future__ import annotations

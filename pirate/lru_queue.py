@@ -10,8 +10,8 @@ worker; retrying is the client's part.
 Requests wait for a worker in the socket if `ttl_s` is None: `wants_request` is true only while a worker is idle (LRU-02). Otherwise
 they wait here, up to `ttl_s` each and as long as the client is connected (PPP-14).
 
-Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval: messages sent in the meantime are not
-read yet.
+Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval, as
+`core.machine.liveness.Stalls` allows.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ the socket is closed with its queued messages (HB-06). A new session begins afte
 
 A result of a handler whose session has ended is dropped.
 
-Pure: `now` in monotonic seconds. A late tick postpones the silence verdict by one interval: messages sent in the meantime are not read
-yet.
+Pure: `now` in monotonic seconds. A late tick postpones the silence verdict by one interval, as
+`core.machine.liveness.Stalls` allows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
-from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.machine.backoff import backoff_s
@@ -105,7 +104,6 @@ class WorkerSession:
         self._waits = 0  # since the queue was last heard
         self._open_at: float | None = None
         self._queue_number = 0
-        self._woke_at = -inf  # when a tick was last late
         self._queue: Liveness | None = None  # heartbeats of this session
 
     def start(self, now: float) -> list[Effect]:
@@ -181,18 +179,15 @@ class WorkerSession:
 
     def tick(self, now: float) -> list[Effect]:
         due_at = self.deadline()
-        if due_at is not None and now - due_at > self._limits.heartbeat_s / 2:
-            self._woke_at = now
         if self.state is SessionState.WAITING:
             return self._open_if_due(now)
         if self._queue is None:
             return []
+        if self._queue.called(due_at, now) and self.state is not SessionState.BUSY:
+            self.counters["verdict_postponed"] += 1
         if self.state is not SessionState.BUSY and self._queue.is_dead(now):
-            if now >= self._woke_at + self._limits.heartbeat_s:
-                self.counters["queue_silent"] += 1
-                return self._close(now)
-            self.counters["verdict_postponed"] += 1  # one more interval to read messages that came in the meantime
-            self._queue.heard(self._woke_at - self._limits.heartbeat_s * (self._limits.liveness - 1))
+            self.counters["queue_silent"] += 1
+            return self._close(now)
         beats = self.state is SessionState.IDLE or (self.state is SessionState.BUSY and self._limits.heartbeat_busy)
         if not self._queue.take_heartbeat(now) or not beats:
             return []

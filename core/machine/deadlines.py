@@ -71,14 +71,18 @@ class Deadlines(Generic[K]):
         return None
 
     def due(self, now: float) -> list[K]:
-        keys: list[K] = []
+        return [key for key, _ in self.take_due(now)]
+
+    def take_due(self, now: float) -> list[tuple[K, float]]:
+        """Remove what is due; return the keys with their times."""
+        due: list[tuple[K, float]] = []
         while self._heap and self._heap[0][0] <= now:
             queued_at, _, key = self._heap[0]
             if self._at.get(key) == queued_at:
                 del self._at[key]
-                keys.append(key)
+                due.append((key, queued_at))
             self._settle_head()
-        return keys
+        return due
 
     def _push(self, key: K, at: float) -> None:
         self._serial += 1

@@ -5,15 +5,20 @@ Pure. Any message counts as a heartbeat (HB-02). Sending has its own schedule, s
 
 from __future__ import annotations
 
-from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from core.machine.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Hashable
 
-__all__ = ["Liveness", "WorkerHeartbeats"]
+__all__ = ["EXCUSES_MAX", "Liveness", "Silences", "Stalls", "WorkerHeartbeats"]
+
+K = TypeVar("K", bound="Hashable")
+
+# Stalls that excuse one silence. A connection, a PING and its answer take about a dozen event-loop iterations, and each may be late.
+EXCUSES_MAX: Final = 20
 
 
 def _next_beat(at: float, interval_s: float, now: float) -> tuple[bool, float]:
@@ -23,10 +28,82 @@ def _next_beat(at: float, interval_s: float, now: float) -> tuple[bool, float]:
     return True, at + interval_s if at + interval_s > now else now + interval_s
 
 
+class Stalls:
+    """Times at which this process noticed that it had stood still: what its peers sent meanwhile is not read yet.
+
+    A silence is excused by the first `EXCUSES_MAX` stalls after which it would end too early, and by no other: a process that is always
+    late notices a dead peer all the same.
+    """
+
+    __slots__ = ("_late_s", "_noticed", "_noticed_max")
+
+    def __init__(self, late_s: float, grace_max_s: float) -> None:
+        self._late_s = late_s  # a call that comes later than this shows a stall
+        self._noticed: list[float] = []  # when such calls came, the oldest first
+        self._noticed_max = EXCUSES_MAX + int(grace_max_s / late_s) + 1  # no more come from a silence's first excuse to its verdict
+
+    def called(self, due_at: float | None, now: float) -> None:
+        """Take note of a call that was due at `due_at`, None for never."""
+        if due_at is not None and now - due_at > self._late_s:
+            self._noticed.append(now)
+            if len(self._noticed) > self._noticed_max:
+                del self._noticed[0]
+
+    def excused(self, ends_at: float, grace_s: float) -> float:
+        """Return the end of a silence that would end at `ends_at`: after a stall, `grace_s` later."""
+        excuses = 0
+        for at in self._noticed:
+            if at + grace_s > ends_at:
+                ends_at = at + grace_s
+                excuses += 1
+                if excuses == EXCUSES_MAX:
+                    break
+        return ends_at
+
+
+class Silences(Generic[K]):
+    """Ends of the silences of many peers."""
+
+    __slots__ = ("_ends", "_grace_s", "_postponed", "_stalls")
+
+    def __init__(self, late_s: float, grace_s: float) -> None:
+        self._stalls = Stalls(late_s, grace_s)
+        self._grace_s = grace_s
+        self._ends: Deadlines[K] = Deadlines()
+        self._postponed: dict[K, tuple[float, float]] = {}  # where an end was put, and where it was before any stall
+
+    def set(self, peer: K, ends_at: float) -> None:
+        self._ends.set(peer, ends_at)
+
+    def forget(self, peer: K) -> None:
+        self._ends.discard(peer)
+        self._postponed.pop(peer, None)
+
+    def deadline(self) -> float | None:
+        return self._ends.deadline()
+
+    def take_ended(self, due_at: float | None, now: float) -> tuple[list[K], int]:
+        """Return the peers whose silence has ended, and how many ends were postponed; `due_at` is when this call was due."""
+        self._stalls.called(due_at, now)
+        ended: list[K] = []
+        postponed = 0
+        for peer, at in self._ends.take_due(now):
+            put_at, ends_at = self._postponed.pop(peer, (at, at))
+            ends_at = ends_at if put_at == at else at  # heard since
+            excused_to = self._stalls.excused(ends_at, self._grace_s)
+            if now < excused_to:
+                postponed += 1
+                self._postponed[peer] = excused_to, ends_at
+                self._ends.set(peer, excused_to)
+            else:
+                ended.append(peer)
+        return ended, postponed
+
+
 class Liveness:
     """State of one peer's heartbeat."""
 
-    __slots__ = ("_postponed_to", "heard_at", "interval_s", "liveness", "send_at")
+    __slots__ = ("_stalls", "heard_at", "interval_s", "liveness", "send_at")
 
     def __init__(self, interval_s: float, liveness: int, now: float) -> None:
         if not interval_s > 0 or liveness < 1:
@@ -35,23 +112,23 @@ class Liveness:
         self.liveness = liveness  # silent intervals after which the peer is dead; 3 to 5 is reasonable
         self.heard_at = now  # a new peer counts as heard
         self.send_at = now + interval_s
-        self._postponed_to = -inf  # what the last postponement made of `heard_at`
+        self._stalls = Stalls(interval_s / 2, interval_s)
 
     def heard(self, now: float) -> None:
         self.heard_at = now
 
     def expires_at(self) -> float:
-        """Return the end of as many silent intervals as a peer may have (HB-04)."""
-        return self.heard_at + self.interval_s * self.liveness
+        """Return the end of as many silent intervals as a peer may have (HB-04), or of its excuse."""
+        return self._stalls.excused(self.heard_at + self.interval_s * self.liveness, self.interval_s)
 
     def is_dead(self, now: float) -> bool:
         return now >= self.expires_at()
 
-    def postpone(self, now: float) -> None:
-        """Give the peer one more interval, once in each silence: after a stall, what it sent is not read yet."""
-        heard_at = now - self.interval_s * (self.liveness - 1)
-        if self.heard_at < heard_at and self.heard_at != self._postponed_to:  # else a process that is always late keeps a dead peer
-            self.heard_at = self._postponed_to = heard_at
+    def called(self, due_at: float | None, now: float) -> bool:
+        """Take note of a call that was due at `due_at`; return whether its lateness excuses a silence."""
+        before = self.expires_at()
+        self._stalls.called(due_at, now)
+        return self.expires_at() != before
 
     def take_heartbeat(self, now: float) -> bool:
         """Return True once per interval, when a heartbeat is due; after a pause once, not for each missed interval."""
@@ -65,40 +142,33 @@ class Liveness:
 class WorkerHeartbeats:
     """Heartbeats of a queue's workers: when to send them, and which workers were silent for too long.
 
-    A late call postpones each verdict by one interval: messages sent in the meantime are not read yet.
+    A late call postpones each verdict by one interval (`Stalls`).
     """
 
-    __slots__ = ("_counters", "_interval_s", "_silence_s", "_silences", "_woke_at", "beat_at")
+    __slots__ = ("_counters", "_interval_s", "_silence_s", "_silences", "beat_at")
 
     def __init__(self, interval_s: float, liveness: int, counters: Counter[str], now: float) -> None:
         self.beat_at = now + interval_s  # when the next heartbeats are due
         self._interval_s = interval_s  # seconds between two heartbeats, in both directions
         self._silence_s = interval_s * liveness
         self._counters = counters  # `verdict_postponed` goes up
-        self._silences: Deadlines[bytes] = Deadlines()
-        self._woke_at = -inf  # time of the last late call
+        self._silences: Silences[bytes] = Silences(interval_s / 2, interval_s)
 
     def heard(self, name: bytes, now: float) -> None:
         self._silences.set(name, now + self._silence_s)
 
     def forget(self, name: bytes) -> None:
-        self._silences.discard(name)
+        self._silences.forget(name)
 
     def silent_at(self) -> float | None:
         return self._silences.deadline()
 
     def take_silent(self, due_at: float | None, now: float) -> list[bytes]:
         """Return the workers that were silent for too long; `due_at` is when this call was due."""
-        if due_at is not None and now - due_at > self._interval_s / 2:
-            self._woke_at = now
-        silent = self._silences.due(now)
-        verdict_at = self._woke_at + self._interval_s
-        if now >= verdict_at:
-            return silent
-        for name in silent:
-            self._counters["verdict_postponed"] += 1
-            self._silences.set(name, verdict_at)
-        return []
+        silent, postponed = self._silences.take_ended(due_at, now)
+        if postponed:
+            self._counters["verdict_postponed"] += postponed
+        return silent
 
     def take_beat(self, now: float) -> bool:
         """Return True once per interval, when heartbeats are due; after a pause once, not for each missed interval (HB-03)."""

@@ -4,8 +4,8 @@
 request was not answered in time. Only a reply clears that, because a server may answer PING and still fail its requests. Suspects are
 asked last. After a pause that doubles with each failure, one request tries such a server again.
 
-Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval: messages sent in the meantime are not
-read yet.
+Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval, as
+`core.machine.liveness.Stalls` allows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from core.machine.backoff import backoff_s
 from core.machine.deadlines import Deadlines, earliest
+from core.machine.liveness import Silences
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -88,10 +89,9 @@ class ServerList:
             raise ValueError("a client needs at least one endpoint")
         self.postponed = 0
         self.wake_at = inf
-        self._woke_at = -inf  # when a tick was last late
         self._health = health
         self._pings: Deadlines[bytes] = Deadlines()
-        self._silences: Deadlines[bytes] = Deadlines()
+        self._silences: Silences[bytes] = Silences(health.ping_s * LATE, health.ping_s)
 
     def __contains__(self, name: object) -> bool:
         return name in self.by_name
@@ -105,7 +105,7 @@ class ServerList:
         """Remove a server and its state."""
         del self.by_name[name]
         self._pings.discard(name)
-        self._silences.discard(name)
+        self._silences.forget(name)
         self._find_next()
 
     def joined(self, name: bytes, now: float) -> bool:
@@ -116,7 +116,7 @@ class ServerList:
         """Record a lost connection. Nothing is sent there until it is back, not even PING."""
         self.by_name[name].live = False
         self._pings.discard(name)
-        self._silences.discard(name)
+        self._silences.forget(name)
         self._find_next()
 
     def heard(self, name: bytes, now: float) -> bool:
@@ -172,17 +172,13 @@ class ServerList:
 
     def tick(self, now: float) -> tuple[list[bytes], list[bytes]]:
         """Return (servers to PING, servers that are dead now). Dead servers are still pinged: a PONG revives them (FLP-06)."""
-        due_at = self.deadline()
-        if due_at is not None and now - due_at > self._health.ping_s * LATE:
-            self._woke_at = now
+        ended, postponed = self._silences.take_ended(self.deadline(), now)
+        self.postponed += postponed
         dead: list[bytes] = []
-        for name in self._silences.due(now):
+        for name in ended:
             server = self.by_name[name]
             if now < server.heard_at + self._health.dead_s:
                 self._silences.set(name, server.heard_at + self._health.dead_s)
-            elif now < self._woke_at + self._health.ping_s:
-                self.postponed += 1
-                self._silences.set(name, self._woke_at + self._health.ping_s)
             else:
                 server.live = False
                 dead.append(name)

@@ -379,8 +379,7 @@ class Dispatcher(WorkerLifecycle):
 
     def tick(self, now: float) -> Output:
         """Do what is due: heartbeats, expired workers, deadlines, the sweep."""
-        if now - self.deadline() >= self._heartbeat_s:
-            self._woke_at = now  # the broker itself was suspended (fault P2): messages of workers are still unread
+        self._stalls.called(self.deadline(), now)
         # An error in one of these must not prevent the others, now or in later ticks.
         try:
             self._visit_due(now)

@@ -7,9 +7,11 @@ sent later.
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import core
+from core.machine.liveness import Stalls
 from core.rpc.connect_times import with_connect_times
 from core.runtime import supervision
 from mdp.wire.commands import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
@@ -79,6 +81,8 @@ class PeerConnection:
         self._due_at = 0.0
         self._asked_at = 0.0
         self._missed = 0
+        self._lost_at = inf  # when an answer to the last of `MISSED_MAX` queries is due
+        self._stalls = Stalls(state_s / 2, state_s)
         self._number = 0
         self._up = False
         self._closed: list[core.Socket] = []
@@ -154,9 +158,8 @@ class PeerConnection:
 
     def _ask(self) -> None:
         now = self._loop.time()
-        # A loop that was blocked did not receive either: the answer may be waiting.
-        late = now - self._due_at > self._state_s / 2
-        if self._missed >= MISSED_MAX and not late:
+        self._stalls.called(self._due_at, now)
+        if self._missed >= MISSED_MAX and now >= self._stalls.excused(self._lost_at, self._state_s):
             self._drop()
             self._listener.on_peer_lost(self.endpoint)  # first, in case the next connection cannot be made
             self._socket = self._connect()
@@ -165,6 +168,8 @@ class PeerConnection:
         self._number = (self._number + 1) % 2**56
         if self.send([[CLIENT_REQUEST_03 + self._id, LENDING_SERVICE, b"", self._name]]):
             self._listener.on_query_sent(self.endpoint)
-        self._missed += not late
+        self._missed += 1
+        if self._missed == MISSED_MAX:
+            self._lost_at = now + self._state_s
         self._asked_at = now
         self._ask_at(now + self._state_s)

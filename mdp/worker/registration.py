@@ -262,7 +262,7 @@ class WorkerRegistration:
         if why and not session.stuck:
             log.warning("%s: stuck: %s", session.service.decode(), why)
         session.stuck = bool(why)
-        session.tick(now, now - due_at > session.options.heartbeat_s / 2)
+        session.tick(now, due_at)
         if was_registered and not self.registered:
             log.warning("%s: %s is silent", session.service.decode(), session.search.target)
             if self._connection is not None:

@@ -340,15 +340,17 @@ class WorkerSession:
 
     # ----------------------------------------------------------------------------------------------------------- time and end
 
-    def tick(self, now: float, late: bool = False) -> None:
-        """Send a heartbeat if one is due; give up a silent broker, unless called late; drop old kept replies."""
+    def tick(self, now: float, due_at: float | None = None) -> None:
+        """Send a heartbeat if one is due; give up a silent broker; drop old kept replies.
+
+        `due_at` is when the call was due.
+        """
         self.search.tick(now)
         self.kept.forget_old(now)
         liveness = self._liveness
         if liveness is None:
             return
-        if late:
-            liveness.postpone(now)
+        liveness.called(due_at, now)
         if not self._numbered and self._in_flight:
             liveness.heard_at = now  # example brokers do not heartbeat busy workers (MDP-21)
         elif liveness.is_dead(now):

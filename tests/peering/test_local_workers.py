@@ -178,3 +178,11 @@ def test_the_longest_idle_worker_gets_the_next_task() -> None:
     assert workers.give(task(b"1"), 0.0)[0] == b"a"
     workers.receive(b"a", [b"1", b"", b"x"], 0.0)
     assert [workers.give(task(n), 0.0)[0] for n in (b"2", b"3")] == [b"b", b"a"]
+
+
+@pytest.mark.parametrize("late_s", [0.6, 1.0, 7.0])
+def test_a_broker_whose_every_tick_is_late_removes_a_dead_worker(late_s: float) -> None:
+    scene = Scene(IDLE)
+    for turn in range(1, 100):
+        scene.workers.tick(turn * (1.0 + late_s))
+    assert (scene.workers.idle, scene.counters["worker_expired"]) == (0, 1)

@@ -277,6 +277,21 @@ def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> Non
     assert queue.count(WorkerState.IDLE) == 0
 
 
+@pytest.mark.parametrize("late_s", [0.6, 1.0, 7.0])
+def test_a_queue_whose_every_tick_is_late_gives_a_dead_worker_no_more_requests(late_s: float) -> None:
+    """A silence is excused a few times; a worker that was heard since is excused again."""
+    queue = WorkerQueue(QueueLimits(), 0.0)
+    queue.receive([W, READY], 0.0)
+    queue.receive([b"dead", READY], 0.0)
+    now = 0.0
+    for turn in range(1, 100):
+        now = turn * (1.0 + late_s)
+        queue.tick(now)
+        queue.receive([W, HEARTBEAT], now)
+    assert (queue.count(WorkerState.IDLE), queue.counters["worker_expired"]) == (1, 1)
+    assert queue.request(REQUEST, now) == [ToWorker([W, *REQUEST])]
+
+
 def test_a_request_too_large_for_its_worker_is_dropped_and_the_worker_gets_the_next() -> None:
     queue = WorkerQueue(QueueLimits(), 0.0)
     queue.receive([W, READY], 0.0)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.machine.envelope import HEARTBEAT, READY
+from core.machine.liveness import EXCUSES_MAX
 from pirate.worker_session import CancelHandler, Close, Effect, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
 
 REQUEST = [b"c", b"", b"x", b"y"]
@@ -236,6 +237,26 @@ def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> Non
     assert [worker.tick(now) for now in (2.9, 3.0, 3.8)] == [[Send([HEARTBEAT])], [], []]
     assert worker.counters["verdict_postponed"] == 1
     assert worker.tick(3.9) == [Close(1.0)]
+
+
+@pytest.mark.parametrize("late_s", [0.6, 1.0, 7.0])
+def test_a_worker_whose_every_tick_is_late_gives_up_a_dead_queue(late_s: float) -> None:
+    """A silence is excused a few times; a queue that was heard since is excused again."""
+    worker = session()
+    worker.joined(0.0)
+    now = 0.0
+    for _ in range(10):
+        now += late_s
+        worker.tick(now)
+        worker.receive([HEARTBEAT], now)
+    heard_at = now
+    while worker.state is SessionState.IDLE:
+        due_at = worker.deadline()
+        assert due_at is not None
+        now = due_at + late_s
+        worker.tick(now)
+        assert now <= heard_at + 3 + (EXCUSES_MAX + 1) * (1 + late_s)
+    assert (worker.state, worker.counters["queue_silent"]) == (SessionState.WAITING, 1)
 
 
 def test_what_passes_in_silence_is_counted() -> None:

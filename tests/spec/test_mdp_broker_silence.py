@@ -220,6 +220,32 @@ def test_fault_b6_at_most_once_requests_fail_instead() -> None:
     scene.check()
 
 
+@pytest.mark.parametrize("late_s", [1.0, 1.6, 4.0])
+def test_mdp_36_a_broker_that_stands_still_again_and_again_finds_out_which_worker_is_silent(late_s: float) -> None:
+    """Fault P2: after a suspension of the broker every worker gets a new period, a few times in each silence."""
+    scene = Scene(heartbeat_ms=1000, liveness=3)
+    scene.ready("0.3", b"W1")
+    scene.ready("0.3", b"W2")
+    for _ in range(100):
+        scene.now = scene.machine.deadline() + late_s + 0.01
+        scene.both("tick")
+        scene.send(b"W2", worker_heartbeat("0.3"))
+        scene.check()
+    assert set(scene.machine.directory.workers) == {b"W2"}
+    assert scene.counters["workers_expired"] == 1
+
+
+def test_mdp_36_after_a_suspension_of_the_broker_a_worker_has_a_whole_period_to_speak() -> None:
+    scene = Scene(heartbeat_ms=1000, liveness=3)
+    scene.ready("0.3", b"W1")
+    scene.now += 60.0
+    scene.both("tick")
+    scene.wait(2.99)
+    assert b"W1" in scene.machine.directory.workers
+    scene.wait(0.02)
+    assert b"W1" not in scene.machine.directory.workers
+
+
 def test_mdp_39_all_expired_workers_are_found_at_once() -> None:
     """MDP-39: though heartbeats keep some of those alive that registered first."""
     scene = Scene(heartbeat_ms=1000)

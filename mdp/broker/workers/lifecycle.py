@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from core.machine.deadlines import Deadlines
+from core.machine.liveness import Stalls
 from core.zmtp.frames import encode_message
 from mdp.broker import mmi
 from mdp.broker.counters import Counters
@@ -16,7 +17,7 @@ from mdp.broker.forwarding import in_flight_key
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.requests.idempotency import SharedRequestTable
 from mdp.broker.workers.directory import Directory
-from mdp.broker.workers.heartbeat_intervals import beat_to, next_beat, pace
+from mdp.broker.workers.heartbeat_intervals import SILENCE_INTERVALS_MAX, beat_to, next_beat, pace
 from mdp.broker.workers.maintenance import Upkeep
 from mdp.broker.workers.policies import Policies
 from mdp.broker.workers.worker_states import TABLE, Action, State
@@ -54,8 +55,8 @@ class WorkerLifecycle:
         self.upkeep = Upkeep(self.request_table)
         self._workers = self.directory.workers
         self._beats: Deadlines[Worker] = Deadlines()
-        self._woke_at = -inf  # when the broker last noticed that it had been suspended
         self._heartbeat_s = self.options.heartbeat_ms / 1000
+        self._stalls = Stalls(self._heartbeat_s, SILENCE_INTERVALS_MAX * self.options.expiry_s)  # suspensions of this process (fault P2)
         self._busy_s = self.options.busy_ms / 1000
         self.is_ours: Callable[[bytes], bool] = _all
 
@@ -214,7 +215,7 @@ class WorkerLifecycle:
         if worker.in_flight and not worker.beats_busy:
             end = worker.since + self._busy_s
         else:
-            end = max(worker.seen, self._woke_at) + worker.expiry_s
+            end = self._stalls.excused(worker.seen + worker.expiry_s, worker.expiry_s)
         self._beats.set(worker, min(worker.beat_at, end))
         self.request_table.timer_changed = True
 
@@ -226,7 +227,7 @@ class WorkerLifecycle:
             if now >= worker.since + self._busy_s:
                 self._remove(worker, "workers_stuck", now)
                 return
-        elif now >= max(worker.seen, self._woke_at) + worker.expiry_s:
+        elif now >= self._stalls.excused(worker.seen + worker.expiry_s, worker.expiry_s):
             self._remove(worker, "workers_expired", now)
             return
         if now >= worker.beat_at:

@@ -108,3 +108,12 @@ def test_behaves_as_a_plain_dictionary_would(steps: list[tuple[str, int, int]]) 
                 del model[key]
         assert deadlines.deadline() == min(model.values(), default=None)
         assert len(deadlines) == len(model)
+
+
+def test_what_is_due_is_taken_with_its_time() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for key, at in (("b", 2.0), ("a", 1.0), ("c", 3.0)):
+        deadlines.set(key, at)
+    deadlines.set("a", 1.5)
+    assert deadlines.take_due(2.0) == [("a", 1.5), ("b", 2.0)]
+    assert (deadlines.take_due(2.9), len(deadlines), deadlines.deadline()) == ([], 1, 3.0)

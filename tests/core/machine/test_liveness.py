@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from core.machine.liveness import Liveness, WorkerHeartbeats
+from core.machine.liveness import EXCUSES_MAX, Liveness, Stalls, WorkerHeartbeats
 
 
 @pytest.mark.parametrize("silent_s,dead", [(0.0, False), (1.0, False), (2.0, False), (2.9, False), (3.0, True), (100.0, True)])
@@ -64,23 +64,65 @@ def test_hb_03_a_late_beat_keeps_the_schedule_unless_the_next_is_due_too() -> No
 @pytest.mark.parametrize(("now", "dies_at"), [(5.0, 6.0), (2.5, 3.5), (2.0, 3.0), (1.0, 3.0)])
 def test_a_postponed_verdict_comes_one_interval_later_and_no_earlier_than_before(now: float, dies_at: float) -> None:
     peer = Liveness(1.0, 3, 0.0)
-    peer.postpone(now)
+    assert peer.called(now - 0.6, now) is (dies_at > 3.0)
     assert peer.expires_at() == dies_at
     assert peer.is_dead(dies_at)
     assert not peer.is_dead(dies_at - 0.001)
 
 
-def test_a_silence_is_excused_once() -> None:
+def test_a_silence_is_excused_a_few_times() -> None:
     """A process whose every call is late notices a dead peer all the same."""
     peer = Liveness(1.0, 3, 0.0)
-    peer.postpone(1.0)  # not near the end: no excuse is used up
-    peer.postpone(3.6)
-    assert not peer.is_dead(3.6)
-    peer.postpone(4.7)
-    assert peer.is_dead(4.7)
-    peer.heard(5.0)
-    peer.postpone(8.2)
-    assert not peer.is_dead(8.2)
+    assert not peer.called(0.4, 1.0)  # not near the end: no excuse is used up
+    for excuse in range(EXCUSES_MAX):
+        assert peer.called(0.0, 3.6 + 1.1 * excuse)
+        assert not peer.is_dead(3.6 + 1.1 * excuse)
+    end = 3.6 + 1.1 * EXCUSES_MAX
+    assert not peer.called(0.0, end)
+    assert peer.is_dead(end)
+    peer.heard(end)
+    assert peer.called(0.0, end + 3.2)
+    assert not peer.is_dead(end + 3.2)
+
+
+def test_a_call_that_was_due_at_no_time_is_not_late() -> None:
+    peer = Liveness(1.0, 3, 0.0)
+    assert not peer.called(None, 5.0)
+    assert peer.is_dead(5.0)
+
+
+@pytest.mark.parametrize("every_s", [0.51, 0.6, 1.0, 2.5, 100.0])
+def test_a_process_that_is_always_late_notices_every_peer_that_died(every_s: float) -> None:
+    """Whenever it died: each call is late, and by any time. A peer that speaks lives on."""
+    for died_at in (0.0, 1.0, 1.7, 40.3):
+        dead, lives, silent, now = Liveness(1.0, 3, 0.0), Liveness(1.0, 3, 0.0), list[bytes](), 0.0
+        workers = WorkerHeartbeats(1.0, 3, Counter(), 0.0)
+        workers.heard(b"dead", 0.0)
+        workers.heard(b"lives", 0.0)
+        for turn in range(1, 200):
+            now = turn * every_s
+            lives.called(now - 0.501, now)
+            dead.called(now - 0.501, now)
+            assert not lives.is_dead(now)
+            silent += workers.take_silent(now - 0.501, now)
+            for peer, name in ((lives, b"lives"), (dead, b"dead")):
+                if name == b"lives" or now <= died_at:
+                    peer.heard(now)
+                    workers.heard(name, now)
+            if dead.is_dead(now):
+                break
+        assert silent == [b"dead"]
+        heard_at = died_at // every_s * every_s
+        assert heard_at + 3.0 <= now <= heard_at + 3.0 + EXCUSES_MAX * (1.0 + 2 * every_s)
+
+
+def test_a_stall_excuses_only_a_silence_that_it_makes_too_short() -> None:
+    stalls = Stalls(0.5, 2.0)
+    for turn in range(1000):
+        stalls.called(float(turn), turn + 0.6)
+    assert stalls.excused(1001.0, 2.0) == 1001.6
+    assert stalls.excused(1001.6, 2.0) == 1001.6
+    assert stalls.excused(1001.7, 2.0) == 1001.7, "no stall reaches so far"
 
 
 def test_deadline_is_the_earlier_of_sending_and_dying() -> None:

@@ -90,6 +90,20 @@ def test_so_does_one_shortly_before() -> None:
     assert servers.tick(7.9) == ([A], [A])
 
 
+@pytest.mark.parametrize("late_s", [0.3, 1.0, 7.0])
+def test_a_client_whose_every_tick_is_late_finds_out_which_server_is_dead(late_s: float) -> None:
+    """FLP-06: a silence is excused a few times; a server that was heard since is excused again."""
+    servers = ServerList(NAMES[:2], Health())
+    servers.joined(A, 0)
+    servers.joined(B, 0)
+    dead, now = list[bytes](), 0.0
+    for turn in range(1, 100):
+        now = turn * (2.0 + late_s)
+        dead += servers.tick(now)[1]
+        servers.heard(B, now)
+    assert (dead, best(servers, now)) == ([A], B)
+
+
 def test_no_timer_for_a_disconnected_server() -> None:
     """FLP-07: sleep until the earliest deadline, if there is one."""
     servers = full()

@@ -14,9 +14,12 @@ import core
 import mdp
 from mdp.wire.lending import LENDING_SERVICE
 from tests.scenes.waiting import eventually
+from tests.sim.virtual_time import VirtualTime, run
 
 if TYPE_CHECKING:
+    import selectors
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from tests.scenes.programs import Programs
 
@@ -177,6 +180,30 @@ async def test_a_silent_peer_is_lost_and_found_again(context: core.Context) -> N
             while (message := await peer.recv_multipart())[0] == before:
                 assert message[2] == LENDING_SERVICE
         assert borrower.machine.idle
+
+
+class Late(VirtualTime):
+    """A clock of a busy loop: each event-loop iteration takes longer than an interval of queries."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now_s += 0.05
+        return super().select(0.0 if timeout is None else max(0.0, timeout - 0.05))
+
+
+def test_a_silent_peer_is_lost_though_every_query_is_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silence is excused a few times: a broker that is always late would keep a silent peer for ever."""
+
+    async def meet() -> None:
+        async with core.Context() as made, made.socket(core.ROUTER, linger=0) as peer:
+            peer.bind(f"ipc://{tmp_path}/peer")
+            async with mdp.LendingBroker([peer.last_endpoint], context=made, state_ms=20):
+                before, *_ = await peer.recv_multipart()
+                queries = 1
+                while (await peer.recv_multipart())[0] == before:
+                    queries += 1
+                    assert queries < 100
+
+    run(meet(), Late(), monkeypatch)
 
 
 async def test_a_peer_that_does_not_lend_is_named_in_the_log(context: core.Context, caplog: pytest.LogCaptureFixture) -> None:
