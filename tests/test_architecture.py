@@ -452,7 +452,7 @@ def test_every_command_line_has_its_console_script() -> None:
 
 
 # Octets of files of ours, behind a checksum.
-OWN_MSGPACK = frozenset({"mdp/eventlog/format.py", "titanic/journal/checkpoint.py", "core/machine/bounded_msgpack.py"})
+OWN_MSGPACK = frozenset({"titanic/journal/checkpoint.py", "core/machine/bounded_msgpack.py"})
 
 
 # Files of ours, what one process of ours tells another, and `recv_json`, whose caller asks for the error.

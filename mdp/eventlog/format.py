@@ -13,7 +13,6 @@ Each request has one event, at its end, with the times of its steps: one row ins
 from __future__ import annotations
 
 from itertools import repeat
-from math import isfinite
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -43,16 +42,6 @@ KINDS = dict(enumerate(_NAMES, 1))
 ANSWERED, FAILED, EXPIRED, CANCELLED, REDELIVERED, REFUSED, WORKER_READY, WORKER_LOST, DROPPED = KINDS
 _FIELDS = 14
 _IDS = 6  # index of the column whose values are concatenated
-# Largest time in seconds, 35,000 years: any clock's value in microseconds fits 64 bits.
-_MOMENT_MAX_S = 2.0**40
-# Index, type, smallest and largest value of every column; 0 for no limit.
-_COLUMN_TYPES: tuple[tuple[int, type, float, float], ...] = (
-    *((place, bytes, 0, 0) for place in (3, 4, 5)),
-    (7, int, 0, 2**31 - 1),
-    *((place, float, -_MOMENT_MAX_S, _MOMENT_MAX_S) for place in (8, 9)),
-    *((place, int, 0, 2**63 - 1) for place in (10, 11)),
-    *((place, str, 0, 0) for place in (12, 13)),
-)
 
 
 class NotAnEventLog(ValueError):
@@ -217,31 +206,10 @@ def _bodies(octets: Octets, base: int) -> Iterator[tuple[int, int] | Damage]:
 
 def _decode_body(body: Octets) -> Block | None:
     """Return a block if its columns have valid types, lengths and sizes, else None."""
-    try:
-        columns = msgpack.unpackb(body, max_ext_len=0)
-    except (ValueError, msgpack.UnpackException):
-        return None
-    if type(columns) is not list or len(columns) < _FIELDS:
-        return None
-    kind, count, time = columns[:3]
-    if type(kind) is not int or type(count) is not int or not 0 < count <= BLOCK_BYTES_MAX:
-        return None
-    if type(time) is not float or not -_MOMENT_MAX_S < time < _MOMENT_MAX_S:
-        return None
-    if type(columns[6]) is not bytes or len(columns[6]) not in (0, ID_BYTES * count):
-        return None
-    for place, wanted, least, most in _COLUMN_TYPES:
-        column: Any = columns[place]
-        # A log has millions of values: no Python loop over a column.
-        if type(column) is list:
-            if len(column) != count or set(map(type, column)) != {wanted}:
-                return None
-            # The sum is not finite if an item is not; then smallest and largest mean nothing.
-            if most and not (isfinite(sum(column)) and least <= min(column) and max(column) <= most):
-                return None
-        elif type(column) is not wanted or (most and not least <= columns[place] <= most):
-            return None
-    return Block(*columns[:_FIELDS])  # a later version may append columns
+    from mdp.eventlog.block_columns import decode_columns  # late: a broker, which only writes, does not need msgspec
+
+    columns = decode_columns(body, count_max=BLOCK_BYTES_MAX, id_bytes=ID_BYTES)
+    return None if columns is None else Block(*columns)
 
 
 def events_of(block: Block, clock: Clock) -> Iterator[Event]:

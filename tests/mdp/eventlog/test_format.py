@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import msgpack
 import pytest
@@ -39,6 +42,11 @@ TWO = Block(
 
 def blocks_of(octets: bytes) -> list[Block | Damage]:
     return list(decode_segment(octets))
+
+
+def sealed(body: bytes) -> bytes:
+    """Return a block with a length and checksum that are right."""
+    return struct.pack(">II", len(body), crc32(body)) + body
 
 
 def test_evt_05_the_header_to_the_byte() -> None:
@@ -98,15 +106,34 @@ def test_evt_08_every_flipped_bit_is_noticed() -> None:
 
 @given(st.lists(st.one_of(st.integers(), st.binary(), st.text(), st.floats(allow_nan=False), st.lists(st.integers())), max_size=16))
 def test_evt_08_a_body_that_is_none_of_ours_never_raises(columns: list[object]) -> None:
-    from struct import pack
-    from zlib import crc32
-
     try:
         body = msgpack.packb(columns)
     except (OverflowError, ValueError):
         body = b"\xc1"
-    found = blocks_of(encode_header(CLOCK) + pack(">II", len(body), crc32(body)) + body)
+    found = blocks_of(encode_header(CLOCK) + sealed(body))
     assert all(isinstance(item, Damage) or list(events_of(item, CLOCK)) for item in found)
+
+
+@pytest.mark.parametrize("place", [None, 3, 9, 13], ids=lambda place: "the block" if place is None else f"column {place}")
+@pytest.mark.parametrize(
+    "filling", [b"\xdd\x00\x00\xff\xf0", b"\xdc\xff\xf0", b"\x90", b"\x91", b"\x81\xa1k", b"\xd4\x05\x00"], ids=bytes.hex
+)
+def test_evt_08_a_body_that_claims_what_it_has_not_costs_what_it_weighs(filling: bytes, place: int | None) -> None:
+    """Arrays in arrays that claim 65,520 elements each: 64 KiB made half a gigabyte."""
+    octets = filling * (65_536 // len(filling))
+    if place is not None:
+        columns = [msgpack.packb(column) for column in TWO]
+        columns[place] = octets
+        octets = b"\x9e" + b"".join(columns)
+    segment = encode_header(CLOCK) + sealed(octets)
+    tracemalloc.start()
+    try:
+        (found,) = blocks_of(segment)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found, Damage)
+    assert peak < 32 * len(octets)
 
 
 @given(st.binary(max_size=200))
