@@ -1,4 +1,4 @@
-"""Decodes the columns of a block of the event log, at a cost that is bounded by its bytes, whatever they claim. Pure.
+"""Decodes the columns of a block of the event log at a cost that its bytes bound. Pure.
 
 A block is first divided into its columns, which makes no objects and believes no claim of elements that are not there. Then each column
 becomes what it may be, and nothing else.
