@@ -70,13 +70,14 @@ class Deadlines(Generic[K]):
             self._settle_head()
         return None
 
-    def due(self, now: float) -> list[K]:
-        return [key for key, _ in self.take_due(now)]
+    def due(self, now: float, most: int | None = None) -> list[K]:
+        """Remove what is due, at most `most` of it if given; return the keys."""
+        return [key for key, _ in self.take_due(now, most)]
 
-    def take_due(self, now: float) -> list[tuple[K, float]]:
-        """Remove what is due; return the keys with their times."""
+    def take_due(self, now: float, most: int | None = None) -> list[tuple[K, float]]:
+        """Remove what is due, at most `most` of it if given; return the keys with their times."""
         due: list[tuple[K, float]] = []
-        while self._heap and self._heap[0][0] <= now:
+        while self._heap and self._heap[0][0] <= now and len(due) != most:
             queued_at, _, key = self._heap[0]
             if self._at.get(key) == queued_at:
                 del self._at[key]

@@ -94,6 +94,7 @@ class Dispatcher(WorkerLifecycle):
         self.pair: PairResponder | None = None
         self.held_until = -inf
         self._sweep_at = now + _SWEEP_S
+        self._left_at = -inf  # when a tick last left deadlines that had passed to the next one
         self.variants: dict[bytes, Variant] = {}
         self._has_channels = False  # any peer has used some
         self.strangers = Strangers()
@@ -379,13 +380,14 @@ class Dispatcher(WorkerLifecycle):
 
     def tick(self, now: float) -> Output:
         """Do what is due: heartbeats, expired workers, deadlines, the sweep."""
-        self._stalls.called(self.deadline(), now)
+        self._stalls.called(max(self._left_at, self.deadline()), now)
         # An error in one of these must not prevent the others, now or in later ticks.
         try:
             self._visit_due(now)
         finally:
             try:
-                self.request_table.expire_deadlines(now)
+                if self.request_table.expire_deadlines(now):
+                    self._left_at = now
             finally:
                 try:
                     self.upkeep.check_due(now)
@@ -399,7 +401,8 @@ class Dispatcher(WorkerLifecycle):
             self.request_table.end_hold(now)
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_S
-            self.request_table.sweep(now)
+            if self.request_table.sweep(now):
+                self._sweep_at = now
             self.counters.services_forgotten += self.directory.forget_idle(now)
 
     def deadline(self) -> float:

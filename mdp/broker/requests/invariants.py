@@ -208,6 +208,9 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
     if count > lost + delayed and _waits_for_token(service):
         if service not in machine.request_table.checks:
             _broken(f"nothing looks after the next token of {service.name!r}, for which {count} requests wait")
+    elif service in machine.request_table.interrupted:
+        if service not in machine.request_table.checks:
+            _broken(f"nothing goes on with the queue of {service.name!r}")
     elif count > lost + delayed:
         free = sum(worker.ready_list is not None for worker in service.workers.values())
         if free:

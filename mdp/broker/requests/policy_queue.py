@@ -117,12 +117,12 @@ class PolicyQueue(RequestQueue):
         if self._dead != dead:
             self.delayed = sorted(entry for entry in self.delayed if entry[2].client is not None)
 
-    def expired(self, now: float) -> list[Request]:
+    def expired(self, now: float, most: int) -> list[Request]:
         found = {request: None for *_, request in self.delayed if request.client is not None and request.expires <= now}
         for rank in _RANKS:
             self._use(rank)
-            found.update(dict.fromkeys(super().expired(now)))  # what is in front is found in each class
-        return list(found)
+            found.update(dict.fromkeys(super().expired(now, most)))  # what is in front is found in each class
+        return list(found)[:most]
 
     def _use(self, rank: int) -> None:
         self._client_queues, self._rotation = self._queues[rank], self._rotations[rank]

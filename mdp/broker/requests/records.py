@@ -261,8 +261,8 @@ class RequestQueue:
         self._rotation = deque(client for client in self._rotation if client in self._client_queues)
         self._dead = 0
 
-    def expired(self, now: float) -> list[Request]:
-        """Return requests whose time in the queue is over; each client is searched up to the first with time left."""
+    def expired(self, now: float, most: int) -> list[Request]:
+        """Return up to `most` requests whose time in the queue is over; each client is searched up to the first with time left."""
         found: list[Request] = []
         for requests in ([request for _, request in self.lost], self._front, *(one.requests for one in self._client_queues.values())):
             for request in requests:
@@ -270,6 +270,8 @@ class RequestQueue:
                     continue
                 if request.expires > now:
                     break
+                if len(found) >= most:
+                    return found
                 found.append(request)
         return found
 

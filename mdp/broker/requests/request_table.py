@@ -26,7 +26,7 @@ from mdp.broker.forwarding import WORK_HEADS, as_prefix, body_octets, error_octe
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.dead_letters import DeadLetter
 from mdp.broker.requests.records import Request, RequestExtras
-from mdp.broker.requests.request_ends import GONE, Output, RequestEnds
+from mdp.broker.requests.request_ends import ENDS_AT_ONCE, GONE, Output, RequestEnds
 from mdp.broker.requests.request_states import RequestState
 from mdp.wire.commands import V01, V03
 from mdp.wire.message_runs import ADDRESS_END, ADDRESS_START
@@ -75,6 +75,7 @@ class RequestTable(RequestEnds):
         reasons: the last text sent with each code, for the log.
         checks: when to check the workers of a service again (`mdp.broker.workers.maintenance`).
         watches: when to check the pace of its workers.
+        interrupted: services with more expired requests than one call closes.
         timer_changed: set when something is due earlier than before.
         user_of: returns the user of a peer, "" for a peer without a name; None without rules, where requests have no users.
     """
@@ -229,13 +230,6 @@ class RequestTable(RequestEnds):
             self.fail(request, TOO_LARGE, error.text)
         return error is not None
 
-    def user_for(self, request: Request) -> str | None:
-        """Return the user of a request, "" for a peer without a name, None without rules."""
-        if self.user_of is None or request.client is None:
-            return None
-        extras = request.extras
-        return self.user_of(request.client) if extras is None or extras.user is None else extras.user
-
     def feed(self, worker: Worker, now: float, *, heard: float | None = None) -> None:
         """Give a worker as many waiting requests as it has credit for, and put it into its ready list.
 
@@ -248,12 +242,13 @@ class RequestTable(RequestEnds):
         policies = worker.service.policies
         if heard is None:
             heard = now - self._settle_s  # messages read now may have been sent before the loss
+        ends_left = ENDS_AT_ONCE
         while True:
             free = allowed - len(in_flight)
             if policies is not None:
                 free = policies.tokens(now, free)
             live: list[Request] = []
-            while len(live) < free:
+            while len(live) < free and ends_left:
                 request = queue.pop(heard)
                 if request is None:
                     break
@@ -261,11 +256,14 @@ class RequestTable(RequestEnds):
                     live.append(request)
                 else:
                     self.expire(request, now)
+                    ends_left -= 1
             if not live:
                 break
             self.give(worker, live, now)
             if policies is not None:
                 policies.take(len(live), now)
+        if not ends_left:
+            self.interrupt(worker.service, now)
         if policies is not None:
             self.await_token(worker.service, now)
         if worker.ready_list is not None or len(in_flight) < worker.list_from:
@@ -283,9 +281,13 @@ class RequestTable(RequestEnds):
     def pump(self, service: Service, now: float) -> None:
         """Give waiting requests to workers with credit; call it when there are more of either."""
         policies = service.policies
+        ends_left = ENDS_AT_ONCE
         while service.queue.count:
             worker = service.next_worker()
             if worker is None:
+                return
+            if not ends_left:
+                self.interrupt(service, now)
                 return
             if policies is not None and not policies.tokens(now, 1):
                 self.await_token(service, now)
@@ -300,6 +302,7 @@ class RequestTable(RequestEnds):
                     policies.take(1, now)
             else:
                 self.expire(request, now)
+                ends_left -= 1
 
     def queue_until(self, request: Request, now: float) -> float:
         """Return when a request must leave the queue; in dialects with CANCEL the client decides (MDP-33, 34)."""

@@ -102,7 +102,8 @@ class Upkeep:
             queue.release_delayed(now)
             if queue.delayed:
                 self._table.check_at(service, queue.next_delayed_at)
-        if service.policies is not None:
+        if service.policies is not None or service in self._table.interrupted:
+            self._table.interrupted.discard(service)
             self._table.pump(service, now)
         if queue.lost:
             self._look_after_lost(service, now)

@@ -164,8 +164,8 @@ def test_what_has_expired_is_found_in_each_class_and_among_the_delayed_once() ->
     queue.push_front(front)
     queue.push_delayed(early, 1.0)
     queue.push_delayed(late, 1.0)
-    found = queue.expired(2.0)
+    found = queue.expired(2.0, 9)
     assert sorted(one.expires for one in found) == [1.0, 1.0, 1.5, 2.0, 2.0, 2.0]
     assert len(set(map(id, found))) == 6
     drop(queue, early)
-    assert early not in queue.expired(2.0)
+    assert early not in queue.expired(2.0, 9)

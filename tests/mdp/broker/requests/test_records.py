@@ -96,8 +96,8 @@ def test_expired_are_found_at_the_head_of_the_queue_of_each_client() -> None:
     for request in (old, new, other):
         queue.push(request.client or b"", request)
     queue.push_front(back)
-    assert queue.expired(3) == [back, old, other]
-    assert queue.expired(0) == []
+    assert queue.expired(3, 9) == [back, old, other]
+    assert queue.expired(0, 9) == []
 
 
 def test_expired_are_searched_past_dropped_ones_and_up_to_the_first_with_time_left() -> None:
@@ -106,7 +106,7 @@ def test_expired_are_searched_past_dropped_ones_and_up_to_the_first_with_time_le
     for request in (dropped, old, late, behind):
         queue.push(b"A", request)
     cancel(queue, dropped)
-    assert queue.expired(3) == [old]
+    assert queue.expired(3, 9) == [old]
 
 
 def test_a_request_has_no_rare_property_of_itself() -> None:
