@@ -262,7 +262,10 @@ class RequestQueue:
         self._dead = 0
 
     def expired(self, now: float, most: int) -> list[Request]:
-        """Return up to `most` requests whose time in the queue is over; each client is searched up to the first with time left."""
+        """Return up to `most` requests whose time in the queue is over.
+
+        Each client is searched up to the first with time left.
+        """
         found: list[Request] = []
         for requests in ([request for _, request in self.lost], self._front, *(one.requests for one in self._client_queues.values())):
             for request in requests:

@@ -238,7 +238,7 @@ class RequestEnds:
                 self.lapse_absent(request, now)
 
     def interrupt(self, service: Service, now: float) -> None:
-        """Go on with a queue at the next tick: it begins with more requests whose time is over than one call closes.
+        """Go on at the next tick with a queue that begins with more expired requests than one call closes.
 
         Until then new requests go to workers with credit at once, before those behind.
         """

@@ -8,7 +8,7 @@ clock.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from titanic.errors import KeyConflict, StoreFull
 from titanic.journal.manifest import OPEN
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from titanic.journal.record import Draft, Location, Record
     from titanic.wire.tsp import Submission
 
-__all__ = ["RequestIndex"]
+__all__ = ["DUE_AT_ONCE", "KEYS_AT_ONCE", "RequestIndex"]
+
+# What one call of `due` takes, some 10 ms where nothing is compiled: after a time in which the store was down, a million may be due, and
+# a store that processes them in one piece misses its heartbeats.
+DUE_AT_ONCE: Final = 1_000
+KEYS_AT_ONCE: Final = 10_000
 
 
 class RequestIndex(LoadedIndex):
@@ -151,22 +156,32 @@ class RequestIndex(LoadedIndex):
         return entry
 
     def due(self, now_ms: int) -> list[Entry]:
-        """Return the requests that are due: WAITING ones have expired, others are to be closed."""
+        """Return requests that are due, up to `DUE_AT_ONCE`: WAITING ones have expired, others are to be closed."""
         late: dict[bytes, Entry] = {}  # a request may have more than one timer
-        while self._timers and self._timers[0][0] <= now_ms:
-            entry = self.entries.find(heapq.heappop(self._timers)[1])
+        timers = self._timers
+        for _ in range(DUE_AT_ONCE):
+            if not timers or timers[0][0] > now_ms:
+                break
+            entry = self.entries.find(heapq.heappop(timers)[1])
             if entry is None or (entry.state >= ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms):
                 continue
             late[entry.uuid] = entry
-        while self._closed_keys:
-            key, closed = next(iter(self._closed_keys.items()))
-            if now_ms - closed.closed_ms < self.limits.key_age_ms:
+        self._old_keys = False
+        forget_until_ms = now_ms - self.limits.key_age_ms
+        for left in range(KEYS_AT_ONCE, -1, -1):
+            oldest = next(iter(self._closed_keys.items()), None)
+            if oldest is None or oldest[1].closed_ms > forget_until_ms:
                 break
-            self._forget_key(key)
+            if not left:
+                self._old_keys = True
+                break
+            self._forget_key(oldest[0])
         return list(late.values())
 
     def deadline_ms(self) -> int | None:
-        """Return when to call `due` next, None for never."""
+        """Return when to call `due` next, 0 for at once, None for never."""
+        if self._old_keys:
+            return 0
         return self._timers[0][0] if self._timers else None
 
     # ---- compaction

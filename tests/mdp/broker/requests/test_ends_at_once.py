@@ -1,4 +1,4 @@
-"""Thousands of requests whose time is over in one instant: a call closes some, and the next goes on, so that nobody else waits."""
+"""Thousands of requests that expire in one instant: a call closes some of them, and the next goes on."""
 
 from __future__ import annotations
 

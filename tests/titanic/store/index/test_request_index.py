@@ -12,7 +12,7 @@ from titanic.journal.manifest import OPEN
 from titanic.journal.record import Record, RecordKind, record_size
 from titanic.journal.record_bodies import Close, encode_request
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import RequestIndex
+from titanic.store.index.request_index import DUE_AT_ONCE, KEYS_AT_ONCE, RequestIndex
 from titanic.store.index.stored_request import ClosedKey, Entry, State
 from titanic.wire.tsp import Options, Submission, digest_of
 
@@ -162,6 +162,29 @@ def test_what_expires_or_was_kept_long_enough_is_due_once() -> None:
     assert index.due(119) == []
     assert index.due(120) == [answered]
     assert index.due(10_000) == []
+
+
+def test_thousands_that_are_due_in_one_moment_come_in_parts() -> None:
+    index = RequestIndex(Limits())
+    entries = [stored(index, number, asked(ttl_ms=50)) for number in range(2 * DUE_AT_ONCE + 10)]
+    parts = []
+    while (at := index.deadline_ms()) is not None and at <= 60:
+        parts.append(index.due(60))
+    assert [len(part) for part in parts] == [DUE_AT_ONCE, DUE_AT_ONCE, 10]
+    assert {entry.uuid for part in parts for entry in part} == {entry.uuid for entry in entries}
+
+
+def test_thousands_of_keys_that_are_old_in_one_moment_are_forgotten_in_parts() -> None:
+    index = RequestIndex(Limits(key_age_ms=100))
+    for number in range(KEYS_AT_ONCE + 10):
+        entry = stored(index, number, asked(key=b"%d" % number))
+        index.closed(entry.uuid, (1, 64 * number, 64), 1 if number < KEYS_AT_ONCE + 9 else 2)
+    assert index.due(100) == []
+    assert (index.keys_of_closed, index.deadline_ms()) == (KEYS_AT_ONCE + 10, None)
+    index.due(101)
+    assert (index.keys_of_closed, index.deadline_ms()) == (10, 0)
+    index.due(101)
+    assert (index.keys_of_closed, index.deadline_ms()) == (1, None)
 
 
 def test_timers_of_closed_requests_do_not_pile_up() -> None:
