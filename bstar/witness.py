@@ -21,6 +21,7 @@ import core
 from bstar.errors import MalformedMessage
 from bstar.machine.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Ceiling, LeaseTable, Record, RecordRole
 from bstar.machine.member_values import EXPIRY_HEARTBEATS
+from bstar.machine.signing import TakenNonces
 from bstar.machine.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer, signed_by
 from bstar.net.ballot_writer import BallotWriter
 from bstar.net.boot_clock import boot_clock
@@ -97,6 +98,7 @@ class Witness(Service):
         self._lease_s = EXPIRY_HEARTBEATS * heartbeat_ms / 1000
         self._writer = BallotWriter(store, Record(RecordRole.WITNESS, 0, 1, 0), counters=self.counters, clock=clock)
         self._trust = trust_of(pair_key, security, None)
+        self._taken = TakenNonces()
         self._log = RateLimitedLog(log)
         self._clock = clock
         self._waiting: deque[PendingQuestion] = deque()
@@ -145,6 +147,10 @@ class Witness(Service):
                     "not signed", "a question that is not signed with the pair key is refused", asker=f"{question.ballot.node:016x}"
                 )
                 self._send(PendingQuestion(frames[:1], question, False), WitnessAnswerKind.NOT_SIGNED, NO_BALLOT, self._lease_s)
+                continue
+            if signed and not self._taken.take(question.ballot.node, question.nonce):
+                self.counters["repeated"] += 1
+                self._log.warning("repeated", "a signed question that came before is not taken again", asker=f"{question.ballot.node:016x}")
                 continue
             if len(self._waiting) >= WAITING_MAX:
                 self.counters["waiting_overflow"] += 1

@@ -195,6 +195,38 @@ async def test_witness_with_a_pair_key_answers_servers_that_have_it(context: cor
         assert one.lease.until > clock()
 
 
+@pytest.mark.parametrize("kind", [QuestionKind.ASK, QuestionKind.KEEP])
+async def test_a_recorded_question_does_not_renew_the_lease_of_a_server_that_is_gone(context: core.Context, kind: QuestionKind) -> None:
+    """BST-46: a program that sees a signed question can send it again, and would prevent the take-over."""
+    clock, key = Clock(), PairKey(bytes(range(32)))
+    async with bstar.Witness("tcp://127.0.0.1:*", context=context, clock=clock, pair_key=bytes(range(32))) as one:
+        clock.ahead_s += 2.0
+        gone, other, stranger = Asker(context, one.endpoint, key), Asker(context, one.endpoint, key), Asker(context, one.endpoint)
+        other.nonce = 1000
+        assert (await gone.ask(QuestionKind.ASK, A)).kind is WitnessAnswerKind.GRANTED
+        assert (await gone.ask(kind, A)).kind is WitnessAnswerKind.GRANTED
+        recorded = encode_question(Question(kind, gone.nonce, A, LEASE_MS), key)
+        for seconds in (1.0, 0.5, 0.5):
+            clock.ahead_s += seconds
+            await stranger.socket.send(recorded)
+            await stranger.ask(QuestionKind.LOOK)  # the one before has been read
+        assert one.counters["repeated"] == 3
+        assert (await other.ask(QuestionKind.ASK, B)).kind is WitnessAnswerKind.GRANTED
+
+
+async def test_a_recorded_release_does_not_end_a_lease(context: core.Context) -> None:
+    clock, key = Clock(), PairKey(bytes(range(32)))
+    async with bstar.Witness("tcp://127.0.0.1:*", context=context, clock=clock, pair_key=bytes(range(32))) as one:
+        clock.ahead_s += 2.0
+        server, stranger = Asker(context, one.endpoint, key), Asker(context, one.endpoint)
+        await server.ask(QuestionKind.ASK, A)
+        await server.say(QuestionKind.RELEASE, A)
+        recorded = encode_question(Question(QuestionKind.RELEASE, server.nonce, A, LEASE_MS), key)
+        assert (await server.ask(QuestionKind.ASK, A)).kind is WitnessAnswerKind.GRANTED
+        await stranger.socket.send(recorded)
+        assert (await stranger.ask(QuestionKind.LOOK)).holder == A
+
+
 async def test_key_derived_from_curve_is_demanded_once_it_was_used(context: core.Context) -> None:
     """BST-46: a witness that shares its CURVE key with the servers learns that; until then it accepts every connected sender."""
     clock, (public, secret) = Clock(), core.curve_keypair()
