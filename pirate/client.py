@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import core
 from core.rpc.client_engine import ClientEngine
 from core.runtime import supervision
-from pirate.errors import Busy, ClientClosed
+from pirate.errors import ClientClosed
 from pirate.lazy import Close, LazyLimits, LazyPirate, LazyRequest, NoResponse, Open, Policy, Send
 
 if TYPE_CHECKING:
@@ -109,8 +109,6 @@ class Client:
         engine = self._engine
         if engine.loop is None or engine.closed:
             raise ClientClosed
-        if len(engine.machine):
-            raise Busy
         if not frames:
             raise ValueError("a request has at least one frame")
         pending = LazyRequest(list(frames))
@@ -156,7 +154,7 @@ class PirateEngine(ClientEngine[LazyPirate]):
                         socket = self._sockets.pop(endpoint, None)
                         if socket is not None and self.loop is not None:
                             # Later, because this may be a call of the socket; unsent messages are dropped (LPP-02).
-                            self.loop.call_soon(partial(socket.close, linger=0))
+                            self.loop.call_soon(socket.close)
 
     def _open(self, endpoint: str) -> None:
         log.info("connecting to server...", extra={"endpoint": endpoint})
@@ -169,11 +167,8 @@ class PirateEngine(ClientEngine[LazyPirate]):
             self.notify(self.machine.failed(endpoint, error, self.clock()))
 
     def _send(self, endpoint: str, body: Sequence[bytes]) -> None:
-        socket = self._sockets.get(endpoint)
-        if socket is None:
-            return
         try:
-            socket.send_multipart(body, core.NOBLOCK)
+            self._sockets[endpoint].send_multipart(body, core.NOBLOCK)
         except core.Again:
             self.machine.counters["send_blocked"] += 1  # the connection is lost again; the attempt's time ends
         except core.MessageTooLarge as error:

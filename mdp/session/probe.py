@@ -30,6 +30,7 @@ DIALECT_SERVICE: Final = b"mmi.protocol"
 PROBE_S: Final = 1.0
 # Silences of such a broker before another connection is tried: this one may be broken without notice.
 SILENCES_MAX: Final = 8
+SOON_S: Final = 0.0  # in the next loop iteration: an answer closes the socket, which is calling us
 
 SILENT: Final = "it accepted the connection and does not answer"
 PASSIVE: Final = "it is the passive broker of its pair"
@@ -56,8 +57,8 @@ class Probe:
     votes: bool  # we are a client: our request for service counts as a vote at the passive broker of a pair (BST-10)
 
     def __post_init__(self) -> None:
-        self._silences = 0
-        self._due = 0.0  # when the answer was due
+        self._silences: int  # since the broker was asked
+        self._due: float  # when the answer was due
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._supervisor = supervision.current()
@@ -73,7 +74,6 @@ class Probe:
         )
 
     def close(self) -> None:
-        self._answered = True
         self._cancel_timer()
         self.connection.close()
 
@@ -113,14 +113,13 @@ class Probe:
                 continue
             self._cancel_timer()
             member = parse_membership(message[3:])
-            # Later, because the answer closes the socket, which is calling us.
             if member is not None:
                 self._take_membership(member, answers_us=message[2] == PAIR_SERVICE)
             elif message[2] == PAIR_SERVICE:
-                self._schedule(0, self._refuse, RETRY_S_USUAL)
+                self._schedule(SOON_S, self._refuse, RETRY_S_USUAL)
             else:
                 shards = parse_greeting(message[3:])
-                self._schedule(0, self._answer, V03 if shards or message[3:] == [b"200"] else V01, NO_BALLOT, shards)
+                self._schedule(SOON_S, self._answer, V03 if shards or message[3:] == [b"200"] else V01, NO_BALLOT, shards)
             return
 
     def _take_membership(self, member: Membership, *, answers_us: bool) -> None:
@@ -130,12 +129,12 @@ class Probe:
         serves has asked the other one or the witness, and the higher ballot is gone for good.
         """
         if member.active and (member.ballot >= self.seen or answers_us):
-            self._schedule(0, self._answer, V03, member.ballot, 0)
+            self._schedule(SOON_S, self._answer, V03, member.ballot, 0)
         elif not answers_us and (self.votes or member.active):
             self.connection.send([client_request(V01, PAIR_SERVICE, [ballot_text(self.seen)])])
             self._schedule(PROBE_S, self._refuse, RETRY_S_USUAL)
         else:
-            self._schedule(0, self._refuse, member.retry_s or RETRY_S_USUAL)
+            self._schedule(SOON_S, self._refuse, member.retry_s or RETRY_S_USUAL)
 
     def _schedule(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
         """Call later; an error counts as a refusal, so that the question is asked again."""
@@ -144,7 +143,6 @@ class Probe:
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _answer(self, dialect: Dialect, ballot: Ballot, shards: int) -> None:
         if not self._answered:

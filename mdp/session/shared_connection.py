@@ -165,7 +165,7 @@ class _Trunk:
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
         self._channels: dict[bytes, Channel] = {}
-        self._open = True  # further workers may join
+        self._open: bool  # further workers may join
         self._alone = False  # it has no channels, but one worker
         self._up = self._lost = self._closed = False
         self._linger_ms = 0
@@ -188,7 +188,6 @@ class _Trunk:
         """Add a worker; it has joined in the next loop iteration at the earliest."""
         number = next(self._numbers)
         self._open = number < CHANNELS_MAX
-        channel.trunk = self
         channel.frame = channel_frame(number)
         channel.prefix = encode_prefix([channel.frame])
         self._channels[channel.frame] = channel
@@ -200,7 +199,7 @@ class _Trunk:
         self._linger_ms = max(self._linger_ms, linger_ms)
         self._channels = {frame: other for frame, other in self._channels.items() if other is not channel}
         if not self._channels and not self._closed:
-            self._closed, self._open = True, False
+            self._closed = True
             self._owner.forget(self)
             self.connection.close(self._linger_ms)
 

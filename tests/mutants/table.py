@@ -260,12 +260,6 @@ RECORDS = (
     "tests/mdp/test_recall.py",
     "tests/mdp/broker/test_dispatcher.py",
 )
-SEARCHING = (
-    "tests/mdp/session/test_*.py",
-    "tests/mdp/client/test_client_brokers.py",
-    "tests/mdp/test_silent_brokers.py",
-    "tests/mdp/cluster/test_paired_broker.py",
-)
 TABLE: dict[str, tuple[str, ...]] = {
     "mdp/broker/requests/idempotency.py": BROKER,
     "mdp/broker/requests/request_ends.py": BROKER,
@@ -483,18 +477,10 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/rpc/control_socket.py": ("tests/core/rpc/test_control_socket.py",),
     "core/rpc/running_handlers.py": ("tests/core/rpc/test_running_handlers.py",),
     "mdp/broker/requests/records.py": RECORDS,
-    "mdp/session/shared_connection.py": (
-        "tests/mdp/session/test_shared_connection_edges.py",
-        "tests/mdp/session/test_shared_connection.py",
-    ),
-    "titanic/store/batches.py": (
-        "tests/titanic/store/test_batches_edges.py",
-        "tests/titanic/store/test_batches.py",
-        "tests/titanic/store/test_damaged_batches.py",
-        "tests/titanic/test_injected_faults.py",
-    ),
-    "mdp/session/probe.py": SEARCHING,
-    "mdp/session/reconnector.py": SEARCHING,
-    "mdp/session/connection.py": SEARCHING,
-    "pirate/client.py": ("tests/pirate/test_pirates.py", "tests/pirate/test_too_large.py", "tests/pirate/test_lazy.py"),
+    "mdp/session/shared_connection.py": ("tests/mdp/session/test_shared_connection*.py",),
+    "titanic/store/batches.py": ("tests/titanic/store/test_batches*.py", "tests/titanic/store/test_damaged_batches.py"),
+    "mdp/session/probe.py": ("tests/mdp/session/test_probe.py",),
+    "mdp/session/reconnector.py": ("tests/mdp/session/test_reconnector.py",),
+    "mdp/session/connection.py": ("tests/mdp/session/test_*.py",),
+    "pirate/client.py": ("tests/pirate/test_client.py", "tests/pirate/test_too_large.py"),
 }

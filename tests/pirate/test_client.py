@@ -166,6 +166,8 @@ async def test_a_cancelled_request_is_forgotten_and_the_next_has_a_new_socket(se
     async with pirate.Client(server.endpoint, timeout=PATIENCE_S) as client:
         cancelled = asyncio.ensure_future(client.request(b"x"))
         peer, *_ = await server.next()
+        (socket,) = client._engine._open_sockets()
+        assert (socket.linger, socket.immediate) == (0, 1)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
@@ -181,13 +183,13 @@ async def test_a_cancelled_request_is_forgotten_and_the_next_has_a_new_socket(se
 async def test_the_request_goes_to_the_server_that_comes_late_and_once_again_where_it_returns(context: core.Context) -> None:
     """Nothing is queued for a server that is absent."""
     first = Server(context)
-    async with pirate.Client(first.endpoint, timeout=PATIENCE_S, socket_options={"reconnect_ivl": 1}) as client:
+    async with pirate.Client(first.endpoint, timeout=PATIENCE_S, socket_options={"reconnect_ivl": 20}) as client:
         reply = asyncio.ensure_future(client.request(b"x"))
         await first.answer(b"y")
         await reply
         (peer,) = first.peers
         first._socket.cut(peer)
-        await eventually(lambda: first.peers not in ({peer}, set()))
+        await eventually(lambda: not client._engine.machine._connected)
         reply = asyncio.ensure_future(client.request(b"z"))
         assert await first.answer(b"y") == [b"", b"z"]
         await reply
@@ -212,8 +214,11 @@ async def test_a_reply_that_does_not_match_is_logged_and_waited_on(server: Serve
         reply.cancel()
 
 
-async def test_a_server_that_cannot_be_asked_fails_the_request_and_the_next_may_be_made(context: core.Context) -> None:
-    async with pirate.Client(BROKEN, context=context) as client:
+@pytest.mark.parametrize(("endpoint", "options"), [(BROKEN, {}), ("tcp://127.0.0.1:9", {"sndhwm": -5})])
+async def test_a_server_that_cannot_be_asked_fails_the_request_and_the_next_may_be_made(
+    context: core.Context, endpoint: str, options: dict[str, int]
+) -> None:
+    async with pirate.Client(endpoint, context=context, socket_options=options) as client:
         for _ in range(2):
             with pytest.raises(core.ZMQError):
                 await client.request(b"x")
@@ -234,3 +239,27 @@ async def test_a_socket_that_is_lost_again_blocks_no_request(server: Server, mon
         assert await server.serve(reply) == [b"y"]
         assert client.counters["send_blocked"] == 1
         assert client.counters["timeout"] >= 1
+
+
+async def test_what_a_socket_says_after_its_attempt_or_its_client_does_not_count(server: Server) -> None:
+    async with pirate.Client(server.endpoint, timeout=PATIENCE_S) as client:
+        engine = client._engine
+        cancelled = asyncio.ensure_future(client.request(b"x"))
+        await server.next()
+        (old,) = engine._open_sockets()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        reply = asyncio.ensure_future(client.request(b"y"))
+        await asyncio.sleep(0)  # it is not connected yet
+        engine._peer_changed(server.endpoint, old, b"", True)
+        engine._receive(server.endpoint, old, [[b"late"]])
+        assert not reply.done()
+        assert await server.answer(b"z") == [b"", b"y"]
+        assert await reply == [b"z"]
+        (present,) = engine._open_sockets()
+        engine._peer_changed(server.endpoint, old, b"", False)
+        reply = asyncio.ensure_future(client.request(b"y"))
+        await server.answer(b"z")  # on the connection that is up
+        assert await reply == [b"z"]
+    engine._receive(server.endpoint, present, [[b"late"]])
+    assert client.counters == {"sent": 3, "answered": 2}

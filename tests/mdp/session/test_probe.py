@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -161,6 +163,21 @@ async def test_a_broker_that_does_not_answer_the_second_question_is_refused(monk
         assert await calls.next() == ("refused", RETRY_S_USUAL, PASSIVE)
 
 
+async def test_a_broker_that_has_answered_is_not_called_silent_while_it_answers_the_second_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "PROBE_S", 0.02)
+    async with StandIn(protocol=None, tells=True) as broker, probing(broker) as calls:
+        peer = await calls.asked()
+        monkeypatch.setattr(probe, "PROBE_S", 0.1)
+        broker.send(peer, *PROBE[:3], b"300", b"", b"40")
+        assert await broker.next() == (peer, PAIR)
+        before = [calls.said.get_nowait() for _ in range(calls.said.qsize())]
+        assert set(before) <= {("unreachable", SILENT), ("refused", RETRY_S_USUAL, PASSIVE)}
+        if ("refused", RETRY_S_USUAL, PASSIVE) not in before:  # unless the machine is busy
+            assert await calls.next() == ("refused", RETRY_S_USUAL, PASSIVE)
+
+
 async def test_a_silent_broker_that_has_not_told_its_limits_speaks_0_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_S", 0.02)
     async with StandIn(protocol=None) as broker, probing(broker) as calls:
@@ -212,11 +229,16 @@ async def test_after_a_lost_connection_the_question_is_asked_again_and_its_silen
         assert broker.probes == 2
 
 
-async def test_a_second_answer_does_not_count() -> None:
+@pytest.mark.parametrize("serves", [True, False])
+async def test_a_second_answer_does_not_count(serves: bool) -> None:
     async with StandIn(protocol=None) as broker, probing(broker) as calls:
         peer = await calls.asked()
-        broker.send(peer, *PROBE[:3], b"200")
-        assert await calls.next() == ("dialect", V03, NO_BALLOT, 0)
+        if serves:
+            broker.send(peer, *PROBE[:3], b"200")
+            assert await calls.next() == ("dialect", V03, NO_BALLOT, 0)
+        else:
+            broker.send(peer, *PAIR[:3], b"400")
+            assert await calls.next() == ("refused", RETRY_S_USUAL, PASSIVE)
         for body in ([b"400"], [b"200", HIGHER]):
             broker.send(peer, *PROBE[:3], b"300", b"", b"40")  # its second question says that all before was read
             assert await broker.next() == (peer, PAIR)
@@ -235,3 +257,49 @@ async def test_nothing_is_said_after_close(monkeypatch: pytest.MonkeyPatch, tell
             calls.said.get_nowait()
         await asyncio.sleep(probe.PROBE_S)  # its clock would have been due before
         assert calls.said.empty()
+
+
+@pytest.mark.parametrize("tells", [False, True])
+async def test_a_broker_that_has_gone_is_not_taken_for_a_silent_one(monkeypatch: pytest.MonkeyPatch, tells: bool) -> None:
+    async with StandIn(protocol=None, tells=tells) as broker, probing(broker) as calls:
+        monkeypatch.setattr(probe, "PROBE_S", 0.01)
+        async with asyncio.timeout(PATIENCE_S):
+            await broker.asked.get()
+        await broker.close()
+        while await calls.next() != ("reached", False):
+            continue
+        await asyncio.sleep(probe.PROBE_S)  # its clock would have been due before
+        while not calls.said.empty():
+            name, trouble = calls.said.get_nowait()
+            assert (name, trouble == SILENT) == ("unreachable", False)
+
+
+async def test_a_probe_that_was_answered_by_silence_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "PROBE_S", 0.005)
+    async with StandIn(protocol=None) as broker, core.Context() as context:
+        answered: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
+
+        def on_dialect(*answer: Any) -> None:
+            kept[0].close()
+            answered.set_result(answer)
+
+        rest: dict[str, Any] = dict.fromkeys(("on_reached", "on_refused", "on_unreachable"), lambda *_: None)
+        kept = [Probe(context, broker.endpoint, {}, **rest, on_dialect=on_dialect, seen=NO_BALLOT, votes=True)]
+        assert await answered == (V01, NO_BALLOT, 0)
+        await kept[0].connection.wait_closed()
+        reference = weakref.ref(kept.pop())
+        gc.collect()
+        assert reference() is None
+
+
+async def test_a_closed_probe_is_not_kept() -> None:
+    async with StandIn(protocol=None) as broker, core.Context() as context:
+        rest: dict[str, Any] = dict.fromkeys(("on_reached", "on_dialect", "on_refused", "on_unreachable"), lambda *_: None)
+        kept = [Probe(context, broker.endpoint, {}, **rest, seen=NO_BALLOT, votes=True)]
+        async with asyncio.timeout(PATIENCE_S):
+            await broker.asked.get()
+        kept[0].close()
+        await kept[0].connection.wait_closed()
+        reference = weakref.ref(kept.pop())
+        gc.collect()
+        assert reference() is None

@@ -140,6 +140,7 @@ async def test_a_connection_is_closed_once_with_its_last_worker_and_with_the_lon
     last.close(20)
     assert (trunk._closed, trunk._linger_ms, calls.shared._trunks) == (True, 50, [])
     await last.wait_closed()
+    assert not calls.context._sockets
     assert not calls.context._closing
     trunk._joined()
     assert calls.said[last] == []
@@ -177,3 +178,21 @@ async def test_a_broker_without_channels_gets_a_connection_for_each_worker(calls
     further = calls.open()
     assert further.trunk not in {channel.trunk for channel in channels}
     assert further.frame == channel_frame(1)
+
+
+async def test_the_worker_that_leaves_last_waits_for_the_end_of_the_connection(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = calls.open(), calls.open()
+    waited: list[core.Socket] = []
+
+    async def note(socket: core.Socket) -> None:
+        waited.append(socket)
+
+    monkeypatch.setattr(core.Socket, "wait_closed", note)
+    first.close()
+    await first.wait_closed()
+    assert waited == []
+    last.close()
+    await last.wait_closed()
+    monkeypatch.undo()
+    assert len(waited) == 1
+    await waited[0].wait_closed()

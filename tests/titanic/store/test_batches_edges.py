@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import count, groupby
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -13,7 +14,7 @@ from core.runtime import supervision
 from core.runtime.supervision import Supervisor
 from tests.scenes.builds import replaces_names
 from tests.scenes.waiting import eventually
-from tests.titanic.store.test_batches import Shop, answer, ended, live, mark, shop
+from tests.titanic.store.test_batches import Shop, live, mark, shop
 from titanic.store.batches import COMMIT, STAGED
 from titanic.store.index.limits import Limits
 from titanic.wire.batch_frames import NO_REQUEST
@@ -75,7 +76,7 @@ async def test_a_commit_that_was_cut_short_goes_on_before_delivery_starts(tmp_pa
         never_work(opened)
         assert await opened.commit("job", "job/0") == [b"300"]
     async with shop(tmp_path, dispatch=False) as opened:
-        await eventually(lambda: opened.bodies() == {b"a"})
+        await eventually(lambda: opened.bodies() == {b"a"} and not of(opened))
 
 
 @replaces_names
@@ -112,8 +113,9 @@ async def test_rows_expire_in_the_order_of_their_times_and_not_before(tmp_path: 
         await opened.stage("late/0", (b"b", b"1"), ttl_ms=60_000)
         await opened.stage("soon/0", (b"a", b"1"), ttl_ms=20)
         await opened.stage("now/0", (b"a", b"1"), ttl_ms=0)  # without any time it would be kept for ever
-        await opened.stage("gone/0", (b"a", b"1"), ttl_ms=10)
+        await opened.stage("gone/0", (b"a", b"1"))
         assert await opened.ask("abort", "gone") == [b"200", b"1"]
+        opened.batches._expire((b"", b"gone/0"), 0)  # as its clock does
         await eventually(lambda: live(opened) == 1)
         assert (await opened.commit("late", "late/0"))[1] == DONE
 
@@ -124,12 +126,13 @@ async def test_a_chunk_whose_time_was_up_during_a_commit_that_was_refused_goes_a
 ) -> None:
     monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.001)
     async with shop(tmp_path) as opened:
-        await opened.stage("job/0", (b"a", b"1"), ttl_ms=1)
+        await opened.stage("job/0", (b"a", b"1"))
         read = opened.store.bodies.request_of
 
         def fail_later(entry: Entry, done: Any) -> None:
             if entry.service == STAGED:
-                asyncio.get_running_loop().call_later(0.02, done, entry, None, b"")  # behind the clock of the chunk
+                opened.batches._expire((b"", b"job/0"), 0)  # as its clock does
+                asyncio.get_running_loop().call_soon(done, entry, None, b"")
             else:
                 read(entry, done)
 
@@ -355,7 +358,7 @@ async def test_chunks_beyond_what_is_held_are_read_again(tmp_path: Path, monkeyp
 @replaces_names
 async def test_rows_are_stored_in_portions_and_those_without_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("titanic.store.batches.ROWS_AT_ONCE", 2)
-    monkeypatch.setattr("titanic.store.batches.RETRY_S", 0.001)
+    monkeypatch.setattr("titanic.store.batches.RETRY_S", 0.01)
     async with shop(tmp_path) as opened:
         await opened.stage("other/0", (b"d", b"another"))
         await opened.commit("other", "other/0")
@@ -367,7 +370,7 @@ async def test_rows_are_stored_in_portions_and_those_without_space_again(tmp_pat
             key = parse_request(frames).options.key if len(frames) > 1 else b""
             asked[key] += 1
             if key in refused:
-                asyncio.get_running_loop().call_later(0.0005, refused.discard, key)  # while the commit waits
+                asyncio.get_running_loop().call_later(0.005, refused.discard, key)  # while the commit waits
                 done([b"500", b"full"])
             else:
                 submit(frames, done, *more)
@@ -419,50 +422,30 @@ async def test_a_batch_is_closed_with_those_of_its_requests_that_are_there(tmp_p
         assert await opened.ask("rows", "job", 0, 1) == [b"400", b"no such batch"]
 
 
-# ---- what was answered
-
-
-async def test_only_requests_of_clients_are_answered_ones(tmp_path: Path) -> None:
+@replaces_names
+async def test_a_batch_is_closed_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop(tmp_path) as opened:
-        await opened.stage("one/0", (b"a", b"1"))
-        await opened.commit("one", "one/0")
-        assert await mark(opened, 0, wait_ms=0, service="") == 0  # the commit was answered, before anybody asked
-        await opened.stage("two/0", (b"b", b"1"))
-        await opened.commit("two", "two/0")
-        assert await mark(opened, 0, wait_ms=0, service="") == 0  # and after
-        await answer(opened, b"a", b"b")
-        end = await mark(opened, 0, service="")
-        while await ended(opened, 0, end, service="") != {b"a", b"b"}:
-            end = await mark(opened, end, service="")
-        assert await ended(opened, 0, end, service="echo") == {b"a", b"b"}
-
-
-async def test_ends_belong_to_their_user_and_closed_ones_are_left_out(tmp_path: Path) -> None:
-    async with shop(tmp_path) as opened:
-        for opened.owner in (b"ann", b"bob"):
-            await opened.stage("job/0", (opened.owner, b"1"))
-            await opened.commit("job", "job/0")
-        await answer(opened, b"ann", b"bob")
-        for opened.owner in (b"ann", b"bob"):
-            assert await ended(opened, 0, await mark(opened, 0)) == {opened.owner}
-        await closed(opened, next(entry for entry in opened.waiting if entry.key == b"bob"))
-        assert await mark(opened, 0, wait_ms=0) == 0
-
-
-async def test_a_mark_with_a_limit_is_behind_so_many_answers(tmp_path: Path) -> None:
-    async with shop(tmp_path) as opened:
-        await opened.stage("job/0", *((b"k%d" % n, b"x") for n in range(3)))
+        await opened.stage("job/0", *((b"k%d" % n, b"x") for n in range(7)))
         await opened.commit("job", "job/0")
-        ends: list[int] = []
-        for entry in [*opened.waiting]:
-            opened.store.answer(entry.uuid, [b"reply"])
-            ends.append(await mark(opened, ends[-1] if ends else 0))
-        assert ends == [entry.ended_ms for entry in opened.waiting]
-        assert [await mark(opened, 0, limit) for limit in (0, 1, 2, 3, 4)] == [ends[2], *ends, ends[2]]
-        assert await mark(opened, ends[0], 1) == ends[1]
-        assert await ended(opened, ends[0], ends[1]) == {b"k1"}
-        page = await opened.ask("ends", "echo", 0, ends[2], 1, 1)
-        assert page[:3] == [b"200", b"3", opened.waiting[1].uuid]
+        await eventually(lambda: not of(opened))
+        monkeypatch.setattr("titanic.store.batches.ROWS_AT_ONCE", 3)
+        turn, turns, close = count(), list[int](), opened.store.close_request
+        loop = asyncio.get_running_loop()
+
+        def tick() -> None:
+            turns.append(-next(turn))
+            if len(turns) < 10_000 and live(opened) == 8:
+                loop.call_soon(tick)
+
+        def counted(frames: Any, done: Any) -> None:
+            turns.append(1)
+            close(frames, done)
+
+        monkeypatch.setattr(opened.store, "close_request", counted)
+        loop.call_soon(tick)
+        await opened.ask("close", "job")
+        closed_in = [len([*group]) for ticks, group in groupby(turns, key=lambda one: one < 1) if not ticks]
+        assert closed_in[:3] == [1, 3, 3]
 
 
 # ---- faults
