@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 LOWEST_STAMP := .venv-lowest/.installed
 SOURCES := $(wildcard hatch_build.py majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy docs)
 PYTEST := $(PY) -m pytest
-# Three test processes: with two, one of two processors waits half of the time for programs that start and for slow answers.
+# Three test processes (tests/scenes/spreading.py): with two, one of two processors waits half of the time for programs that start and for slow answers.
 # All Spark tests go to one of them and share its session.
 JOBS ?= 3
 # If a test process dies, the run ends and names it: with a replacement, pytest-xdist can wait without end.
@@ -88,7 +88,7 @@ MISSING := without="not soak"; said=""; \
 # What needs no environment of its own is installed and made beside it: on a new machine the set-up takes as long as its longest part.
 test:
 	@mkdir -p out; .ci/setup uv || exit 1; \
-	{ .ci/setup java; .ci/setup browser; .ci/setup strace; } >out/programs.txt 2>&1 & programs=$$!; \
+	{ .ci/setup ccache; .ci/setup java; .ci/setup browser; .ci/setup strace; } >out/programs.txt 2>&1 & programs=$$!; \
 	$(MAKE) --no-print-directory $(LOWEST_STAMP) >out/lowest.txt 2>&1 & lowest=$$!; \
 	$(MAKE) --no-print-directory venv || { kill $$programs $$lowest 2>/dev/null; exit 1; }; \
 	nice .ci/setup compiled >out/compiled.txt 2>&1 & compiling=$$!; \

@@ -193,6 +193,20 @@ def brokers_in_order() -> Iterator[None]:
         pytest.fail(f"a broker is not in order: {wrong}", pytrace=False)
 
 
+@pytest.fixture(scope="module")
+def syntax_trees(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep syntax trees of the whole project from the garbage collector, and only as long as this module's tests run.
+
+    A million objects: it would look at them again and again, now and with the tests that follow in this process.
+    """
+    gc.disable()
+    yield
+    for found in vars(request.module).values():
+        if hasattr(found, "cache_clear"):
+            found.cache_clear()
+    gc.enable()
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Enter a working directory whose modules can be imported, and are forgotten afterwards."""

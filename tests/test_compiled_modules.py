@@ -10,8 +10,6 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import core
 import core.blocking
 
@@ -75,12 +73,13 @@ def test_the_list_is_ordered_and_every_module_exists() -> None:
     assert all(tree(module).body for module in MODULES)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_class_has_a_base_outside_of_the_compiled_modules_only_where_it_says_so(module: str) -> None:
+def test_a_class_has_a_base_outside_of_the_compiled_modules_only_where_it_says_so() -> None:
     """Such a class has its own layout in memory; compiled code would write its fields into that of the base."""
-    known, imported = native_classes(), homes(module)
+    known = native_classes()
     foreign = [
-        f"{node.name}({ast.unparse(base)})"
+        f"{module}.{node.name}({ast.unparse(base)})"
+        for module in MODULES
+        for imported in [homes(module)]
         for node in classes(module)
         if is_native(node)
         for base in node.bases
@@ -89,10 +88,8 @@ def test_a_class_has_a_base_outside_of_the_compiled_modules_only_where_it_says_s
     assert foreign == []
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_names_of_dataclass_fields_are_imported_when_the_module_runs(module: str) -> None:
-    """mypyc evaluates the annotations of the fields."""
-    later = {
+def imported_for_types(module: str) -> set[str]:
+    return {
         alias.asname or alias.name
         for node in tree(module).body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
@@ -100,7 +97,11 @@ def test_names_of_dataclass_fields_are_imported_when_the_module_runs(module: str
         if isinstance(each, ast.Import | ast.ImportFrom)
         for alias in each.names
     }
-    used = {
+
+
+def names_in_fields(module: str) -> set[str]:
+    """Return the names in the annotations of dataclasses and named tuples."""
+    return {
         name.id
         for node in classes(module)
         if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list) or "NamedTuple" in map(name_of, node.bases)
@@ -109,27 +110,35 @@ def test_names_of_dataclass_fields_are_imported_when_the_module_runs(module: str
         for name in ast.walk(field.annotation)
         if isinstance(name, ast.Name)
     }
-    assert used & later == set()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_nothing_is_stored_under_the_name_of_a_method_or_of_a_word_of_c(module: str) -> None:
-    for node in classes(module):
-        stored = {
-            each.attr
-            for each in ast.walk(node)
-            if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
-        }
-        assert stored & RESERVED_IN_C == set()
-        assert stored & {each.name for each in node.body if isinstance(each, ast.FunctionDef) and not each.decorator_list} == set()
+def test_names_of_dataclass_fields_are_imported_when_the_module_runs() -> None:
+    """mypyc evaluates the annotations of the fields."""
+    found = {module: names_in_fields(module) & imported_for_types(module) for module in MODULES}
+    assert {module: names for module, names in found.items() if names} == {}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_bounds_of_slices_call_nothing_but_len(module: str) -> None:
+def test_nothing_is_stored_under_the_name_of_a_method_or_of_a_word_of_c() -> None:
+    found = {}
+    for module in MODULES:
+        for node in classes(module):
+            stored = {
+                each.attr
+                for each in ast.walk(node)
+                if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
+            }
+            methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef) and not each.decorator_list}
+            if wrong := stored & (methods | RESERVED_IN_C):
+                found[f"{module}.{node.name}"] = wrong
+    assert found == {}
+
+
+def test_bounds_of_slices_call_nothing_but_len() -> None:
     """Calls there may run twice, and requests would be sent twice."""
     # mypyc knows better only where it sees that a list, a tuple, text or bytes is sliced.
     calls = {
-        ast.unparse(call)
+        f"{module}: {ast.unparse(call)}"
+        for module in MODULES
         for node in nodes(module)
         if isinstance(node, ast.Slice)
         for bound in (node.lower, node.upper, node.step)
@@ -140,11 +149,11 @@ def test_bounds_of_slices_call_nothing_but_len(module: str) -> None:
     assert calls == set()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_nothing_is_awaited_in_finally(module: str) -> None:
+def test_nothing_is_awaited_in_finally() -> None:
     """After a call that ended there with an error, each later call would raise that error again."""
     found = [
         f"{module}:{node.lineno}"
+        for module in MODULES
         for node in nodes(module)
         if isinstance(node, ast.Try)
         for statement in node.finalbody
@@ -174,15 +183,12 @@ def test_compiled_modules_do_not_call_get_of_a_dictionary_that_has_its_own() -> 
     assert called == []
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_the_module_in_use_is_the_one_that_was_asked_for(module: str) -> None:
+def test_the_modules_in_use_are_those_that_were_asked_for() -> None:
     """Either all listed modules are compiled or none is: half of a chain is slower than its source."""
     from importlib import import_module
 
-    loaded = import_module(module).__spec__
-    assert loaded is not None
-    assert loaded.origin is not None
-    assert (not loaded.origin.endswith(".py")) is core.compiled
+    origins = {module: getattr(import_module(module).__spec__, "origin", None) for module in MODULES}
+    assert [module for module, origin in origins.items() if not origin or (not origin.endswith(".py")) is not core.compiled] == []
 
 
 # mypyc checks them at the call: a buffer is no `bytes`, 0 and None are no `bool`.

@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-pytestmark = pytest.mark.xdist_group("architecture")
+pytestmark = [pytest.mark.xdist_group("architecture"), pytest.mark.usefixtures("syntax_trees")]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering", "majordomo_toolkit")

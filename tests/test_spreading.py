@@ -1,4 +1,4 @@
-"""Distribution of the tests among test processes: each test once, a group in one process, and nothing kept of what has ended."""
+"""Distribution of the tests: each test once, a group in one process, and nothing kept of what has ended."""
 
 from __future__ import annotations
 

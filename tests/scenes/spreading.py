@@ -1,4 +1,4 @@
-"""Distribution of the tests among test processes, as pytest-xdist does it, at the same price for the last test as for the first.
+"""Distribution of the tests among test processes, as by pytest-xdist, at one price for each test.
 
 pytest-xdist counts through all tests that a process has had, and searches the list of all, for each test that ends: of 18,000 tests that
 is a quarter of a minute of CPU time, and each process waits for it.

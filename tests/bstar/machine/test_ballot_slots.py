@@ -102,12 +102,15 @@ def test_no_copy_is_whole() -> None:
         decode_file(bytes(FILE_OCTETS), RecordRole.SERVER)
 
 
-@pytest.mark.parametrize("bit", range(38 * 8))
-def test_every_flipped_bit_of_the_first_version_is_noticed(bit: int) -> None:
-    octets = bytearray(signed(VERSION_1))
-    octets[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(StoreDamaged):
-        decode_file(bytes(octets), RecordRole.SERVER)
+def test_every_flipped_bit_of_the_first_version_is_noticed() -> None:
+    for bit in range(38 * 8):
+        octets = bytearray(signed(VERSION_1))
+        octets[bit // 8] ^= 1 << bit % 8
+        try:
+            found = decode_file(bytes(octets), RecordRole.SERVER)
+        except StoreDamaged:
+            continue
+        pytest.fail(f"bit {bit} flipped: {found}")
 
 
 def test_every_other_length_is_noticed() -> None:

@@ -1,6 +1,6 @@
 """10,000 walks of 400 steps over the broker's machine (`tests.scenes.mdp_broker_walk`).
 
-On the sources as they are a twentieth of them; with SIM_WALKS in the environment as many as it says.
+On the sources as they are a fiftieth of them; with SIM_WALKS in the environment as many as it says.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mdp.broker.requests.records import Request
 
-WALKS = int(os.environ.get("SIM_WALKS") or examples(10_000, divisor=20))
+WALKS = int(os.environ.get("SIM_WALKS") or examples(10_000, divisor=50))
 CHUNKS = 40  # for two processes to share
 
 
