@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
 
 import mdp
 from core.machine.backoff import backoff_s
 from core.machine.peer_text import BadJson, read_json
+from core.rpc.shared_question import SharedQuestion
 from core.runtime import runtime
 from core.runtime.supervision import cancel_all
 from mdp.wire.options import checked_headers
@@ -238,7 +240,7 @@ class Client:
         self._takes_options: bool | None = None  # whether the store does; None if unknown
         self._takes_headers = False  # whether it said so when it was asked
         self._asked_over = 0  # number of the connection it was asked over
-        self._asking = asyncio.Lock()  # concurrent submits share one question
+        self._question = SharedQuestion()  # of concurrent submits
 
     async def __aenter__(self) -> Self:
         if self.book is not None:
@@ -317,20 +319,22 @@ class Client:
         """
         if self._plain:
             return False
-        async with self._asking:
-            takes = self._takes_options
-            same = self._asked_over == self._client.connections and self._client.connected
-            if takes is None or not same or (refuse and not takes):
-                try:
-                    answer = await self._ask_by_reply()
-                except mdp.Forbidden:
-                    answer = await self._ask_by_request()
-                code, takes = _takes(answer, tsp.EXTENSIONS_KNOWN[0])
-                self._takes_headers = _takes(answer, tsp.EXTENSIONS_KNOWN[1])[1]
-                if code not in (200, 400):
-                    raise Unavailable("the store cannot tell which options it knows")
-                self._takes_options, self._asked_over = takes, self._client.connections
-            return takes
+        return await self._question.ask(partial(self._ask_now, refuse))
+
+    async def _ask_now(self, refuse: bool) -> bool:
+        takes = self._takes_options
+        same = self._asked_over == self._client.connections and self._client.connected
+        if takes is None or not same or (refuse and not takes):
+            try:
+                answer = await self._ask_by_reply()
+            except mdp.Forbidden:
+                answer = await self._ask_by_request()
+            code, takes = _takes(answer, tsp.EXTENSIONS_KNOWN[0])
+            self._takes_headers = _takes(answer, tsp.EXTENSIONS_KNOWN[1])[1]
+            if code not in (200, 400):
+                raise Unavailable("the store cannot tell which options it knows")
+            self._takes_options, self._asked_over = takes, self._client.connections
+        return takes
 
     async def _ask_by_reply(self) -> Sequence[bytes]:
         """Ask titanic.reply; a store with titanic.request and without it is a stock store."""

@@ -15,10 +15,12 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import core
 from core.machine.peer_text import decimal
+from core.rpc.shared_question import SharedQuestion
 from freelance.client import Client
 from freelance.errors import ClientClosed, FreelanceError, MalformedMessage, NamesRefused, NoServer
 from freelance.names.messages import NONE, OK, PAGE, WAIT_MS_MAX, decode_entry
@@ -199,10 +201,10 @@ class Names:
                 tries again as with any endpoint that is unreachable.
         """
         known = self._known.setdefault(name, CachedListing())
-        async with known.lock:
-            now = asyncio.get_running_loop().time()
-            if now >= known.fresh_until:
-                await self._look_up(name, known, now)
+        try:
+            await known.question.ask(partial(self._look_up, name, known))
+        except FreelanceError:
+            self.counters["stale" if known.endpoints else "unresolved"] += 1
         if not known.endpoints:
             raise core.EndpointNotFound(msg=f"name://{name} has no endpoint in {self.environment}", endpoint=f"name://{name}")
         known.next_index += 1
@@ -292,12 +294,11 @@ class Names:
     def _where(self, name: str) -> tuple[bytes, bytes]:
         return self.environment.encode(), name.encode()
 
-    async def _look_up(self, name: str, known: CachedListing, now: float) -> None:
-        try:
-            listing = await self.get(name)
-        except FreelanceError:
-            self.counters["stale" if known.endpoints else "unresolved"] += 1
+    async def _look_up(self, name: str, known: CachedListing) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < known.fresh_until:
             return
+        listing = await self.get(name)
         self.counters["looked_up"] += 1
         known.endpoints = listing.connect
         known.fresh_until = now + (min(FRESH_S, listing.ttl_s or FRESH_S) if listing.connect else 0.0)
@@ -310,7 +311,7 @@ class CachedListing:
         self.endpoints: tuple[str, ...] = ()
         self.fresh_until = float("-inf")
         self.next_index = -1
-        self.lock = asyncio.Lock()  # a hundred sockets that reconnect together ask once
+        self.question = SharedQuestion()  # of a hundred sockets that reconnect together
 
 
 @asynccontextmanager

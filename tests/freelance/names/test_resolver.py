@@ -227,81 +227,20 @@ async def test_resolve_rotates_and_uses_the_old_listing_when_no_server_answers(s
         await names.resolve("never")
 
 
-async def test_sockets_that_reconnect_together_ask_once(stack: AsyncExitStack, server: NameServer) -> None:
+async def test_sockets_that_reconnect_together_wait_for_silent_name_servers_together(
+    stack: AsyncExitStack, server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = await asking(stack, server.identity)
-    server.put("test", "shop", connect=["tcp://a:1"])
-    assert set(await asyncio.gather(*(names.resolve("shop") for _ in range(100)))) == {"tcp://a:1"}
-    assert server.counters["get"] == 1
+    asked = 0
 
+    async def silent(name: str) -> freelance.Listing:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.01)
+        raise freelance.NoServer(after_s=0.01, attempts=1)
 
-async def test_nam_08_bind_takes_the_first_free_endpoint(stack: AsyncExitStack, server: NameServer) -> None:
-    names = await asking(stack, server.identity)
-    context = await stack.enter_async_context(core.Context())
-    ends = ["inproc://a", "inproc://b"]
-    with pytest.raises(core.EndpointNotFound):
-        await names.bind(context.socket(core.ROUTER), "shop")
-    await names.set("shop", bind=ends)
-    assert await names.bind(context.socket(core.ROUTER), "shop") == ends[0]
-    assert await names.bind(context.socket(core.ROUTER), "shop") == ends[1]
-    with pytest.raises(core.AddressInUse):
-        await names.bind(context.socket(core.ROUTER), "shop")
-
-
-async def test_nam_08_a_socket_follows_a_name(stack: AsyncExitStack, server: NameServer, tmp_path: Path) -> None:
-    names = await asking(stack, server.identity)
-    context = await stack.enter_async_context(core.Context())
-    publishers = [context.socket(core.PUB, linger=0) for _ in range(2)]
-    ends = [f"ipc://{tmp_path / name}" for name in "ab"]
-    joined: list[bool] = []
-    for publisher, end in zip(publishers, ends, strict=True):
-        publisher.bind(end)
-    sub = context.socket(core.SUB, linger=0, rcvtimeo=60_000)
-    sub.set_receiver(lambda batch: None, on_peer=lambda name, is_there: joined.append(is_there))
-    await names.set("news", connect=[ends[0]])
-    async with names.follow(sub, "news"):
-        await eventually(lambda: joined == [True])
-        await names.set("news", connect=[ends[1]])
-        await eventually(lambda: joined == [True, True])
-        await names.drop("news", connect=[ends[0]])
-        await eventually(lambda: joined == [True, True, False])
-        await names.drop("news", connect=[ends[1]])
-        await names.set("news", connect=["nonsense"])
-        await eventually(lambda: names.counters["follow_failed"] == 1)
-
-
-async def test_nam_08_a_freelance_client_follows_a_name(stack: AsyncExitStack, server: NameServer) -> None:
-    names = await asking(stack, server.identity)
-    one = await stack.enter_async_context(freelance.Server(ANY, lambda body: b"one"))
-    two = await stack.enter_async_context(freelance.Server(ANY, lambda body: b"two"))
-    await names.set("shop", connect=[one.identity])
-    client = await stack.enter_async_context(freelance.Client([NOBODY], timeout=100))
-    async with names.follow(client, "shop"):
-        assert client.servers == [one.identity]
-        assert await client.request(b"x") == [b"one"]
-        await names.set("shop", connect=[two.identity])
-        await names.drop("shop", connect=[one.identity])
-        await eventually(lambda: client.servers == [two.identity])
-        assert await client.request(b"x") == [b"two"]
-        await names.drop("shop", connect=[two.identity])
-        await eventually(lambda: server.counters["watch"] >= 5)
-        assert client.servers == [two.identity], "the last is kept until there is another"
-
-
-async def test_what_cannot_be() -> None:
-    with pytest.raises(ValueError):
-        Names([NOBODY], wait=0)
-    with pytest.raises(ValueError):
-        Names([])
-    async with NameServer(ANY) as server:
-        with pytest.raises(core.AddressInUse):
-            async with NameServer(server.endpoint):
-                pass
-
-
-async def test_no_server_answers() -> None:
-    async with Names([NOBODY], timeout=0.05) as names:
-        with pytest.raises(freelance.NoServer):
-            await names.get("shop")
-        with pytest.raises(core.EndpointNotFound):
-            await names.resolve("shop")
-        assert names.counters["unresolved"] == 1
+    monkeypatch.setattr(names, "get", silent)
+    found = await asyncio.gather(*(names.resolve("shop") for _ in range(100)), return_exceptions=True)
+    assert {type(one) for one in found} == {core.EndpointNotFound}
+    assert asked <= 2
+    assert names.counters["unresolved"] == 100
