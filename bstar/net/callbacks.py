@@ -64,7 +64,10 @@ class Callbacks:
 
     def notify(self, event: dict[str, Any]) -> None:
         for callback in self.on_event:
-            callback(event)
+            try:
+                callback(event)
+            except Exception as error:  # who is told of a change of state has no part in it
+                self._supervisor.fault("bstar event callback", error)
 
     async def finish(self, drain_s: float) -> bool:
         return all(await asyncio.gather(*(finish(drain_s) for finish, _ in self.on_handover)))

@@ -1,6 +1,6 @@
-"""One question at a time for all who ask: whoever came before it was asked shares its error.
+"""One question at a time for all callers: one that came before a question was asked shares its error.
 
-Without this, those who wait behind a question that is not answered would each ask it again, one after the other, and the last of a
+Without this, callers that wait behind a question that is not answered would each ask it again, one after the other, and the last of a
 thousand would wait a thousand timeouts.
 """
 
@@ -18,20 +18,20 @@ T = TypeVar("T")
 
 
 class SharedQuestion:
-    """Asks for everybody; nobody waits for more than the question that is being asked, and the next one."""
+    """A caller waits for the question that is being asked, and for the next one, and no longer."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._asked = 0  # questions begun
         self._failed = 0  # number of the last one that failed
-        self._error: Exception | None = None  # of that one; kept as long as somebody waits who shares it
+        self._error: Exception | None = None  # of that one; kept as long as callers wait that share it
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Return what `question` returns, called when no other one is being asked; it may return at once what is known by then.
+        """Call `question` when no other one is being asked, and return its answer; it may return what is known by then.
 
         Raises:
-            Exception: of `question`, or of another caller's that began and failed while this one waited.
+            Exception: of `question`, or of that of another caller, which began and failed while this one waited.
         """
         came = self._asked
         self._waiting += 1

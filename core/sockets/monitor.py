@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.net.socket_port import InnerSocket, SocketContext, SocketFactory
+    from core.runtime.supervision import Supervisor
     from core.sockets.results.futures import Awaitable
     from core.sockets.serialization import Serialization
     from core.zmtp.decoder import Message
@@ -53,11 +54,12 @@ class MonitorEvent:
 
 
 class Monitors:
-    """Monitors of one socket."""
+    """Monitors of one socket: an error of one that is told is logged and counted, and harms neither socket nor others."""
 
-    __slots__ = ("_sinks", "pair", "reader")
+    __slots__ = ("_sinks", "_supervisor", "pair", "reader")
 
-    def __init__(self) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         self._sinks: list[tuple[int, Callable[[MonitorEvent], None]]] = []
         self.pair: MonitorPair | None = None  # the monitor in libzmq's form, at most one
         self.reader: InnerSocket | None = None  # the socket at its other end, if `get_monitor_socket` made one
@@ -71,7 +73,10 @@ class Monitors:
     def emit(self, event: int, value: int, endpoint: str, reason: str, peer: str, identity: bytes) -> None:
         for events, sink in self._sinks:
             if events & event:
-                sink(MonitorEvent(Event(event), value, endpoint, reason, peer, identity))
+                try:
+                    sink(MonitorEvent(Event(event), value, endpoint, reason, peer, identity))
+                except Exception as error:
+                    self._supervisor.fault("core event callback", error)
 
     def end(self) -> None:
         """Send MONITOR_STOPPED as the last event: the socket was closed (MON-03)."""
@@ -196,7 +201,7 @@ class SocketMonitoring:
     def check_open(self) -> None: ...
 
     def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
-        """Call `sink` with each `MonitorEvent` of these kinds, at once."""
+        """Call `sink` with each `MonitorEvent` of these kinds, at once; an error that it raises is logged and counted."""
         self.monitors.add(sink, events)
 
     def events(self, events: int = c.EVENT_ALL, limit: int = EVENTS_MAX) -> MonitorStream:

@@ -105,7 +105,7 @@ class SocketBase(Receiving):
         self.type_name = kind.type_name
         self.security = Security(kind.type_name, kind.announces_identity)
         self._endpoints = Endpoints(self)
-        self.monitors: Monitors = Monitors()
+        self.monitors: Monitors = Monitors(context.supervisor)
         self.inbound: FairQueue = self.pattern.inbound
         self._active = self.inbound.active
         self._plain = self.pattern.plain

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from errno import ENOSPC
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,8 @@ import bstar
 import core
 from bstar.machine.ballot import Record, RecordRole
 from bstar.net.ballot_file import BallotFile
+from core.runtime import supervision
+from core.runtime.supervision import Supervisor
 from tests.scenes.bstar_sockets import QUICK_MS, Scene, echo, until, vote_until_it_serves
 
 if TYPE_CHECKING:
@@ -217,3 +219,25 @@ async def test_failing_callback_ends_the_pair() -> None:
         with pytest.raises(RuntimeError, match="cannot load"):
             await pair.serve_forever()
         assert not pair.serving
+
+
+@pytest.mark.faults
+async def test_an_event_callback_that_fails_leaves_the_pair_alone() -> None:
+    """The callbacks of the change itself are called, in their order, and the other one is told too."""
+    supervisor, told = Supervisor(), []
+
+    def fails(event: dict[str, Any]) -> None:
+        raise ValueError(event["event"])
+
+    with supervision.scope(supervisor):
+        async with Scene() as scene:
+            for pair in scene.pairs:
+                pair.on_event(fails)
+                pair.on_event(lambda event: told.append(event["event"]))
+                pair.on_active(lambda: told.append("entered"))
+            await scene.settle()
+            await until(lambda: scene.serving() == [True, False])
+            await scene.pairs[0].switchover()
+            await until(lambda: scene.serving() == [False, True])
+    assert told.count("entered") == 2
+    assert supervisor.faults == {"bstar event callback": len(told) - 2}

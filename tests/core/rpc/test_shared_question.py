@@ -1,4 +1,4 @@
-"""core.rpc.shared_question: who shares an answer or an error, and who asks again."""
+"""core.rpc.shared_question: which callers share an error, and which ask again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_thousand_wait_for_two_questions_and_no_more() -> None:
     asked.open[0].set_exception(TimeoutError("first"))
     await rounds()
     assert str(first.exception()) == "first"
-    assert len(asked.open) == 2  # of those who came while the first was asked
+    assert len(asked.open) == 2  # of the callers that came while the first was asked
     assert not any(one.done() for one in others)
     asked.open[1].set_exception(TimeoutError("second"))
     await asyncio.wait(others)
@@ -47,7 +47,7 @@ async def test_a_thousand_wait_for_two_questions_and_no_more() -> None:
     assert {str(one.exception()) for one in others} == {"second"}
 
 
-async def test_who_comes_after_an_error_asks_anew() -> None:
+async def test_a_caller_that_comes_after_an_error_asks_anew() -> None:
     asked = Questions()
     for number in range(3):
         one = asked.ask()
@@ -58,7 +58,7 @@ async def test_who_comes_after_an_error_asks_anew() -> None:
             await one
 
 
-async def test_who_waits_looks_himself_after_an_answer() -> None:
+async def test_a_caller_that_waits_looks_again_after_an_answer() -> None:
     asked = Questions()
     first, second = asked.ask(), asked.ask()
     await rounds()
@@ -69,7 +69,7 @@ async def test_who_waits_looks_himself_after_an_answer() -> None:
     assert await second == "b"
 
 
-async def test_one_who_is_cancelled_leaves_the_question_to_the_next() -> None:
+async def test_a_caller_that_is_cancelled_leaves_the_question_to_the_next() -> None:
     asked = Questions()
     first, second, third = asked.ask(), asked.ask(), asked.ask()
     await rounds()
