@@ -465,10 +465,8 @@ async def test_connections_are_accepted_after_a_fault_with_one(tmp_path: Path) -
 
 # Names whose faults need a scene of their own: where that is, or why there is none.
 ELSEWHERE: dict[str, str] = {
-    "titanic writer": "tests/titanic/store/test_faults.py",
-    "titanic acknowledgement": "tests/titanic/store/test_faults.py",
-    "titanic reader": "tests/titanic/store/test_faults.py",
-    "titanic upkeep": "tests/titanic/store/test_faults.py",
+    **dict.fromkeys(("titanic writer", "titanic acknowledgement"), "tests/titanic/store/test_faults.py"),
+    **dict.fromkeys(("titanic reader", "titanic upkeep"), "tests/titanic/store/test_faults.py"),
     **dict.fromkeys(("titanic pair", "titanic turns", "titanic mirror", "titanic services"), "tests/test_supervised.py"),
     **dict.fromkeys(("bstar callback", "core loop thread", "core accept"), "tests/test_supervised.py"),
     **dict.fromkeys(("core accept clock", "daemon drain", "daemon reload", "daemon watchdog"), "tests/core/daemon/test_injected_faults.py"),
@@ -480,6 +478,8 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp dispatch rest", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),
     "mdp dispatch keys": "tests/mdp/spark/flow/test_replayed_window.py",
+    "core event callback": "tests/core/sockets/test_event_callbacks.py",
+    "bstar event callback": "tests/bstar/test_pair_stops.py",
     "core connector address": "tests/core/net/test_addresses.py",
     "mdp front question": "tests/mdp/shards/test_front.py",
     "mdp front clock": "tests/mdp/shards/test_backpressure.py",

@@ -64,10 +64,7 @@ class Callbacks:
 
     def notify(self, event: dict[str, Any]) -> None:
         for callback in self.on_event:
-            try:
-                callback(event)
-            except Exception as error:  # who is told of a change of state has no part in it
-                self._supervisor.fault("bstar event callback", error)
+            self._supervisor.call("bstar event callback", callback, event)  # it has no part in the change of state
 
     async def finish(self, drain_s: float) -> bool:
         return all(await asyncio.gather(*(finish(drain_s) for finish, _ in self.on_handover)))

@@ -28,7 +28,7 @@ class SharedQuestion:
         self._error: Exception | None = None  # of that one; kept as long as callers wait that share it
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Call `question` when no other one is being asked, and return its answer; it may return what is known by then.
+        """Call `question` when no other one is being asked, and return its answer.
 
         Raises:
             Exception: of `question`, or of that of another caller, which began and failed while this one waited.

@@ -54,7 +54,7 @@ class MonitorEvent:
 
 
 class Monitors:
-    """Monitors of one socket: an error of one that is told is logged and counted, and harms neither socket nor others."""
+    """Monitors of one socket; an error of a callback is logged and counted, and changes nothing else."""
 
     __slots__ = ("_sinks", "_supervisor", "pair", "reader")
 
@@ -73,10 +73,8 @@ class Monitors:
     def emit(self, event: int, value: int, endpoint: str, reason: str, peer: str, identity: bytes) -> None:
         for events, sink in self._sinks:
             if events & event:
-                try:
-                    sink(MonitorEvent(Event(event), value, endpoint, reason, peer, identity))
-                except Exception as error:
-                    self._supervisor.fault("core event callback", error)
+                told = MonitorEvent(Event(event), value, endpoint, reason, peer, identity)
+                self._supervisor.call("core event callback", sink, told)
 
     def end(self) -> None:
         """Send MONITOR_STOPPED as the last event: the socket was closed (MON-03)."""

@@ -480,8 +480,7 @@ class Runners:
             ends = True
         if unwanted:
             self.counters.cancelled += 1
-            if request._owner.holds(request):
-                request._owner.refuse(request, "CANCELLED", "")
+            if request._owner.end_cancelled(request):
                 self._on_answer()
             return ends
         if isinstance(error, asyncio.CancelledError) and self._closed:

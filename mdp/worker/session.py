@@ -236,9 +236,22 @@ class WorkerSession:
             self.outgoing.append(worker_return(request._token))
 
     def forget(self, request: Request) -> None:
-        """Note that no handler will be called for a request: others with its key are not to wait for it."""
+        """Note that a request gets no answer from here: the next one with its key takes its place."""
         if request._execution is not None:
-            self.kept.abandon(request, "BUSY", "the request with this key was not begun here")
+            self.kept.hand_on(request)
+
+    def end_cancelled(self, request: Request) -> bool:
+        """Answer a cancelled request if the broker waits for it; the next one with its key takes its place.
+
+        Returns:
+            whether there may be something to send, or a handler to be called.
+        """
+        if self.holds(request):
+            self.refuse(request, "CANCELLED", "")
+            return True
+        keyed = request._execution is not None
+        self.forget(request)
+        return keyed
 
     def holds(self, request: Request) -> bool:
         """Return whether the broker waits for an answer to this request."""

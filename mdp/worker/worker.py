@@ -430,14 +430,13 @@ class Worker:
     def _on_unwanted(self, requests: list[Request]) -> None:
         if self._runners is None:
             return
-        stuck = self._overrun_s() is not None
         for request in requests:
-            if request._execution is not None and not stuck and not request._owner.holds(request):
+            if request._execution is not None and not request._owner.holds(request) and self._overrun_s() is None:
                 # Its connection has ended. A handler that was called goes on: its reply is kept for the broker that asks again (IDM-07).
                 if self._runners.release(request):
                     request._owner.forget(request)
-            elif self._runners.drop(request) and request._owner.holds(request):
-                request._owner.refuse(request, "CANCELLED", "")
+            elif self._runners.drop(request):
+                request._owner.end_cancelled(request)
         self._flush_soon()
 
     def _on_recalled(self, requests: list[Request]) -> None:
@@ -454,6 +453,8 @@ class Worker:
 
     def _flush(self) -> None:
         self._flushing = False
+        if heirs := self._kept.take_heirs():
+            self._on_requests(heirs)
         for registration in self._registrations:
             registration.flush()
 
@@ -466,8 +467,7 @@ class Worker:
 
     async def _wait_for_capacity(self, request: Request) -> None:
         registration = self._registration_of(request)
-        leaving = None if registration is None else registration.flush()
-        if leaving is not None:
+        if registration is not None and (leaving := registration.flush()) is not None:
             await leaving
 
     def _answer_without_errors(self, request: Request, error: BaseException) -> None:

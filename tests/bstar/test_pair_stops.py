@@ -223,7 +223,7 @@ async def test_failing_callback_ends_the_pair() -> None:
 
 @pytest.mark.faults
 async def test_an_event_callback_that_fails_leaves_the_pair_alone() -> None:
-    """The callbacks of the change itself are called, in their order, and the other one is told too."""
+    """The callbacks of the change itself are called, in their order, and so is the other one."""
     supervisor, told = Supervisor(), []
 
     def fails(event: dict[str, Any]) -> None:

@@ -34,6 +34,11 @@ class Session:
     def send_part(self, request: Request, body: Sequence[bytes]) -> None:
         self.parts += 1
 
+    def end_cancelled(self, request: Request) -> bool:
+        if held := self.holds(request):
+            self.refuse(request, "CANCELLED", "")
+        return held
+
     def refuse(self, request: Request, code: str, text: str) -> None:
         self.refusals.append(code)
 

@@ -2,7 +2,8 @@
 
     first request with a key and a body ──► handler runs ──┬── returns ──► its reply is kept, and sent to all that wait
     another one meanwhile ────────────────► waits ─────────┤
-                                                           └── fails, or answers in parts ──► nothing is kept: ERROR for those that wait
+                                                           ├── fails, or answers in parts ──► nothing is kept: ERROR for those that wait
+                                                           └── cancelled, or its deadline has passed ──► the first that waits is executed
     another one later ────────────────────► the kept reply, until it is too old or beyond the limits
 
 A broker remembers replies itself, so a worker is asked again only after the broker was killed, or has lost the connection to the worker.
@@ -13,7 +14,7 @@ which the broker judges.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mdp.worker.handler import ReplyTooLarge
 
@@ -27,6 +28,9 @@ __all__ = ["KeptReplies", "KeyedExecution"]
 
 # Memory of a kept reply in addition to its octets: record, frames, dictionary entry, key.
 EXECUTION_OVERHEAD_BYTES = 512
+
+# Ends that concern one request only, not the others with its key.
+_OWN_ENDS: Final = frozenset({"CANCELLED", "DEADLINE_EXCEEDED"})
 
 
 class KeyedExecution:
@@ -63,7 +67,7 @@ class KeptReplies:
         size: octets of all kept replies.
     """
 
-    __slots__ = ("_counters", "_done", "_max", "_max_bytes", "_now", "_running", "_s", "size")
+    __slots__ = ("_counters", "_done", "_heirs", "_max", "_max_bytes", "_now", "_running", "_s", "size")
 
     def __init__(self, counters: SessionCounters, *, results_max: int = 0, results_max_bytes: int = 0, results_s: float = 0.0) -> None:
         self.size = 0
@@ -74,6 +78,7 @@ class KeptReplies:
         self._now = 0.0
         self._running: dict[tuple[bytes, bytes, int], KeyedExecution] = {}
         self._done: OrderedDict[tuple[bytes, bytes, int], KeyedExecution] = OrderedDict()  # oldest reply first
+        self._heirs: list[Request] = []  # took the place of one that ended for itself; their handler is to be called
 
     def __len__(self) -> int:
         return len(self._done)
@@ -115,9 +120,27 @@ class KeptReplies:
             _answer(one, reply)
 
     def abandon(self, request: Request, code: str, text: str) -> None:
-        """Forget an execution that has no reply to keep; requests that wait for it get an ERROR."""
+        """Forget an execution without a reply to keep; requests that wait get its ERROR, or take its place."""
+        if code in _OWN_ENDS:
+            self.hand_on(request)
+            return
         for one in self._end(request).waiting:
             one._owner.refuse(one, code, text)
+
+    def hand_on(self, request: Request) -> None:
+        """Forget an execution whose request alone has ended; the first that waits for it takes its place, see `take_heirs`."""
+        ended = self._end(request)
+        waiting = [one for one in ended.waiting if one._owner.holds(one)]
+        if waiting:
+            heir, *others = waiting
+            heir._execution = self._running[ended.name] = execution = KeyedExecution(ended.name)
+            execution.waiting = others
+            self._heirs.append(heir)
+
+    def take_heirs(self) -> list[Request]:
+        """Remove and return requests whose handler is to be called now: they waited for one that was cancelled."""
+        heirs, self._heirs = self._heirs, []
+        return [one for one in heirs if one._owner.holds(one)]
 
     def forget_old(self, now: float) -> None:
         """Drop replies that are too old; those completed from now on have this age."""

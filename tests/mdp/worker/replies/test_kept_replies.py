@@ -149,6 +149,35 @@ def test_an_error_is_not_kept_and_ends_those_that_wait() -> None:
     assert len(desk.give(3)) == 1
 
 
+@pytest.mark.parametrize("code", ["CANCELLED", "DEADLINE_EXCEEDED"])
+def test_the_end_of_one_request_alone_ends_no_other(code: str) -> None:
+    desk = Desk()
+    (first,) = desk.give(1)
+    for number in (2, 3, 4):
+        assert desk.give(number) == []
+    desk.session.refuse(first, code, "")
+    (second,) = desk.kept.take_heirs()
+    assert desk.kept.take_heirs() == []
+    assert desk.give(5) == []
+    desk.session.receive([worker_cancel(token(3))], desk.now)
+    (third,) = desk.session.take_unwanted()
+    desk.session.refuse(third, "CANCELLED", "")
+    desk.session.answer(second, [b"done"])
+    ends = [worker_error(token(1), code, ""), worker_error(token(3), "CANCELLED", ""), *(final(n, b"done") for n in (4, 5, 2))]
+    assert desk.sent() == [frames_of(one) for one in ends]
+
+
+def test_an_heir_that_is_gone_before_its_handler_is_called_has_an_heir_too() -> None:
+    desk = Desk()
+    (first,) = desk.give(1)
+    assert desk.give(2) + desk.give(3) == []
+    desk.session.refuse(first, "CANCELLED", "")
+    desk.session.receive([worker_cancel(token(2))], desk.now)
+    (second,) = desk.session.take_unwanted()
+    desk.session.refuse(second, "CANCELLED", "")
+    assert [one._token for one in desk.kept.take_heirs()] == [token(3)]
+
+
 def test_a_reply_in_parts_is_not_kept() -> None:
     desk = Desk()
     (first,) = desk.give(1)
@@ -295,3 +324,56 @@ async def test_idm_07_a_broker_that_is_killed_costs_no_second_execution(when: st
         assert await asked == [b"done"]
         assert slow.begun == [b"17"]
         await later.aclose()
+
+
+class Patient(Slow):
+    """A handler whose clean-up waits, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleaned = asyncio.Event()
+
+    async def __call__(self, request: Request) -> bytes:
+        try:
+            return await super().__call__(request)
+        except asyncio.CancelledError:
+            await self.cleaned.wait()
+            raise
+
+
+async def test_a_request_that_waits_for_one_that_was_cancelled_is_executed() -> None:
+    """The handler is in its clean-up when other requests with the key come: those were not cancelled."""
+    patient = Patient()
+    async with StandIn() as broker, mdp.Worker(broker.endpoint, "echo", handler=patient, drain_s=0) as worker:
+        peer = await ready(broker)
+        give(broker, peer, 1, options=KEYED)
+        await eventually(lambda: patient.begun)
+        broker.send(peer, *worker_cancel(token(1)))
+        await eventually(lambda: patient.cancelled)
+        give(broker, peer, 2, options=KEYED)
+        give(broker, peer, 3, options=KEYED)
+        await eventually(lambda: worker.session_counters.joined == 2)
+        patient.cleaned.set()
+        patient.gate.set()
+        answers = [(await broker.next())[1] for _ in range(3)]
+        assert answers[0][0].endswith(token(1))
+        assert sorted(one[0][-8:] for one in answers[1:]) == [token(2), token(3)]
+        assert {one[-1] for one in answers[1:]} == {b"done"}
+        assert len(patient.begun) == 2
+
+
+async def test_the_key_of_a_handler_that_was_cancelled_as_stuck_is_free_again() -> None:
+    slow = Slow()
+    async with StandIn() as broker, mdp.Worker(broker.endpoint, "echo", handler=slow, stuck_s=0.01, reconnect_ms=20, drain_s=0):
+        peer = await ready(broker)
+        give(broker, peer, 1, options=KEYED)
+        await eventually(lambda: slow.begun)
+        await asyncio.sleep(0.02)
+        broker.cut(peer)
+        await eventually(lambda: slow.cancelled == 1)
+        slow.gate.set()
+        peer = await ready(broker)
+        give(broker, peer, 2, options=KEYED)
+        _, frames = await broker.next()
+        assert frames[0].endswith(token(2))
+        assert frames[-1] == b"done"
