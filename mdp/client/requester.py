@@ -397,6 +397,8 @@ class Requester(RequesterBase[P]):
                 event.code, pending.call.name, attempts=pending.sent, after_s=now - pending.started_at, text=event.text
             )
             settle(pending, now)
+            if pending.sent > 1:  # a repetition may have crossed the error: the broker would take it for a new request, and execute it
+                self.outgoing.append(_CANCEL_HEAD + pending.id)
             self.counters.failed += 1
             updates.append(pending)
         else:

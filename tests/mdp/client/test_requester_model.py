@@ -288,6 +288,8 @@ class Walk:
         if asked is None:
             self.count("confirmed" if body[0] == b"CANCELLED" and command == CLIENT_ERROR_03 else "late")
         elif command == CLIENT_ERROR_03:
+            if asked.sent > 1:
+                self.withdraw(asked)
             self.ends(asked, RequestError, "failed")
             assert asked.pending.error is not None
             assert (asked.pending.error.code, asked.pending.error.text) == (body[0].decode(), "text")

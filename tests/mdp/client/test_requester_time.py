@@ -18,7 +18,7 @@ from mdp.wire.commands import (
     CLIENT_REQUEST_03,
     HEAD_BYTES,
 )
-from tests.scenes.mdp_requester import ECHO, connected, final, partial, requester, sent, submit
+from tests.scenes.mdp_requester import ECHO, connected, error, final, partial, requester, sent, submit
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -38,6 +38,21 @@ def test_an_attempt_that_takes_too_long_is_made_again_under_the_same_number() ->
     assert "tcp://broker" in str(failure)
     assert sent(machine)[-1] == [CLIENT_CANCEL_03 + pending.id]
     assert machine.counters.repeated == 2
+
+
+def test_a_repetition_that_crosses_an_error_is_cancelled() -> None:
+    """The broker refuses the first while the second is on its way, and would take that for a new request."""
+    machine = connected()
+    once, twice = (
+        submit(machine, call=Call("slow", timeout_s=9.0, attempts=3)),
+        submit(machine, call=Call("slow", timeout_s=1.0, attempts=3)),
+    )
+    machine.tick(1.0)
+    sent(machine)
+    assert machine.receive([error(once, b"NO_SERVICE"), error(twice, b"NO_SERVICE")], 1.01) == [once, twice]
+    assert sent(machine) == [[CLIENT_CANCEL_03 + twice.id]]
+    assert machine.receive([error(twice, b"CANCELLED")], 1.02) == []
+    assert machine.counters.confirmed == 1
 
 
 def test_a_request_that_never_found_a_broker_says_so() -> None:
