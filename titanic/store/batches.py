@@ -114,7 +114,7 @@ class Batches:
         chunks = self._staged.setdefault(name, {})
         if number not in chunks:
             chunks[number] = entry
-            left_ms = max(0, entry.expires_ms - self._store.now_ms())
+            left_ms = max(0, entry.expires_ms - self._store.now_ms())  # none without a time: it is dropped soon
             self._expire_later(left_ms / 1000 + GRACE_S, name, number)
 
     def _expire_later(self, delay_s: float, name: Name, number: int) -> None:
@@ -170,7 +170,7 @@ class Batches:
         chunk = BatchChunk.decode(service, rows)  # checked now, so that a commit finds no malformed chunk
         key = b"\0staged\0%b\0%d" % (parse_name(name), parse_count(number))
         body = [chunk.service, rows]
-        asked = self._submission(STAGED, body, Options(key, ttl_ms=max(1, ttl)))
+        asked = self._submission(STAGED, body, Options(key, ttl_ms=ttl))
         reply = await self._submit([STAGED], owner, asked)
         if reply[0] == BAD:
             return [BAD, b"this chunk was staged before with other rows"]

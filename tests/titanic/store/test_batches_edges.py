@@ -17,6 +17,7 @@ from tests.scenes.waiting import eventually
 from tests.titanic.store.test_batches import Shop, live, mark, shop
 from titanic.store.batches import COMMIT, STAGED
 from titanic.store.index.limits import Limits
+from titanic.store.index.stored_request import State
 from titanic.wire.batch_frames import NO_REQUEST
 from titanic.wire.tsp import parse_request
 
@@ -112,12 +113,21 @@ async def test_rows_expire_in_the_order_of_their_times_and_not_before(tmp_path: 
         opened.store._clock_offset_ms += 3_600_000  # its clock begins at zero
         await opened.stage("late/0", (b"b", b"1"), ttl_ms=60_000)
         await opened.stage("soon/0", (b"a", b"1"), ttl_ms=20)
-        await opened.stage("now/0", (b"a", b"1"), ttl_ms=0)  # without any time it would be kept for ever
+        await opened.stage("now/0", (b"a", b"1"), ttl_ms=0)
         await opened.stage("gone/0", (b"a", b"1"))
         assert await opened.ask("abort", "gone") == [b"200", b"1"]
         opened.batches._expire((b"", b"gone/0"), 0)  # as its clock does
         await eventually(lambda: live(opened) == 1)
         assert (await opened.commit("late", "late/0"))[1] == DONE
+
+
+async def test_a_stage_whose_time_is_up_may_be_committed_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have expired while the store was down."""
+    monkeypatch.setattr("titanic.store.batches.GRACE_S", 60.0)
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0", (b"a", b"1"), ttl_ms=1)
+        await eventually(lambda: of(opened)[0].state == State.DEAD)
+        assert (await opened.commit("job", "job/0"))[1] == DONE
 
 
 @replaces_names

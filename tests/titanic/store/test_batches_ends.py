@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 from tests.scenes.builds import replaces_names
+from tests.scenes.waiting import eventually
 from tests.titanic.store.test_batches import answer, ended, mark, shop
 from tests.titanic.store.test_batches_edges import closed
 from titanic.store.store import Store
@@ -77,3 +79,17 @@ async def test_a_mark_is_behind_a_millisecond_that_is_over(tmp_path: Path, monke
 async def test_a_mark_without_an_answer_in_its_time_is_the_one_before(tmp_path: Path) -> None:
     async with shop(tmp_path) as opened:
         assert await mark(opened, 5, wait_ms=20) == 5
+
+
+@replaces_names
+async def test_a_mark_waits_for_what_the_journal_has_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPB-09."""
+    async with shop(tmp_path) as opened:
+        held: list[Any] = []
+        monkeypatch.setattr(opened.store, "after", held.append)
+        asked = asyncio.create_task(mark(opened, 0, wait_ms=0))
+        await eventually(lambda: held)
+        assert not asked.done()
+        (handler, argument), *_ = held
+        handler(argument, None, None)
+        assert await asked == 0
