@@ -469,3 +469,19 @@ OWN_JSON = frozenset(
 def test_values_of_peers_are_read_by_the_decoders_for_them(decoders: set[str], own: frozenset[str]) -> None:
     readers = {name for name in PACKAGE_FILES for node in nodes(name) if isinstance(node, ast.Attribute) and ast.unparse(node) in decoders}
     assert readers == own
+
+
+# Their children never return: `in_child` for tests; and programs of their own, which no test process runs.
+FORKING = frozenset({"forked_child", "prefork", "mdp_worker_processes", "titanic_processes", "titanic_killed_mirror", "forked"})
+
+
+def test_a_test_forks_by_what_never_returns_to_the_tests() -> None:
+    """A child that leaves its test by an error would run all others too, on its parent's pipes."""
+    forking = {
+        path
+        for path in (ROOT / "tests").rglob("*.py")
+        if "os.fork(" in path.read_text(encoding="utf-8")
+        and any(isinstance(node, ast.Attribute) and ast.unparse(node) == "os.fork" for node in ast.walk(ast.parse(path.read_bytes())))
+    }
+    assert {path.stem for path in forking} == FORKING
+    assert {path.parent.name for path in forking} == {"scenes", "mutants"}

@@ -12,6 +12,7 @@ import pytest
 import core
 import core.blocking as zmq
 from core.blocking.shared_loop import LOOP
+from tests.scenes.forked_child import in_child
 from tests.scenes.waiting import PATIENCE_S
 
 
@@ -87,26 +88,22 @@ def test_the_instance_is_one_for_a_process_until_it_is_closed() -> None:
 def test_a_forked_child_gets_an_instance_of_its_own_and_no_use_of_its_parents() -> None:
     context = zmq.Context.instance()
     socket = context.socket(zmq.PULL)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = b""
+
+    def receive() -> str:
+        said = ""
         try:
             socket.recv(zmq.NOBLOCK)
         except core.WrongOwner:
-            said += b"refused "
+            said = "refused "
         own = zmq.Context.instance()
         with own.socket(zmq.PAIR) as a, own.socket(zmq.PAIR) as b:
             a.bind("inproc://child")
             b.connect("inproc://child")
             a.send(b"own")
-            said += b.recv()
-        os.write(writing, said)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        assert answer.read() == b"refused own"
-    os.waitpid(child, 0)
+            said += b.recv().decode()
+        return said
+
+    assert in_child(receive) == "refused own"
     socket.close()
     context.term()
 

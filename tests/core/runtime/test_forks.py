@@ -7,6 +7,7 @@ import os
 import pytest
 
 from core.runtime.forks import process_id
+from tests.scenes.forked_child import in_child
 
 
 def test_it_is_the_number_of_this_process() -> None:
@@ -14,11 +15,16 @@ def test_it_is_the_number_of_this_process() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # later Pythons warn of forks with threads
 def test_a_child_has_its_own_number() -> None:
     before = process_id()
-    child = os.fork()
-    if not child:
-        os._exit(0 if process_id() == os.getpid() != before else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert in_child(lambda: str(process_id() == os.getpid() != before)) == "True"
     assert process_id() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_a_child_of_a_test_that_fails_says_so_and_does_not_go_on_with_the_tests(error: type[BaseException]) -> None:
+    def fail() -> str:
+        raise error("here")
+
+    assert in_child(fail) == repr(error("here"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
+from tests.scenes.forked_child import in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,22 +42,6 @@ async def pair(context: core.Context, endpoint: str) -> tuple[core.Socket, core.
     await two.send(b"hello")
     assert await one.recv() == b"hello"
     return one, two
-
-
-def in_child(work: Callable[[], str]) -> str:
-    """Return what a forked child says."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(writing, work().encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as stream:
-        said = stream.read()
-    os.waitpid(child, 0)
-    return said
 
 
 def refusals(socket: core.Socket) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import AsyncIterator  # noqa: TC003  # annotations of services are needed at run time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -23,6 +21,7 @@ from mdp.errors import ClientClosed, HandlerError, NoService, Unreachable
 from mdp.typed.calls import BadArguments
 from mdp.worker.handler import service
 from mdp.worker.worker import Worker
+from tests.scenes.forked_child import in_child
 from tests.scenes.mdp_handlers import NO_LISTENER, echo
 
 if TYPE_CHECKING:
@@ -306,21 +305,16 @@ async def test_a_running_loop_is_not_affected(town: Town) -> None:
 
 def test_a_client_of_the_parent_process_says_so_in_the_child(client: SyncClient) -> None:
     """Fault P7: after a fork there is no thread to answer."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of forks with threads: that is what this is about
-        pid = os.fork()
-    if not pid:
+
+    def ask() -> str:
         try:
             client.request("echo", b"x")
         except RuntimeError as error:
-            os.write(writing, str(error).encode())
-        client.close()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(writing)
-    assert b"after the fork" in os.read(reading, 1000)
-    os.close(reading)
+            client.close()
+            return str(error)
+        return "an answer"
+
+    assert "after the fork" in in_child(ask)
     assert client.request("echo", b"x") == [b"x"]
 
 
