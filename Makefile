@@ -86,14 +86,16 @@ MISSING := without="not soak"; said=""; \
 	.ci/setup strace || true;
 
 # What needs no environment of its own is installed and made beside it: on a new machine the set-up takes as long as its longest part.
+# The assertions of the test files are rewritten once while the types are checked, or each test process would do that at once with the others.
 test:
 	@mkdir -p out; .ci/setup uv || exit 1; \
 	{ .ci/setup ccache; .ci/setup java; .ci/setup browser; .ci/setup strace; } >out/programs.txt 2>&1 & programs=$$!; \
 	$(MAKE) --no-print-directory $(LOWEST_STAMP) >out/lowest.txt 2>&1 & lowest=$$!; \
 	$(MAKE) --no-print-directory venv || { kill $$programs $$lowest 2>/dev/null; exit 1; }; \
 	nice .ci/setup compiled >out/compiled.txt 2>&1 & compiling=$$!; \
-	$(MAKE) --no-print-directory lint types || { kill $$programs $$lowest $$compiling 2>/dev/null; exit 1; }; \
-	wait $$programs; wait $$lowest || { cat out/lowest.txt; kill $$compiling 2>/dev/null; exit 1; }; \
+	$(PYTEST) --collect-only -q >/dev/null 2>&1 & collecting=$$!; \
+	$(MAKE) --no-print-directory lint types || { kill $$programs $$lowest $$compiling $$collecting 2>/dev/null; exit 1; }; \
+	wait $$collecting; wait $$programs; wait $$lowest || { cat out/lowest.txt; kill $$compiling 2>/dev/null; exit 1; }; \
 	$(MAKE) --no-print-directory lowest || { kill $$compiling 2>/dev/null; exit 1; }; \
 	$(MISSING) \
 	echo "==> pytest, $(JOBS) processes"; \
