@@ -125,11 +125,13 @@ def listen_tcp(bind: TcpBind, options: Options) -> Listening:
 @contextmanager
 def _new_socket(family: socket.AddressFamily, endpoint: str) -> Iterator[socket.socket]:
     """Make a socket; what fails in the block is raised as an `EndpointError`, and closes it."""
-    sock = runtime.current().stream_socket(family)
+    sock = None
     try:
+        sock = runtime.current().stream_socket(family)
         yield sock
     except OSError as error:
-        sock.close()
+        if sock is not None:
+            sock.close()
         raise _system_error(error, endpoint) from error
 
 
@@ -205,9 +207,12 @@ def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> List
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, f"{endpoint}: this system has no ipc", endpoint=endpoint)
     if bind.wildcard:
-        import tempfile  # imports half a megabyte of archive formats
+        try:
+            import tempfile  # imports half a megabyte of archive formats
 
-        address = os.path.join(tempfile.mkdtemp(prefix="zmq-"), "socket")
+            address = os.path.join(tempfile.mkdtemp(prefix="zmq-"), "socket")
+        except OSError as error:
+            raise _system_error(error, endpoint) from error
         endpoint = f"ipc://{address}"
     if bind.abstract:
         return Listening(_bound_ipc(address, endpoint, options), endpoint, path, bind.wildcard)

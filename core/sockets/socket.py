@@ -194,8 +194,10 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """Call `callback` with every batch of messages at once; None goes back to queueing.
 
         Args:
-            callback: takes `[[frame, …], …]` and must not await; it answers with `send_many` or `send_multipart`.
-            on_peer: called with (routing id, whether it is connected) when a handshake completes or a connection ends.
+            callback: takes `[[frame, …], …]` and must not await; it answers with `send_many` or `send_multipart`. If it raises, the peer
+                that sent the batch is disconnected.
+            on_peer: called with (routing id, whether it is connected) when a handshake completes or a connection ends. If it raises, the
+                new connection is closed.
         """
         self._receive_by(callback, None, on_peer)
 

@@ -125,7 +125,7 @@ async def test_n5_a_subscriber_that_stops_reading_holds_its_own_mark_and_nobody_
 
 
 EXHAUSTED = """
-import asyncio, os, resource, socket, sys, time
+import asyncio, errno, os, resource, socket, sys, time
 
 import core
 
@@ -155,6 +155,11 @@ async def main():
                 crowd[-1].connect_ex((host, int(port)))
         except OSError as error:
             print(error.strerror)
+        for endpoint in ("tcp://127.0.0.1:*", "ipc://*", "ipc://in-this-folder"):
+            try:
+                context.socket(core.PULL).bind(endpoint)
+            except core.ZMQError as error:
+                print(endpoint, errno.errorcode[error.errno])
         for _ in range(20):
             await echo(dealer)
             await asyncio.sleep(0.01)
@@ -181,5 +186,6 @@ def test_p5_pyzmq_1642_without_descriptors_peers_are_served_and_newcomers_later(
     """In a process of its own, for the limit of descriptors is the whole process's."""
     done = subprocess.run([sys.executable, "-c", EXHAUSTED, loop], capture_output=True, text=True, timeout=40, check=False)
     told = "{'Too many open files'}" if loop == "asyncio" else "set()"  # uvloop takes newcomers and closes them
-    assert done.stdout.splitlines() == ["Too many open files", "served", "at rest", "recovered", told], done.stderr
+    refused = [f"{endpoint} EMFILE" for endpoint in ("tcp://127.0.0.1:*", "ipc://*", "ipc://in-this-folder")]
+    assert done.stdout.splitlines() == ["Too many open files", *refused, "served", "at rest", "recovered", told], done.stderr
     assert "Traceback" not in done.stderr
