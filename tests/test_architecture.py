@@ -82,11 +82,13 @@ ROOMS = {"pyspark": ("/spark/",), "pandas": ("/spark/",), "pyarrow": (*_TABLES, 
 PICKLES = frozenset({"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "shelve", "marshal"})
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
-# Where a handler of the user is called: its error, whatever it is, is the answer to the request and not a failure of ours.
+# Where a handler of the user is called: its error, whatever it is, is the answer to the request and not a failure of ours. Errors of a
+# callback of a client are logged and counted.
 FOREIGN_CODE_CALLED_IN = frozenset(
     {
         "core/sockets/results/pending.py",
         "mdp/batch/handler.py",
+        "mdp/client/replies.py",
         "mdp/worker/running_request.py",
         "mdp/worker/worker.py",
         "mdp/worker/runners.py",

@@ -233,7 +233,7 @@ class Client(TypedCalls):
             service: name of the service.
             frames: body frames `[body…]`, one or more, `bytes` each.
             done: called once as `done(about, reply, error)`, reply or error being None: at the reply, when no attempt is left, or
-                when the client is closed. It must not raise.
+                when the client is closed. An error that it raises is logged and counted.
             about: passed to `done`.
             user: on whose behalf; the broker accepts it from clients whose rules have `pass_users`, and drops it from others.
             key: idempotency key, as for `request`.
@@ -288,7 +288,7 @@ class Client(TypedCalls):
 
         Args:
             service: name of the service.
-            on_end: called on the event loop when there are outcomes to take, and there were none before. It must not raise.
+            on_end: called on the event loop when there are outcomes to take, and there were none before. Its errors are logged and counted.
             options: as for `request`, by name: `timeout=5.0`.
         """
         return RequestWindow(self._shards.engine_for, self.defaults.merged_for_many(options).call(service), on_end)

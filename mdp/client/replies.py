@@ -11,6 +11,7 @@ from mypy_extensions import mypyc_attr
 
 from core.machine.requests import SETTLED
 from core.rpc.client_engine import Reply, settle_future
+from core.runtime import supervision
 from mdp.client.calls import PendingRequest, body_frames
 from mdp.errors import Busy, ClientClosed, NotSupported, RequestError, TooLarge
 
@@ -83,7 +84,10 @@ class PendingCallback(PendingRequest):
         done = self.caller
         if done is not None and self.stage == SETTLED:
             self.caller = None
-            done(self.context, self.reply, self.error)
+            try:  # other requests end in the same loop
+                done(self.context, self.reply, self.error)
+            except Exception as error:
+                supervision.current().fault("mdp client callback", error)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # mdp.spark adds the parts of a reply
@@ -244,7 +248,10 @@ class RequestWindow:
         del self._open[slot]
         self._ended.append(slot)
         if len(self._ended) == 1:
-            self._on_end()
+            try:
+                self._on_end()
+            except Exception as error:
+                supervision.current().fault("mdp client callback", error)
 
 
 def submit_all(engine: MdpEngine, batch: Sequence[S]) -> list[S]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
+from core.runtime import supervision
+from core.runtime.supervision import Supervisor
 from mdp.client.client import Client
 from mdp.errors import Busy, ClientClosed, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout, Unreachable
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
@@ -67,6 +69,31 @@ async def test_a_callback_is_called_once(endpoint: str) -> None:
         assert told[1][:2] == ("second", None)
         assert type(told[1][2]) is NoService
         assert len(told) == 2
+
+
+@pytest.mark.faults
+async def test_a_callback_that_fails_harms_no_other_request(endpoint: str) -> None:
+    """All of one batch: callbacks, futures and a window; and the connection goes on."""
+    told: list[list[bytes] | None] = []
+
+    def fails(*_: object) -> None:
+        raise ValueError
+
+    supervisor = Supervisor()
+    with supervision.scope(supervisor):
+        async with Worker(endpoint, "echo", handler=echo) as worker, Client(endpoint) as client:
+            await eventually(lambda: worker.connected)
+            window = client.open_window("echo", fails)
+            window.send([b"w"])
+            for number in range(6):
+                client.ask("echo", [b"a"], fails if number % 2 else lambda _, reply, error: told.append(reply), None)
+            replies = [client.request("echo", b"%d" % number) for number in range(3)]
+            async with asyncio.timeout(100):
+                assert await asyncio.gather(*replies) == [[b"0"], [b"1"], [b"2"]]
+                await eventually(lambda: supervisor.faults == {"mdp client callback": 4})
+            assert told == [[b"a"]] * 3
+            assert [outcome.reply for outcome in window.take()] == [[b"w"]]
+            assert client.connections == 1
 
 
 async def test_a_callback_is_called_when_the_client_closes(stand_in: StandIn) -> None:
