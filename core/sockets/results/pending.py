@@ -215,7 +215,9 @@ class PendingShape(PendingReceive):
             message = framed(message, {} if pipe is None else pipe.metadata)
         try:
             result = self._shape(message)
-        except Exception as error:  # from the caller's function, or not text or JSON: raised to the caller, and the message is consumed
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # of the caller's function, or not text or JSON: raised to the caller, and the message is consumed
             self.set_exception(RuntimeError(f"{error!r} from the shape of a message") if isinstance(error, StopIteration) else error)
         else:
             self._keep(socket, message, pipe, rest)

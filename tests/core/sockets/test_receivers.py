@@ -85,9 +85,16 @@ class OfTheCaller(Exception):
     """Error of the caller's function."""
 
 
-@pytest.mark.parametrize("error", [OfTheCaller(), KeyError("k"), ZeroDivisionError(), AssertionError(), StopIteration()], ids=repr)
+class Panic(BaseException):
+    """As extension modules raise it."""
+
+
+ERRORS = [OfTheCaller(), KeyError("k"), ZeroDivisionError(), AssertionError(), StopIteration(), Panic(), asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
 @pytest.mark.parametrize("waits", [True, False], ids=["waits", "is there"])
-async def test_an_error_of_the_callers_function_is_the_callers(error: Exception, waits: bool) -> None:
+async def test_an_error_of_the_callers_function_is_the_callers(error: BaseException, waits: bool) -> None:
     def fail(_: list[bytes]) -> object:
         raise error
 
