@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ import core
 from tests.scenes.forked_child import in_child
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ENDPOINTS = ["tcp://127.0.0.1:*", "inproc://owners"]
 ANYWHERE = [*ENDPOINTS, "ipc://*"] if hasattr(socket, "AF_UNIX") else ENDPOINTS
@@ -115,11 +116,25 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+@contextmanager
+def named(verb: str) -> Iterator[None]:
+    """Say with an error which verb it was."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"the verb: {verb}")
+        raise
+
+
 @pytest.mark.parametrize("before", BEFORE)
-@pytest.mark.parametrize("verb", ON_A_SOCKET)
 @pytest.mark.parametrize("endpoint", ANYWHERE)
-async def test_another_thread_without_a_loop_is_refused(endpoint: str, verb: str, before: str) -> None:
-    count = BEFORE[before]
+async def test_another_thread_without_a_loop_is_refused(endpoint: str, before: str) -> None:
+    for verb in ON_A_SOCKET:
+        with named(verb):
+            await check_another_thread(endpoint, verb, BEFORE[before])
+
+
+async def check_another_thread(endpoint: str, verb: str, count: int) -> None:
     async with core.Context() as context:
         one, two = await pair(context, endpoint)
         for _ in range(count):
@@ -147,9 +162,14 @@ async def test_a_thread_is_refused_while_somebody_waits() -> None:
         assert await waiting == [b"for who waits"]
 
 
-@pytest.mark.parametrize("verb", ON_A_SOCKET)
 @pytest.mark.parametrize("endpoint", ANYWHERE)
-async def test_another_loop_is_refused(endpoint: str, verb: str) -> None:
+async def test_another_loop_is_refused(endpoint: str) -> None:
+    for verb in ON_A_SOCKET:
+        with named(verb):
+            await check_another_loop(endpoint, verb)
+
+
+async def check_another_loop(endpoint: str, verb: str) -> None:
     async with core.Context() as context:
         one, two = await pair(context, endpoint)
         await settle()
