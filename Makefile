@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 LOWEST_STAMP := .venv-lowest/.installed
 SOURCES := $(wildcard hatch_build.py majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy docs)
 PYTEST := $(PY) -m pytest
-# Three test processes (tests/scenes/spreading.py): with two, one of two processors waits half of the time for programs that start and for slow answers.
+# Three test processes: with two, one of two processors waits half of the time for programs that start and for slow answers.
 # All Spark tests go to one of them and share its session.
 JOBS ?= 3
 # If a test process dies, the run ends and names it: with a replacement, pytest-xdist can wait without end.

@@ -101,15 +101,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Name who distributes the tests among the processes."""
-    # Only one of them distributes, and without pytest-xdist none.
-    from tests.scenes.spreading import spreading
-
-    return spreading(config, log)
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let all Spark tests share one process, and give them time: the first waits for a Java process to start."""
     if item.get_closest_marker("spark"):
