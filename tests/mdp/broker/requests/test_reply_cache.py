@@ -10,6 +10,7 @@ import msgpack
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.requests.dead_letters import DeadLetter, DeadLetters
 from mdp.broker.requests.reply_cache import EXECUTION_OVERHEAD_BYTES, KEYS_MAX, ReplyCache, digest_of, state_of_keys
+from tests.scenes.builds import stands_in
 
 if TYPE_CHECKING:
     from mdp.broker.requests.records import SharedExecution
@@ -168,6 +169,7 @@ def test_idm_02_the_parts_of_an_answer_are_kept_with_it_and_its_followers_are_no
     assert execution.size == results.size == 4 + 3 + EXECUTION_OVERHEAD_BYTES
 
 
+@stands_in
 def test_an_abandoned_execution_has_no_request() -> None:
     results = ReplyCache(BrokerOptions())
     execution = results.begin(b"echo", b"k", b"")
