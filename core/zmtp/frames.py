@@ -24,6 +24,7 @@ __all__ = [
     "LONG_HEADER",
     "MORE",
     "MORE_HEADERS",
+    "OCTETS",
     "UNPACK_SIZE",
     "Encoded",
     "Given",
@@ -46,12 +47,12 @@ MORE: Final = 1
 LONG: Final = 2
 COMMAND: Final = 4
 
+OCTETS: Final = tuple(bytes((octet,)) for octet in range(256))
 LAST_HEADERS: Final = tuple(bytes((0, size)) for size in range(256))
 MORE_HEADERS: Final = tuple(bytes((MORE, size)) for size in range(256))
 LONG_HEADER: Final = Struct(">BQ").pack  # (flags, size)
 # The header of a last frame up to 64 KiB in two pieces: compiled, they are put together in a fifth of the time of a call of `LONG_HEADER`.
 _LONG_HEADS: Final = tuple(LONG_HEADER(LONG, high << 8)[:8] for high in range(256))
-_LOW: Final = tuple(bytes((low,)) for low in range(256))
 UNPACK_SIZE: Final = Struct(">Q").unpack_from
 
 
@@ -85,7 +86,7 @@ Given = list[Any]  # as an application gives it: bytes-like frames, which the en
 
 def long_header(size: int) -> bytes:
     """Return the header of a message's last frame of more than 255 octets; shorter ones are in `LAST_HEADERS`."""
-    return _LONG_HEADS[size >> 8] + _LOW[size & 255] if size < 65536 else LONG_HEADER(LONG, size)
+    return _LONG_HEADS[size >> 8] + OCTETS[size & 255] if size < 65536 else LONG_HEADER(LONG, size)
 
 
 def encode_frame(body: bytes, more: bool = False) -> bytes:

@@ -167,8 +167,15 @@ class Dispatcher(WorkerLifecycle):
         count = len(names)
         if count > 1:
             routes = self.routes_of(peer)
-            services = [service for name in names if (service := routes.get(name)) is not None]
-            if len(services) == count and sum(map(len, tails)) + REQUEST_OVERHEAD_BYTES * count <= table.memory_left_bytes:
+            services: list[Service]
+            if run.alike:
+                only = routes.get(names[0])
+                services = [] if only is None else [only] * count
+            else:
+                services = [service for name in names if (service := routes.get(name)) is not None]
+            left_bytes = table.memory_left_bytes - REQUEST_OVERHEAD_BYTES * count
+            # The batch is larger than its tails, which are counted only where it would not fit.
+            if len(services) == count and (len(batch.octets) <= left_bytes or sum(map(len, tails)) <= left_bytes):
                 keys: list[Any] = run.keys or [table.take_serial() for _ in names]
                 table.place(table.accept(peer, dialect, keys, services, tails, now), now)
                 return

@@ -312,16 +312,20 @@ def body_frames(frames: Sequence[Any]) -> tuple[bytes, ...]:
     Raises:
         TypeError: a frame is not a buffer.
     """
+    # Hot path: once per request of several frames. A tuple of classes is made once, `bytes | bytearray` a new object at each use.
+    copied = False
     for frame in frames:
-        if not isinstance(frame, bytes | bytearray | memoryview):
-            raise TypeError(f"a body frame is {type(frame).__name__}, it must be bytes")
-    return tuple(frame if type(frame) is bytes else bytes(frame) for frame in frames)
+        if type(frame) is not bytes:
+            if not isinstance(frame, (bytes, bytearray, memoryview)):
+                raise TypeError(f"a body frame is {type(frame).__name__}, it must be bytes")
+            copied = True
+    return tuple([bytes(frame) for frame in frames]) if copied else tuple(frames)
 
 
 def _octets(what: str, given: Any) -> bytes:
     if isinstance(given, str):
         return given.encode()
-    if not isinstance(given, bytes | bytearray | memoryview):  # `bytes` makes zeros of a number
+    if not isinstance(given, (bytes, bytearray, memoryview)):  # `bytes` makes zeros of a number
         raise TypeError(f"{what} is {type(given).__name__}, it must be text or bytes")
     return bytes(given)
 

@@ -440,7 +440,9 @@ def _request(pending: PendingRequest, now: float, limits: PeerLimits) -> Message
     """
     call, body = pending.call, pending.body
     head = _REQUEST_HEAD + pending.id + (call.prefix if call.deadline_s is None else call.prefix_at(pending.give_up_at - now))
-    size = sum(map(len, body))
+    size = 0
+    for at in range(len(body)):
+        size += len(body[at])
     if size + 9 * len(body) + len(head) > limits.small:
         error = too_large("request", body, limits, _ENVELOPE_PARTS, sum(map(len, decode_frames(head))), service=call.name)
         if error is not None:

@@ -199,7 +199,7 @@ class LockstepRequester(RequesterBase[P]):
                 self._free(number, pending)
                 continue
             event = parse_at_client(message)
-            if not isinstance(event, Partial | FinalEvent) or event.dialect != self.dialect or event.service != pending.call.service:
+            if not isinstance(event, (Partial, FinalEvent)) or event.dialect != self.dialect or event.service != pending.call.service:
                 self.counters.malformed += 1  # dropped; the request stays in flight (MDP-11)
                 continue
             updates.append(pending)

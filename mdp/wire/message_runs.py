@@ -129,16 +129,20 @@ class Run:
         keys: key of each message; empty for layouts without key.
         names: encoded service name of each message, with the header of the options frame if there is one.
         tails: encoded frames of each message after the name, options frame included.
+        alike: the names are all the same; they may be although it is False.
     """
 
-    __slots__ = ("first", "keys", "layout", "names", "tails")
+    __slots__ = ("alike", "first", "keys", "layout", "names", "tails")
 
-    def __init__(self, layout: Layout | None, first: int, keys: list[bytes], names: list[bytes], tails: list[bytes]) -> None:
+    def __init__(
+        self, layout: Layout | None, first: int, keys: list[bytes], names: list[bytes], tails: list[bytes], *, alike: bool = False
+    ) -> None:
         self.layout = layout
         self.first = first
         self.keys = keys
         self.names = names
         self.tails = tails
+        self.alike = alike
 
 
 def cut(batch: Batch, table: dict[bytes, list[Layout]]) -> list[Run]:
@@ -222,7 +226,8 @@ def _columns(layout: Layout, octets: bytes, starts: list[int], ends: list[int], 
     if names.count(names[0]) == len(names):
         names = [names[0]] * len(names)  # one object, whose hash is computed once
         tail_at = name_end - after
-        return Run(layout, first, keys, names, [octets[start + tail_at : end] for start, end in zip(starts, ends)])
+        tails = [octets[start + tail_at : end] for start, end in zip(starts, ends)]
+        return Run(layout, first, keys, names, tails, alike=True)
     tails_at = [start + key_end + _SHORT_HEADER_BYTES + octets[start + size_at] for start in starts]
     names = [octets[start + key_end : tail_at + after] for start, tail_at in zip(starts, tails_at)]
     return Run(layout, first, keys, names, [octets[tail_at:end] for tail_at, end in zip(tails_at, ends)])

@@ -298,7 +298,7 @@ def reply_frames(value: Any) -> Sequence[bytes]:
     """
     if type(value) is bytes:
         return (value,)
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, (list, tuple)):
         raise BadReply(f"the handler returned {type(value).__name__}, it must return bytes or a list of bytes")
     if not value:
         raise BadReply("the handler returned no frame, a reply has one at least")

@@ -281,8 +281,10 @@ class WorkerSession:
         if self._in_flight.get(token) is not request:
             self.counters.unwanted += 1
             return
-        count = len(body)
-        size = len(body[0]) if count == 1 else sum(map(len, body))
+        count, first = len(body), body[0]
+        size = len(first)
+        for at in range(1, count):
+            size += len(body[at])
         if size > self._plain_max or count > _FEW_FRAMES:
             self._judge(request, body, size)
         short = count == 1 and size < 256
@@ -290,7 +292,9 @@ class WorkerSession:
         message: Message | bytes
         if self._numbered:
             if short:
-                message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[size], body[0]))
+                message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[size], first))
+            elif count == _FEW_FRAMES and size < 256:
+                message = b"".join((_FINAL_HEAD, token, MORE_HEADERS[len(first)], first, LAST_HEADERS[size - len(first)], body[1]))
             elif size <= SPLICED_BYTES_MAX:
                 message = _FINAL_HEAD + token + encode_message(body)
             else:
@@ -298,7 +302,7 @@ class WorkerSession:
         else:
             address = request._address
             if short and self.search.dialect == V01 and len(address) < 256:
-                message = b"".join((_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[size], body[0]))
+                message = b"".join((_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[size], first))
             else:
                 message = worker_final(self.search.dialect, address, body)
             self._answered_all = len(self._in_flight) == 1

@@ -60,7 +60,7 @@ class Access:
         self._permissions = permissions
         self._shares_ownerless = ownerless == "everybody"
         self._names: dict[str, bytes] = {}
-        self._known: dict[bytes, tuple[bytes, bytes]] = {}
+        self._known: dict[bytes, tsp.Name] = {}
 
     def _owner(self, user: str | None) -> bytes:
         if user is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from core.errors import RemoteProtocolError
 from core.zmtp.decoder import split_frames
@@ -183,28 +183,12 @@ def encode_request(
         return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key) | mark) + key + tail + frames
     if key or not_before_ms or expires_ms or attempts_max:
         return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key)) + key + frames
-    return _plain_head(accepted_ms) + frames
+    return plain_head(accepted_ms) + frames
 
 
-class _Kept:
-    """The last head of a REQUEST without options, with its time: hundreds are accepted in the same millisecond."""
-
-    __slots__ = ("pair",)
-
-    def __init__(self) -> None:
-        self.pair: tuple[Any, ...] = (-1, b"")  # one object, so that several threads may read and replace it
-
-
-_KEPT: Final = _Kept()
-
-
-def _plain_head(accepted_ms: int) -> bytes:
-    # Hot path: packing five numbers costs as much as the rest of the record's body.
-    pair = _KEPT.pair
-    if pair[0] != accepted_ms:
-        pair = _KEPT.pair = (accepted_ms, _REQUEST.pack(accepted_ms, 0, 0, 0, 0))
-    head: bytes = pair[1]
-    return head
+def plain_head(accepted_ms: int) -> bytes:
+    """Return what precedes the frames in the body of a REQUEST that has neither options nor an owner."""
+    return _REQUEST.pack(accepted_ms, 0, 0, 0, 0)
 
 
 def request_frames(body: bytes) -> bytes:

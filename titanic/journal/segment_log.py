@@ -35,7 +35,7 @@ from titanic.journal.checkpoint import CHECKPOINT_NAME
 from titanic.journal.inspection import MANIFEST_NAME, is_accepted, segment_name, size_of
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
 from titanic.journal.ownership import check_is_store
-from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Draft, SegmentHeader, encode, seed_of
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Draft, SegmentHeader, encode_pieces, seed_of
 from titanic.journal.recovery import Consumer, Recovered, Start, prepare_segment, publish_segment, recover, replace_file
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["SegmentLog", "LogOptions", "Placement"]
 
 RESERVE_NAME: Final = "reserve"
-# Sizes of records are multiples of 8; a million stored requests share one object for each size, which saves 32 bytes a request.
-SHARED_BYTES_MAX: Final = 16_384
-SIZES: Final = tuple(range(0, SHARED_BYTES_MAX + 8, 8))
-assert SIZES[SHARED_BYTES_MAX >> 3] == SHARED_BYTES_MAX
+JOINED_BYTES_MAX: Final = 1024 * 1024  # of a batch that is written as one buffer
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
@@ -167,8 +164,7 @@ class SegmentLog:
             raise Wounded(self.wounded) from error
 
     def _commit(self, drafts: list[Draft], sync: bool) -> Placement:
-        encoded = encode(drafts, self._next, self.durable, self._seed)
-        sizes = [SIZES[size >> 3] if (size := len(octets)) <= SHARED_BYTES_MAX else size for octets in encoded]
+        pieces, sizes = encode_pieces(drafts, self._next, self.durable, self._seed)
         total = sum(sizes)
         wanted = self._at + total + SPARE_BYTES
         if not self._alive or (wanted > self._capacity and self._at > HEADER_BYTES):
@@ -180,8 +176,10 @@ class SegmentLog:
         for size in sizes:
             offsets.append(at)
             at += size
+        # A copy of many small records costs less than the system takes for each buffer.
+        buffers = [b"".join(pieces)] if total <= JOINED_BYTES_MAX else pieces
         self._alive = False
-        self.disk.write(self._handle, encoded, self._at)
+        self.disk.write(self._handle, buffers, self._at)
         if sync:
             self.disk.sync(self._handle)
         self._alive = True

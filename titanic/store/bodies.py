@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from core.zmtp.decoder import decode_frames
@@ -34,7 +34,7 @@ class Bodies:
         self._index = index
         self._journal = journal
         self._counters = counters  # `damaged` is counted here
-        self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
+        self._cache: dict[Location, list[bytes]] = {}  # what to send, oldest first: [body...] of a request, a whole reply
         self._cache_bytes = 0
 
     # ---- in memory
@@ -43,9 +43,15 @@ class Bodies:
         """Keep the frames of a record that was just stored, while the cache has capacity."""
         self._cache[place] = frames
         self._cache_bytes += place[2]
+        if self._cache_bytes > CACHE_BYTES_MAX:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        # Many at once: each search for the first of a dictionary passes the places of all that were dropped before.
         while self._cache_bytes > CACHE_BYTES_MAX:
-            dropped, _ = self._cache.popitem(last=False)
-            self._cache_bytes -= dropped[2]
+            for place in list(islice(self._cache, len(self._cache) // 8 + 1)):
+                del self._cache[place]
+                self._cache_bytes -= place[2]
 
     def forget(self, place: Location | None) -> None:
         """Drop a body that is no longer needed from the cache, and from the memory journal too."""

@@ -85,13 +85,18 @@ class DeliveryQueue:
 
     def add(self, uuid: bytes, service: bytes, at: float, now: float) -> None:
         """Add a request that may leave at time `at`; a known one is left as it is."""
+        if at <= now:
+            self.add_ready(uuid, service)
+        elif uuid not in self.waiting and uuid not in self.in_flight:
+            self.waiting[uuid] = service
+            heapq.heappush(self._later, (at, uuid))
+
+    def add_ready(self, uuid: bytes, service: bytes) -> None:
+        """Add a request that may leave now; a known one is left as it is."""
         if uuid in self.waiting or uuid in self.in_flight:
             return
         self.waiting[uuid] = service
-        if at > now:
-            heapq.heappush(self._later, (at, uuid))
-        else:
-            self._make_ready(uuid, service)
+        self._make_ready(uuid, service)
 
     def _make_ready(self, uuid: bytes, service: bytes) -> None:
         queue = self._queues.get(service)
@@ -302,9 +307,10 @@ class Arrivals:
         if service in self._internal:
             self._on_internal(entry)
             return
-        at = now = self._clock()
         if entry.not_before_ms:
-            at += (entry.not_before_ms - self._now_ms()) / 1000
-        self._queue.add(entry.uuid, service, at, now)
+            now = self._clock()
+            self._queue.add(entry.uuid, service, now + (entry.not_before_ms - self._now_ms()) / 1000, now)
+        else:
+            self._queue.add_ready(entry.uuid, service)
         if not self.pumping:
             self._pump_soon()

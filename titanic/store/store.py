@@ -13,6 +13,7 @@ import asyncio
 import gc
 import logging
 from collections import Counter
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.runtime import runtime, supervision
@@ -21,7 +22,7 @@ from titanic.errors import BadRequest, Unavailable
 from titanic.journal.group_commit import Journal
 from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record import RecordKind
-from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request
+from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request, plain_head
 from titanic.mirror.replica_link import MirrorAttachment
 from titanic.store.bodies import Bodies, decode_reply
 from titanic.store.index.limits import Limits
@@ -29,25 +30,29 @@ from titanic.store.index.request_index import RequestIndex
 from titanic.store.index.stored_request import ANSWERED, STORING, WAITING, ClosedKey, Entry
 from titanic.store.maintenance import Maintenance
 from titanic.store.waiters import Waiters
-from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, pack_headers, parse_request, parse_uuid
+from titanic.wire.tsp import BAD, FAILED, NO_OPTIONS, OK, PENDING, format_uuid, pack_headers, parse_request, parse_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from titanic.journal.disk import Disk
     from titanic.journal.group_commit import JournalOptions
     from titanic.journal.inspection import Problem
     from titanic.journal.record import Location
     from titanic.mirror.replica_link import MirrorLine
-    from titanic.wire.tsp import Done, Submission
+    from titanic.wire.tsp import Done, Name, Submission
 
 __all__ = ["Store"]
 
 log = logging.getLogger("titanic")
 
 # Looked up once: a member of an enumeration costs as much as a call.
-REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(RecordKind.CLOSE)
+REQUEST: Final = int(RecordKind.REQUEST)
+REPLY: Final = int(RecordKind.REPLY)
+CLOSE: Final = int(RecordKind.CLOSE)
 UUIDS_AT_ONCE: Final = 256  # drawn from the system at once
+_UUIDS: Final = Struct("16s" * UUIDS_AT_ONCE)
+_UUID_TEXTS: Final = Struct("32s" * UUIDS_AT_ONCE)
 RETRY_S: Final = 1.0  # before a reply or dead letter that could not be stored is tried again
 COUNTERS: Final = "accepted repeated refused forbidden unavailable answered late dead closed damaged batches_refused".split()
 
@@ -107,11 +112,14 @@ class Store:
         self._ended = False  # no more retries
         self._clock_offset_ms = 0
         self._now = runtime.current().monotonic
-        self._uuids: list[tuple[bytes, bytes]] = []  # drawn and not used yet, each with its text
-        self._names: dict[bytes, tuple[bytes, bytes]] = {}
+        self._uuids: list[tuple[bytes, ...]] = []  # drawn and not used yet, each with its text
+        self._names: dict[bytes, Name] = {}
         self._waiters = Waiters()
         self._supervisor = supervision.current()
         self._storing: dict[bytes, list[Done]] = {}
+        # Hundreds of requests are accepted in a millisecond, and packing five numbers costs as much as the rest of a record's body.
+        self._head_ms, self._head = -1, b""
+        self._when_stored: Any = self._stored  # bound once, not for each request
         self._damaged: set[bytes] = set()
         self._expiry_clock = self._supervisor.timer("titanic expiry clock", self._expire)
         self._loop: asyncio.AbstractEventLoop
@@ -253,7 +261,8 @@ class Store:
             if (refusal := journal.refusal) is not None:
                 raise Unavailable(refusal)
             now_ms = self.now_ms()
-            uuid, text = self._uuids.pop() if self._uuids else self._new_uuid()
+            drawn = self._uuids.pop() if self._uuids else self._new_uuid()
+            uuid = drawn[0]
             entry, fresh = self.index.accept(uuid, asked, now_ms, owner)
         except BadRequest as error:
             self.counters["refused"] += 1
@@ -267,24 +276,22 @@ class Store:
             self._answer_repeated(entry, done)
             return
         assert isinstance(entry, Entry)
-        headers = asked.options.headers
-        body = encode_request(
-            now_ms,
-            entry.not_before_ms,
-            entry.expires_ms,
-            entry.attempts_max,
-            entry.key,
-            asked.frames,
-            owner,
-            pack_headers(headers) if headers else b"",
-        )
+        headers: Mapping[str, str] | None = None
+        if asked.options is NO_OPTIONS and not owner:
+            if now_ms != self._head_ms:
+                self._head_ms, self._head = now_ms, plain_head(now_ms)
+            body = self._head + asked.frames
+        else:
+            headers = asked.options.headers
+            times = now_ms, entry.not_before_ms, entry.expires_ms
+            packed = pack_headers(headers) if headers else b""
+            body = encode_request(*times, entry.attempts_max, entry.key, asked.frames, owner, packed)
         # The body is kept for the worker; with headers both are read from the journal.
-        journal.append((REQUEST, uuid, body), (self._stored, (entry, done, None if headers else asked.body, text)))
+        journal.append((REQUEST, uuid, body), (self._when_stored, (entry, done, None if headers else asked.body, drawn[1])))
 
-    def _new_uuid(self) -> tuple[bytes, bytes]:
+    def _new_uuid(self) -> tuple[bytes, ...]:
         drawn = runtime.current().random_bytes(16 * UUIDS_AT_ONCE)
-        texts = format_uuid(drawn)
-        self._uuids = [(drawn[at : at + 16], texts[2 * at : 2 * at + 32]) for at in range(0, len(drawn), 16)]
+        self._uuids = list(zip(_UUIDS.unpack(drawn), _UUID_TEXTS.unpack(format_uuid(drawn)), strict=True))
         return self._uuids.pop()
 
     def _answer_repeated(self, entry: Entry | ClosedKey, done: Done) -> None:

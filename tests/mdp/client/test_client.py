@@ -124,6 +124,8 @@ async def test_other_buffers_than_bytes_are_copied_and_other_types_refused(stand
         for wrong in ("text", 1, None, [b"x"]):
             with pytest.raises(TypeError):
                 client.request("echo", wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError):
+                client.request("echo", b"x", bytearray(b"y"), wrong)  # type: ignore[arg-type]
         assert client.in_flight == 1
 
 

@@ -92,6 +92,7 @@ def test_many_alike_are_one_run_with_columns(dialect: Dialect) -> None:
     assert (run.layout.verb, run.layout.dialect) == (Verb.REQUEST, dialect)
     assert run.keys == ([number(at) for at in range(20)] if dialect == "0.3" else [])
     assert set(run.names) == {b"\x01\x04echo" + (NO_OPTIONS if dialect == "0.3" else b"")}
+    assert run.alike
     assert [decode_frames(tail)[-1] for tail in run.tails] == [b"%d" % at for at in range(20)]
     finals = [worker_final(dialect, number(at), [b"y"]) for at in range(20)]
     (run,) = cut(batch(b"W", *finals), AT_BROKER)
@@ -105,6 +106,7 @@ def test_other_services_and_options_stay_in_the_run() -> None:
     ]
     (run,) = cut(batch(b"C", *requests), AT_BROKER)
     assert run.names == [b"\x01\x01a\x01\x00", b"\x01\x02bb\x01\x01", b"\x01\x01c\x01\x00"]
+    assert not run.alike
     assert run.tails == [b"\x01\x00\x00\x01x", b"\x01\x01\x80\x00\x01x", b"\x01\x00\x00\x01x"]
 
 

@@ -94,7 +94,10 @@ def test_options_out_of_range_are_refused(options: Mapping[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------------ requests and answers
 
 
-@pytest.mark.parametrize("body", [(b"x",), (b"",), (b"x" * 256,), (b"", b"", b"z"), (b"x" * (SPLICED_BYTES_MAX + 1), b"")])
+PAIRS = [(b"200", b"x" * 32), (b"", b""), (b"x" * 255, b""), (b"", b"x" * 255), (b"x" * 256, b"y"), (b"y", b"x" * 256)]
+
+
+@pytest.mark.parametrize("body", [(b"x",), (b"",), (b"x" * 256,), *PAIRS, (b"", b"", b"z"), (b"x" * (SPLICED_BYTES_MAX + 1), b"")])
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_request_is_answered_once_with_the_address_it_came_with(dialect: Dialect, body: tuple[bytes, ...]) -> None:
     """MDP-06, MDP-07, MDP-22."""

@@ -188,6 +188,16 @@ def test_what_is_encoded_is_scanned(drafts: list[tuple[RecordKind, bytes, bytes]
         assert one._replace(offset=record.offset) == record
 
 
+@pytest.mark.parametrize("first", [1, 255, 256, 511, 65_500, 2**32 - 200])
+def test_sequences_go_on_past_a_whole_byte(first: int) -> None:
+    drafts = [(RecordKind.REPLY, UUID, b"x" * (number % 9)) for number in range(600)]
+    octets = encode(drafts, first, first - 1, SEED)
+    found = [item for item in scan(bytes(HEADER_BYTES) + b"".join(octets), SEED, HEADER_BYTES, first) if isinstance(item, Record)]
+    assert [record.sequence for record in found] == list(range(first, first + 600))
+    assert [record.size for record in found] == list(map(len, octets))
+    assert {record.durable for record in found} == {first - 1}
+
+
 @given(st.binary(max_size=400), st.integers(0, 400), st.integers(0, 10))
 def test_a_scan_of_anything_ends_and_covers_what_it_reads(noise: bytes, at: int, count: int) -> None:
     good = b"".join(encode([(RecordKind.TICK, UUID, b"body")] * count, 5, 4, SEED))

@@ -153,15 +153,15 @@ BUGS = [
     Bug(
         "records claim that their own batch is synced",
         "journal/segment_log.py",
-        "encode(drafts, self._next, self.durable, self._seed)",
-        "encode(drafts, self._next, self._next, self._seed)",
+        "encode_pieces(drafts, self._next, self.durable, self._seed)",
+        "encode_pieces(drafts, self._next, self._next, self._seed)",
         "crash",
     ),
     Bug(
         "a failed sync is tried again on the same file",
         "journal/segment_log.py",
-        "        self._alive = False\n        self.disk.write(self._handle, encoded, self._at)\n",
-        "        self.disk.write(self._handle, encoded, self._at)\n",
+        "        self._alive = False\n        self.disk.write(self._handle, buffers, self._at)\n",
+        "        self.disk.write(self._handle, buffers, self._at)\n",
         "faults",
     ),
     Bug(

@@ -121,9 +121,10 @@ def test_a_question_for_extensions_is_one_frame() -> None:
 
 
 def test_names_that_were_checked_are_remembered_and_bounded() -> None:
-    known: dict[bytes, tuple[bytes, bytes]] = {}
+    known: dict[bytes, tuple[bytes, ...]] = {}
     first, second = (parse_request([bytes(bytearray(b"echo")), b"x"], known) for _ in range(2))
     assert first.service is second.service
+    assert parse_request((b"echo", b"x", b"y")).body == [b"x", b"y"]  # a list, whatever it came in
     once = parse_request([b"echo", b"x"])
     assert (
         (first.service, first.frames, first.body) == (second.service, second.frames, second.body) == (once.service, once.frames, once.body)

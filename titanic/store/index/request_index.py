@@ -42,8 +42,9 @@ class RequestIndex(LoadedIndex):
         Raises KeyConflict if the key came with another request (IDM-05), StoreFull if a limit is reached.
         """
         options = asked.options
-        if options.key:
-            scope = scope_of(owner, options.key)
+        key = b"" if options is NO_OPTIONS else options.key
+        if key:
+            scope = scope_of(owner, key)
             first = self._keys.get(scope)
             known: Entry | ClosedKey | None = self._closed_keys.get(scope) if first is None else self.entries[first]
             if known is not None:
@@ -51,11 +52,11 @@ class RequestIndex(LoadedIndex):
                     raise KeyConflict(known.uuid)
                 return known, False
         # Hot path: once per request; `_add` is written out.
-        limits, entries, service = self.limits, self.entries, asked.service
-        more = 2 + len(pack_headers(options.headers)) if options.headers else 0
-        size = record_size(len(asked.frames) + len(options.key) + (29 + len(owner) if owner else 28) + more)
+        entries, service = self.entries, asked.service
+        more = 0 if options is NO_OPTIONS or not options.headers else 2 + len(pack_headers(options.headers))
+        size = record_size(len(asked.frames) + len(key) + (29 + len(owner) if owner else 28) + more)
         count = self.services.get(service, 0)
-        if len(entries) >= limits.requests_max or self.bytes_used + size > limits.bytes_max or count >= limits.service_requests_max:
+        if len(entries) >= self._requests_max or self.bytes_used + size > self._bytes_max or count >= self._service_requests_max:
             raise self._full(size, count)
         if owner:
             self._check_share(owner, size)
@@ -71,10 +72,10 @@ class RequestIndex(LoadedIndex):
             if options.ttl_ms:
                 entry.expires_ms = now_ms + options.ttl_ms
             entry.attempts_max = options.attempts
-            if options.key:
-                entry.key = options.key
+            if key:
+                entry.key = key
                 entry.digest = asked.digest
-                self._keys[scope_of(owner, options.key)] = uuid
+                self._keys[scope_of(owner, key)] = uuid
         entries[uuid] = entry
         if owner:
             entry.owner = owner

@@ -36,6 +36,8 @@ class IndexTables:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        # Hot path: as numbers of a compiled class, because `Limits` is interpreted.
+        self._requests_max, self._bytes_max, self._service_requests_max = limits.requests_max, limits.bytes_max, limits.service_requests_max
         self.entries = Requests()
         # Those with an owner, by owner and UUID, so that listing the requests of one user does not scan all.
         self.owned: dict[bytes, Owned] = {}
