@@ -9,9 +9,13 @@ import ast
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import core
 import core.blocking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["majordomo-toolkit"]["compiled"]
@@ -131,6 +135,38 @@ def test_nothing_is_stored_under_the_name_of_a_method_or_of_a_word_of_c() -> Non
             if wrong := stored & (methods | RESERVED_IN_C):
                 found[f"{module}.{node.name}"] = wrong
     assert found == {}
+
+
+def annotated(node: ast.ClassDef) -> set[str]:
+    """Return the attributes of instances that a class annotates, in its body or in its methods."""
+    every = [each for each in ast.walk(node) if isinstance(each, ast.AnnAssign) and "ClassVar" not in ast.unparse(each.annotation)]
+    in_body = {each.target.id for each in every if each in node.body and isinstance(each.target, ast.Name)}
+    return in_body | {
+        each.target.attr for each in every if isinstance(each.target, ast.Attribute) and ast.unparse(each.target.value) == "self"
+    }
+
+
+def ancestors(name: str) -> Iterator[str]:
+    """Yield the native bases of a native class, and theirs."""
+    module = name.rpartition(".")[0]
+    for base in native_classes()[name].bases:
+        local = f"{module}.{name_of(base)}"
+        found = local if local in native_classes() and local != name else origin(homes(module).get(name_of(base), ""))
+        if found in native_classes():
+            yield found
+            yield from ancestors(found)
+
+
+def test_no_class_annotates_an_attribute_of_its_base_again() -> None:
+    """The garbage collector would count the value twice, and never free a cycle that goes through it."""
+    assert any(ancestors(name) for name in native_classes())
+    twice = {
+        f"{name} of {base}": both
+        for name, node in native_classes().items()
+        for base in ancestors(name)
+        if (both := annotated(node) & annotated(native_classes()[base]))
+    }
+    assert twice == {}
 
 
 def test_bounds_of_slices_call_nothing_but_len() -> None:

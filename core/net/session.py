@@ -82,9 +82,9 @@ class Session(Writing):
         self.finished = False
         self.refused = False
         self.peer_address = ""
-        self.transport: asyncio.Transport | None = None
-        self._write: Callable[[bytes], None] = write_nothing
-        self.connection: Connection | None = None
+        self.transport = None
+        self._write = write_nothing
+        self.connection = None
         self._loop = asyncio.get_running_loop()
         self._shared = self._scheduler = owner.scheduler
         self._on_closed = on_closed

@@ -36,9 +36,7 @@ from core.zmtp.scan import Batch
 if TYPE_CHECKING:
     from core.net.inproc import InprocPipe
     from core.net.socket_port import SessionPort, SocketContext
-    from core.pattern.fair_queue import FairQueue
     from core.runtime.write_scheduler import WriteScheduler
-    from core.sockets.results.pending import PendingReceive, PendingSend
     from core.zmtp.mechanism import Mechanism
 
 __all__ = ["MARKS", "BatchReceiver", "PeerWatcher", "Receiver", "SocketBase"]
@@ -101,29 +99,29 @@ class SocketBase(Receiving):
         kind = _PATTERNS[socket_type]
         first_id = int(context.random() * 2**32)
         args = (first_id,) if kind in (Router, Req, Stream) else ()
-        self.pattern: Pattern = kind(self.options, self.counters, *args)
+        self.pattern = kind(self.options, self.counters, *args)
         self.type_name = kind.type_name
         self.security = Security(kind.type_name, kind.announces_identity)
         self._endpoints = Endpoints(self)
         self.monitors: Monitors = Monitors(context.supervisor)
-        self.inbound: FairQueue = self.pattern.inbound
+        self.inbound = self.pattern.inbound
         self._active = self.inbound.active
         self._plain = self.pattern.plain
         self.pattern.on_state_change = self._on_state_change
         self._again = False  # pending receives are about to be served again
         super().__init__(self.pattern.receiver(), self.pattern.send, self._active)
         self._judging = False  # some peer has announced limits
-        self._route: Callable[[bytes], Pipe | None] = self.pattern.router()
+        self._route = self.pattern.router()
         self._receiver: Receiver | None = None  # called with each batch, decoded; one of the two is None
         self._batch_receiver: BatchReceiver | None = None
         self._scheduler: WriteScheduler | None = None  # of the loop on which the receiver is called
         self._on_peer: PeerWatcher | None = None
-        self._receivers: deque[PendingReceive] = deque()
-        self._senders: deque[PendingSend] = deque()
-        self._pollers: list[asyncio.Future[None]] = []
-        self._parts: Message = []  # rest of a message that is received frame by frame (RCVMORE)
-        self._parts_pipe: Pipe | None = None  # its pipe, while receives wait for its frames
-        self._partial: Message = []  # frames given one by one (SNDMORE)
+        self._receivers = deque()
+        self._senders = deque()
+        self._pollers = []
+        self._parts = []  # rest of a message that is received frame by frame (RCVMORE)
+        self._parts_pipe = None  # its pipe, while receives wait for its frames
+        self._partial = []  # frames given one by one (SNDMORE)
         self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next loop iteration
         self.takes_inproc = False
         self._follow_receiver()
