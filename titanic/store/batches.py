@@ -87,6 +87,7 @@ class Batches:
         self._reserved: set[Name] = set()  # stages reserved by a commit
         self._refused: dict[Name, str] = {}  # batches that could not be committed, with the reason, until it is fetched
         self._working: dict[Name, asyncio.Task[None]] = {}
+        self._unread: dict[Name, asyncio.Future[None]] = {}  # commits that have not reserved their stages yet
         self._verbs: set[asyncio.Task[None]] = set()
         self._answered: AnsweredTimes | None = None
         self._preparing = asyncio.Lock()
@@ -109,6 +110,7 @@ class Batches:
         if entry.service == COMMIT:
             self._commits[name] = entry
             if name not in self._working:
+                self._unread[name] = asyncio.get_running_loop().create_future()
                 self._working[name] = self._supervisor.task("titanic commit", partial(self._work, name, entry))
             return
         chunks = self._staged.setdefault(name, {})
@@ -199,6 +201,9 @@ class Batches:
     async def _abort(self, owner: bytes, prefix: bytes) -> list[bytes]:
         wanted = parse_name(prefix) + b"/"
         dropped = 0
+        # After a restart the stages of a commit that was cut short are in its body, and some of its rows may be stored already.
+        if unread := [read for name, read in self._unread.items() if name[0] == owner]:
+            await asyncio.wait(unread)
         for name in [name for name in self._staged if name[0] == owner and name[1].startswith(wanted) and name not in self._reserved]:
             for number in list(self._staged.get(name, ())):
                 self._drop(name, number)
@@ -265,10 +270,14 @@ class Batches:
         reserved: set[Name] = set()
         uuids: list[bytes] = []
         try:
-            (stages,) = await self._body(entry, "the commit", 1)
-            wanted = _stages_of(entry.owner, stages)
-            reserved = {name for name, _ in wanted}
-            self._reserved |= reserved
+            try:
+                (stages,) = await self._body(entry, "the commit", 1)
+                wanted = _stages_of(entry.owner, stages)
+                reserved = {name for name, _ in wanted}
+                self._reserved |= reserved
+            finally:
+                if (unread := self._unread.pop(batch, None)) is not None:
+                    unread.set_result(None)
             chunks = [(name, number) for name, count in wanted for number in range(count)]
             held, octets, count = {}, 0, 0
             for place in chunks:  # all are read before the first row is stored: all or none

@@ -165,6 +165,20 @@ async def test_what_is_staged_outlives_a_restart_and_a_commit_cut_short_is_finis
         assert set(await opened.uuids("job")) == {entry.uuid for entry in opened.waiting}
 
 
+async def test_an_abort_right_after_a_restart_leaves_what_a_commit_cut_short_needs(tmp_path: Path) -> None:
+    async with shop(tmp_path) as opened:
+        await opened.stage("job/0/1", *((b"k%d" % n, b"%030d" % n) for n in range(3000)))
+        await opened.stage("job/0/2", (b"other", b""))
+        asked = asyncio.create_task(opened.commit("job", "job/0/1"))
+        while not opened.waiting:
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
+    async with shop(tmp_path) as opened:
+        assert await opened.ask("abort", "job") == [b"200", b"1"]
+        assert (await opened.commit("job", "job/0/1"))[1]["rows"] == 3000
+
+
 async def test_uncommitted_rows_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.0)
     async with shop(tmp_path) as opened:
