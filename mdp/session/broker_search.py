@@ -185,6 +185,14 @@ class BrokerSearch:
             self._is_away()
             self._next(now)
 
+    def stopped_short(self, now: float) -> None:
+        """Note that PROBE or OPEN failed in this process, for example for want of sockets; wait, and begin anew."""
+        if self.state in (SearchState.PROBING, SearchState.JOINING):
+            self._actions.append(Action.CLOSE)
+            self._is_away()
+            self._index = self._first = 0
+            self._wait(self._times.reconnect_s, now)
+
     def joined(self, now: float) -> None:
         if self.state is SearchState.JOINING:
             self._joined_at = now

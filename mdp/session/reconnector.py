@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import RateLimitedLog
+from core.errors import ZMQError
 from core.rpc.connect_times import REFUSED_IVL_MS
 from core.runtime.event_loop import clock_of
 from core.security.credentials import Curve
@@ -55,7 +56,7 @@ class Reconnector:
         self._log = logging.getLogger("mdp.client" if self.votes else "mdp.worker")
         self._lines = RateLimitedLog(self._log, LOG_INTERVAL_S) if self.lines is None else self.lines
         self._away_since: float | None = None
-        self._up = self._was_up = False
+        self._up = self._was_up = self._began = False
         self._refusal = ""  # why the broker that accepted the last probe does not serve
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
@@ -70,30 +71,50 @@ class Reconnector:
         return trouble or self._refusal
 
     def run_actions(self) -> None:
-        for action in self.search.take_actions():
-            if action is Action.OPEN:
-                self.on_open()
-            elif action is Action.PROBE:
-                self._probe = Probe(
-                    self.context,
-                    self.search.endpoint,
-                    self.socket_options,
-                    on_reached=self._reached,
-                    on_dialect=self._probed,
-                    on_refused=self._refused,
-                    on_unreachable=self._unreachable,
-                    seen=self.search.ballot,
-                    votes=self.votes,
-                )
-            else:
-                if self._up:
-                    self._up, self._away_since = False, self._clock()
-                probe, self._probe = self._probe, None
-                if probe is not None:
-                    probe.close()
-                    self._ending.append(probe.connection)
-                self._ending.extend(self.on_close())
+        """Carry out what the search wants; after an error of a socket it waits and begins anew.
+
+        Raises:
+            core.ZMQError: a socket could not be made at the first time, which is the start of a client or worker.
+        """
+        while actions := self.search.take_actions():
+            for action in actions:
+                if action is Action.CLOSE:
+                    self._close()
+                    continue
+                try:
+                    self._connect(action)
+                except ZMQError as error:
+                    if not self._began:
+                        raise
+                    self.search.stopped_short(self._clock())
+                    self.log_unreachable(str(error), refused=True)
+        self._began = True
         self.on_change()
+
+    def _connect(self, action: Action) -> None:
+        if action is Action.OPEN:
+            self.on_open()
+            return
+        self._probe = Probe(
+            self.context,
+            self.search.endpoint,
+            self.socket_options,
+            on_reached=self._reached,
+            on_dialect=self._probed,
+            on_refused=self._refused,
+            on_unreachable=self._unreachable,
+            seen=self.search.ballot,
+            votes=self.votes,
+        )
+
+    def _close(self) -> None:
+        if self._up:
+            self._up, self._away_since = False, self._clock()
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.close()
+            self._ending.append(probe.connection)
+        self._ending.extend(self.on_close())
 
     def run_actions_soon(self) -> None:
         """Carry them out in the next loop iteration: a socket must not be closed from its own callback."""

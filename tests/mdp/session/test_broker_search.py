@@ -57,6 +57,7 @@ CELLS: dict[str, dict[SearchState, tuple[SearchState, list[Action]]]] = {
     "tick": {WAITING: (PROBING, [PROBE])},
     "refused": {PROBING: (WAITING, [CLOSE])},
     "unreachable": {},  # there is no other broker
+    "stopped_short": {PROBING: (WAITING, [CLOSE]), JOINING: (WAITING, [CLOSE])},
 }
 EVENTS: dict[str, Callable[[BrokerSearch], None]] = {
     "start": lambda made: made.start(99.0),
@@ -71,6 +72,7 @@ EVENTS: dict[str, Callable[[BrokerSearch], None]] = {
     "tick": lambda made: made.tick(99.0),
     "refused": lambda made: made.refused(5.0, 99.0),
     "unreachable": lambda made: made.unreachable(99.0),
+    "stopped_short": lambda made: made.stopped_short(99.0),
 }
 
 

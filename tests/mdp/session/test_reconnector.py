@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,6 +132,36 @@ async def test_a_given_dialect_is_opened_at_once_and_what_was_opened_is_waited_f
     assert scene.said == ["close", "change"]
     await scene.under_test.wait_closed()
     assert opened.ended
+
+
+async def test_a_socket_that_cannot_be_made_is_an_error_at_first_and_later_a_reason_to_wait(
+    scenes: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = scenes(dialect=V03, name="w")
+    scene.search.joined(scene.now)
+    scene.under_test.lost()
+    await asyncio.sleep(0)
+    scene.now = scene.search.deadline()
+    scene.search.tick(scene.now)
+    monkeypatch.setattr(scene.under_test, "on_open", fail := Mock(side_effect=core.ZMQError(errno.EMFILE)))
+    scene.under_test.run_actions()
+    assert scene.search.state is SearchState.WAITING
+    assert scene.said[-2:] == ["close", "change"]
+    (line,) = lines(caplog)
+    assert line.startswith(f"w: cannot reach the broker at {ONE}: Too many open files; next try in")
+    fail.side_effect = None
+    scene.now = scene.search.deadline()
+    scene.search.tick(scene.now)
+    scene.under_test.run_actions()
+    assert (fail.call_count, scene.search.state) == (2, SearchState.JOINING)
+    begun = Reconnector(
+        scene.search, scene.context, {}, on_open=Mock(side_effect=core.ZMQError(errno.EMFILE)), on_close=list, on_change=Mock()
+    )
+    scene.search.close()
+    scene.search.take_actions()
+    scene.search.start(scene.now)
+    with pytest.raises(core.ZMQError, match="Too many open files"):
+        begun.run_actions()
 
 
 async def test_only_the_last_connections_are_waited_for(scenes: Callable[..., Scene]) -> None:
