@@ -20,9 +20,9 @@ STAMP := $(VENV)/.installed
 LOWEST_STAMP := .venv-lowest/.installed
 SOURCES := $(wildcard hatch_build.py majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy docs)
 PYTEST := $(PY) -m pytest
-# Three test processes: with two, one of two processors waits half of the time for programs that start and for slow answers.
+# Four test processes on two processors: with fewer, one waits a third of the time for programs that start and for slow answers.
 # All Spark tests go to one of them and share its session.
-JOBS ?= 3
+JOBS ?= 4
 # If a test process dies, the run ends and names it: with a replacement, pytest-xdist can wait without end.
 SPREAD := -n $(JOBS) --dist loadgroup --max-worker-restart 0
 # Long runs have no time limit per test.

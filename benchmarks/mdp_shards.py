@@ -152,10 +152,12 @@ async def ask(endpoint: str, names: Sequence[str], pids: Sequence[int], seconds:
             return [sum(load.answered for load in loads if shard_of(load.name.encode(), shards) == shard) for shard in range(shards)]
 
         answers, used, began = answered(), [cpu_s(pid) for pid in pids], time.monotonic()
-        await asyncio.sleep(seconds)
+        counts, spent = [0], [0.0]
+        while not (all(counts) and all(spent[-shards:])):  # on a busy machine a short time may see no answer of a shard
+            await asyncio.sleep(seconds)
+            spent = [cpu_s(pid) - before for pid, before in zip(pids, used, strict=True)]
+            counts = [after - before for before, after in zip(answers, answered(), strict=True)]
         took = time.monotonic() - began
-        spent = [cpu_s(pid) - before for pid, before in zip(pids, used, strict=True)]
-        counts = [after - before for before, after in zip(answers, answered(), strict=True)]
         lost = sum(load.lost for load in loads)
         found = {
             "answered": counts,

@@ -15,15 +15,12 @@ __all__ = ["WORKS"]
 SHARDS = 2
 ONE, SEVERAL = "one process", f"{SHARDS} shards"
 FRONT = f"the front of {SHARDS} shards"
-LEAST_S = 0.3
-"""Shortest measurement: each shard has answered something by then."""
 
 
 def measure_capacity(conditions: Conditions, *, shards: int, dialect: str = "auto") -> Figures:
     """Measure replies, and how many each process of the broker answers in a second of its own CPU time."""
     with tempfile.TemporaryDirectory() as folder, on_cpu(conditions.cpu):
-        seconds, warm_up_s = max(conditions.seconds, LEAST_S), min(WARM_UP_S, 100 * conditions.scale)
-        found = measure(shards, services(SHARDS), seconds, folder, dialect, warm_up_s)
+        found = measure(shards, services(SHARDS), conditions.seconds, folder, dialect, min(WARM_UP_S, 100 * conditions.scale))
     each = [count / spent for count, spent in zip(found["answered"], found["cpu_s"], strict=True)]
     figures: Figures = {"rate": found["rate"], "capacity": len(each) * min(each), "broker_us": 1e6 * max(1 / one for one in each)}
     if shards > 1 and dialect == V01:  # all of it goes through the front
