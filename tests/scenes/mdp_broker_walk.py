@@ -164,13 +164,13 @@ class Walk:
         self.chance = random.Random(seed)
         self.dice = self.chance.random
         self.trace = trace
-        self.now = 1000.0
-        self.ids = 0
+        self.now, self.ids = 1000.0, 0
         self.touched = False  # whether the machine was called in this step
         self.wakes_at = inf  # when the clock of a broker would tick, which is moved only where the machine asks for it
         # Ids of MDP/0.3 that are not answered yet, in dictionaries: the order of a set would be another one in each process.
         self.asked: dict[bytes, dict[bytes, None]] = {client: {} for client in (OPERATOR, *(client for client, _ in CLIENTS))}
         self.machine = self._new_machine()
+        self.machine.request_table.ends_at_once = 1 + seed % 2 if seed % 7 == 2 else 9  # of what ends in one instant
         self.recorder: Recorder | None = None
         if seed % 3 == 0:
             self.recorder = self.machine.request_table.recorder = Recorder(None if seed % 2 else lambda block: None)
@@ -258,8 +258,7 @@ class Walk:
     def end(self) -> None:
         """Stop all work: every request ends, and its client gets a notice of it."""
         check_stats(self.machine)
-        how = self.dice()
-        if how < 0.2:
+        if (how := self.dice()) < 0.2:
             self.take(self.machine.stop(self.now), "stop")
         elif how < 0.4:
             self.take(self.machine.drain(self.now), "drain")
@@ -268,7 +267,8 @@ class Walk:
             self.lose(peer)
         for _ in range(20):
             self.now += 1.0
-            self.tick()
+            while self.machine.deadline() <= self.now:
+                self.tick()
             self.look()
         assert self.machine.idle, "requests are open for ever"
         left = {client: ids for client, ids in self.asked.items() if ids}

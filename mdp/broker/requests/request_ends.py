@@ -61,6 +61,7 @@ class RequestEnds:
         self.reasons: dict[str, str] = {}
         self.checks: Deadlines[Service] = Deadlines()
         self.watches: Deadlines[Service] = Deadlines()
+        self.ends_at_once = ENDS_AT_ONCE
         self.interrupted: set[Service] = set()
         self.timer_changed = False
         self.user_of: Callable[[bytes], str] | None = None
@@ -190,7 +191,7 @@ class RequestEnds:
 
     def expire_deadlines(self, now: float) -> bool:
         """Close the requests whose deadline has passed; return whether there are more than one call closes (fault B8)."""
-        until = self.counters.closed + ENDS_AT_ONCE
+        until = self.counters.closed + self.ends_at_once
         # Repeated: a record may have become another request's, whose deadline has passed too.
         while self.counters.closed < until and (due := self.deadlines.due(now, until - self.counters.closed)):
             due.reverse()
@@ -215,7 +216,7 @@ class RequestEnds:
 
     def sweep(self, now: float) -> bool:
         """Close requests that waited too long, remove clients without requests; return whether there are more than one call closes."""
-        until = self.counters.closed + ENDS_AT_ONCE
+        until = self.counters.closed + self.ends_at_once
         for service in [service for service in self.directory.services.values() if service.queue.count]:
             self._sweep_queue(service, until, now)
             service.queue.tidy()

@@ -26,7 +26,7 @@ from mdp.broker.forwarding import WORK_HEADS, as_prefix, body_octets, error_octe
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.dead_letters import DeadLetter
 from mdp.broker.requests.records import Request, RequestExtras
-from mdp.broker.requests.request_ends import ENDS_AT_ONCE, GONE, Output, RequestEnds
+from mdp.broker.requests.request_ends import GONE, Output, RequestEnds
 from mdp.broker.requests.request_states import RequestState
 from mdp.wire.commands import V01, V03
 from mdp.wire.message_runs import ADDRESS_END, ADDRESS_START
@@ -75,7 +75,7 @@ class RequestTable(RequestEnds):
         reasons: the last text sent with each code, for the log.
         checks: when to check the workers of a service again (`mdp.broker.workers.maintenance`).
         watches: when to check the pace of its workers.
-        interrupted: services with more expired requests than one call closes.
+        interrupted: services with more expired requests than one call closes, which is `ends_at_once`.
         timer_changed: set when something is due earlier than before.
         user_of: returns the user of a peer, "" for a peer without a name; None without rules, where requests have no users.
     """
@@ -247,7 +247,7 @@ class RequestTable(RequestEnds):
         policies = worker.service.policies
         if heard is None:
             heard = now - self._settle_s  # messages read now may have been sent before the loss
-        ends_left = ENDS_AT_ONCE
+        ends_left = self.ends_at_once
         while True:
             free = allowed - len(in_flight)
             if policies is not None:
@@ -286,7 +286,7 @@ class RequestTable(RequestEnds):
     def pump(self, service: Service, now: float) -> None:
         """Give waiting requests to workers with credit; call it when there are more of either."""
         policies = service.policies
-        ends_left = ENDS_AT_ONCE
+        ends_left = self.ends_at_once
         while service.queue.count:
             worker = service.next_worker()
             if worker is None:

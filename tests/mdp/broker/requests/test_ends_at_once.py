@@ -1,4 +1,4 @@
-"""Thousands of requests that expire in one instant: a call closes some of them, and the next goes on."""
+"""Fault B8, thousands of requests in one instant: a call closes some of them, and the next goes on."""
 
 from __future__ import annotations
 
