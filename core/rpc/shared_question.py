@@ -1,4 +1,4 @@
-"""One question at a time for all callers: one that came before a question was asked shares its error.
+"""One question at a time for all callers; a caller that waited for a question shares its error.
 
 Without this, callers that wait behind a question that is not answered would each ask it again, one after the other, and the last of a
 thousand would wait a thousand timeouts.

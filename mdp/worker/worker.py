@@ -453,8 +453,8 @@ class Worker:
 
     def _flush(self) -> None:
         self._flushing = False
-        if heirs := self._kept.take_heirs():
-            self._on_requests(heirs)
+        if successors := self._kept.take_successors():
+            self._on_requests(successors)
         for registration in self._registrations:
             registration.flush()
 

@@ -67,7 +67,7 @@ class KeptReplies:
         size: octets of all kept replies.
     """
 
-    __slots__ = ("_counters", "_done", "_heirs", "_max", "_max_bytes", "_now", "_running", "_s", "size")
+    __slots__ = ("_counters", "_done", "_successors", "_max", "_max_bytes", "_now", "_running", "_s", "size")
 
     def __init__(self, counters: SessionCounters, *, results_max: int = 0, results_max_bytes: int = 0, results_s: float = 0.0) -> None:
         self.size = 0
@@ -78,7 +78,7 @@ class KeptReplies:
         self._now = 0.0
         self._running: dict[tuple[bytes, bytes, int], KeyedExecution] = {}
         self._done: OrderedDict[tuple[bytes, bytes, int], KeyedExecution] = OrderedDict()  # oldest reply first
-        self._heirs: list[Request] = []  # took the place of one that ended for itself; their handler is to be called
+        self._successors: list[Request] = []  # in the place of a request that ended for itself; to be executed
 
     def __len__(self) -> int:
         return len(self._done)
@@ -128,19 +128,19 @@ class KeptReplies:
             one._owner.refuse(one, code, text)
 
     def hand_on(self, request: Request) -> None:
-        """Forget an execution whose request alone has ended; the first that waits for it takes its place, see `take_heirs`."""
+        """Forget an execution whose request alone has ended; the first that waits for it takes its place, see `take_successors`."""
         ended = self._end(request)
         waiting = [one for one in ended.waiting if one._owner.holds(one)]
         if waiting:
-            heir, *others = waiting
-            heir._execution = self._running[ended.name] = execution = KeyedExecution(ended.name)
+            successor, *others = waiting
+            successor._execution = self._running[ended.name] = execution = KeyedExecution(ended.name)
             execution.waiting = others
-            self._heirs.append(heir)
+            self._successors.append(successor)
 
-    def take_heirs(self) -> list[Request]:
-        """Remove and return requests whose handler is to be called now: they waited for one that was cancelled."""
-        heirs, self._heirs = self._heirs, []
-        return [one for one in heirs if one._owner.holds(one)]
+    def take_successors(self) -> list[Request]:
+        """Remove and return requests to execute now: each waited for another with its key, which was cancelled."""
+        successors, self._successors = self._successors, []
+        return [one for one in successors if one._owner.holds(one)]
 
     def forget_old(self, now: float) -> None:
         """Drop replies that are too old; those completed from now on have this age."""

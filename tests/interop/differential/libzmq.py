@@ -1,6 +1,7 @@
 """A socket of libzmq behind the verbs of a programme, and the moment at which its threads sleep.
 
-A file of its own, so that the stack of a process that died tells whether it died in libzmq (`died_here`).
+A file of its own, so that the stack of a process that died tells whether it died in libzmq (`died_here`). Therefore no verb is shared with
+`ends.CoreEnd`, though some look alike.
 """
 
 from __future__ import annotations

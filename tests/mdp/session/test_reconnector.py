@@ -179,7 +179,7 @@ async def test_only_the_last_connections_are_waited_for(scenes: Callable[..., Sc
 
 
 async def test_a_probe_that_is_up_is_waited_for_as_long_as_it_takes(scenes: Callable[..., Scene]) -> None:
-    """Of several brokers, one that drops the probe has its time again."""
+    """A broker that drops the probe has `join_s` once more before the next is tried."""
     scene = scenes(ONE, TWO)
     assert scene.told("on_reached", True) == ["change"]
     assert scene.search.deadline() > scene.now + 1_000_000
@@ -214,7 +214,7 @@ async def test_a_broker_that_refuses_is_asked_again_when_it_may_serve(scenes: Ca
 async def test_a_ballot_is_kept_and_given_to_the_next_probe_until_a_broker_has_another(scenes: Callable[..., Scene]) -> None:
     """BST-33: a lower one has been checked by the broker.
 
-    One that has none is as good as away, where there are two.
+    Where there are two brokers, the next is tried when this one has no ballot.
     """
     scene = scenes(ONE, TWO)
     for seen, told in ((NO_BALLOT, Ballot(7, 1)), (Ballot(7, 1), Ballot(6, 2))):

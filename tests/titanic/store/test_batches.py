@@ -166,6 +166,7 @@ async def test_what_is_staged_outlives_a_restart_and_a_commit_cut_short_is_finis
 
 
 async def test_an_abort_right_after_a_restart_leaves_what_a_commit_cut_short_needs(tmp_path: Path) -> None:
+    """SPB-05: the commit has not read its own body yet, and names its chunks there."""
     async with shop(tmp_path) as opened:
         await opened.stage("job/0/1", *((b"k%d" % n, b"%030d" % n) for n in range(3000)))
         await opened.stage("job/0/2", (b"other", b""))

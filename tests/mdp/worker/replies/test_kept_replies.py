@@ -156,8 +156,8 @@ def test_the_end_of_one_request_alone_ends_no_other(code: str) -> None:
     for number in (2, 3, 4):
         assert desk.give(number) == []
     desk.session.refuse(first, code, "")
-    (second,) = desk.kept.take_heirs()
-    assert desk.kept.take_heirs() == []
+    (second,) = desk.kept.take_successors()
+    assert desk.kept.take_successors() == []
     assert desk.give(5) == []
     desk.session.receive([worker_cancel(token(3))], desk.now)
     (third,) = desk.session.take_unwanted()
@@ -167,7 +167,7 @@ def test_the_end_of_one_request_alone_ends_no_other(code: str) -> None:
     assert desk.sent() == [frames_of(one) for one in ends]
 
 
-def test_an_heir_that_is_gone_before_its_handler_is_called_has_an_heir_too() -> None:
+def test_a_successor_that_is_gone_before_its_handler_is_called_has_a_successor_too() -> None:
     desk = Desk()
     (first,) = desk.give(1)
     assert desk.give(2) + desk.give(3) == []
@@ -175,7 +175,7 @@ def test_an_heir_that_is_gone_before_its_handler_is_called_has_an_heir_too() -> 
     desk.session.receive([worker_cancel(token(2))], desk.now)
     (second,) = desk.session.take_unwanted()
     desk.session.refuse(second, "CANCELLED", "")
-    assert [one._token for one in desk.kept.take_heirs()] == [token(3)]
+    assert [one._token for one in desk.kept.take_successors()] == [token(3)]
 
 
 def test_a_reply_in_parts_is_not_kept() -> None:
