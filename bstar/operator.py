@@ -93,7 +93,6 @@ async def order(control: str, kind: wire.RequestKind, timeout_s: float, security
 
 
 async def look_at_witness(witness: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
-    """Return the holder of the lease."""
     async with asking(core.DEALER, witness, timeout_s, security) as socket:
         await socket.send(wire.encode_question(wire.Question(wire.QuestionKind.LOOK, runtime.current().random_bits(64))))
         answer = wire.decode_answer(await socket.recv())

@@ -222,7 +222,6 @@ def _port(endpoint: str, text: str) -> int:
 
 
 def _host(text: str) -> tuple[str, HostKind] | None:
-    """Return the host without brackets and its kind; None if it is not a valid host."""
     bracketed = text.startswith("[") and text.endswith("]")
     if bracketed:
         text = text[1:-1]

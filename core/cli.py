@@ -165,7 +165,6 @@ def send(flags: SocketFlags, timeout: float, as_json: bool, frames: tuple[str, .
 
 
 async def _subscribed(socket: Socket, topic: bytes) -> None:
-    """Wait until a peer subscribes to a prefix of a topic."""
     subscription = b""
     while subscription[:1] != b"\x01" or not topic.startswith(subscription[1:]):
         subscription = await socket.recv()

@@ -35,13 +35,8 @@ class FreelanceEngine(ClientEngine[Machine]):
     """Connections to all servers: one ROUTER in model 3, a DEALER for each in model 2.
 
     Args:
-        machine: of the model.
-        model: 2 or 3.
-        endpoints: of the servers at the start.
         alias: name each server by the endpoint it was connected at (model 3).
         context: of the sockets; the engine has its own when None.
-        security: of the engine's own context.
-        socket_options: of the sockets.
     """
 
     def __init__(
@@ -67,7 +62,6 @@ class FreelanceEngine(ClientEngine[Machine]):
         self._strict: set[bytes] = set()  # servers that may not take every message that the machine has encoded
 
     def connect(self, endpoint: str) -> None:
-        """Start connecting to a server."""
         name = endpoint.encode()
         if self._router is not None:
             self._sockets[name] = self._router
@@ -85,7 +79,6 @@ class FreelanceEngine(ClientEngine[Machine]):
             dealer.connect(endpoint)
 
     def disconnect(self, endpoint: str) -> None:
-        """Disconnect from a server."""
         socket = self._sockets.pop(endpoint.encode(), None)
         if socket is None:
             return
@@ -197,10 +190,7 @@ class SequentialEngine(ClientEngine[Sequential]):
     """A REQ socket for each try of model 1.
 
     Args:
-        machine: of the model.
         context: of the sockets; the engine has its own when None.
-        security: of the engine's own context.
-        socket_options: of the sockets.
     """
 
     def __init__(

@@ -107,11 +107,7 @@ def modules_of(root: Path) -> list[str]:
 
 
 def impediment(*, tools: bool = True) -> str:
-    """Return why nothing can be compiled here, "" if it can be.
-
-    Args:
-        tools: also whether mypyc is installed.
-    """
+    """Return why nothing can be compiled here, "" if it can be."""
     if os.environ.get(_PURE, "") not in ("", "0"):
         return f"{_PURE} is set"
     if sys.implementation.name != "cpython":

@@ -66,7 +66,6 @@ class LocalWorkers:
 
     @property
     def idle(self) -> int:
-        """Workers that wait for a task."""
         return len(self._workers.idle)
 
     def deadline(self) -> float:

@@ -76,7 +76,6 @@ class PeerRouter:
         self._peers: dict[bytes, Peer] = {}  # not asked for longest first
 
     def __iter__(self) -> Iterator[Peer]:
-        """Iterate over the peers."""
         return iter(self._peers.values())
 
     def __contains__(self, name: object) -> bool:

@@ -157,7 +157,6 @@ class Cluster:
         return socket
 
     async def _ask(self, socket: core.Socket, task: bytes) -> bytes:
-        """Send a task and return the outcome to report."""
         try:
             async with asyncio.timeout(self._plan.timeout_s):
                 await socket.send(task)

@@ -158,7 +158,6 @@ class TaskRouter:
 
     @property
     def lent(self) -> int:
-        """Tasks at peers."""
         return sum(map(len, self._lent.values()))
 
     @property
@@ -167,7 +166,6 @@ class TaskRouter:
         return len(self._again)
 
     def lent_to(self, peer: bytes) -> int:
-        """Return how many tasks are at a peer."""
         return len(self._lent.get(peer, ()))
 
     def deadline(self, now: float) -> float:

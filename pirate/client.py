@@ -124,10 +124,7 @@ class PirateEngine(ClientEngine[LazyPirate]):
     """A REQ socket for each server that is asked; see `core.rpc.client_engine`.
 
     Args:
-        machine: of the client.
         context: of the sockets; the engine has its own when None.
-        security: of the engine's own context.
-        socket_options: of the sockets.
     """
 
     def __init__(

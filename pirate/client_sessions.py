@@ -37,7 +37,6 @@ class ClientSessions(Generic[S]):
         return client in self._states
 
     def heard(self, client: bytes, now: float) -> S:
-        """Return the state of a client that sent a message."""
         state = self._states.pop(client, None)
         if state is None:
             if len(self._states) >= self._clients_max:

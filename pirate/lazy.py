@@ -91,7 +91,6 @@ class LazyRequest(KeyedRequest):
     Attributes:
         server: that of the present attempt; None before the first one, and when it has answered.
         sent_to: endpoint of the server that has the present attempt; empty before it is sent.
-        tried: attempts by endpoint.
     """
 
     __slots__ = ("sent_to", "server", "tried")
@@ -109,7 +108,6 @@ class LazyPirate(KeyedRequests[LazyRequest]):
 
     Args:
         endpoints: of the servers, the most wanted one first.
-        limits: times and numbers.
         check: whether a reply matches, from (request's frames, reply's frames); None: all that the socket delivers do.
 
     Attributes:

@@ -119,7 +119,6 @@ class WorkerQueue:
 
     @property
     def wants_request(self) -> bool:
-        """Whether the next request may be read from the frontend."""
         if self.draining:
             return False
         if self._limits.ttl_s is None:

@@ -107,7 +107,6 @@ class WorkerSession:
         self._queue: Liveness | None = None  # heartbeats of this session
 
     def start(self, now: float) -> list[Effect]:
-        """Begin a session."""
         self.state = SessionState.OPENING
         if not self._limits.simple:
             self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)

@@ -244,7 +244,6 @@ class PairedTitanic:
     # ---- passive
 
     async def _follow(self) -> None:
-        """Be the mirror until this half is active."""
         async with Mirror(self._disk, paired=True, lease=self._lease, context=self._mirror_context) as mirror:
             mirror.bind(self.options.mirror_bind)
             self.mirror, self.part = mirror, "mirror"
@@ -427,7 +426,6 @@ class PairedTitanic:
         return found
 
     def _pair_status(self) -> dict[str, Any]:
-        """Return the fields of the pair for `titanic ls --status`."""
         return {"role": self.pair.role.name.lower(), "ballot": str(self.pair.ballot()), "guard": self.pair.guard}
 
     def page(self) -> MetricsPage:

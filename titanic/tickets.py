@@ -32,7 +32,6 @@ class TicketFile:
         self._loading = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read the file, if that has not been done."""
         if not self._loaded:
             async with self._loading:
                 await cold_files.off_loop(self.load_now)
@@ -77,7 +76,6 @@ class TicketFile:
             await self._write(row)
 
     async def remove(self, uuid: str) -> None:
-        """Record that a ticket is closed."""
         await self.load()
         if self.open.pop(uuid, None) is not None:
             await self._write({"closed": uuid})

@@ -58,7 +58,6 @@ class ServerRequest(KeyedRequest):
 
     Attributes:
         deadline_s: after which it ends; None for that of the client.
-        server: where it is in flight.
     """
 
     __slots__ = ("deadline_s", "server")
@@ -70,14 +69,7 @@ class ServerRequest(KeyedRequest):
 
 
 class ServerState:
-    """State of one server.
-
-    Attributes:
-        up: connected.
-        silent_until: unavailable until then, after a timeout.
-        refused_until: unavailable until then, after a refusal.
-        refused_at: time of the last refusal.
-    """
+    """State of one server."""
 
     __slots__ = ("refused_at", "refused_until", "silent_until", "up")
 
@@ -87,7 +79,6 @@ class ServerState:
         self.refused_until = self.refused_at = float("-inf")
 
     def useful_at(self) -> float:
-        """Return when the server is available, if connected."""
         return max(self.silent_until, self.refused_until)
 
 
@@ -108,14 +99,8 @@ class Renew(NamedTuple):
 class Requester(KeyedRequests[ServerRequest]):
     """Requests of one client to one pair; calls return those that have ended.
 
-    Args:
-        client: random number of this client.
-        limits: see `Limits`.
-        stock: the servers are stock members.
-
     Attributes:
         current: server that is tried first, 0 the primary, 1 the backup.
-        highest: filter of replies by ballot.
         outgoing: what to send, and which sockets to replace, in order.
     """
 
@@ -165,7 +150,6 @@ class Requester(KeyedRequests[ServerRequest]):
         self._send_waiting(now)
 
     def refused(self, sequence: int, error: Exception, now: float) -> list[ServerRequest]:
-        """Fail a request that its server does not take."""
         pending = self._open.get(sequence)
         if pending is not None:
             self.counters["too_large"] += 1
@@ -173,7 +157,6 @@ class Requester(KeyedRequests[ServerRequest]):
         return self._advance(now)
 
     def joined(self, server: int, now: float) -> list[ServerRequest]:
-        """Note that a server is connected."""
         if self._stock:
             return []
         self._servers[server].up = True
@@ -183,7 +166,6 @@ class Requester(KeyedRequests[ServerRequest]):
         return self._advance(now)
 
     def lost(self, server: int, now: float) -> list[ServerRequest]:
-        """Note that a connection was lost; its requests go to the other server."""
         if self._stock:
             return []
         self._servers[server].up = False
@@ -193,7 +175,6 @@ class Requester(KeyedRequests[ServerRequest]):
         return self._advance(now)
 
     def receive(self, server: int, header: ReplyHeader, body: list[bytes], now: float) -> list[ServerRequest]:
-        """Process a reply of a `bstar` server."""
         pending = self._open.get(header.sequence)
         if pending is None:
             self.counters["reply_unknown"] += 1  # BST-23: counted, and ignored
@@ -223,7 +204,6 @@ class Requester(KeyedRequests[ServerRequest]):
         return self._advance(now)
 
     def tick(self, now: float) -> list[ServerRequest]:
-        """Do what is due."""
         silent = {pending.server for pending in self._give_up(now)}
         for server in (PRIMARY, BACKUP):
             if server not in silent:
@@ -297,7 +277,6 @@ class Requester(KeyedRequests[ServerRequest]):
         return None
 
     def _advance(self, now: float) -> list[ServerRequest]:
-        """Send what waits; return the requests that have ended."""
         self._send_waiting(now)
         return self._updates()
 

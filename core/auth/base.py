@@ -139,7 +139,6 @@ class Authenticator(ABC):
     # -- verdicts
 
     async def __call__(self, request: ZapRequest) -> ZapReply:
-        """Decide on a peer."""
         reply = await self._verdict(request)
         self.log.debug("%s %s: %s", request.mechanism.decode("ascii", "replace"), request.address.decode("ascii", "replace"), reply)
         return reply

@@ -337,7 +337,6 @@ class Socket(Shadowable, OptionValues, UpperCase):
 
 
 def _around(context: SocketsContext, inner: AsynchronousSocket) -> Socket:
-    """Return a blocking socket around an asynchronous one that exists."""
     made = Socket.__new__(Socket)
     object.__setattr__(made, "context", context)
     object.__setattr__(made, "_monitor", None)

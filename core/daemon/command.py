@@ -128,7 +128,6 @@ class Command(Documented):
         ]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in groups: those of the command first."""
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *_GROUPS)}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)

@@ -35,7 +35,6 @@ class Side:
         self.options: list[tuple[int, Any]] = []
 
     def make(self, context: Context) -> Socket:
-        """Make the socket."""
         socket = context.socket(self.socket_type)
         try:
             self.apply(socket)
@@ -45,7 +44,6 @@ class Side:
         return socket
 
     def apply(self, socket: Socket) -> None:
-        """Set the options and endpoints of a socket."""
         for option, value in self.options:
             socket.setsockopt(option, value)
         for endpoint in self.binds:

@@ -21,7 +21,6 @@ def decimal(octets: bytes, digits_max: int = DIGITS_MAX) -> int | None:
 
 
 def read_json(octets: bytes) -> Any:
-    """Return the value of JSON; raises BadJson."""
     try:
         return json.loads(octets)
     except (ValueError, RecursionError) as error:  # also what is not UTF-8, or nested too deeply

@@ -51,17 +51,12 @@ class PendingRequest:
     """One request, from its call to its end.
 
     Attributes:
-        body: body frames.
         caller: what is notified, a future or a callback; set by the shell, None for no one.
-        stage: FRESH, QUEUED, SENT or SETTLED.
-        sent: how many times it was sent.
         reply: body frames of the reply, when it has one.
-        error: why it has none.
         started_at: when it was submitted, monotonic seconds; this and the following are set then.
         due: when its present time limit is over.
         give_up_at: when the last one is, inf for never.
         bucket: where its time limit is kept; removing it from there ends the limit.
-        settled_at: when it was settled.
     """
 
     __slots__ = ("body", "bucket", "caller", "due", "error", "give_up_at", "reply", "sent", "settled_at", "stage", "started_at")
@@ -194,7 +189,6 @@ class Requests(Generic[P]):
     """The open requests of one client: those that wait to be sent, in order, and the time limits of all.
 
     Args:
-        waiting_max: requests that may wait.
         timeouts: those of an earlier machine, when its requests are taken over.
     """
 
@@ -208,7 +202,6 @@ class Requests(Generic[P]):
 
     @property
     def full(self) -> bool:
-        """Whether as many requests wait as may."""
         return self._waiting >= self._waiting_max
 
     def take_all(self) -> list[P]:
@@ -224,7 +217,6 @@ class Requests(Generic[P]):
         self._waiting += len(waiting)
 
     def _wait(self, pending: P) -> None:
-        """Let a request wait behind all others."""
         waiting, backlog = self._waiting, self._backlog
         if len(backlog) > 2 * waiting + _SETTLED_MIN:
             self._backlog = backlog = deque(other for other in backlog if other.stage == QUEUED)
@@ -240,7 +232,6 @@ class Requests(Generic[P]):
         self._waiting += len(again)
 
     def _first_waiting(self) -> P | None:
-        """Return the request to send next, None when none waits."""
         backlog = self._backlog
         while backlog:
             pending = backlog[0]
@@ -250,7 +241,6 @@ class Requests(Generic[P]):
         return None
 
     def _take_first(self) -> None:
-        """Remove the request that `_first_waiting` has returned."""
         self._backlog.popleft()
         self._waiting -= 1
 
@@ -280,12 +270,8 @@ class KeyedRequests(Requests[K]):
     Calls of the machine return the requests that have ended since the last call.
 
     Args:
-        waiting_max: requests that may wait.
         closed: error of requests that are open at the end.
         no_reply: error of requests without a reply in time.
-
-    Attributes:
-        counters: events by name.
     """
 
     __slots__ = ("_closed", "_no_reply", "_open", "_settled", "counters")
@@ -314,7 +300,6 @@ class KeyedRequests(Requests[K]):
         return self._updates()
 
     def close(self, now: float) -> list[K]:
-        """Fail and return all open requests."""
         for pending in [*self._open.values()]:
             self._fail(pending, now, self._closed())
         return self._updates()

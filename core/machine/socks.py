@@ -32,12 +32,7 @@ REFUSED: Final = 5
 
 
 class SocksError(OSError):
-    """The proxy did not connect; `code` is its answer, 0 if it said something else.
-
-    Args:
-        reason: one clause.
-        code: of the proxy.
-    """
+    """The proxy did not connect; `code` is its answer, 0 if it said something else."""
 
     def __init__(self, reason: str, code: int = 0) -> None:
         super().__init__(f"socks proxy: {reason}")
@@ -56,9 +51,7 @@ class SocksHandshake:
 
     Args:
         host: address or name; the proxy resolves names.
-        port: of the host.
         user: name for the proxy, empty for none.
-        password: of the user.
 
     Raises:
         SocksError: a text is longer than SOCKS can carry.
@@ -82,7 +75,6 @@ class SocksHandshake:
         self._request = bytes((_VERSION, _CONNECT, 0)) + target + port.to_bytes(2, "big")
 
     def hello(self) -> bytes:
-        """Return the first bytes to send."""
         methods = (_NO_AUTHENTICATION, _NAME_AND_PASSWORD) if self._user else (_NO_AUTHENTICATION,)
         return bytes((_VERSION, len(methods), *methods))
 

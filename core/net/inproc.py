@@ -183,7 +183,6 @@ class InprocNames:
             _join(pipe, owner)
 
     def unbind(self, name: str) -> None:
-        """Release a name; connections stay."""
         self._bound.pop(name, None)
 
     def connect(self, name: str, pipe: InprocPipe) -> None:

@@ -54,19 +54,15 @@ class Session(Writing):
     """A connection of a socket.
 
     Args:
-        owner: the socket.
         pipe: of the endpoint, when connecting; an accepted session gets one when it is ready.
-        endpoint: for events.
         on_closed: called once, when the transport is gone.
         options: as they were when the endpoint was bound or connected (SOCK-07).
 
     Attributes:
-        pipe: queues of the peer.
         ready: the handshake is complete and the peer was taken.
         failure: why the peer was disconnected, None if it was not.
         finished: the application closed this connection for good.
         refused: the peer does not take our configuration (ZMTP-47, ZMTP-48).
-        peer_address: numeric address for ZAP and events.
     """
 
     __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "finished", "peer_address", "refused", "was_ready")
@@ -140,7 +136,6 @@ class Session(Writing):
             self.deliver(raw.begin(), 0)
 
     def data_received(self, data: bytes) -> None:
-        """Decode and hand over."""
         self._wrote = False  # the answer to what was read may leave at once
         heartbeat = self._heartbeat
         if heartbeat is not None:
@@ -241,7 +236,6 @@ class Session(Writing):
         self._pongs = []
 
     def resume(self) -> None:
-        """Read on: the inbox was emptied."""
         self.pipe.throttled = False
         self._whole = True  # the time limit of an incomplete message starts anew
         if self._heartbeat is not None:
@@ -373,22 +367,18 @@ class Session(Writing):
             self._handshake.proceed()
 
     def suspend_handshake(self) -> None:
-        """See `HandshakingSession`."""
         self._phase = Phase.SUSPENDED
 
     def resume_handshake(self, step: Callable[[], Batch]) -> None:
-        """See `HandshakingSession`."""
         if self.connection is not None and not self._closing and not self._closed:
             self._phase = Phase.CONNECTION
             self.deliver(step(), 0)
 
     def refuse(self, error: HandshakeError) -> None:
-        """See `HandshakingSession`."""
         if not self._closing and not self._closed:
             self._fail(error)
 
     def queue_key_agreements(self, number: int) -> bool:
-        """See `HandshakingSession`."""
         return False
 
     def _fail(self, error: RemoteProtocolError | None) -> None:

@@ -55,7 +55,6 @@ class Ending:
         self._timer = later(self._delay_s(), self._check)
 
     def end_stream(self) -> None:
-        """End our stream, if the transport can."""
         try:
             if self._transport.can_write_eof():
                 self._transport.write_eof()

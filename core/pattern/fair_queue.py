@@ -53,7 +53,6 @@ class FairQueue:
         return None if message is None else (pipe, message)
 
     def pop_many(self) -> list[Message]:
-        """Take all messages, in the order of `pop`."""
         active = self.active
         if len(active) == 1:
             pipe = active.popleft()

@@ -64,7 +64,6 @@ class Balanced(Pattern):
         return outbound.send(frames)
 
     def send_many(self, messages: Sequence[Given]) -> int:
-        """As `send` for each; to a single peer at once."""
         pipes = self.outbound.pipes
         if len(pipes) == 1:
             (pipe,) = pipes

@@ -42,7 +42,6 @@ class Router(Pattern):
         self._next_id = first_id & 0xFFFFFFFF
 
     def route(self, routing_id: bytes) -> Pipe | None:
-        """Return the pipe of a peer that can be sent to."""
         return self.routes.get(routing_id)
 
     def router(self) -> Callable[[bytes], Pipe | None]:

@@ -77,7 +77,6 @@ class RawConnection(Connection):
         return self._batch(b"")
 
     def receive(self, data: bytes) -> Batch:
-        """Return what was read as a message."""
         return self._batch(data)
 
     @property
@@ -86,7 +85,6 @@ class RawConnection(Connection):
         return True
 
     def translate(self, octets: bytes) -> bytes:
-        """Return the bodies of encoded frames."""
         bodies, at, end = [], 0, len(octets)
         while at < end:
             _, start, at = frame_at(octets, at)

@@ -59,7 +59,6 @@ class Child:
         number: from 0.
         pid: of the process; None while none runs.
         ready: whether it has reported that it serves.
-        starts: how many processes were started.
     """
 
     def __init__(self, number: int) -> None:
@@ -84,7 +83,6 @@ class Child:
             self.signal(signal.SIGTERM)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if one runs."""
         if self.process is not None and self.process.returncode is None:
             with suppress(ProcessLookupError):  # it has just ended
                 self.process.send_signal(number)
@@ -94,7 +92,6 @@ class Children:
     """Starts processes within its block, and keeps that many running.
 
     Args:
-        count: how many.
         command: returns the command line of a child by its number, from 0.
         name: of a child, for log and error texts.
         environment: returns variables of a child, besides our own, by its number.
@@ -134,7 +131,6 @@ class Children:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the children that run."""
         return [child.pid for child in self.all if child.pid is not None]
 
     async def until_ready(self) -> None:
@@ -152,7 +148,6 @@ class Children:
             await self._next_news()
 
     def signal(self, number: int) -> None:
-        """Send a signal to all children."""
         for child in self.all:
             child.signal(number)
 
@@ -258,7 +253,6 @@ class Children:
             self._news.set()
 
     async def _read(self, child: Child, channel: socket.socket) -> None:
-        """Take the messages of a child until it closes the channel."""
         reader, writer = await asyncio.open_unix_connection(sock=channel, limit=LINE_BYTES_MAX)
         try:
             while line := await reader.readline():

@@ -42,7 +42,6 @@ def source_times(folders: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def changed_files(before: Mapping[str, tuple[int, int]], now: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Return the files that are new, changed or gone, sorted."""
     return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
 
 

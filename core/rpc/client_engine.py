@@ -56,20 +56,12 @@ class ClientEngine(ABC, Generic[M]):
     Subclasses make `_ticker`, a supervised timer under a name of their own that calls `_tick`.
 
     Args:
-        machine: of the client.
-        name: of the package, for error texts.
         closed: error of requests after the end, made without arguments.
         context: of the sockets; the engine has its own when None.
-        security: of the engine's own context.
-        socket_options: of the sockets.
 
     Attributes:
-        machine: as given; may be replaced.
         now: begin of this loop iteration, loop time.
         loop: None before the start.
-        clock: reads the time.
-        closed: after `close`.
-        socket_options: as given.
 
     Raises:
         TypeError: both context and security were given.
@@ -183,7 +175,6 @@ class ClientEngine(ABC, Generic[M]):
         return reply
 
     def withdraw(self, pending: PendingRequest) -> None:
-        """Cancel a request, unless it is settled."""
         if pending.stage == SETTLED or self.closed:
             return
         if self.loop is not None and not self.loop.is_running():  # cancelled from outside, when the loop has ended
@@ -195,7 +186,6 @@ class ClientEngine(ABC, Generic[M]):
             self.flush_all()
 
     def reply_to(self, pending: PendingRequest) -> Reply:
-        """Return the future of a request that was submitted."""
         pending.caller = reply = Reply(loop=self.loop)
         reply.engine, reply.request = self, pending
         if pending.stage == SETTLED:  # already, by the call that submitted it
@@ -248,7 +238,6 @@ class ClientEngine(ABC, Generic[M]):
         return ()
 
     def _deadline(self) -> float:
-        """Return when something is due."""
         return self.machine.deadline()
 
     def _do_due(self, now: float) -> None:

@@ -79,12 +79,10 @@ class Service(ABC):
         return socket
 
     def _failed(self, error: BaseException) -> None:
-        """Have `serve_forever` raise an error."""
         if not self._ended.done():
             self._ended.set_exception(error)
 
     async def _comes_within(self, timeout_s: float, event: asyncio.Event) -> bool:
-        """Wait for an event; return whether it came in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await event.wait()

@@ -68,7 +68,6 @@ class SyncFacade(Generic[C]):
         return self._thread.run(work)
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function on the loop of the client."""
         return self._run(_called(function, *arguments))
 
     def _iterate(self, parts: AsyncGenerator[T, None]) -> Generator[T, None, None]:

@@ -33,12 +33,10 @@ async def off_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -
 
 
 async def status(path: str | os.PathLike[str]) -> os.stat_result:
-    """Return the status of a file; raises OSError."""
     return await off_loop(os.stat, path)
 
 
 async def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a file; raises OSError or UnicodeDecodeError."""
     return await off_loop(_text_of, path)
 
 

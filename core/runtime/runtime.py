@@ -83,7 +83,6 @@ class Runtime:
         wall_ns: nanoseconds since 1970; an operator may set it back.
         pause: blocks the calling thread for some seconds.
         random_bytes: so many bytes that nobody can guess.
-        files: calls on files.
         lock_file: locks an open file for this process, without waiting; raises OSError if another process has locked it.
     """
 
@@ -115,7 +114,6 @@ class Runtime:
         return ThreadPoolExecutor(threads, name)
 
     def queue(self) -> SimpleQueue[Any]:
-        """Return an unbounded queue between threads."""
         return SimpleQueue()
 
     def lock(self) -> threading.Lock:
@@ -128,7 +126,6 @@ class Runtime:
         return threading.Event()
 
     def stream_socket(self, family: socket.AddressFamily) -> socket.socket:
-        """Return a stream socket, to be bound and listened on."""
         return socket.socket(family, socket.SOCK_STREAM)
 
     def addresses(self, host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:

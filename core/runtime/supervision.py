@@ -399,7 +399,6 @@ class Timer:
 
 
 def _is_cancelled() -> bool:
-    """Return whether `cancel` of this task was called."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

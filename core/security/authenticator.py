@@ -266,7 +266,6 @@ class Authenticator:
     # -- verdicts
 
     async def __call__(self, request: ZapRequest) -> ZapReply:
-        """Check a peer."""
         if request.mechanism == b"CURVE":
             await self._refresh()
         reply = self.verdict(request)

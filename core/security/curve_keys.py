@@ -62,7 +62,6 @@ def check_key(what: str, key: bytes) -> None:
 
 
 def shared_key(public: bytes, secret: bytes) -> bytes:
-    """Return the shared key for a public key of the peer."""
     try:
         return crypto_box_beforenm(public, secret)
     except BoxError as error:

@@ -34,8 +34,6 @@ class EndpointScope:
     """Result of bind and connect: a block at whose end the endpoint is left. Most programs ignore it.
 
     Args:
-        call: "bind" or "connect".
-        endpoint: as `unbind` or `disconnect` takes it.
         leave: ends it, unless the socket is closed.
     """
 

@@ -124,7 +124,6 @@ R = TypeVar("R", bound=Registry)
 
 
 def registered(poller: R, rlist: Iterable[Any], wlist: Iterable[Any], xlist: Iterable[Any]) -> R:
-    """Register the sockets and files of `select` at a poller."""
     for watched, flag in ((rlist, PollEvent.POLLIN), (wlist, PollEvent.POLLOUT), (xlist, PollEvent.POLLERR)):
         for one in watched:
             poller.register(one, dict(poller.sockets).get(one, 0) | flag)
@@ -132,7 +131,6 @@ def registered(poller: R, rlist: Iterable[Any], wlist: Iterable[Any], xlist: Ite
 
 
 def lists_of(events: list[tuple[Any, int]]) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return what a poller has found as the three lists of `select`."""
     readable = [one for one, event in events if event & PollEvent.POLLIN]
     writable = [one for one, event in events if event & PollEvent.POLLOUT]
     return readable, writable, []

@@ -16,7 +16,6 @@ __all__ = ["Serialization"]
 
 
 def _writable(buffer: Any, nbytes: int) -> memoryview:
-    """Return the part of a buffer that a frame may fill."""
     view = memoryview(buffer)
     if view.readonly or not view.contiguous:
         raise BufferError("the buffer must be writable and contiguous")

@@ -29,7 +29,6 @@ TTL_MAX: Final = 655  # tenths of a second; libzmq multiplies in 16 bits and wra
 
 
 def command(name: bytes, data: bytes = b"") -> bytes:
-    """Return a command body."""
     return bytes((len(name),)) + name + data
 
 
@@ -46,7 +45,6 @@ def parse_command(body: bytes) -> tuple[bytes, bytes]:
 
 
 def encode_metadata(properties: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode `(name, value)` pairs in the order given."""
     return b"".join([b"".join((bytes((len(name),)), name, len(value).to_bytes(4, "big"), value)) for name, value in properties])
 
 

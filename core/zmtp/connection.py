@@ -72,15 +72,11 @@ class Connection:
     """See the module.
 
     Args:
-        socket_type: own type, as in READY (b"DEALER").
-        mechanism: own side of the handshake.
-        limits: on what the peer sends.
         on_ready: called once when the handshake is complete and before the first message is decoded.
         oldest: the oldest major version of ZMTP a peer may speak, if the mechanism allows it (ZMTP-13).
         identity: own identity, sent to peers of 2.0 and 1.0.
 
     Attributes:
-        state: see `State`.
         decoder: of the traffic; the shell sets `head` from `on_ready`.
         failure: the rule that the peer broke, as an error.
         peer_type: the peer's Socket-Type, b"" if it did not say (ZMTP-40).
@@ -91,8 +87,6 @@ class Connection:
         work: key agreements of the step that waits, 0 for none.
         ping_ttl_ms: TTL of the last PING, 0 for none; the shell arms its timer from it (ZMTP-53).
         outgoing: bytes to send, see `take_output`.
-        pongs: unsent answers to PINGs, see `take_output`.
-        pinged: the peer has sent a PING.
         dropped: commands dropped because unknown or malformed (ZMTP-32).
         counters: of the socket, which count them too; None for a connection without a socket.
     """

@@ -192,7 +192,6 @@ class Decoder:
         self.begun = True
 
     def _resume(self, data: bytes) -> Batch:
-        """Go on with an incomplete frame."""
         chunks = self._chunks
         held = self._held + len(data)
         if held < self._begun.wanted:

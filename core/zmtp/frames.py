@@ -239,5 +239,4 @@ def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:
 
 
 def decode_frames(octets: bytes) -> list[bytes]:
-    """Decode whole frames; see `split_frames`."""
     return split_frames(octets, len(octets))[0]

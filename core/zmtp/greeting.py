@@ -52,7 +52,6 @@ class StagedGreeting:
     """Our greeting, sent in stages while the peer's protocol version is being detected (ZMTP-03..05, 14).
 
     Args:
-        octets: the whole greeting.
         oldest: the oldest major version that is accepted; 3 sends all at once, 2 the 11 bytes peers of 2.0 need.
     """
 

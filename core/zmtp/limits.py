@@ -46,7 +46,6 @@ class ConnectionLimits:
 
     @classmethod
     def of(cls, options: Options) -> ConnectionLimits:
-        """Return the limits in the options of a socket."""
         return cls(
             frame_bytes=options.maxmsgsize,
             message_bytes=options.max_message_bytes,
@@ -84,7 +83,6 @@ class PeerLimits:
 
     @classmethod
     def of(cls, options: Options) -> PeerLimits:
-        """Return the limits of a socket with these options."""
         return cls(options.max_parts, options.max_message_bytes, UNTOLD if options.maxmsgsize < 0 else options.maxmsgsize)
 
     @classmethod
@@ -137,11 +135,7 @@ def less_by(frames: int) -> dict[str, int]:
 
 
 def properties(options: Options) -> list[tuple[bytes, bytes]]:
-    """Return the properties that announce our limits; none where `tell_limits` says so.
-
-    Args:
-        options: of the endpoint.
-    """
+    """Return the properties that announce our limits; none where `tell_limits` says so."""
     limits = (options.max_parts, options.max_message_bytes, options.maxmsgsize)
     if not options.tell_limits or (options.tell_limits < 0 and limits == _USUAL):
         return []

@@ -30,12 +30,10 @@ def refusal(data: bytes) -> HandshakeError:
 
 
 def sealed_too_long(size: int, limit: int) -> LimitExceeded:
-    """Return the error for a sealed frame beyond the limit."""
     return LimitExceeded(f"sealed frame of {size} bytes, at most {limit} are taken", kind="frame_bytes", size=size, limit=limit)
 
 
 def check_metadata(data: bytes, limit: int) -> None:
-    """Refuse metadata beyond the limit with HandshakeError."""
     if len(data) > limit:
         raise HandshakeError(f"metadata of {len(data)} bytes, at most {limit} are taken", code=Code.ZMTP_INVALID_METADATA)
 
@@ -48,11 +46,7 @@ class Mechanism(ABC):
     """One side of one handshake, and for CURVE of the traffic after it.
 
     Attributes:
-        name: as in the greeting.
-        encrypts: traffic goes through `seal` and `open`.
-        as_server: own role, from local configuration (PLAIN-01).
         bare: it checks nothing of a peer, so that peers without mechanisms are possible (ZMTP-13).
-        complete: the handshake is complete.
         peer_metadata: lower-case name → value, once it was received.
         user_id: name of the peer given by the authenticator, None if it was not asked.
         zap_request: set while the authenticator must be asked; the shell calls `authenticated` with the answer.
@@ -139,8 +133,6 @@ class NullMechanism(Mechanism):
     """No security: both sides send READY at once (ZMTP-34).
 
     Args:
-        metadata: own properties, encoded.
-        metadata_bytes_max: limit of the peer's metadata.
         zap: what is known of the peer, if its address is to be checked; READY waits for the verdict (ZAP-06).
     """
 

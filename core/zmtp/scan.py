@@ -47,9 +47,7 @@ class Begun:
     """The incomplete message at the end of what was scanned.
 
     Attributes:
-        parts: its whole frames.
         size: their bytes.
-        at: where its incomplete frame begins.
         wanted: bytes of that frame, or of its header while that is incomplete.
     """
 
@@ -71,9 +69,6 @@ class Batch:
     Attributes:
         head: frames before those of every message: on a ROUTER the routing id.
         made: messages that exist as frames only, head included; they come before those in `octets`. From inproc peers, and large ones.
-        octets: encoded messages.
-        starts: where each of them begins.
-        ends: where each of them ends.
     """
 
     __slots__ = ("ends", "head", "made", "octets", "starts")
@@ -100,14 +95,12 @@ class Batch:
         return self.head[0] if self.head else b""
 
     def frames(self, index: int) -> Message:
-        """Return the frames of one message, head included."""
         at = index - len(self.made)
         if at < 0:
             return self.made[index]
         return self.head + frames_between(self.octets, self.starts[at], self.ends[at])
 
     def messages(self) -> list[Message]:
-        """Return all messages, head included."""
         octets, head = self.octets, self.head
         if head:
             found = [head + frames_between(octets, start, end) for start, end in zip(self.starts, self.ends)]
@@ -242,7 +235,6 @@ def _beyond(kind: str, what: str, unit: str, size: int, limit: int) -> LimitExce
 
 
 def frames_between(octets: bytes, at: int, end: int) -> Message:
-    """Return the bodies of whole frames of one message."""
     frames: Message = []
     while at < end:
         flags = octets[at]

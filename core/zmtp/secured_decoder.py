@@ -33,9 +33,7 @@ class SecuredDecoder:
     """Decrypts and decodes; the interface of `Decoder`.
 
     Args:
-        mechanism: opens the boxes.
         clear: the decoder of the connection, for the opened bytes.
-        limits: of the connection.
 
     Attributes:
         failure: the rule that the peer broke, as an error; messages before it were returned.

@@ -63,7 +63,6 @@ class AgentRequest(FreelanceRequest):
     """One request until its end.
 
     Attributes:
-        passed: servers asked in the current pass.
         in_play: name → when asked, of servers whose answer is awaited, in the order they were asked.
     """
 
@@ -87,12 +86,7 @@ class AgentRequest(FreelanceRequest):
 class Agent(ClientMachine[AgentRequest]):
     """Requests of one client to several servers.
 
-    Args:
-        endpoints: of the servers, most wanted first.
-        limits: see `AgentLimits`.
-
     Attributes:
-        servers: see `ServerList`.
         counters: what was sent, dropped, given up, by name.
     """
 
@@ -163,7 +157,6 @@ class Agent(ClientMachine[AgentRequest]):
         return self._updates()
 
     def receive(self, batch: Iterable[Message], now: float) -> list[AgentRequest]:
-        """Take messages `[server][frame…]`."""
         # Hot path.
         servers = self.servers
         for name, *frames in batch:
@@ -187,7 +180,6 @@ class Agent(ClientMachine[AgentRequest]):
         return self._updates()
 
     def tick(self, now: float) -> list[AgentRequest]:
-        """Do what is due."""
         late = self._give_up(now)
         pings, dead = self.servers.tick(now)
         if self.servers.postponed:

@@ -25,12 +25,10 @@ class FreelanceRequest(KeyedRequest):
     """One request until its end; its key is its control frame.
 
     Args:
-        body: frames.
         timeout_s: for the whole request; None for that of the client.
 
     Attributes:
         asked: every server it was sent to; a reply of another is not accepted.
-        message: to send, encoded or as frames.
         refused: servers that do not take a request so large over their current connection.
     """
 
@@ -52,7 +50,6 @@ class ClientMachine(KeyedRequests[R]):
     """Requests of one client.
 
     Args:
-        envelope: frames before the control frame.
         timeout_s: of a request that has none of its own.
 
     Attributes:

@@ -49,8 +49,6 @@ class SequentialRequest(FreelanceRequest):
 
     Attributes:
         order: servers that are still to be asked.
-        server: the one that is asked.
-        asked_at: since when.
     """
 
     __slots__ = ("asked_at", "order", "server")
@@ -64,12 +62,9 @@ class Sequential(KeyedRequests[SequentialRequest]):
     """Requests of one client.
 
     Args:
-        endpoints: of the servers, most wanted first.
-        try_s: for each try.
         timeout_s: for all of them; None: the sum of the tries.
 
     Attributes:
-        servers: see `ServerList`.
         outgoing: sockets to open and to close, in order.
 
     Raises:
@@ -96,7 +91,6 @@ class Sequential(KeyedRequests[SequentialRequest]):
         self._ask_next(pending, now)
 
     def receive(self, number: int, reply: list[bytes], now: float) -> list[SequentialRequest]:
-        """Take the reply of a try."""
         pending = self._open.get(number)
         if pending is None:
             self.counters["reply_unknown"] += 1
@@ -174,7 +168,6 @@ class Sequential(KeyedRequests[SequentialRequest]):
         self._open[pending.key] = pending
 
     def _no_server(self, pending: SequentialRequest, now: float) -> None:
-        """Fail a request that no server has answered; if one could not take it, with that."""
         if pending.refused:
             self.counters["too_large"] += 1
             self._fail(pending, now, next(iter(pending.refused.values())))

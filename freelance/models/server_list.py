@@ -49,10 +49,7 @@ class Server:
 
     Attributes:
         name: routing id: bytes of its endpoint (FLP-13).
-        endpoint: where it listens.
-        live: connected, and it may be asked.
         failures: requests in a row without an answer in time.
-        failed_at: time of the last failure.
         heard_at: time of its last reply that was not passed to `ServerList.heard`; `tick` then corrects the deadlines.
         suspect_until: not asked before this time if there is another server.
     """
@@ -72,10 +69,8 @@ class ServerList:
 
     Args:
         endpoints: most wanted first; duplicates are removed (FLP-12).
-        health: see `Health`.
 
     Attributes:
-        by_name: the servers, in that order.
         postponed: silence verdicts that were postponed because a tick was late.
         wake_at: `tick` is not due before, inf for never; may be too early.
 
@@ -102,7 +97,6 @@ class ServerList:
         return self.by_name.setdefault(server.name, server) is server
 
     def remove(self, name: bytes) -> None:
-        """Remove a server and its state."""
         del self.by_name[name]
         self._pings.discard(name)
         self._silences.forget(name)

@@ -26,10 +26,6 @@ __all__ = ["Shotgun"]
 class Shotgun(ClientMachine[FreelanceRequest]):
     """Requests of one client to all of its servers; their `asked` and `refused` have servers by their current connection.
 
-    Args:
-        endpoints: of the servers.
-        timeout_s: after which a request ends.
-
     Attributes:
         counters: what was sent, dropped, given up, by name.
 
@@ -119,7 +115,6 @@ class Shotgun(ClientMachine[FreelanceRequest]):
         return self._updates()
 
     def tick(self, now: float) -> list[FreelanceRequest]:
-        """Do what is due."""
         self._give_up(now)
         return self._updates()
 

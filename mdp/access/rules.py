@@ -132,7 +132,6 @@ def tables(content: Mapping[str, Any], name: str, known: Sequence[str], what: st
 
 
 def check_keys(number: int, within: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Check the keys of a table, or of the value of its key `within`; raises RuleError."""
     for key in table:
         if key not in known:
             from core.daemon.config import suggestion  # late: for a mistake only, and it needs what reads configurations

@@ -54,13 +54,7 @@ def _line_of(text: str, error: RuleError, name: str) -> int:
 
 
 def reloading(path: str, load: Callable[[str], T], replace: Callable[[T], None]) -> Callable[[], Callable[[], list[str]]]:
-    """Return a function that reads a file again, see `Daemon.on_reload`.
-
-    Args:
-        path: of the file.
-        load: reads it, or raises BadConfig.
-        replace: gets what was read.
-    """
+    """Return a function that reads a file again, see `Daemon.on_reload`."""
 
     def prepare() -> Callable[[], list[str]]:
         content = load(path)

@@ -80,7 +80,6 @@ class _Plan:
         return {name: need.value(request, stack) for name, need in self.needs.items()}
 
     def value(self, request: Request, stack: ExitStack) -> Any:
-        """Return the value of this function."""
         arguments = self.values(request, stack) | ({self.request: request} if self.request else {})
         if inspect.isgeneratorfunction(self.function):
             return stack.enter_context(contextmanager(self.function)(**arguments))
@@ -91,7 +90,6 @@ class _Plan:
         return {name: await need.value_later(request, stack) for name, need in self.needs.items()}
 
     async def value_later(self, request: Request, stack: AsyncExitStack) -> Any:
-        """Return the value of this function, which may wait."""
         arguments = await self.values_later(request, stack) | ({self.request: request} if self.request else {})
         if inspect.isasyncgenfunction(self.function):
             return await stack.enter_async_context(asynccontextmanager(self.function)(**arguments))

@@ -19,9 +19,6 @@ _USUAL_NAME = "app"
 def find_app(name: str) -> App | ModuleType:
     """Return the app of this name, or the module if there is none called `app` in it.
 
-    Args:
-        name: `package.module`, or `package.module:app`.
-
     Raises:
         HandlerNotFound: no such module, or no such app in it.
     """

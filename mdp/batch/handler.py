@@ -91,7 +91,6 @@ def _table(request: Request) -> pa.Table:
 
 
 def _note(alone: bool, error: Exception, name: str) -> None:
-    """Log the error of a row that fails alone."""
     if alone:
         log.warning("%s failed for a row", name, exc_info=error)
 

@@ -20,16 +20,11 @@ __all__ = ["Apart", "wants_apart"]
 
 
 def wants_apart(table: pa.Table) -> bool:
-    """Return whether the sender of a table wants its rows answered apart."""
     return APART in (table.schema.metadata or {})
 
 
 class Apart:
-    """The parts of a table that a function is called with, one after the other, and their results.
-
-    Args:
-        table: that was sent.
-    """
+    """The parts of a table that a function is called with, one after the other, and their results."""
 
     def __init__(self, table: pa.Table) -> None:
         self._parts = deque([table])
@@ -41,7 +36,6 @@ class Apart:
         return self._parts[0] if self._parts else None
 
     def answered(self, result: pa.Table) -> None:
-        """Take the result of the part."""
         part = self._parts.popleft()
         self._done.append(self._named(part, result))
 
@@ -60,7 +54,6 @@ class Apart:
         return True
 
     def reply(self) -> pa.Table:
-        """Return the results of all rows, in their order."""
         return pa.concat_tables(self._done, promote_options="default")
 
     @staticmethod

@@ -55,12 +55,10 @@ class BadTable(ValueError):
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
-    """Return a record batch as an Arrow stream."""
     return b"".join((batch.schema.serialize().to_pybytes(), batch.serialize().to_pybytes(), _END_OF_STREAM))
 
 
 def encode_table(table: pa.Table | pa.RecordBatch) -> bytes:
-    """Return a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write(table)

@@ -52,10 +52,7 @@ class Refusal(NamedTuple):
     """An action that a peer was not allowed.
 
     Attributes:
-        peer: its routing id.
         user: its name from the authenticator, None if it was not authenticated.
-        verb: the action.
-        service: the service it concerns.
     """
 
     peer: bytes
@@ -68,8 +65,6 @@ class GuardedDispatcher(Dispatcher):
     """Dispatcher that enforces rules.
 
     Args:
-        options: as for `Dispatcher`.
-        rules: the rights of users.
         user_of: returns a peer's name from the authenticator, None if the peer was not authenticated.
         audit: called with every refusal.
         first_number, owner_secret: as for `Dispatcher`.

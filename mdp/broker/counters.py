@@ -131,11 +131,9 @@ class Counters:
     services_forgotten: int = 0
 
     def count(self, name: str) -> None:
-        """Add one to a counter by name."""
         setattr(self, name, getattr(self, name) + 1)
 
     def as_dict(self) -> dict[str, int]:
-        """Return all counters by name."""
         return {name: getattr(self, name) for name in _NAMES}
 
 

@@ -70,22 +70,15 @@ class Dispatcher(WorkerLifecycle):
     """State of one broker.
 
     Args:
-        options: limits and intervals.
         first_number: number of the first request; random, so that a worker that outlived a restart of the broker cannot answer a new
             request with an old token by accident.
         owner_secret: at most 64 bytes, for the digests that tell workers whose key it is; the same in every broker of these workers.
         now: monotonic seconds.
 
     Attributes:
-        options: as given.
-        counters: what has happened.
-        directory: services and workers.
-        request_table: open requests.
         pair: its answers as one of a pair, None without a pair.
         held_until: until this time, requests for a service without workers wait instead of being refused; see `begin`.
-        upkeep: maintenance of the services.
         variants: of the peers whose frames of MDP/0.2 are not those of RFC 18.
-        strangers: peers of no known dialect.
     """
 
     def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, owner_secret: bytes = b"", now: float = 0.0) -> None:
@@ -145,7 +138,6 @@ class Dispatcher(WorkerLifecycle):
                 self._partials(peer, layout.dialect, run, batch, now)
 
     def take_output(self) -> Output:
-        """Remove and return the messages to send."""
         table = self.request_table
         out = table.out
         table.out = {}
@@ -443,7 +435,6 @@ class Dispatcher(WorkerLifecycle):
 
     @property
     def idle(self) -> bool:
-        """Whether no accepted request is open."""
         return self.counters.accepted == self.counters.closed
 
     def stop(self, now: float) -> Output:
@@ -459,7 +450,6 @@ class Dispatcher(WorkerLifecycle):
         return self.take_output()
 
     def stats(self) -> dict[str, int]:
-        """Return counters and gauges."""
         services = self.directory.services.values()
         return {
             **self.counters.as_dict(),

@@ -95,7 +95,6 @@ def work_octets(worker: Worker, request: Request, number: int, now: float, user:
 
 
 def body_octets(request: Request) -> bytes:
-    """Return the encoded body of a request, without options."""
     tail = request.payload
     if request.dialect != V03:
         return tail

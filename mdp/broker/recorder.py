@@ -41,7 +41,6 @@ class Latency:
     """Histogram of latencies by `BOUNDS_S`: each count has the latencies up to its bound, the last one the rest.
 
     Attributes:
-        counts: requests by bound.
         total_s: sum of their latencies in seconds.
     """
 
@@ -107,8 +106,6 @@ class Recorder:
 
     Attributes:
         now: monotonic seconds, set by the shell before each call of the machine.
-        latencies: from acceptance to answer, by service.
-        errors: the most recent ones.
         failed: how many requests ended without a reply, by code.
         asked: service and encoded bytes of the request being checked.
     """
@@ -188,20 +185,17 @@ class Recorder:
             self._on_block(Block(REFUSED, 1, self.now, name, client=client, ids=_ids([key]), request_bytes=size, code=code, text=text))
 
     def worker_ready(self, worker: Worker) -> None:
-        """Record a new worker."""
         if self._on_block is not None:
             block = Block(WORKER_READY, 1, self.now, worker.service.name, worker.peer, code=worker.dialect, text=worker.version)
             self._on_block(block)
 
     def worker_lost(self, worker: Worker, why: str) -> None:
-        """Record a worker that is no longer registered."""
         if why != "workers_left":
             self._note(WORKER_LOST, worker.service.name, why, worker.peer.hex())
         if self._on_block is not None:
             self._on_block(Block(WORKER_LOST, 1, self.now, worker.service.name, worker.peer, code=why))
 
     def forget(self, names: Sequence[bytes]) -> None:
-        """Forget services that the broker has forgotten."""
         for name in names:
             self.latencies.pop(name, None)
 

@@ -74,23 +74,14 @@ ORDINARY: Final = frozenset(
 
 
 class RefusalLog:
-    """Writer of the log lines about refusals.
-
-    Args:
-        lines: the rate-limited log.
-    """
+    """Writer of the log lines about refusals."""
 
     def __init__(self, lines: RateLimitedLog | None = None) -> None:
         self._lines = RateLimitedLog(log) if lines is None else lines
         self._told: dict[str, int] = {}
 
     def look(self, counters: Mapping[str, int], reasons: Mapping[str, str]) -> None:
-        """Write a line for each kind that has happened since its last line, unless that is too recent.
-
-        Args:
-            counters: all of the broker.
-            reasons: the last error text by code.
-        """
+        """Write a line for each kind that has happened since its last line, unless that is too recent."""
         told = self._told
         for name, meaning in REFUSALS.items():
             count = counters.get(name, 0)

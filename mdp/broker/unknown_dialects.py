@@ -37,7 +37,6 @@ class Strangers:
         return True
 
     def forget(self, peer: bytes) -> None:
-        """Forget a peer that has disconnected."""
         self._peers.discard(peer)
 
     def take(self) -> list[tuple[bytes, str]]:

@@ -63,12 +63,7 @@ class CallDefaults:
 
     Attributes:
         timeout: seconds one attempt may take.
-        attempts: how many there are.
-        key: idempotency key.
         deadline: seconds all attempts together may take.
-        once: execute at most once.
-        wait: wait for a service without workers.
-        trace: trace context.
         headers: of each request, which may add some and replace some.
         priority: which of the waiting requests are given first.
         progress: called with each `Progress` that the handler reports.
@@ -275,12 +270,7 @@ class _KeyedCall(Call):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PendingRequest(requests.PendingRequest):
-    """One request of MDP.
-
-    Args:
-        call: its service and options.
-        body: body frames, one or more.
-    """
+    """One request of MDP."""
 
     __slots__ = ("attempt", "call", "expected", "held", "id", "parts", "parts_bytes")
 

@@ -29,13 +29,8 @@ class Transport(ABC, Generic[M]):
     """Carries messages between a machine and its connections.
 
     Args:
-        context: makes the sockets.
-        options: socket options.
         clock: reads the time, monotonic seconds.
-        machine: of the dialect.
-        on_joined: called when a connection is up.
         on_updates: called with requests that were settled or have parts.
-        on_lost: called when a connection is lost.
     """
 
     def __init__(

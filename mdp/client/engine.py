@@ -36,16 +36,10 @@ class MdpEngine(ClientEngine[Machine]):
     """Connects to a broker, and runs the machine of its dialect.
 
     Args:
-        search: decides which broker is used.
-        epoch: of the request numbers, see `numbers_from`.
-        limits: of the client.
         context: of the sockets; the engine has its own when None.
-        socket_options: of the sockets.
-        security: of the engine's own context.
         counters: shared with other engines of the client.
 
     Attributes:
-        counters: of the client.
         machine: of the dialect; replaced when the dialect changes.
         on_shards: called when a broker is connected to, with its endpoint and the number of its shards.
         connections: how many times a broker was connected to.
@@ -76,7 +70,6 @@ class MdpEngine(ClientEngine[Machine]):
 
     @property
     def limits(self) -> PeerLimits | None:
-        """Limits the broker has announced."""
         return None if self._transport is None else self._transport.limits
 
     def notify(self, updates: Iterable[Any]) -> None:
@@ -85,7 +78,6 @@ class MdpEngine(ClientEngine[Machine]):
             pending.notify()
 
     def flush(self) -> None:
-        """Send the messages of the machine."""
         if self._transport is not None:
             self._transport.flush()
 

@@ -84,9 +84,6 @@ class ClientChain:
     Args:
         engine_for: returns the engine that sends the requests to a service.
         engine: that of the broker, with the clock.
-
-    Attributes:
-        functions: the middleware, the outermost first.
     """
 
     def __init__(self, engine_for: Callable[[bytes], MdpEngine], engine: MdpEngine) -> None:
@@ -99,7 +96,6 @@ class ClientChain:
         self.functions.append(function)
 
     def request(self, call: ClientCall) -> asyncio.Future[list[bytes]]:
-        """Send a request through the middleware and return the future of its reply."""
         return asyncio.get_running_loop().create_task(self._request(call), name="mdp client middleware")
 
     async def _request(self, call: ClientCall) -> list[bytes]:

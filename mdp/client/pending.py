@@ -96,13 +96,9 @@ class RequesterBase(Requests[P]):
     """Requests that wait, and their ends, in all dialects.
 
     Args:
-        limits: of the client.
         timeouts: those of the previous machine, when the dialect has changed.
-        counters: likewise.
 
     Attributes:
-        destination: the brokers, for error texts.
-        connected: whether a connection is up.
         refused: requests that waited and were then too large for the broker; `tick` returns them.
     """
 

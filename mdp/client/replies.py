@@ -46,7 +46,6 @@ class PendingFuture(PendingRequest):
     __slots__ = ()
 
     def notify(self) -> None:
-        """Settle the future."""
         settle_future(self, ClientClosed)
 
 
@@ -80,7 +79,6 @@ class PendingCallback(PendingRequest):
     context: Any
 
     def notify(self) -> None:
-        """Call the function."""
         done = self.caller
         if done is not None and self.stage == SETTLED:
             self.caller = None
@@ -149,13 +147,11 @@ class PendingIterator(RoutedRequest):
     __slots__ = ()
 
     def notify(self) -> None:
-        """Wake the caller."""
         waiter = self.caller
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Wait for a part or for the end."""
         self.caller = asyncio.get_running_loop().create_future()
         await self.caller
 
@@ -186,7 +182,6 @@ class PendingSlot(RoutedRequest):
     index: int
 
     def notify(self) -> None:
-        """Keep the outcome in the window."""
         window = self.caller
         if window is not None and self.stage == SETTLED:
             self.caller = None
@@ -273,5 +268,4 @@ def submit_all(engine: MdpEngine, batch: Sequence[S]) -> list[S]:
 
 
 def frames_of(body: Body) -> Sequence[bytes]:
-    """Return the body of a request as frames."""
     return (body,) if type(body) is bytes else body_frames(body) or (b"",)

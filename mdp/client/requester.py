@@ -68,9 +68,7 @@ class Requester(RequesterBase[P]):
 
     Args:
         numbers: of requests, each different, below 2**64; see `numbers_from`.
-        limits: of the client.
         timeouts: those of the previous machine, when the dialect has changed.
-        counters: likewise.
 
     Attributes:
         outgoing: messages to send, in order, encoded or as frames; see `take_outgoing`.
@@ -117,7 +115,6 @@ class Requester(RequesterBase[P]):
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not settled."""
         return len(self._table)
 
     # ---------------------------------------------------------------------------------------------------- calls of the client
@@ -187,7 +184,6 @@ class Requester(RequesterBase[P]):
         self._release(now)
 
     def take_outgoing(self) -> list[Message | bytes]:
-        """Remove and return the messages to send."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
 
@@ -237,7 +233,6 @@ class Requester(RequesterBase[P]):
         return failed
 
     def close(self, now: float) -> list[P]:
-        """Fail all open requests with ClientClosed."""
         settled = self._fail_all(self._table.values(), now)
         self._table.clear()
         return settled
@@ -340,7 +335,6 @@ class Requester(RequesterBase[P]):
         self.counters.repeated += 1
 
     def _release(self, now: float) -> None:
-        """Send waiting requests up to the window."""
         table = self._table
         window = self._window
         resending = self._resending

@@ -59,13 +59,10 @@ class LockstepRequester(RequesterBase[P]):
     """Outstanding requests of one client over MDP/0.1 or 0.2.
 
     Args:
-        dialect: which of the two.
         limits: of the client; `connections_max` limits the requests in flight.
         timeouts: those of the previous machine, when the dialect has changed.
-        counters: likewise.
 
     Attributes:
-        dialect: as given.
         orders: connections to open and to close, in order; see `take_orders`.
         outgoing: messages to send, encoded or as frames, with the number of their connection; see `take_outgoing`.
     """
@@ -96,12 +93,10 @@ class LockstepRequester(RequesterBase[P]):
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not settled."""
         return len(self._busy)
 
     @property
     def connections(self) -> int:
-        """Connections open or being opened."""
         return len(self._opening) + len(self._idle) + len(self._busy)
 
     def submit(self, pending: P, now: float) -> None:
@@ -133,12 +128,10 @@ class LockstepRequester(RequesterBase[P]):
         self._assign()
 
     def take_orders(self) -> list[OpenConnection | CloseConnection]:
-        """Remove and return the connections to open and to close."""
         orders, self.orders = self.orders, []
         return orders
 
     def take_outgoing(self) -> list[tuple[int, Message | bytes]]:
-        """Remove and return the messages to send."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
 

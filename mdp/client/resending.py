@@ -44,7 +44,6 @@ class Resending(Generic[P]):
 
     Attributes:
         allowed: how many of them may be sent before the broker has answered one.
-        group: those sent since then.
         due: when silence clears them too, `inf` if nothing waits for it.
     """
 
@@ -54,7 +53,6 @@ class Resending(Generic[P]):
         self.reset()
 
     def reset(self) -> None:
-        """Start with a new connection."""
         self.allowed = 1
         self.group: list[P] = []
         self.due = inf
@@ -67,7 +65,6 @@ class Resending(Generic[P]):
         self.group.append(pending)
 
     def wait(self, now: float) -> None:
-        """Wait for an answer before more is sent."""
         if self.due == inf:
             self.due = now + PROOF_S
 

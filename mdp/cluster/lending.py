@@ -74,7 +74,6 @@ class SendToPeer(NamedTuple):
     """A message for a peer.
 
     Attributes:
-        endpoint: of the peer.
         frames: of a client of MDP/0.3.
     """
 
@@ -86,9 +85,6 @@ class LendingSlot:
     """The workers of a peer for one service.
 
     Attributes:
-        worker: our record for them.
-        endpoint: of the peer.
-        peer: its name.
         lent: requests sent since the last query for its capacity.
     """
 
@@ -105,16 +101,13 @@ class LendingMachine:
     """The borrowing side of one broker.
 
     Args:
-        machine: of the broker.
         name: of the broker, different from that of any other.
         state_s: seconds between two offers of a peer.
         hops_max: brokers a request may pass after the first one.
-        peers_max: peers at a time.
         limits_of: returns the limits announced by the peer at an endpoint, None if it has announced none.
 
     Attributes:
         counters: of requests that were lent, given back and dropped, by name.
-        router: the capacity of the peers.
         needs_workers: set by `balance` while requests wait for a service of the peers, and no peer is known to have a free worker.
         warnings: for the log, one clause each; the shell removes them.
 
@@ -331,7 +324,6 @@ class LendingMachine:
         return (extend_via(options, via_of(options) or (), self.router.name) if options else self._first_via), tail
 
     def take_for_peers(self, out: Output) -> list[SendToPeer]:
-        """Take the messages for peers out of what the broker has to send."""
         to_peers: list[SendToPeer] = []
         if not self._number:
             return to_peers

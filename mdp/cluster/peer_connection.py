@@ -52,12 +52,8 @@ class PeerConnection:
     """The connection to one peer, reopened when it is lost.
 
     Args:
-        context: of the sockets.
         endpoint: of the peer, where its clients connect.
-        name: of our broker.
-        listener: receives the events.
         state_s: seconds between two queries.
-        socket_options: e.g. CURVE keys.
     """
 
     def __init__(

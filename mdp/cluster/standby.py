@@ -45,14 +45,7 @@ HELD_BYTES_MAX: Final = 16 * 2**20
 
 
 class StandbyFrontend:
-    """The frontend of a passive broker.
-
-    Args:
-        pair: decides on votes.
-        counters: of all messages.
-        reply: sends a message.
-        disconnect: closes the connection of a peer.
-    """
+    """The frontend of a passive broker."""
 
     def __init__(
         self,
@@ -73,7 +66,6 @@ class StandbyFrontend:
         self._hold_clock = supervision.current().timer("mdp pair clock", self._refuse_held)
 
     def receive(self, batch: Batch) -> None:
-        """Take the messages of a peer."""
         for message in batch:
             variant, frames = in_rfc_frames(message[1:])
             dialect = _dialect_of_worker(frames)
@@ -90,7 +82,6 @@ class StandbyFrontend:
             self._wait_iterations(ITERATIONS_BEFORE_VERDICT)
 
     def peer_changed(self, peer: bytes, joined: bool) -> None:
-        """Drop the requests of a peer that has disconnected."""
         if not joined and (self._held or self._undecided):
             self._undecided = [request for request in self._undecided if request.message[0] != peer]
             self._held = deque(request for request in self._held if request.message[0] != peer)
@@ -104,7 +95,6 @@ class StandbyFrontend:
         return held
 
     def close(self) -> None:
-        """Drop all requests."""
         self._forget()
 
     def _forget(self) -> None:

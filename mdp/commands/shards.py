@@ -52,7 +52,6 @@ class Shards:
 
     @property
     def is_front(self) -> bool:
-        """Whether this process starts shards."""
         return self.count > 1 and self.number is None
 
 

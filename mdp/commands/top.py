@@ -43,7 +43,6 @@ class View(NamedTuple):
     workers: Sequence[Mapping[str, Any]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the object that `--json` prints."""
         return {"stats": dict(self.stats), "services": [*self.services], "workers": [*self.workers]}
 
 

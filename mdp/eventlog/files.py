@@ -227,14 +227,12 @@ def segments(directory: str | Path) -> list[Path]:
 
 
 def logs_in(directory: str | Path) -> list[Path]:
-    """Return the logs in the directory of a broker: itself, and those of its shards."""
     directory = Path(directory)
     shards = [path for path in directory.glob(f"{_SHARD}*") if path.name[len(_SHARD) :].isdecimal() and path.is_dir()]
     return [directory, *sorted(shards, key=lambda path: int(path.name[len(_SHARD) :]))]
 
 
 def shard_log(directory: str | Path, number: int) -> Path:
-    """Return the directory of the log of a shard."""
     return Path(directory, f"{_SHARD}{number}")
 
 

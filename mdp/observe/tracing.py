@@ -247,7 +247,6 @@ class Spans:
 
 
 def _handled(request: Request) -> dict[str, Any]:
-    """Return the arguments of the span of a handler."""
     attributes: Attributes = {"rpc.system": "mdp", "rpc.service": request.service, "mdp.delivery": request.delivery}
     context = extract(carrier_of(request.trace))
     return {"name": f"{request.service} handle", "context": context, "kind": SpanKind.SERVER, "attributes": attributes}

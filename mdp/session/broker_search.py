@@ -152,7 +152,6 @@ class BrokerSearch:
         return actions
 
     def start(self, now: float) -> None:
-        """Start to search; does nothing when started already."""
         if self.state is SearchState.IDLE:
             self._index = self._first = 0
             self._try(now)
@@ -163,7 +162,6 @@ class BrokerSearch:
             self._due = inf if reached or len(self._brokers) == 1 else now + self._times.join_s
 
     def probed(self, dialect: Dialect, now: float, shards: int = 0) -> None:
-        """Note the broker's dialect, and the number of its shards."""
         if self.state is SearchState.PROBING:
             self.shards = shards
             self._actions.append(Action.CLOSE)
@@ -250,7 +248,6 @@ class BrokerSearch:
         return self._due
 
     def _is_away(self) -> None:
-        """Note that a broker cannot be reached, or not any more."""
         self.failures += 1
         self._most_s = min(self._times.away_max_s, self._times.reconnect_max_s)
 

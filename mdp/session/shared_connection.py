@@ -74,7 +74,6 @@ class SharedConnections:
         trunk.keep_for(channel)
 
     def forget(self, trunk: _Trunk) -> None:
-        """Forget a connection that is closed."""
         self._trunks.remove(trunk)
 
 
@@ -82,11 +81,6 @@ class Channel:
     """The share of one worker in a connection, or a connection of its own.
 
     Args:
-        trunk: the connection.
-        on_joined: see `Connection`.
-        on_batch: see `Connection`.
-        on_lost: see `Connection`.
-        on_refused: see `Connection`.
         on_stray: called with the number of messages that came on the connection for workers that had left.
 
     Attributes:
@@ -120,7 +114,6 @@ class Channel:
 
     @property
     def refused(self) -> bool:
-        """Whether the broker refused our security then."""
         return self.trunk.connection.refused
 
     @property
@@ -181,7 +174,6 @@ class _Trunk:
         )
 
     def serves(self, context: core.Context, endpoint: str, options: Mapping[str, Any]) -> bool:
-        """Return whether a worker may join this connection."""
         return self._open and context is self._context and endpoint == self._endpoint and options == self._options
 
     def add(self, channel: Channel) -> None:

@@ -32,7 +32,6 @@ class Queue:
     Args:
         unread: returns their bytes; may be expensive.
         hold: stops reading from the sender; may be called again.
-        release: reads on.
         most: highest mark, in bytes.
     """
 
@@ -52,7 +51,6 @@ class Backpressure:
 
     Args:
         total_bytes: sum of the marks of all queues.
-        count: returns the number of queues.
 
     Attributes:
         held: queues whose sender is not read from.
@@ -75,13 +73,11 @@ class Backpressure:
             self._look(queue)
 
     def forget(self, queue: Queue) -> None:
-        """Read on from the sender of a queue that has ended."""
         if queue in self.held:
             del self.held[queue]
             queue.release()
 
     def close(self) -> None:
-        """Look at nothing any longer."""
         self._clock.cancel()
         self.held.clear()
 

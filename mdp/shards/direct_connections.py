@@ -47,7 +47,6 @@ class ShardEngines:
         broker.on_shards = self._changed
 
     def engine_for(self, service: bytes) -> MdpEngine:
-        """Return the engine for a request to a service."""
         if not self.engines:
             return self._broker
         engine = self._by_service.get(service)
@@ -60,11 +59,9 @@ class ShardEngines:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent to shards and not settled."""
         return sum(engine.machine.in_flight for engine in self._made.values())
 
     async def close(self) -> None:
-        """Fail the open requests and close the connections."""
         self._broker.on_shards = _ignored
         for engine in self._made.values():
             await engine.close()

@@ -69,11 +69,8 @@ class _Peer:
     """A peer whose messages are forwarded.
 
     Attributes:
-        id: its routing id at the front.
         user: its name from the authenticator, empty without one.
-        connections: its connections, by shard.
         to_shards: messages that wait in them, by shard.
-        to_peer: messages that wait for it.
         shard: of its service, if it is a worker, else -1.
         dialect: of the worker, or 0.3 of a client that sent requests of it.
         questions: to all shards that are not answered.
@@ -96,14 +93,6 @@ class _Peer:
 
 class Front:
     """The front of a broker of `count` shards, which it connects to when they are needed.
-
-    Args:
-        count: number of shards.
-        limits: of the broker.
-        security: of the public endpoints.
-        shard_security: of the connections to the shards.
-        socket_options: of the ROUTER.
-        more: returns further counters, for `mmi.stats`.
 
     Attributes:
         counters: messages forwarded and dropped, connections, questions, by name.
@@ -155,7 +144,6 @@ class Front:
 
     @property
     def endpoints(self) -> list[str]:
-        """Endpoints on which the front listens."""
         return [*self._endpoints]
 
     def stats(self) -> dict[str, int]:

@@ -30,7 +30,6 @@ USER_BYTES_MAX: Final = 255 - _NAME_AT  # a routing id has 255 bytes
 
 
 def connection_name(serial: int, user: bytes) -> bytes:
-    """Return the routing id of a connection for a peer with this user name."""
     return b"F" + serial.to_bytes(_SERIAL_BYTES, "big") + user  # another first byte than 0, which marks ids that a ROUTER made
 
 
@@ -41,7 +40,6 @@ class FrontIdentity:
         shard: number of the shard that has this; None in the front, and in a broker without shards.
         user: its name at the shards, that of no other user; empty where peers are not authenticated.
         key: public key, if the broker has CURVE.
-        password: if it has PLAIN.
     """
 
     def __init__(self, user: str = "", key: str = "", password: str = "", shard: int | None = None) -> None:
@@ -73,11 +71,9 @@ class FrontIdentity:
         return cls(str(user), str(key), str(password), int(shard))
 
     def encode(self, shard: int) -> str:
-        """Return the value for the environment of a shard."""
         return json.dumps([self.user, self.key, self.password, shard])
 
     def admit(self, security: Secured | None) -> None:
-        """Let the front connect to a shard with this security."""
         authenticator = None if security is None else security.authenticator
         if authenticator is None or not self.user:
             return
@@ -91,10 +87,7 @@ class ShardBroker(Broker):
     """The broker of a shard: it knows its services, and the users of peers behind the front.
 
     Args:
-        front: the identity of the front.
-        count: number of shards.
         number: of this one, from 0.
-        options: of `mdp.Broker`.
     """
 
     def __init__(self, front: FrontIdentity, count: int, number: int, **options: Any) -> None:

@@ -15,7 +15,6 @@ PAGE: Final = "page"  # key of a shard's message with its page
 
 
 def encode_page(page: MetricsPage) -> dict[str, Any]:
-    """Return the content of a shard's page, for JSON."""
     families = [
         [family.name, family.kind, family.help, family.labels, [[labels, _plain(value)] for labels, value in family.samples]]
         for family in page.families()
@@ -31,7 +30,6 @@ class FrontPage:
     """The page of a sharded broker.
 
     Args:
-        count: number of shards.
         more: returns counters and gauges of the front.
         not_ready: returns why the front does not serve, "" if it does.
     """
@@ -43,15 +41,12 @@ class FrontPage:
         self._pages: dict[int, dict[str, Any]] = {}
 
     def received(self, shard: int, page: dict[str, Any]) -> None:
-        """Take a shard's page."""
         self._pages[shard] = page
 
     def forget(self, shard: int) -> None:
-        """Forget the page of a shard that has ended."""
         self._pages.pop(shard, None)
 
     def page(self, title: str) -> MetricsPage:
-        """Return the page."""
         return MetricsPage(title, self._why_not, self._families, self._snapshot)
 
     def _why_not(self) -> str:

@@ -24,8 +24,6 @@ class Question:
     """The question, the connections over which it was sent, and the answers so far.
 
     Args:
-        route: of the request.
-        count: number of shards.
         limit: bytes of a list in the answer.
         more: returns counters of the front, for `mmi.stats`.
         send: sends an encoded message to the peer.
@@ -51,7 +49,6 @@ class Question:
         self.connections: list[ShardConnection] = []
 
     def received(self, shard: int, messages: list[bytes]) -> None:
-        """Take messages of a shard."""
         for message in messages:
             if self._route.kind is Kind.FIND:
                 self._look_found(shard, message)
@@ -60,11 +57,9 @@ class Question:
                 self._answered(shard)
 
     def lost(self, shard: int) -> None:
-        """Note that a shard will not answer."""
         self._answered(shard)
 
     def expire(self) -> None:
-        """Answer with what is known, and close."""
         if self._missing:
             self._missing.clear()
             self._finish()

@@ -19,9 +19,6 @@ class ShardConnection:
     """A DEALER whose messages are forwarded as bytes.
 
     Args:
-        context: makes the socket.
-        endpoint: of the shard.
-        name: its routing id at the shard.
         unsent_max_bytes: what may wait for a shard that does not read or is being started.
         on_messages: called with encoded messages from the shard.
         on_lost: called once when the connection was up and is lost; the connection is closed then.
@@ -58,13 +55,11 @@ class ShardConnection:
         return sum(pipe.waiting_bytes() for pipe in self._socket.pattern.pipes)
 
     def hold(self) -> None:
-        """Stop reading from the shard."""
         for pipe in self._socket.pattern.pipes:
             if pipe.connected and not pipe.throttled:
                 pipe.engine.throttle()
 
     def release(self) -> None:
-        """Read on."""
         for pipe in self._socket.pattern.pipes:
             if pipe.throttled:
                 pipe.engine.resume()
@@ -91,7 +86,6 @@ class ShardConnection:
 
 
 def pieces_of(batch: Batch) -> list[bytes]:
-    """Return the encoded messages of a batch, one by one."""
     batch = batch.encode()
     octets = batch.octets
     return [octets[start:end] for start, end in zip(batch.starts, batch.ends, strict=True)]

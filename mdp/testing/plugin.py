@@ -67,7 +67,6 @@ async def mdp_client(mdp_broker: Local) -> Client:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
     config.addinivalue_line(
         "markers", f"{_MARK}(seed=0, limit_s={LIMIT_S:g}): run the test and its asynchronous fixtures in virtual time (mdp.testing)"
     )
@@ -81,7 +80,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(specname=_HOOK, tryfirst=True, optionalhook=True)
 def pytest_virtual_loop(item: pytest.Item) -> LoopFactories | None:
-    """Run marked tests on a loop in virtual time."""
     marker = item.get_closest_marker(_MARK)
     return None if marker is None else {"virtual": partial(VirtualLoop, *marker.args, **marker.kwargs)}
 

@@ -125,12 +125,10 @@ class Signature:
 
     @property
     def result(self) -> Schema:
-        """Schema of the result, or of each value of a generator."""
         return self._result
 
     @property
     def by_name(self) -> list[str]:
-        """Parameters that can be given by name only."""
         return [name for name in self._types if name not in self._positional]
 
     def _schema_of(self, what: str, annotation: Any) -> Schema:
@@ -140,7 +138,6 @@ class Signature:
             raise TypeError(f"{self._name}: {what}: {error}") from None
 
     def _call_of(self, count: int) -> Schema:
-        """Return the schema of calls with so many positional arguments."""
         schema = self._calls.get(count)
         if schema is None:
             given = self._positional[:count]

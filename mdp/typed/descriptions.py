@@ -35,14 +35,10 @@ class Asking(Protocol):
     """The methods of a client that are used here and by stubs."""
 
     @property
-    def request(self) -> Callable[..., Awaitable[Sequence[bytes]]]:
-        """See `mdp.Client.request`."""
-        ...
+    def request(self) -> Callable[..., Awaitable[Sequence[bytes]]]: ...
 
     @property
-    def stream(self) -> Callable[..., AsyncGenerator[list[bytes], None]]:
-        """See `mdp.Client.stream`."""
-        ...
+    def stream(self) -> Callable[..., AsyncGenerator[list[bytes], None]]: ...
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -40,7 +40,6 @@ class HashedTypes:
     """Types of the sets and dicts of one annotation.
 
     Attributes:
-        elements: types of the elements of sets.
         keys: types of the keys of dicts that are text in msgpack.
         numbers: whether some dict has numbers as keys, which `bounded_msgpack.unpack` checks.
         are_whole: whether all these elements and keys are integers.
@@ -53,7 +52,6 @@ class HashedTypes:
         self.are_whole = True
 
     def look_at(self, info: Any) -> None:
-        """Note a type of the annotation."""
         match info:
             case shapes.SetType(item_type=inner) | shapes.FrozenSetType(item_type=inner) if not _is_mixed(inner):
                 self.elements.append(list[_annotation(inner)])  # type: ignore[misc]
@@ -85,7 +83,6 @@ def _is_mixed(info: Any) -> bool:
 
 
 def _annotation(info: Any) -> Any:
-    """Return an annotation of a type, without its constraints."""
     match info:
         case shapes.LiteralType(values=values):
             return Literal[values]

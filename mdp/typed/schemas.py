@@ -100,12 +100,7 @@ class TypeMismatch(ValueError):
 
 
 def containers_max(size_bytes: int, any_type: bool = False) -> int:
-    """Return how many arrays and maps a message of so many bytes may contain.
-
-    Args:
-        size_bytes: of the message.
-        any_type: the peer chooses what is made.
-    """
+    """Return how many arrays and maps a message of so many bytes may contain."""
     if any_type:
         return CONTAINERS_FREE_ANY + size_bytes // BYTES_PER_CONTAINER_ANY
     return CONTAINERS_FREE + size_bytes // BYTES_PER_CONTAINER
@@ -158,12 +153,6 @@ _encode: Final = msgspec.msgpack.Encoder(enc_hook=_simpler).encode
 
 class Schema:
     """The schema of one annotation.
-
-    Args:
-        annotation: a type.
-
-    Attributes:
-        annotation: the same.
 
     Raises:
         TypeError: values of this type cannot be sent, or cannot be distinguished.

@@ -50,7 +50,6 @@ def takes_channels(metadata: Mapping[bytes, bytes]) -> bool:
 
 
 def channel_frame(number: int) -> bytes:
-    """Return the first frame of the messages of a channel."""
     return _COMMAND + number.to_bytes(_NUMBER_BYTES, "big")
 
 
@@ -70,7 +69,6 @@ def prefix_of(peer: bytes) -> bytes:
 
 
 def within(limits: PeerLimits) -> PeerLimits:
-    """Return the limits of a message on a channel, on a connection with these limits."""
     return PeerLimits(max(1, limits.parts - 1), max(1, limits.message_bytes - FRAME_BYTES), limits.frame_bytes)
 
 

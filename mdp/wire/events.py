@@ -125,7 +125,6 @@ class Partial:
         dialect: MDP/0.2 or 0.3.
         id: from a worker, the address or token of the request; at a client, the id of the request (MDP/0.3), else empty.
         service: at a client of MDP/0.2, the service that answers; else empty.
-        body: one frame or more.
     """
 
     dialect: Dialect
@@ -202,7 +201,6 @@ class Invalid:
 
     Attributes:
         reason: the faulty part: `frames` (too few or many), `header`, `command`, `service`, `address`, `id` or `error`.
-        role: of the peer, empty when unknown.
         dialect: of the header, None for an unknown header.
         id: of the request, where it is known (MDP/0.3), to answer it.
     """
@@ -265,7 +263,6 @@ def parse_at_client(frames: Sequence[bytes]) -> ClientEvent:
 
 
 def parse_at_worker(frames: Sequence[bytes]) -> WorkerEvent:
-    """Decode a message of the broker to a worker."""
     if len(frames) < 1:
         return Invalid("frames")
     head = frames[0]

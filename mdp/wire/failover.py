@@ -42,7 +42,6 @@ class Membership(NamedTuple):
     """The role of a broker in its pair.
 
     Attributes:
-        active: whether it serves.
         ballot: under which it serves; of a passive one the highest it knows.
         retry_s: of a passive one: seconds after which to retry.
     """
@@ -89,7 +88,6 @@ class PairResponder:
     """The answers of the active broker of a pair about itself.
 
     Args:
-        ballot: under which it serves.
         vouches: returns whether peer and witness have denied a ballot since it was claimed.
         retry_s: after which a client with a higher ballot retries; by then they have answered.
 

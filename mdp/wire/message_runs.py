@@ -70,10 +70,7 @@ class Layout:
     """A row of the table.
 
     Attributes:
-        verb: kind of the message.
-        dialect: of MDP.
         head: first bytes of the message.
-        keyed: whether a key follows the head.
         key_end: offset of the end of the key.
         named: whether the name of a service follows the key.
         options: whether an options frame follows the name.
@@ -146,7 +143,6 @@ class Run:
 
 
 def cut(batch: Batch, table: dict[bytes, list[Layout]]) -> list[Run]:
-    """Return the runs of a batch, in order; the whole batch must be in `octets`."""
     octets, starts, ends = batch.octets, batch.starts, batch.ends
     count = len(starts)
     if count == 1:  # a round trip

@@ -50,7 +50,6 @@ class Progress:
 
 
 def encode_progress(progress: Progress) -> bytes:
-    """Return the frame of a PROGRESS."""
     text = progress.text.encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")
     return encode_options({"done": None if progress.done is None else float(progress.done), "text": text or None})
 
@@ -60,7 +59,6 @@ class RateWait:
     """Why a request waits at the broker: its service has had as many requests as its rate allows.
 
     Attributes:
-        rate: of the service.
         waiting: requests of the service that waited, this one included.
     """
 

@@ -31,7 +31,6 @@ _PORT_MAX: Final = 65_535
 
 
 def shard_of(service: bytes, count: int) -> int:
-    """Return the number of the shard, from 0, that serves a service."""
     scores = [sha256(index.to_bytes(2, "big") + service).digest()[:8] for index in range(count)]
     return scores.index(max(scores))
 

@@ -26,8 +26,6 @@ class Head(NamedTuple):
     """A row of the table: how messages begin.
 
     Attributes:
-        foreign: first octets in the variant.
-        rfc: first octets in RFC 18.
         named: whether RFC 18 has the service next, and the variant does not.
     """
 
@@ -37,27 +35,19 @@ class Head(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """The frames of one implementation.
-
-    Attributes:
-        name: of the implementation.
-        received: messages of its peers.
-        sent: messages to them.
-    """
+    """The frames of one implementation."""
 
     name: str
     received: tuple[Head, ...]
     sent: tuple[Head, ...]
 
     def to_rfc(self, message: bytes) -> bytes:
-        """Return a message of a peer in the frames of RFC 18, unchanged if it is none of this variant."""
         for head in self.received:
             if message.startswith(head.foreign):
                 return head.rfc + message[len(head.foreign) :]
         return message
 
     def from_rfc(self, message: bytes) -> bytes:
-        """Return a message of RFC 18 in the frames that the peer reads."""
         for head in self.sent:
             if message.startswith(head.rfc):
                 rest = message[len(head.rfc) :]
@@ -65,7 +55,6 @@ class Variant(NamedTuple):
         return message
 
     def frames_from_rfc(self, frames: Sequence[bytes]) -> list[bytes]:
-        """Return the frames of a message of RFC 18 as the peer reads them."""
         return decode_frames(self.from_rfc(encode_message(frames)))
 
 

@@ -36,11 +36,8 @@ class Cancellations:
     """The handlers of a worker that were cancelled and have not ended.
 
     Args:
-        handler: for the log.
         running: requests whose handler runs; read here, changed by the owner.
-        concurrency: for the log.
         cancel_s: how long a cancelled handler may take to end before it counts as overdue.
-        counters: `overdue` and `left` are counted.
         on_check: called at each check for overdue handlers.
 
     Attributes:
@@ -120,11 +117,7 @@ class Cancellations:
 
 
 class Progress:
-    """The time since which requests wait and none is processed. Pure.
-
-    Args:
-        limit_s: how long this is not reported.
-    """
+    """The time since which requests wait and none is processed. Pure."""
 
     __slots__ = ("_done", "_limit_s", "_since")
 

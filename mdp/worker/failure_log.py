@@ -49,7 +49,6 @@ class FailureLog:
     """The log of the failures of one handler.
 
     Args:
-        handler: named in the log.
         clock: reads monotonic seconds; by default the runtime's.
         payloads: log the beginning of the body of each request that is logged here.
     """
@@ -102,7 +101,6 @@ class FailureLog:
 
 
 def _beginning(body: Sequence[bytes]) -> str:
-    """Return the first bytes of some frames, for people."""
     shown, left = [], PAYLOAD_BYTES_MAX
     for frame in body:
         shown.append(repr(frame[:left])[1:])  # without the b: control characters are escaped

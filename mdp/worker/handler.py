@@ -118,11 +118,7 @@ class ReplyTooLarge(BadReply):
 
 
 class PartsTooLarge(BadReply):
-    """A generator yielded more than is kept for a broker that takes replies in one piece only (MDP/0.1).
-
-    Args:
-        limit_bytes: the option `parts_max_bytes` of the worker.
-    """
+    """A generator yielded more than is kept for a broker that takes replies in one piece only (MDP/0.1)."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -143,9 +139,7 @@ class ServiceMark:
     """The mark of `service` on a function.
 
     Attributes:
-        name: of the service.
         inline: a plain function is called on the event loop.
-        options: further keyword arguments of `mdp.Worker`.
         batch: format of the tables it takes, "" for a function of single requests.
     """
 
@@ -187,7 +181,6 @@ def service(name: str, *, inline: bool = False, batch: str = "", **options: Unpa
 
 
 def mark_of(handler: Any) -> ServiceMark | None:
-    """Return the mark of a handler, None for an unmarked one."""
     mark = getattr(handler, _MARK, None)
     return mark if isinstance(mark, ServiceMark) else None
 
@@ -204,7 +197,6 @@ def handler_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def services_of(module: ModuleType) -> list[Callable[..., Any]]:
-    """Return the marked handlers of a module, in order of definition."""
     found = [value for value in vars(module).values() if callable(value) and mark_of(value) is not None]
     return list(dict.fromkeys(found))
 
@@ -274,7 +266,6 @@ def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind
 
 
 def name_of(handler: Callable[..., Any]) -> str:
-    """Return the name of a handler for the log."""
     function = handler
     while hasattr(function, "func"):  # functools.partial
         function = function.func

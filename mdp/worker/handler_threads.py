@@ -24,12 +24,7 @@ _Job: TypeAlias = "tuple[asyncio.Future[Any], contextvars.Context, Request]"
 
 
 class HandlerThreads:
-    """Threads that call a handler; one is started when none is free. The caller limits the number of concurrent calls.
-
-    Args:
-        loop: gets the results.
-        handler: a plain function.
-    """
+    """Threads that call a handler; one is started when none is free. The caller limits the number of concurrent calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handler: Callable[[Request], Any]) -> None:
         self._loop = loop

@@ -27,16 +27,7 @@ _FRAMES_MAX = 4
 
 
 class Watchdog:
-    """A thread that watches one event loop until closed; made inside that loop.
-
-    Args:
-        loop: the running loop.
-        limit_s: how long it may be blocked.
-        name: for the log.
-
-    Attributes:
-        blocks: times the loop was found blocked.
-    """
+    """A thread that watches one event loop until closed; made inside that loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float, name: str) -> None:
         self.blocks = 0
@@ -53,7 +44,6 @@ class Watchdog:
         self._thread = supervisor.thread("mdp watchdog", self._watch, restart=supervision.RESTART, pause=self._closed.wait)
 
     def close(self) -> None:
-        """End the thread."""
         self._clock.cancel()
         self._closed.set()
         self._thread.join()

@@ -53,11 +53,6 @@ class WorkerRegistration:
     """The connection and the timer of one session, for which it sends and receives.
 
     Args:
-        session: the machine.
-        context: makes the sockets.
-        socket_options: of the sockets.
-        on_requests: called with new requests.
-        on_unwanted: called with requests that were cancelled.
         on_recalled: called with requests to return if no handler was called for them.
         on_joined: called when the session has a connection.
         is_stuck: returns whether to send no heartbeats (MDP-24).
@@ -109,11 +104,9 @@ class WorkerRegistration:
 
     @property
     def registered(self) -> bool:
-        """Whether the session has a connection to its broker."""
         return self.session.search.state is SearchState.UP
 
     def start(self) -> None:
-        """Start to connect."""
         self.session.search.start(self._clock())
         self._reconnector.run_actions()
 
@@ -136,7 +129,6 @@ class WorkerRegistration:
         self._reconnector.run_actions_soon()
 
     def leave(self) -> None:
-        """Send DISCONNECT and close."""
         self._closed = True
         self._ticker.cancel()
         self._reports.close()
@@ -155,7 +147,6 @@ class WorkerRegistration:
             self._reconnector.run_actions()
 
     async def wait_closed(self) -> None:
-        """Wait for the end of the connection."""
         await self._reconnector.wait_closed()
 
     # ---------------------------------------------------------------------------------------------------------- connection

@@ -49,8 +49,6 @@ class _Runner:
     """One long-lived task.
 
     Attributes:
-        task: of the runner.
-        context: of the task.
         wake: awaited while it is idle; done when it is woken, or cancelled.
         started: the handler it takes over when it wakes.
     """
@@ -69,8 +67,6 @@ class Runners:
     """The runners of one handler, which call it up to `concurrency` times at the same time.
 
     Args:
-        handler: takes a `Request`.
-        kind: of the handler.
         concurrency: handlers that run at the same time.
         parts_max_bytes: how much of a generator's parts is kept, per request, where parts cannot be sent.
         cancel_s: how long a cancelled handler may take to end before it counts as overdue.
@@ -84,7 +80,6 @@ class Runners:
             generator to call instead; plain handlers still run in these threads.
 
     Attributes:
-        counters: of the handlers.
         running: requests whose handler runs, oldest first, with the time of the call.
     """
 
@@ -147,12 +142,10 @@ class Runners:
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait for a handler."""
         return len(self._queue)
 
     @property
     def idle(self) -> bool:
-        """Whether no request runs or waits."""
         return not self.running and not self._queue
 
     def stuck(self) -> str:
@@ -167,7 +160,6 @@ class Runners:
         return f"{len(self._queue)} requests wait and nothing runs for {for_s:.0f} s; {reason}"
 
     def put(self, requests: Sequence[Request]) -> None:
-        """Run the handler for requests, in order."""
         if (
             self._eager
             and self._idle_runners
@@ -212,7 +204,6 @@ class Runners:
         return True
 
     def forget_waiting(self) -> None:
-        """Drop all waiting requests."""
         self._queue.clear()
 
     async def close(self) -> None:
@@ -232,7 +223,6 @@ class Runners:
         await self._abandon()
 
     async def _abandon(self) -> None:
-        """End what has not ended."""
         left = [task for task in self._tasks if not task.done()]
         self._abandoned = True
         self._cancellations.abandon(left)

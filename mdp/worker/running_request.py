@@ -17,8 +17,6 @@ class RunningRequest:
     """A started handler that waits for a future; the runner that takes it over awaits it.
 
     Args:
-        request: of the handler.
-        coroutine: of the handler.
         waits_for: the future it has yielded, None when it only yields to other tasks.
     """
 

@@ -74,7 +74,6 @@ class WorkerSession:
     """One worker of one service, across its connections.
 
     Args:
-        service: name of the service.
         search: chooses the broker and the times of connecting.
         options: options of READY, and the heartbeat interval.
         counters: shared with other sessions of the same worker, or its own.
@@ -83,7 +82,6 @@ class WorkerSession:
     Attributes:
         search: as given; `take_actions` returns what the shell must do with the connection.
         outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
-        draining: accepts no new requests.
         stuck: reports in its heartbeats that its requests make no progress (MDP/0.3), if the broker has shown that it understands this;
             the end of this state is reported at once.
         suppress_heartbeats: sends no heartbeats, so that the worker counts as dead at the broker (MDP-24).
@@ -426,7 +424,6 @@ class WorkerSession:
             raise ReplyTooLarge(error.text)
 
     def _accept_options(self, request: Request, octets: bytes, now: float) -> bool:
-        """Read the options of a request; refuse it if they are invalid."""
         if is_key_alone(octets):
             request._options = octets
             return self._is_first(request, now)
@@ -451,7 +448,6 @@ class WorkerSession:
         return False
 
     def _receive_any(self, message: Message, now: float, new: list[Request]) -> None:
-        """Process any message, with full validation."""
         event = parse_at_worker(message)
         dialect = V03 if isinstance(event, (Cancel, Recall, Ping)) else event.dialect
         if isinstance(event, Invalid) or dialect != self.search.dialect:

@@ -167,7 +167,6 @@ def _restore(consumer: Consumer, checkpoint: Checkpoint | None, done: Recovered)
 
 
 def _read_sealed(disk: Disk, consumer: Consumer, found: Inspection, done: Recovered, begin: int, start: Start) -> None:
-    """Give the records of all sealed segments from `begin` on to the consumer."""
     sealed = [span for span in done.spans.values() if span.last != OPEN and span.number >= begin]
     seed = seed_of(done.store)
     for index, span in enumerate(sealed):

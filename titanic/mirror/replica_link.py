@@ -322,7 +322,6 @@ class MirrorAttachment:
         self._journal: Journal
 
     async def start(self, journal: Journal) -> None:
-        """Connect, once the journal is open."""
         self._journal = journal
         self._mirror.on_state = self._on_state
         self._on_state(self._mirror.state, self._mirror.reason)

@@ -98,7 +98,6 @@ class _Writer:
         return staged
 
     def _chunks(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[Rows]:
-        """Collect rows until a chunk is full by rows or by bytes."""
         chunk: Rows = []
         octets = 0
         for batch in batches:
@@ -126,7 +125,6 @@ class _Writer:
             yield [(short_key(keys.next(frames)).encode(), list(frames))]
 
     def commit_staged(self, messages: Sequence[WriterCommitMessage | None], *, replay: bool) -> None:
-        """Commit the rows staged by the winning attempts."""
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return

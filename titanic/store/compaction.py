@@ -95,7 +95,6 @@ def compact_segment(log: SegmentLog, index: RequestIndex, number: int) -> int:
 
 
 def sealed_sizes(log: SegmentLog) -> dict[int, int]:
-    """Return the size in bytes of each segment that may be emptied."""
     return {number: log.size_of(number) for number in log.droppable()}
 
 

@@ -82,10 +82,7 @@ class DeferredWorker(Worker):
     """Receives the requests of one service.
 
     Args:
-        broker: as for `mdp.Worker`.
-        service: likewise.
         take: called with the body frames `[body...]` of each request, its user, and a function to call once with the frames of the reply.
-        options: of `mdp.Worker`.
     """
 
     def __init__(self, broker: str | Sequence[str], service: str, take: Take, **options: Any) -> None:

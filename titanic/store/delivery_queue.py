@@ -240,7 +240,6 @@ class DeliveryQueue:
         return done
 
     def _send_ready(self, queue: _Queue, done: list[Probe | Send]) -> None:
-        """Send from one queue as far as the windows allow."""
         options, ready, service = self.options, queue.ready, queue.name
         while ready and queue.in_flight < options.window and len(self.in_flight) < options.window_total:
             uuid = ready.popleft()
@@ -272,11 +271,7 @@ class Arrivals:
     """Puts each request that is durable into the queue.
 
     Args:
-        queue: of the requests for workers.
         internal: services whose requests are passed to `on_internal` instead.
-        on_internal: takes one of them.
-        clock: of the queue.
-        now_ms: the store clock.
         pump_soon: called with the first request of an event-loop iteration.
 
     Attributes:

@@ -182,7 +182,6 @@ class Maintenance:
         return closing
 
     async def _scrub_one(self, now: float) -> None:
-        """Scrub the sealed segment that is due, if there is one."""
         opened, every = self._journal.log, self._journal.options.scrub_s
         sealed = opened.droppable()
         self._scrubbed_at = {number: self._scrubbed_at.get(number, now) for number in sealed}

@@ -37,7 +37,6 @@ PAGE_MAX: Final = 1000  # requests in one answer, about 200 KB
 
 
 def entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
-    """Return one request as operators see it."""
     return {
         "uuid": entry.uuid.hex().upper(),
         "state": State(entry.state).name.lower(),

@@ -106,6 +106,5 @@ def parse_count(frame: bytes, most: int = 2**53) -> int:
 
 
 def name_of_chunk(key: bytes) -> tuple[bytes, int]:
-    """Return (name, number) from the key of a staged chunk or a commit."""
     _, _, name, number = key.split(b"\0", 3)
     return name, int(number)

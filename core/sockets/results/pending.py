@@ -193,9 +193,6 @@ class PendingShape(PendingReceive):
     """A pending receive that converts the message: first frame, text, JSON.
 
     Args:
-        shape: converts the message.
-        loop: of the caller.
-        single: receive one frame.
         framed: receive frames that know their sender (`copy=False`).
     """
 

@@ -23,9 +23,6 @@ class DeadLetter:
     """A dead letter.
 
     Attributes:
-        number: identifies it in this broker.
-        service: the requested service.
-        body: encoded body frames.
         losses: the workers that were lost with it.
         died_at: monotonic seconds.
         user: name of the user, "" for a peer without a name, None at a broker without rules.
@@ -47,11 +44,7 @@ class DeadLetter:
 class DeadLetters:
     """Dead letters by number, oldest first.
 
-    Args:
-        options: limits.
-
     Attributes:
-        size: octets of their bodies.
         pushed_out: number of dead letters dropped because of the limits.
     """
 
@@ -76,11 +69,9 @@ class DeadLetters:
             self.pushed_out += 1
 
     def get(self, number: int) -> DeadLetter | None:
-        """Return a dead letter, None for an unknown number."""
         return self._dead_letters.get(number)
 
     def take(self, number: int) -> DeadLetter | None:
-        """Remove and return a dead letter, None for an unknown number."""
         dead_letter = self._dead_letters.pop(number, None)
         if dead_letter is not None:
             self.size -= len(dead_letter.body)

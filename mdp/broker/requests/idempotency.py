@@ -38,11 +38,7 @@ __all__ = ["SharedRequestTable"]
 
 
 class SharedRequestTable(RequestTable):
-    """The request table with idempotency keys; see `RequestTable`.
-
-    Attributes:
-        reply_cache: executions by key, and kept answers.
-    """
+    """The request table with idempotency keys; see `RequestTable`."""
 
     def __init__(self, options: BrokerOptions, counters: Counters, directory: Directory, first_number: int) -> None:
         super().__init__(options, counters, directory, first_number)
@@ -400,7 +396,6 @@ class SharedRequestTable(RequestTable):
             self._set_time(follower, now)
 
     def _break_up(self, request: Request) -> Iterable[Request]:
-        """End the execution of a request, if it has one; return its followers."""
         execution = self._led(request)
         if execution is None:
             return ()

@@ -169,7 +169,6 @@ def _check_standing(machine: Dispatcher, service: Service) -> None:
 
 
 def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) -> int:
-    """Check the queue of a service; return the number of waiting requests."""
     queue, before = service.queue, len(places)
     stand = size = lost = 0
     if queue.lost:

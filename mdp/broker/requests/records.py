@@ -131,8 +131,6 @@ class RequestQueue:
     """Requests waiting for one service: round robin over clients, each first in, first out; returned requests first (MDP-31).
 
     Attributes:
-        count: number of waiting requests.
-        size: their octets.
         lost: those whose worker was lost, each with the time of the loss; for workers heard from since then (MDP-37).
     """
 
@@ -152,12 +150,10 @@ class RequestQueue:
             yield from (request for request in requests if request.client is not None)
 
     def waiting(self, client: bytes) -> int:
-        """Return the number of waiting requests of a client, without those at the front."""
         client_queue = self._client_queues.get(client)
         return 0 if client_queue is None else client_queue.waiting
 
     def push(self, client: bytes, request: Request) -> None:
-        """Add a request after the others of its client."""
         client_queue = self._client_queues.get(client)
         if client_queue is None:
             self._client_queues[client] = client_queue = ClientQueue()
@@ -283,9 +279,6 @@ class Worker:
     """A registered worker.
 
     Attributes:
-        peer: its routing id.
-        service: the one service it serves (MDP-04).
-        dialect: of its connection.
         credit: requests it accepts at a time; 1 in MDP/0.1 and 0.2.
         allowed: how much of the credit is used; less while other workers are faster (`mdp.broker.workers.pacing`).
         pace: its time per request.
@@ -302,13 +295,11 @@ class Worker:
         list_to: with this many requests it belongs into a later ready list, or into none.
         entries: bits of the ready lists it has an entry in; all but that of `ready_list` are out of date, and skipped.
         recalled: keys of requests, in flight or answered, that it was asked to return.
-        knows_ping: whether it knows PING and RECALL.
         pinged: whether it was sent a PING, which shows that the broker knows them too.
         beats_busy: whether it is known to send heartbeats while it works (MDP-37).
         beat_at: when to send it the next heartbeat.
         beat_s: seconds between two heartbeats to it.
         expiry_s: seconds of silence after which it counts as dead.
-        done: requests it has answered.
         user: name of its user, "" for a peer without a name; None without rules.
         stuck: whether it reports that its requests make no progress; None for a dialect without such reports.
         version, metadata: of its program, for people.
@@ -352,14 +343,10 @@ class Service:
     used first. A request goes to the first worker of the first list, without a search: so slow workers get fewer (MDP-32, MDP-47).
 
     Attributes:
-        name: as octets.
         encoded: the name as an encoded frame with MORE, as in a request of MDP/0.1 and 0.2.
         reply_01: encoded `["" MDPC01 name]` before the body of a REPLY to a client.
-        final_02: encoded `[MDPC02 03 name]`.
-        workers: all of them, by routing id.
         route: `encoded` with the header of an empty options frame, as in a request of MDP/0.3.
         ready: the first ready list; its first entry is the next worker if this is that worker's `ready_list`, else see `next_worker`.
-        queue: the waiting requests.
         enabled: False while an operator has disabled the service.
         offered: whether a worker was ever registered for it.
         ahead: workers with at least as many requests as they process at the same time, that accept more or already have more.

@@ -42,9 +42,6 @@ def digest_of(body: bytes) -> bytes:
 class ReplyCache:
     """Executions by service and key; answered ones are bounded in number, octets and age (IDM-04).
 
-    Args:
-        options: limits.
-
     Attributes:
         size: octets of all kept answers, and of the parts kept of running executions.
     """
@@ -71,7 +68,6 @@ class ReplyCache:
         return execution
 
     def begin(self, service: bytes, key: bytes, digest: bytes) -> SharedExecution:
-        """Create the execution of a key that has none."""
         execution = SharedExecution((service, key), digest)
         self._running[execution.name] = execution
         return execution

@@ -211,7 +211,6 @@ class RequestEnds:
         self.end(request, now, "DEADLINE_EXCEEDED", "running" if self.runs(request) else _why_queued(request, now))
 
     def runs(self, request: Request) -> bool:
-        """Return whether a worker may have begun an open request."""
         return request.worker is not None
 
     def sweep(self, now: float) -> bool:
@@ -300,7 +299,6 @@ class RequestEnds:
         self.fail(request, *self.why_expired(request, now))
 
     def may_wait(self, request: Request, now: float) -> bool:
-        """Return whether a request has time left in the queue."""
         if request.expires != inf:
             return request.expires > now
         absent_since = request.service.absent_since

@@ -58,20 +58,11 @@ _ANSWERED: Final = RequestState.ANSWERED
 class RequestTable(RequestEnds):
     """All requests of one broker that are accepted and not closed.
 
-    Args:
-        options: limits.
-        counters: counts events.
-        directory: services and workers.
-        first_number: the first number of a request.
-
     Attributes:
         clients: open requests of each client by key.
-        memory_left_bytes: octets of memory left for requests.
         deadlines: of the requests that have one.
         `dead_letters`: the dead letters.
-        out: messages to be sent.
         recorder: records latencies and events of requests, None if they are not recorded.
-        hops: the size limits of the peers.
         reasons: the last text sent with each code, for the log.
         checks: when to check the workers of a service again (`mdp.broker.workers.maintenance`).
         watches: when to check the pace of its workers.

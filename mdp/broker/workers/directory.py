@@ -27,14 +27,11 @@ class Directory:
     """Services and workers.
 
     Attributes:
-        services: all services by name.
-        workers: all registered workers by routing id.
         channels: routing ids of those that share a connection, by that of the connection.
         routes: services that take requests at once: enabled, with workers, while the broker accepts requests.
         routes_encoded: the same by the bytes after a request's key: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3);
             without those with policies, whose requests are placed one by one.
         closed_routes: number of routes that have ended, for classes that remember routes.
-        accepting: False once the broker drains.
         name: of the broker, for brokers that borrow its workers; b"" for none.
         own_policies: of the operator for services; None for none.
     """
@@ -152,7 +149,6 @@ class Directory:
                 yield name, sum(max(0, worker.credit - len(worker.in_flight)) for worker in service.workers.values())
 
     def close(self, now: float) -> None:
-        """Refuse all further requests."""
         self.accepting = False
         for service in list(self.services.values()):
             self.update_routes(service, now)

@@ -34,13 +34,11 @@ def pace(options: BrokerOptions, told_ms: int | None) -> tuple[float, float]:
 
 
 def next_beat(beat_s: float, now: float) -> float:
-    """Return the time of the next heartbeat for an interval of `beat_s` seconds."""
     grid = beat_s / BEATS_PER_INTERVAL
     return floor((now + beat_s) / grid) * grid
 
 
 def beat_to(worker: Worker) -> list[bytes]:
-    """Return the frames of the heartbeat that is due to a worker."""
     if worker.pinged or not worker.knows_ping:
         return worker_heartbeat(worker.dialect)
     worker.pinged = True  # it learns that this broker knows PING, and may add to its heartbeats what older brokers do not understand

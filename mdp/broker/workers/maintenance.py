@@ -64,11 +64,7 @@ _PING: Final = encode_message(worker_ping())
 
 
 class Upkeep:
-    """Maintenance of the services of one broker.
-
-    Args:
-        table: the broker's request table.
-    """
+    """Maintenance of the services of one broker."""
 
     def __init__(self, table: RequestTable) -> None:
         self._table = table
@@ -96,7 +92,6 @@ class Upkeep:
                 moments.set(service, now + again_s)
 
     def look(self, service: Service, now: float) -> None:
-        """Do what is due for a service."""
         queue = service.queue
         if isinstance(queue, PolicyQueue) and queue.delayed:
             queue.release_delayed(now)

@@ -27,7 +27,6 @@ class Pace:
 
     Attributes:
         failures: requests it has answered with ERROR; not counted as answers, or a worker that fails at once would be the quickest.
-        known: whether a round is complete.
         least_us: the shorter of the last two rounds; during the first round, the time so far for its answers and current requests.
         most_us: the longest of the last two rounds and the time for its current requests.
     """

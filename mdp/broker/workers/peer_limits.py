@@ -37,7 +37,6 @@ class Hops:
     """The limits of all peers of one broker.
 
     Args:
-        own: limits of the broker itself.
         told: returns the limits that the peer of a connection has sent, None if it has not sent any.
 
     Attributes:
@@ -54,7 +53,6 @@ class Hops:
         self.narrow: set[bytes] = set()
 
     def joined(self, peer: bytes) -> None:
-        """Check the limits of a new peer."""
         if self._uneven or not self._covers(self._told(peer) or USUAL):
             self.narrow.add(peer)
 
@@ -67,7 +65,6 @@ class Hops:
         return told if told is None or not is_channel(peer) else within(told)
 
     def left(self, peer: bytes) -> None:
-        """Forget a peer."""
         self.narrow.discard(peer)
 
     def of(self, peer: bytes, dialect: Dialect) -> PeerLimits | None:

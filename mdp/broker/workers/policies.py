@@ -26,11 +26,7 @@ HIGHEST: Final = PRIORITIES["high"]
 
 
 class TokenBucket:
-    """Tokens of one service.
-
-    Args:
-        rate: see `mdp.Rate`.
-    """
+    """Tokens of one service."""
 
     __slots__ = ("_full_at", "_refill_s", "_token_s", "rate")
 
@@ -46,7 +42,6 @@ class TokenBucket:
         return max(0, floor((self._refill_s - missing_s + _EXACT_S) / self._token_s))
 
     def take(self, count: int, now: float) -> None:
-        """Take tokens that are there."""
         self._full_at = max(self._full_at, now) + count * self._token_s
 
     def next_at(self) -> float:
@@ -58,9 +53,6 @@ class Policies:
     """Policies of one service.
 
     Of each kind, that of the operator counts, else that of the worker that registered last with one.
-
-    Args:
-        own: of the operator.
 
     Attributes:
         bucket: None without a rate.
@@ -81,7 +73,6 @@ class Policies:
         return most if self.bucket is None else min(most, self.bucket.tokens(now))
 
     def take(self, count: int, now: float) -> None:
-        """Note that requests are given."""
         if self.bucket is not None:
             self.bucket.take(count, now)
 

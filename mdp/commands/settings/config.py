@@ -57,7 +57,6 @@ def check(file: str, program: str, as_json: bool) -> None:
 
 
 def _problems_of_named_files(file: str, tables: Sequence[str]) -> Iterator[str]:
-    """Yield the problem of each file with rules or policies that a configuration names."""
     found = ConfigFile(file)
     _, content = read_toml(file, "")
     for table in tables:

@@ -130,7 +130,6 @@ def rm(name: str) -> None:
 
 
 def context_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the names of contexts that begin so, for the completion of a shell."""
     return [name for name in _names() if name.startswith(begun)]
 
 
@@ -178,7 +177,6 @@ def _names() -> list[str]:
 
 
 def _in_use() -> str:
-    """Return the name that `mdp ctx use` has stored."""
     try:
         return _current_file().read_text(encoding="utf-8").strip()
     except FileNotFoundError:

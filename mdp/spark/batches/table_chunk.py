@@ -18,12 +18,7 @@ __all__ = ["TableChunk"]
 
 
 class TableChunk(Chunk):
-    """A chunk whose requests are tables.
-
-    Args:
-        table: the columns that are sent.
-        keys: request keys of the partition.
-    """
+    """A chunk whose requests are tables."""
 
     __slots__ = ("_spans", "_table")
 
@@ -52,7 +47,6 @@ class TableChunk(Chunk):
         return added
 
     def rows_of(self, number: int) -> int:
-        """Return the rows of a request."""
         rows: int = self._spans[number][1] - self._spans[number][0]
         return rows
 

@@ -111,7 +111,6 @@ def _refused(segment: Segment, table: pa.Table, errors: dict[int, tuple[str, str
 
 
 def _texts(table: pa.Table, name: str) -> list[str | None] | None:
-    """Return a column of text, None if it does not exist or has no value."""
     values = _column(table, name)
     if values is None or values.null_count == len(values):
         return None

@@ -50,13 +50,7 @@ def _say_once(service: str) -> None:
 
 
 class TableRows:
-    """Rows of one partition that are sent as tables.
-
-    Args:
-        plan: the job.
-        keys: request keys of the partition.
-        partition: its number.
-    """
+    """Rows of one partition that are sent as tables."""
 
     def __init__(self, plan: Plan, keys: PartitionKeys, partition: int) -> None:
         self._plan = plan
@@ -72,11 +66,9 @@ class TableRows:
 
     @property
     def piece(self) -> pa.RecordBatch:
-        """Rows that wait for their answers."""
         return self._held[0][0]
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TableChunk]:
-        """Yield the chunks to send."""
         plan, bounds = self._plan, self._plan.bounds
         if callable(plan.request):
             raise TypeError("tables are made of columns")

@@ -82,7 +82,6 @@ def _moment(name: str, text: str) -> int | None:
 
 
 def event_batches(octets: bytes, name: str = "", wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a segment as Arrow batches; raises NotAnEventLog."""
     clock = decode_header(octets)
     return piece_batches(memoryview(octets)[HEADER_BYTES:], HEADER_BYTES, clock, name, wanted or Wanted())
 

@@ -47,13 +47,9 @@ class Breaker:
     """Circuit breaker that decides whether requests are sent.
 
     Args:
-        destination: the brokers, for error texts.
-        timeout_s: of an attempt.
-        attempts: of a request.
         failures_max: consecutive requests without answer that open it.
 
     Attributes:
-        state: one of `BreakerState`.
         opened: why it is not closed, None while it is closed.
     """
 
@@ -70,7 +66,6 @@ class Breaker:
         self._probing = False
 
     def look(self, connected: bool, now: float) -> None:
-        """Note whether there is a connection."""
         if connected:
             self._absent_since = None
             if self.state is BreakerState.OPEN and self.opened is not None and self.opened.status == Unreachable.default_code:

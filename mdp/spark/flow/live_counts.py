@@ -54,7 +54,6 @@ class LiveCounts:
 
     Args:
         host: address of the driver, as the executors reach it.
-        bind: address to listen at.
 
     Attributes:
         strange: datagrams without the token of the job, or of another size; dropped.
@@ -125,7 +124,6 @@ class Reporter:
         self._socket: socket.socket | None = None
 
     def add(self, rows: int, failed: int) -> None:
-        """Count rows; send the numbers when they are due."""
         self._rows += rows
         self._failed += failed
         if self._clock() >= self._due:
@@ -145,7 +143,6 @@ class Reporter:
             self.unsent += 1
 
     def close(self) -> None:
-        """Send the last numbers."""
         self.send()
         if self._socket is not None:
             self._socket.close()

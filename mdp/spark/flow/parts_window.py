@@ -46,7 +46,6 @@ class PartsWindow:
         self._ended: list[asyncio.Task[PartsOutcome]] = []
 
     def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int:
-        """Send requests; return the index of the first."""
         first = self._count
         self._count += len(bodies)
         for index, (body, key) in enumerate(zip(bodies, keys, strict=True), first):
@@ -61,7 +60,6 @@ class PartsWindow:
         return [task.result() for task in ended]
 
     async def withdraw(self) -> None:
-        """Cancel the requests that have not ended."""
         given_up = list(self._open)
         for task in given_up:
             task.remove_done_callback(self._end)

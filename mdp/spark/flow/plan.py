@@ -112,7 +112,6 @@ class FailureLimit:
         self._failed = 0
 
     def count(self, found: Answered) -> None:
-        """Count rows; raises TooManyFailures."""
         self._rows += found.rows
         self._failed += found.failed
         limit = self._plan.bounds.max_failures

@@ -30,7 +30,6 @@ class RateLimit:
         self._at = now
 
     def allows(self, now: float) -> bool:
-        """Return whether a request may leave."""
         if self._rate is None:
             return True
         self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate)

@@ -46,13 +46,7 @@ class Requests(Protocol):
 
 
 class ReplayedWindow:
-    """Requests whose outcomes say whether they were replayed; with the methods of `Requests`.
-
-    Args:
-        client: asks the broker.
-        service: of the requests.
-        requests: sends them.
-    """
+    """Requests whose outcomes say whether they were replayed; with the methods of `Requests`."""
 
     def __init__(self, client: AskingClient, service: str, requests: Requests) -> None:
         self._client = client
@@ -83,7 +77,6 @@ class ReplayedWindow:
         return ended
 
     async def withdraw(self) -> None:
-        """Cancel what has not ended."""
         for task in [*self._asking]:
             task.cancel()
         self._sent.clear()

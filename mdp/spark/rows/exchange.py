@@ -96,12 +96,10 @@ class Chunk:
 
     Args:
         requests: body frames `(body, …)` of each row, None for a row that is refused.
-        keys: of each request.
         refused: answers of the rows that cannot be sent.
 
     Attributes:
         answers: one for each row, in order; complete when `finished` is, except those that were taken before.
-        missing: rows without an answer.
         finished: resolved by the loop when every row has its answer; any thread may wait for it.
     """
 
@@ -142,12 +140,10 @@ class Chunk:
         return []
 
     def rows_of(self, number: int) -> int:
-        """Return the rows of a request."""
         return 1
 
     @property
     def empty(self) -> bool:
-        """Whether every answer was taken."""
         return self._next == len(self.answers)
 
 
@@ -155,12 +151,8 @@ class Exchange:
     """Sender of the rows of chunks.
 
     Args:
-        client: sends requests.
-        service: name of the service.
-        window: maximum requests in flight.
         window_bytes: maximum bytes of requests in flight and of answers that were not taken; one request is always in flight. No chunk is
             asked for while there are as many with those of unsent requests.
-        parts: take replies part by part.
         wait: wait for a service that has no worker at the moment.
         breaker: stops sending when no answers come; shared by the exchanges of a process.
         left_s: seconds until the job's deadline, None for none.

@@ -199,7 +199,6 @@ def _checked(bounds: Bounds, on_error: str, schema: object, decode: object, requ
 
 
 def _columns_of(df: DataFrame, request: Asked) -> Sequence[str | Column]:
-    """Return the columns a request names, none for a function."""
     if request is None:
         return df.columns
     if isinstance(request, str | Column):
@@ -243,7 +242,6 @@ def check_options(options: DispatchOptions) -> None:
 
 
 def reply_struct(schema: str | StructType) -> StructType:
-    """Return the columns of a reply; raises ValueError if the schema is no struct."""
     parsed = parsed_type(schema) if isinstance(schema, str) else schema
     if not isinstance(parsed, StructType):
         raise ValueError(f"schema names the reply's columns with their types, as in 'km double'; {schema!r} is one type")

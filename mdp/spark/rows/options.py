@@ -53,7 +53,6 @@ class Bounds:
             flight, whatever its size.
         ordered: rows keep the order of their partition; False: they come as their chunks are finished, so that a slow row holds back less.
         timeout: seconds to wait for each attempt.
-        attempts: maximum times a request is sent.
         wait: wait for a service that has no worker, as long as attempts x timeout allow, instead of failing with NO_SERVICE.
         batch: rows of a request, sent as an Arrow table to a service marked `batch="arrow"`; 0 for a request a row. A service that does not
             take tables is asked row by row, which is logged.
@@ -96,7 +95,6 @@ class Bounds:
 
     @property
     def requests(self) -> int:
-        """Requests in flight per partition."""
         return self.window or (BATCHES_IN_FLIGHT if self.batch else ROWS_IN_FLIGHT)
 
     def __post_init__(self) -> None:

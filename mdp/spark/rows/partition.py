@@ -103,12 +103,10 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def _named(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Return the batches with the names of the frame's columns."""
     return (batch.rename_columns(list(plan.input_names)) for batch in batches) if plan.input_names else batches
 
 
 def _given(found: Answered, failures: FailureLimit, passage: Passage) -> Iterator[pa.RecordBatch]:
-    """Yield rows with their answers; raises TooManyFailures."""
     failures.count(found)
     yield found.batch
     # After the yield: Spark has written these rows, and asks for the next.
@@ -123,13 +121,7 @@ def _signs(plan: Plan, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class SingleRows:
-    """Rows of one partition, each a request.
-
-    Args:
-        plan: the job.
-        keys: request keys of the partition.
-        partition: its number.
-    """
+    """Rows of one partition, each a request."""
 
     def __init__(self, plan: Plan, keys: PartitionKeys, partition: int) -> None:
         self._plan = plan
@@ -145,11 +137,9 @@ class SingleRows:
 
     @property
     def piece(self) -> pa.RecordBatch:
-        """Rows that wait for their answers."""
         return self._held[0].piece
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-        """Yield the chunks to send."""
         for piece in _pieces(batches, self._plan.bounds.window_bytes // _CHUNK_PART):
             chunk = _chunk(self._plan, piece, self._keys)
             self._held.append(_Held(piece, chunk, self._rows))
@@ -201,7 +191,6 @@ def _own(plan: Plan, piece: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Cut batches into chunks of a few rows and bytes."""
     for batch in batches:
         if batch.num_rows:
             rows = max(1, min(CHUNK_ROWS, bytes_max * batch.num_rows // max(batch.nbytes, 1)))

@@ -66,7 +66,6 @@ class Answer:
 
 
 def arrow_type(kind: types.DataType) -> pa.DataType:
-    """Return the Arrow type of a Spark type; raises TypeError if a reply cannot have it."""
     if isinstance(kind, types.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.ArrayType):

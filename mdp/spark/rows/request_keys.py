@@ -49,7 +49,6 @@ class PartitionKeys:
         self._scope = scope  # in which a user's key is one request, None for everywhere
 
     def of(self, key: str) -> str:
-        """Return the key of a row that has a key of the user's."""
         return short_key(key if self._scope is None else f"{self._scope}/{key}")
 
     def next(self, frames: Sequence[bytes]) -> str:

@@ -53,13 +53,9 @@ class Question:
         service: name of the service, None if the first argument of each row names it.
         names: of the columns in a table of a batch service; None for `c0`, `c1`, ….
         reply: columns of the reply, with their Arrow types.
-        decode: decodes a reply.
-        on_error: "fail" or "column".
         job: prefix of the keys of the requests.
         broker: the brokers, None for those of `spark.mdp.broker`.
         options: those of `dispatch` that are given; others are read from the session's configuration in the task.
-        curve: CURVE key files.
-        client_options: further arguments of `mdp.Client`.
     """
 
     service: str | None

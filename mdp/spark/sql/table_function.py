@@ -71,14 +71,12 @@ class AskTable:
         self._pieces = 0
 
     def eval(self, rows: Row, service: str, reply: object) -> Iterator[tuple[Any, ...]]:
-        """Take a row, and return those that are answered."""
         self._service = service
         self._rows.append(rows)
         if len(self._rows) >= _ROWS:
             yield from self._answers()
 
     def terminate(self) -> Iterator[tuple[Any, ...]]:
-        """Return the last rows."""
         if self._rows:
             yield from self._answers()
 
@@ -105,7 +103,6 @@ class AskTable:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as Arrow takes it."""
     if isinstance(value, Row):
         return {name: _plain(one) for name, one in value.asDict().items()}
     if isinstance(value, list):

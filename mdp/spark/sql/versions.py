@@ -28,7 +28,6 @@ class SparkTooOld(RuntimeError):
 
 
 def has_spark(version: str) -> bool:
-    """Return whether PySpark is as new as a version such as "4.1"."""
     return _numbers(pyspark.__version__) >= _numbers(version)
 
 

@@ -162,7 +162,6 @@ def _date(value: Any) -> date:
 
 
 def _moment(value: Any) -> datetime:
-    """Return a time without a zone."""
     found = _time_of(value)
     if found.tzinfo is not None:
         raise _refuse(value, "a time without a zone")
@@ -170,7 +169,6 @@ def _moment(value: Any) -> datetime:
 
 
 def _instant(value: Any) -> datetime:
-    """Return a time in UTC."""
     found = _time_of(value)
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 

@@ -22,7 +22,6 @@ Plain: TypeAlias = Callable[[Any], Any]
 
 
 def plain_values(column: pa.Array) -> list[Any]:
-    """Return the values of a nested column."""
     plain = _plain_of(column.type)
     return [None if value is None else plain(value) for value in column.to_pylist()]
 

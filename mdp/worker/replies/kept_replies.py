@@ -38,9 +38,7 @@ class KeyedExecution:
 
     Attributes:
         name: owner of the key, key, and hash of the body.
-        waiting: requests that get the same reply.
         reply: frames of the reply, None while the handler runs.
-        size: octets counted for it.
         done_at: when it was answered, monotonic seconds.
     """
 
@@ -58,13 +56,7 @@ class KeptReplies:
     """Executions by key; kept replies are bounded in number, octets and age.
 
     Args:
-        counters: of the worker.
         results_max: maximum replies, 0 to keep none.
-        results_max_bytes: maximum octets of these replies.
-        results_s: how long a reply is kept.
-
-    Attributes:
-        size: octets of all kept replies.
     """
 
     __slots__ = ("_counters", "_done", "_successors", "_max", "_max_bytes", "_now", "_running", "_s", "size")

@@ -28,7 +28,6 @@ class ProgressReports:
     """The reports of one session that wait to be sent.
 
     Args:
-        session: of the requests.
         flush: sends what the session has to send.
     """
 
@@ -52,7 +51,6 @@ class ProgressReports:
             return  # the loop is closed, and no client waits for this
 
     def close(self) -> None:
-        """Forget what was not sent."""
         self._timer.cancel()
         self._newest.clear()
 

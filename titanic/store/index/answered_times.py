@@ -37,11 +37,6 @@ class AnsweredTimes:
     """The requests of an index by the time of their end.
 
     `prepare` makes the list when it is first needed; it must be run to its end before `between`, and not twice at once.
-
-    Args:
-        entries: the requests.
-        passed_over: services that are not listed.
-        at_once: requests between two yields.
     """
 
     def __init__(self, entries: Requests, passed_over: frozenset[bytes], at_once: int = SLICE) -> None:

@@ -106,7 +106,6 @@ class Rows:
         return cls(group, index(first_ms), index(last_ms), in_order, bytes_by_segment, uuids, rows, keys, digests)
 
     def item(self) -> list[Any]:
-        """Return the item of a checkpoint."""
         group = self.group
         live = [list(one) for one in self.live.items()]
         times = (self.first_ms, self.last_ms, self.in_order)
@@ -122,7 +121,6 @@ class Rows:
             yield accepted_ms, uuid
 
     def entry(self, uuid: bytes, at: int) -> Entry:
-        """Return the request of the row at this place."""
         segment, offset, accepted_ms, lowest, size = _ROW.unpack_from(self.rows, at * _ROW.size)
         entry = Entry(uuid)
         entry.service, entry.owner, _ = self.group
@@ -137,7 +135,6 @@ class Rows:
         return entry
 
     def row_segments(self) -> list[int]:
-        """Return the segment of the record of each row."""
         return [segment for segment, _, _, _, _ in _ROW.iter_unpack(self.rows)]
 
 
@@ -156,7 +153,6 @@ class RowsBuilder:
     in_order: bool = True
 
     def add(self, entry: Entry) -> None:
-        """Add a request that `fits`."""
         assert entry.request is not None
         segment, offset, size = entry.request
         row = _ROW.pack(segment, offset, entry.accepted_ms, entry.lowest, size)
@@ -209,7 +205,6 @@ class Requests(dict[bytes, Any]):
 
     # The values are numbers of rows too, so to the base they are of any type: compiled code checks what a dictionary is said to hold.
     def find(self, uuid: bytes) -> Entry | None:
-        """Return a request, None if there is none."""
         found = dict.get(self, uuid)
         return self._unpack(uuid, found) if type(found) is int else found
 
@@ -248,12 +243,10 @@ class Requests(dict[bytes, Any]):
         return [uuid for uuid, found in numbers if type(found) is int]
 
     def unpacked(self) -> list[Entry]:
-        """Return all that are not packed."""
         values: Iterable[Any] = dict.values(self)
         return [found for found in values if type(found) is not int]
 
     def of_services(self, names: frozenset[bytes]) -> list[Entry]:
-        """Return all requests of these services."""
         for number, chunk in enumerate(self.chunks):
             if chunk.group.service in names:
                 self._unpack_chunk(number, range(len(chunk.names())))

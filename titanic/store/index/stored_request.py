@@ -52,9 +52,7 @@ class Entry:
     """One stored request.
 
     Attributes:
-        uuid: of the request.
         owner: user that submitted it, b"" for none: without security, or stored before owners were recorded.
-        service: the service it is for.
         state: see the module.
         accepted_ms, not_before_ms, expires_ms: times of its REQUEST; 0 for none.
         ended_ms: when it was answered or given up.
