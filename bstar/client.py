@@ -17,6 +17,7 @@ import core
 from bstar.errors import ClientClosed, MalformedMessage
 from bstar.machine.requester import Limits, Renew, Requester, ServerRequest
 from bstar.machine.wire import decode_reply_header, encode_request_header
+from core.address import endpoints_to_connect
 from core.rpc.client_engine import ClientEngine
 from core.runtime import runtime, supervision
 from core.zmtp.frames import octets_of
@@ -24,7 +25,7 @@ from core.zmtp.frames import octets_of
 if TYPE_CHECKING:
     import asyncio
     from collections import Counter
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from bstar.machine.ballot import Ballot
@@ -80,7 +81,13 @@ class Client:
         ping_ms = max(1, round(timeout * 1000))
         options = {"heartbeat_ivl": ping_ms, "heartbeat_timeout": PROBES * ping_ms, **(socket_options or {})}
         self._engine = PairEngine(
-            machine, (primary, backup), stock=stock, on_switch=on_switch, context=context, security=security, socket_options=options
+            machine,
+            endpoints_to_connect((primary, backup)),
+            stock=stock,
+            on_switch=on_switch,
+            context=context,
+            security=security,
+            socket_options=options,
         )
 
     async def __aenter__(self) -> Self:
@@ -136,7 +143,7 @@ class PairEngine(ClientEngine[Requester]):
     def __init__(
         self,
         machine: Requester,
-        endpoints: tuple[str, str],
+        endpoints: Sequence[str],
         *,
         stock: bool,
         on_switch: Callable[[str], None] | None,

@@ -16,6 +16,7 @@ names no resolver accepts) the call fails at once with EINVAL, instead of a conn
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
@@ -24,7 +25,7 @@ from typing import Final
 from core.errors import ENAMETOOLONG, ENOCOMPATPROTO, ENODEV, EPROTONOSUPPORT, InvalidEndpoint
 
 __all__ = ["Connect", "HostKind", "InprocBind", "InprocConnect", "IpcBind", "IpcConnect", "NameConnect", "TcpBind", "TcpConnect"]
-__all__ += ["TcpSource", "parse_bind", "parse_connect", "tcp_endpoint"]
+__all__ += ["TcpSource", "endpoint_text", "endpoints_to_connect", "parse_bind", "parse_connect", "tcp_endpoint"]
 
 IPC_PATH_OCTETS_MAX: Final = 107  # sun_path holds 108 with its NUL
 HOST_NAME_OCTETS_MAX: Final = 253  # RFC 1035, without the root's dot
@@ -156,6 +157,30 @@ def parse_connect(endpoint: str) -> Connect:
     if scheme == "name":
         return NameConnect(endpoint, address)
     raise _unknown_scheme(endpoint, scheme)
+
+
+def endpoints_to_connect(given: str | bytes | Iterable[str | bytes]) -> list[str]:
+    """Return the endpoints that a client or worker was given, one or several, as text.
+
+    Raises InvalidEndpoint as `parse_connect` does, and for what is no text.
+    """
+    several = [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else [*given]
+    endpoints = [endpoint_text(endpoint) for endpoint in several]
+    for endpoint in endpoints:
+        parse_connect(endpoint)
+    return endpoints
+
+
+def endpoint_text(endpoint: object) -> str:
+    """Return an endpoint as text; LAST_ENDPOINT is bytes, as in libzmq.
+
+    Raises InvalidEndpoint when it is neither.
+    """
+    if isinstance(endpoint, str):
+        return endpoint
+    if isinstance(endpoint, bytes):
+        return endpoint.decode("utf-8", "backslashreplace")
+    raise InvalidEndpoint(f"{endpoint!r} is no endpoint, which is text: scheme://address", endpoint=repr(endpoint))
 
 
 def tcp_endpoint(host: str, port: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
 import core
-from core.address import parse_connect
+from core.address import endpoints_to_connect, parse_connect
 from core.zmtp.frames import octets_of
 from freelance.engine import FreelanceEngine, SequentialEngine
 from freelance.errors import ClientClosed, Overrun
@@ -96,7 +96,7 @@ class Client:
             raise ValueError(f"there is no model {model}")
         if any(value is not None and value <= 0 for value in (timeout, try_timeout, hedge)):
             raise ValueError("timeout, try_timeout and hedge are above zero")
-        self._endpoints = list(dict.fromkeys(endpoints))
+        self._endpoints = list(dict.fromkeys(endpoints_to_connect(endpoints)))
         self._model = model
         self._outstanding_max = outstanding_max
         self._outstanding = 0
@@ -117,12 +117,7 @@ class Client:
         self._engine = FreelanceEngine(machine, model, self._endpoints, alias=alias, **own)
 
     async def __aenter__(self) -> Self:
-        engine = self._engine
-        try:
-            engine.start()
-        except core.ZMQError:
-            await engine.close()
-            raise
+        self._engine.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import core
+from core.address import endpoints_to_connect
 from core.rpc.client_engine import ClientEngine
 from core.runtime import supervision
 from pirate.errors import ClientClosed
@@ -68,7 +69,7 @@ class Client:
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
-        servers = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
+        servers = tuple(endpoints_to_connect(endpoints))
         if not servers:
             raise ValueError("there is no endpoint")
         if not timeout > 0 or attempts < 1:

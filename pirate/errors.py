@@ -27,7 +27,7 @@ class Busy(PirateError):
 class ClientClosed(PirateError, errors.ClientClosed):
     """The client is closed; an outstanding request may have been executed."""
 
-    text = "the client is closed"
+    text = "the client is closed or not entered"
 
 
 class MalformedMessage(PirateError, errors.MalformedMessage):

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import core
+from core.address import endpoints_to_connect
 from core.daemon.logs import RateLimitedLog
 from core.rpc.connect_times import with_connect_times
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
@@ -74,7 +75,7 @@ class Worker(Service):
         super().__init__(context, security, socket_options)
         self._log = RateLimitedLog(log)
         self._timer = supervision.current().timer("pirate worker clock", self._tick)
-        self._endpoints = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
+        self._endpoints = tuple(endpoints_to_connect(endpoints))
         if not self._endpoints:
             raise ValueError("there is no endpoint")
         if liveness < 1 or not 0 < reconnect_ms <= reconnect_max_ms or jitter < 0:

@@ -6,6 +6,7 @@ import warnings
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self, Unpack, overload
 
+from core.address import endpoint_text
 from core.blocking.shadows import Shadowable
 from core.blocking.shared_loop import LOOP
 from core.constants import POLLIN, SocketType
@@ -142,7 +143,7 @@ class Socket(Shadowable, OptionValues, UpperCase):
     def connect(self, addr: str | bytes) -> EndpointScope:
         """Connect to an endpoint; see `core.Socket.connect`."""
         self._call("connect", addr)
-        return EndpointScope("connect", addr if isinstance(addr, str) else addr.decode(), self.disconnect)
+        return EndpointScope("connect", endpoint_text(addr), self.disconnect)
 
     def unbind(self, addr: str | bytes) -> None:
         """Stop listening on a resolved endpoint. Raises EndpointNotFound (ENOENT)."""

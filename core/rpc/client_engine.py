@@ -100,8 +100,11 @@ class ClientEngine(ABC, Generic[M]):
     def start(self) -> asyncio.AbstractEventLoop:
         """Start to connect, on the running loop; does nothing when started already.
 
+        After an error nothing is started, and the next call begins anew.
+
         Raises:
             ClientClosed: the client was closed.
+            core.ZMQError: a socket could not be made or connected.
         """
         if self.closed:
             raise self._closed
@@ -110,7 +113,13 @@ class ClientEngine(ABC, Generic[M]):
             self._thread_id, self._pid = _THREAD(), process_id()
             self.clock = clock_of(self.loop)
             self.context = context_for(self._given_context, self._security)
-            self._connect()
+            try:
+                self._connect()
+            except BaseException:
+                self.loop = None
+                for socket in self._open_sockets():
+                    socket.close(linger=0)
+                raise
         return self.loop
 
     def begin_iteration(self) -> bool:

@@ -13,6 +13,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, Unpack
 
 from core import constants as c
+from core.address import endpoint_text
 from core.errors import AddressInUse, ContextTerminated, OperationNotSupported, SocketClosed, WrongOwner, ZMQBindError, ZMQError
 from core.net.socket_port import SocketContext
 from core.pattern.reqrep import Router
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
 
 __all__ = ["Socket"]
-
-
-def _text(endpoint: str | bytes) -> str:
-    """Return an endpoint as text; LAST_ENDPOINT is bytes, as in libzmq."""
-    return endpoint if isinstance(endpoint, str) else endpoint.decode("utf-8", "backslashreplace")
 
 
 class SocketsContext(SocketContext, Protocol):
@@ -101,7 +97,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """
         self._check_owner()
         self.security.check(self.options)
-        self._endpoints.bind(_text(addr))
+        self._endpoints.bind(endpoint_text(addr))
         return EndpointScope("bind", self.last_endpoint, self.unbind)
 
     def bind_to_random_port(self, addr: str, min_port: int = 0, max_port: int = 65536, max_tries: int = 100) -> int:
@@ -134,19 +130,19 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """
         self._check_owner()
         self.security.check(self.options)
-        endpoint = _text(addr)
+        endpoint = endpoint_text(addr)
         self._endpoints.connect(endpoint)
         return EndpointScope("connect", endpoint, self.disconnect)
 
     def unbind(self, addr: str | bytes) -> None:
         """Stop listening on a resolved endpoint; connections stay. Raises EndpointNotFound (ENOENT)."""
         self._check_owner()
-        self._endpoints.unbind(_text(addr))
+        self._endpoints.unbind(endpoint_text(addr))
 
     def disconnect(self, addr: str | bytes) -> None:
         """Disconnect from an endpoint; queued messages are sent within LINGER. Raises EndpointNotFound (ENOENT)."""
         self._check_owner()
-        self._endpoints.disconnect(_text(addr))
+        self._endpoints.disconnect(endpoint_text(addr))
 
     def cut(self, routing_id: bytes, reason: str = "cut") -> bool:
         """Close the connection of one peer of a ROUTER at once; it may reconnect.

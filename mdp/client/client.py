@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
-from core.address import parse_connect
+from core.address import endpoints_to_connect
 from core.runtime import runtime
 from mdp.client.calls import CallDefaults
 from mdp.client.engine import MdpEngine
@@ -122,9 +122,7 @@ class Client(TypedCalls):
         socket_options: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> None:
-        brokers = [broker] if isinstance(broker, str) else [*broker]
-        for endpoint in brokers:
-            parse_connect(endpoint)
+        brokers = endpoints_to_connect(broker)
         chance = runtime.current().chance(seed)
         self.defaults = CallDefaults(timeout, attempts)
         self.defaults.call("any")  # which checks the numbers

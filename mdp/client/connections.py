@@ -6,10 +6,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from core.errors import ZMQError
 from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase
 from mdp.client.requester import Requester
-from mdp.client.requester_01 import LockstepRequester, OpenConnection
+from mdp.client.requester_01 import CloseConnection, LockstepRequester
 from mdp.session.connection import Connection
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
 
     @property
     def trouble(self) -> str:
-        return next((connection.trouble for connection in self._connections.values() if connection.trouble), "")
+        trouble = next((connection.trouble for connection in self._connections.values() if connection.trouble), "")
+        return trouble or ("" if self._unopened is None else str(self._unopened))
 
     @property
     def limits(self) -> PeerLimits | None:
@@ -152,8 +154,11 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
     def open(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._connections: dict[int, Connection] = {}
+        self._unopened: ZMQError | None = None  # why the last connection that was ordered could not be made
         self.machine.begin()
         self.flush()
+        if self._unopened is not None and not self._connections:
+            raise self._unopened
 
     def flush(self) -> None:
         """Send the machine's messages; open and close connections."""
@@ -162,10 +167,14 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
             self._connections[number].send([message])
         if machine.orders:
             for order in machine.take_orders():
-                if isinstance(order, OpenConnection):
-                    self._open(order.number)
-                else:
+                if isinstance(order, CloseConnection):
                     self._connections.pop(order.number).close()
+                    continue
+                try:
+                    self._open(order.number)
+                except ZMQError as error:  # for example more sockets than the context allows: those that are open serve
+                    self._unopened = error
+                    machine.unopened(order.number)
 
     def close_all(self) -> list[Connection]:
         connections = [*self._connections.values()]

@@ -142,6 +142,10 @@ class LockstepRequester(RequesterBase[P]):
         if not self.connections:
             self._order()
 
+    def unopened(self, number: int) -> None:
+        """Do without a connection that was ordered; another is ordered when a request waits and something changes."""
+        self._opening.discard(number)
+
     def joined(self, number: int, limits: PeerLimits | None = None) -> None:
         """Use a connection that was ordered and is up; `limits` are those the broker has announced."""
         if number in self._opening:

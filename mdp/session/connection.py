@@ -63,7 +63,11 @@ class Connection:
         self._socket.on_event(self._note_trouble, _TROUBLES)
         self._socket.on_event(self._note_connected, core.EVENT_CONNECTED)
         self._socket.set_receiver(on_batch, on_peer=self._peer_changed)
-        self._socket.connect(endpoint)
+        try:
+            self._socket.connect(endpoint)
+        except core.ZMQError:
+            self._socket.close(0)
+            raise
 
     @property
     def limits(self) -> PeerLimits | None:

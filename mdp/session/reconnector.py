@@ -74,7 +74,7 @@ class Reconnector:
         """Carry out what the search wants; after an error of a socket it waits and begins anew.
 
         Raises:
-            core.ZMQError: a socket could not be made at the first time, which is the start of a client or worker.
+            core.ZMQError: a socket could not be made at the first time, which is the start of a client or worker; the search is idle again.
         """
         while actions := self.search.take_actions():
             for action in actions:
@@ -85,6 +85,9 @@ class Reconnector:
                     self._connect(action)
                 except ZMQError as error:
                     if not self._began:
+                        self.search.close()
+                        self._close()
+                        self.search.take_actions()
                         raise
                     self.search.stopped_short(self._clock())
                     self.log_unreachable(str(error), refused=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import core
-from core.address import parse_connect
+from core.address import endpoints_to_connect
 from core.errors import LocalProtocolError
 from core.runtime import runtime
 from core.runtime.event_loop import clock_of
@@ -209,9 +209,7 @@ class Worker:
         self._handler = handler
         self._middleware = tuple(middleware)
         self._shared = shared
-        self._brokers = [broker] if isinstance(broker, str) else [*broker]
-        for endpoint in self._brokers:
-            parse_connect(endpoint)
+        self._brokers = endpoints_to_connect(broker)
         known = {field.name for field in fields(WorkerOptions)}
         if not known.issuperset(options):
             raise TypeError(f"no such option of a worker: {', '.join(sorted(set(options) - known))}")
