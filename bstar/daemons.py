@@ -66,10 +66,8 @@ class ServerDaemonOptions:
 async def serve_server(options: ServerDaemonOptions, lifetime: Lifetime) -> None:
     """Run one server of a pair until the process is asked to stop, then finish open requests.
 
-    Raises:
-        bstar.PairFault, bstar.Misconfigured: of the pair.
-        bstar.StoreLocked, bstar.StoreDamaged: of its ballot file.
-        core.ZMQError: an endpoint cannot be listened on.
+    Raises bstar.PairFault, bstar.Misconfigured: of the pair; bstar.StoreLocked, bstar.StoreDamaged: of its ballot file; core.ZMQError: an
+    endpoint cannot be listened on.
     """
     role = State.PRIMARY if options.primary else State.BACKUP
     pair = Pair(
@@ -121,9 +119,7 @@ class WitnessDaemonOptions:
 async def serve_witness(options: WitnessDaemonOptions, lifetime: Lifetime) -> None:
     """Run the witnesses of one or more pairs until the process is asked to stop.
 
-    Raises:
-        bstar.StoreLocked, bstar.StoreDamaged: of a file of ballots.
-        core.ZMQError: an endpoint cannot be listened on.
+    Raises bstar.StoreLocked, bstar.StoreDamaged: of a file of ballots; core.ZMQError: an endpoint cannot be listened on.
     """
     async with AsyncExitStack() as stack:
         ones = [

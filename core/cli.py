@@ -241,12 +241,7 @@ class ProxyOptions:
 
 
 async def serve_proxy(options: ProxyOptions, lifetime: Lifetime) -> None:
-    """Forward messages until the process is asked to stop.
-
-    Raises:
-        RequestFailed: forwarding has ended with an error; the log has it.
-        Unreachable: an endpoint cannot be listened on.
-    """
+    """Forward messages until the process is asked to stop; raises RequestFailed or Unreachable."""
     front, back = KINDS[options.kind]
     async with AsyncExitStack() as stack:
         sides = [

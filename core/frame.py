@@ -35,19 +35,7 @@ class Frame(bytes):
         more: bool = False,
         properties: Mapping[bytes, bytes] = _NOTHING,
     ) -> Frame:
-        """See the class.
-
-        Args:
-            data: bytes, or an object with their buffer; None for no bytes.
-            track: accepted and ignored, as the next two: the bytes are copied.
-            copy: see `track`.
-            copy_threshold: see `track`.
-            more: whether its message goes on.
-            properties: lower-case name → value.
-
-        Raises:
-            TypeError: text, or another object without a buffer.
-        """
+        """See the class; raises TypeError: text, or another object without a buffer."""
         made = super().__new__(cls, b"" if data is None else memoryview(data) if not isinstance(data, bytes) else data)
         made.more = more
         made._properties = properties

@@ -44,12 +44,7 @@ class ServerDaemonOptions:
 
 
 async def serve_server(options: ServerDaemonOptions, lifetime: Lifetime) -> None:
-    """Answer requests until the process is asked to stop, then finish open ones.
-
-    Raises:
-        core.ZMQError: the endpoint cannot be listened on.
-        Unreachable: the page cannot be served.
-    """
+    """Answer requests until the process is asked to stop, then finish open ones; raises core.ZMQError or Unreachable."""
     server = Server(
         options.endpoint,
         options.handler,

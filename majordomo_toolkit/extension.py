@@ -132,11 +132,7 @@ def _compiles() -> bool:
 
 
 def compile_into(root: Path, target: Path) -> list[Path]:
-    """Compile the modules of the tree at `root`; returns the files made, relative to `target`.
-
-    Raises:
-        CompilationFailed: mypyc or the C compiler refused a module.
-    """
+    """Compile the modules of the tree at `root`; returns the files made, relative to `target`. Raises CompilationFailed."""
     # mypyc ends its process when it refuses something, and knows modules by their path from the working directory.
     command = [sys.executable, "-P", str(Path(__file__).resolve()), str(target.resolve())]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

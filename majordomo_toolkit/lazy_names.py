@@ -13,13 +13,7 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str], *, extra: str = "") -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, from the names it offers and their modules.
-
-    Args:
-        package: its name.
-        homes: public name to module.
-        extra: of the distribution, which brings what these modules import.
-    """
+    """Return the `__getattr__` of a package, from the names it offers and their modules."""
 
     def load(name: str) -> Any:
         if name not in homes:

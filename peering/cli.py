@@ -69,11 +69,7 @@ def _peer(text: str) -> str:
 
 
 def _peers(texts: Sequence[str]) -> Peers:
-    """Return the endpoints of each peer.
-
-    Raises:
-        click.UsageError: a name is given twice.
-    """
+    """Return the endpoints of each peer; raises click.UsageError: a name is given twice."""
     peers: Peers = {}
     for text in texts:
         name, _, endpoints = text.partition("=")

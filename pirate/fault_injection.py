@@ -41,11 +41,7 @@ class Mishaps:
         self._requests = 0
 
     async def __call__(self, body: list[bytes]) -> Any:
-        """Handle a request, or fail.
-
-        Raises:
-            SimulatedCrash: by chance.
-        """
+        """Handle a request, or fail; raises SimulatedCrash: by chance."""
         self._requests += 1
         if self._requests > CALM_REQUESTS:
             if self._random.randrange(self._one_in) == 0:

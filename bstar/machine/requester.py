@@ -129,11 +129,7 @@ class Requester(KeyedRequests[ServerRequest]):
             state.up = self._stock  # one connection at a time; only an answer shows whether it was established
 
     def submit(self, pending: ServerRequest, now: float) -> None:
-        """Accept a request.
-
-        Raises:
-            Overrun: too many are waiting.
-        """
+        """Accept a request; raises Overrun: too many are waiting."""
         if self.full:
             raise Overrun(self._limits.waiting_max)
         self._sequence += 1

@@ -115,11 +115,7 @@ class Socket(Shadowable, OptionValues, UpperCase):
             return LOOP.run(getattr, self._inner, name) if not self.context.parent else getattr(self._inner, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Set an option; other names only if the class of the socket has them.
-
-            Raises:
-                AttributeError: no such option.
-            """
+            """Set an option; other names only if the class of the socket has them. Raises AttributeError: no such option."""
             if name in _CALLS:
                 self._call(name, value)
             elif name.startswith("_") or name not in dir(AsynchronousSocket):

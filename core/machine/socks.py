@@ -79,11 +79,7 @@ class SocksHandshake:
         return bytes((_VERSION, len(methods), *methods))
 
     def receive(self, data: bytes) -> bytes:
-        """Take received bytes; return bytes to send, or, when `done`, those that came after the handshake.
-
-        Raises:
-            SocksError: the proxy refuses, or breaks the protocol.
-        """
+        """Take received bytes; return bytes to send, or, when `done`, those that came after the handshake. Raises SocksError."""
         self._received += data
         if self._waits is _Waits.METHOD and len(self._received) >= 2:
             return self._on_method(self._take(2))

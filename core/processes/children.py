@@ -134,11 +134,7 @@ class Children:
         return [child.pid for child in self.all if child.pid is not None]
 
     async def until_ready(self) -> None:
-        """Wait until all children serve. Cancel-safe.
-
-        Raises:
-            ChildFailed: one cannot start.
-        """
+        """Wait until all children serve. Cancel-safe; raises ChildFailed: one cannot start."""
         while not all(child.ready for child in self.all):
             await self._next_news()
 

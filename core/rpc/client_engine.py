@@ -100,11 +100,7 @@ class ClientEngine(ABC, Generic[M]):
     def start(self) -> asyncio.AbstractEventLoop:
         """Start to connect, on the running loop; does nothing when started already.
 
-        After an error nothing is started, and the next call begins anew.
-
-        Raises:
-            ClientClosed: the client was closed.
-            core.ZMQError: a socket could not be made or connected.
+        After an error nothing is started, and the next call begins anew. Raises ClientClosed or core.ZMQError.
         """
         if self.closed:
             raise self._closed
@@ -126,11 +122,8 @@ class ClientEngine(ABC, Generic[M]):
         """Read the clock once per loop iteration; return whether this call is the first, whose request is sent now.
 
         Later requests are collected until the iteration ends. Nothing is scheduled for the first one, so a caller that sends one request
-        after the other costs no extra iteration.
-
-        Raises:
-            ClientClosed: the client was closed.
-            RuntimeError: called on another loop than the first time.
+        after the other costs no extra iteration. Raises ClientClosed: the client was closed; RuntimeError: called on another loop than the
+        first time.
         """
         if self.closed:
             raise self._closed
@@ -151,10 +144,7 @@ class ClientEngine(ABC, Generic[M]):
     def submit(self, pending: PendingRequest) -> None:
         """Send a request; at once if it is the first of this loop iteration.
 
-        Raises:
-            ClientClosed: the client was closed.
-
-        The machine's errors are raised too.
+        Raises ClientClosed, and the machine's errors.
         """
         # Hot path: `begin_iteration` and `flush_all` inlined for the first request of an iteration.
         machine = self.machine

@@ -28,11 +28,7 @@ class SharedQuestion:
         self._error: Exception | None = None  # of that one; kept as long as callers wait that share it
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Call `question` when no other one is being asked, and return its answer.
-
-        Raises:
-            Exception: of `question`, or of that of another caller, which began and failed while this one waited.
-        """
+        """Call `question` when no other one is asked, return its answer; raises its error, also of one waited for."""
         came = self._asked
         self._waiting += 1
         try:

@@ -216,11 +216,7 @@ class Sending(Owned):
         return errors
 
     def _put_judged(self, frames: Given) -> bool:
-        """Send one message, if it is within the limits of its peer.
-
-        Raises:
-            MessageTooLarge: it is not; a ROUTER raises it with MANDATORY only.
-        """
+        """Send one message, if it is within the limits of its peer; raises MessageTooLarge."""
         error = self.pattern.judge(frames)
         if error is not None:
             if self.type_name == b"ROUTER" and not self.options.router_mandatory:  # drops what it cannot deliver (RTR-05)

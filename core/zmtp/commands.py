@@ -33,11 +33,7 @@ def command(name: bytes, data: bytes = b"") -> bytes:
 
 
 def parse_command(body: bytes) -> tuple[bytes, bytes]:
-    """Split a command body into (name, data).
-
-    Raises:
-        RemoteProtocolError: the body is empty or the name is longer than it.
-    """
+    """Split a command body into (name, data); raises RemoteProtocolError: the body is empty or the name is longer than it."""
     if not body or 1 + body[0] > len(body):
         raise RemoteProtocolError("command shorter than its name", code=Code.ZMTP_MALFORMED_COMMAND_UNSPECIFIED)
     end = 1 + body[0]
@@ -49,11 +45,7 @@ def encode_metadata(properties: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def decode_metadata(data: bytes) -> dict[bytes, bytes]:
-    """Decode a metadata block to lower-case name → value; the last of a name wins (ZMTP-37, 43).
-
-    Raises:
-        HandshakeError: truncated, with bytes left over, or with an empty name (ZMTP-41, 42).
-    """
+    """Decode a metadata block to lower-case name → value; the last of a name wins (ZMTP-37, 43). Raises HandshakeError."""
     properties: dict[bytes, bytes] = {}
     at, size = 0, len(data)
     while at < size:
@@ -68,11 +60,7 @@ def decode_metadata(data: bytes) -> dict[bytes, bytes]:
 
 
 def error_reason(data: bytes) -> bytes:
-    """Return the reason of an ERROR command: `len(1) reason`.
-
-    Raises:
-        HandshakeError: shorter than its own length byte (ZMTP-47, ZMTP-80).
-    """
+    """Return the reason of an ERROR command: `len(1) reason`; raises HandshakeError."""
     if not data or 1 + data[0] > len(data):
         raise HandshakeError("ERROR shorter than its reason", code=Code.ZMTP_MALFORMED_COMMAND_ERROR)
     return data[1 : 1 + data[0]]
@@ -86,10 +74,7 @@ def ping(ttl_ms: int, context: bytes = b"") -> bytes:
 def pong(data: bytes) -> tuple[bytes, int]:
     """Return (PONG body, TTL in ms) for the data of a PING.
 
-    At most 16 bytes of the context are repeated.
-
-    Raises:
-        RemoteProtocolError: too short for the TTL (ZMTP-52).
+    At most 16 bytes of the context are repeated. Raises RemoteProtocolError: too short for the TTL (ZMTP-52).
     """
     if len(data) < 2:
         raise RemoteProtocolError("PING without a TTL", code=Code.ZMTP_MALFORMED_COMMAND_UNSPECIFIED)

@@ -108,11 +108,7 @@ def encode_command(body: bytes) -> bytes:
 
 
 def octets_of(frame: object) -> bytes:
-    """Return a frame given by an application as `bytes`: a copy when it could change under us.
-
-    Raises:
-        TypeError: not bytes-like (text has to be encoded by the caller).
-    """
+    """Return a frame given by an application as `bytes`: a copy when it could change under us; raises TypeError."""
     if isinstance(frame, bytes):
         return frame
     if isinstance(frame, (bytearray, memoryview)):
@@ -195,14 +191,7 @@ def frame_at(octets: bytes, at: int) -> tuple[int, int, int]:
 
 
 def messages_end(octets: bytes, at: int, frames_max: int, bytes_max: int) -> int:
-    """Return the end of the messages from `at` on that reach one of two sizes, or of all.
-
-    Args:
-        octets: whole messages from `at` on.
-        at: where the first begins.
-        frames_max: stop after the message that has this frame.
-        bytes_max: stop after the message that has this byte.
-    """
+    """Return the end of the messages from `at` on that reach one of two sizes, or of all."""
     end, frames, stop = len(octets), 0, at + bytes_max
     while at < end:
         flags = octets[at]
@@ -220,10 +209,8 @@ def messages_end(octets: bytes, at: int, frames_max: int, bytes_max: int) -> int
 def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:
     """Take up to `count` frames off the front.
 
-    Returns `[frame, …]` and the octets of the frames that follow, b"" if none do.
-
-    Raises:
-        RemoteProtocolError: the octets are not whole frames.
+    Returns `[frame, …]` and the octets of the frames that follow, b"" if none do. Raises RemoteProtocolError: the octets are not whole
+    frames.
     """
     frames: list[bytes] = []
     at, size = 0, len(octets)

@@ -96,11 +96,7 @@ def generation(data: bytes) -> Generation:
 
 
 def peer_minor(data: bytes, mechanism: bytes) -> int:
-    """Check a whole 3.x greeting against our mechanism; returns the minor version to speak (ZMTP-06).
-
-    Raises:
-        MechanismMismatch: the 20 bytes differ (ZMTP-07); as-server is ignored (ZMTP-08).
-    """
+    """Check a whole 3.x greeting against our mechanism; returns the minor version to speak (ZMTP-06). Raises MechanismMismatch."""
     theirs = data[MECHANISM_AT:MECHANISM_END]
     if theirs != mechanism.ljust(20, b"\0"):
         name = theirs.rstrip(b"\0").decode("ascii", "backslashreplace")

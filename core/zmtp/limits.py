@@ -92,14 +92,7 @@ class PeerLimits:
         return None if parts == message == frame == UNTOLD else cls(parts, message, frame)
 
     def judge(self, frames: Sequence[Any], first: int = 0, *, parts: int = 0, octets: int = 0) -> MessageTooLarge | None:
-        """Return why the peer would refuse `frames[first:]`, None if it would not; the last may be an `Encoded`.
-
-        Args:
-            frames: of the message.
-            first: index of the first that is sent.
-            parts: frames that are sent before these.
-            octets: and their bytes.
-        """
+        """Return why the peer would refuse `frames[first:]`, None if it would not; the last may be an `Encoded`."""
         # Hot path: most messages are small and need no decoding. This counts more than is sent, `frames[:first]` included.
         left = self.small - octets - _HEADER_BYTES_MAX * (parts + len(frames))
         for frame in frames:

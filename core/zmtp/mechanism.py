@@ -71,11 +71,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def receive(self, body: bytes) -> list[bytes]:
-        """Take one command body of the handshake; returns those to send.
-
-        Raises:
-            HandshakeError: the peer broke a rule; `last_words` are sent, then the connection closes.
-        """
+        """Take one command body of the handshake; returns those to send. Raises HandshakeError."""
 
     def work(self, body: bytes) -> int:
         """Return the number of key agreements this command costs. Anyone can send it, so the listener rations them (C3)."""
@@ -119,8 +115,7 @@ class Mechanism(ABC):
     def open_frames(self, octets: bytes, at: int, body_bytes_max: int, frames: list[bytes]) -> int:
         """Open whole sealed frames from `at` on and append them in clear, in pieces; returns the end of the last.
 
-        Raises:
-            RemoteProtocolError: longer than `body_bytes_max`, forged or replayed; those before it have been appended.
+        Raises RemoteProtocolError: longer than `body_bytes_max`, forged or replayed; those before it have been appended.
         """
         raise HandshakeError(f"{self.name.decode()} does not open frames: {len(octets) - at}")
 
@@ -152,11 +147,7 @@ class NullMechanism(Mechanism):
         return [] if self._zap is not None else [command(b"READY", self._metadata)]
 
     def authenticated(self, reply: ZapReply) -> list[bytes]:
-        """Take the authenticator's answer; returns READY.
-
-        Raises:
-            AuthenticationRefused: any status but 200.
-        """
+        """Take the authenticator's answer; returns READY. Raises AuthenticationRefused: any status but 200."""
         self._zap_properties = self.apply_verdict(reply)
         return [command(b"READY", self._metadata)]
 

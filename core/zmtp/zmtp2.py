@@ -36,11 +36,7 @@ def zmtp2_tail(socket_type: bytes, identity: bytes) -> bytes:
 
 
 def zmtp2_greeting(data: bytes) -> tuple[bytes, bytes, int] | None:
-    """Read a 2.0 greeting: (socket type, identity, where it ends), None while it is incomplete.
-
-    Raises:
-        HandshakeError: no such socket type, or a malformed identity.
-    """
+    """Read a 2.0 greeting: (socket type, identity, where it ends), None while it is incomplete; raises HandshakeError."""
     at = SIGNATURE_BYTES + 1
     if len(data) <= at:
         return None
@@ -61,10 +57,8 @@ def zmtp1_identity(data: bytes) -> tuple[bytes, int] | None:
     """Read the identity a 1.0 peer begins with: (identity, where it ends), None while it is incomplete.
 
     RFC 13 says to ignore its flags. They are checked (ours), because no peer sets any but MORE: otherwise a request of HTTP or a hello of
-        TLS, whose first bytes are a valid header, would be taken for a peer that sends messages.
-
-    Raises:
-        HandshakeError: something other than ZMTP 1.0, or an identity that is too long.
+    TLS, whose first bytes are a valid header, would be taken for a peer that sends messages. Raises HandshakeError: something other than
+    ZMTP 1.0, or an identity that is too long.
     """
     long_form = data[0] == LONG_LENGTH
     start = SIGNATURE_BYTES if long_form else 2

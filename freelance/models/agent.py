@@ -99,11 +99,7 @@ class Agent(ClientMachine[AgentRequest]):
         self._step_s = limits.try_s if limits.hedge_s is None else min(limits.hedge_s, limits.try_s)
 
     def submit(self, pending: AgentRequest, now: float) -> None:
-        """Take a request, and ask the best server.
-
-        Raises:
-            ValueError: no body.
-        """
+        """Take a request, and ask the best server; raises ValueError: no body."""
         # Hot path.
         if not pending.body:
             raise ValueError("a request has at least one body frame")
@@ -115,14 +111,7 @@ class Agent(ClientMachine[AgentRequest]):
             self._ask(pending, server, now)
 
     def refused(self, name: bytes, control: bytes, error: TooLarge, now: float) -> list[AgentRequest]:
-        """Record that a request was too large for its server and was not sent; ask another server.
-
-        Args:
-            name: of the server.
-            control: control frame of the request.
-            error: why.
-            now: monotonic seconds.
-        """
+        """Record that a request was too large for its server and was not sent; ask another server."""
         pending = self._unsent(name, control, error)
         if pending is not None and pending.in_play.pop(name, None) is not None:
             self._advance(pending, now)

@@ -42,11 +42,7 @@ class Shotgun(ClientMachine[FreelanceRequest]):
             raise ValueError("a client needs at least one endpoint")
 
     def submit(self, pending: FreelanceRequest, now: float) -> None:
-        """Take a request of one frame, and ask all connected servers.
-
-        Raises:
-            ValueError: not exactly one frame, which a server would drop (FRL-04).
-        """
+        """Take a request of one frame, and ask all connected servers; raises ValueError."""
         if len(pending.body) != 1:
             raise ValueError(f"a request of model 2 has one body frame, not {len(pending.body)}")
         self._begin(pending, now, inf)

@@ -50,12 +50,7 @@ class NameServerDaemonOptions:
 
 
 async def serve_names(options: NameServerDaemonOptions, lifetime: Lifetime) -> None:
-    """Answer questions about names until the process is asked to stop.
-
-    Raises:
-        BadConfig: an initial name is malformed, or there are too many.
-        core.ZMQError: the endpoint cannot be listened on.
-    """
+    """Answer questions about names until the process is asked to stop; raises BadConfig or core.ZMQError."""
     peers = options.peers
     server = NameServer(options.endpoint, peers=peers, identity=options.identity, sync_s=options.sync_s, security=options.security)
     async with server, serve_page(options.http, figures_page("freelance names", "freelance_names", lambda: server.figures)):

@@ -17,11 +17,7 @@ _USUAL_NAME = "app"
 
 
 def find_app(name: str) -> App | ModuleType:
-    """Return the app of this name, or the module if there is none called `app` in it.
-
-    Raises:
-        HandlerNotFound: no such module, or no such app in it.
-    """
+    """Return the app of this name, or the module if there is none called `app` in it; raises HandlerNotFound."""
     module_name, colon, path = name.partition(":")
     module = import_app(module_name)
     found = getattr(module, path if colon else _USUAL_NAME, None)

@@ -31,15 +31,7 @@ log = logging.getLogger("mdp.worker")
 
 
 def batch_handler(function: Callable[..., Any], name: str) -> Callable[[Request], Any]:
-    """Return the handler of requests for a function of tables.
-
-    Args:
-        function: takes a `pyarrow.Table` and returns one, or an awaitable of one.
-        name: for errors.
-
-    Raises:
-        TypeError: it is a generator: rows are answered together.
-    """
+    """Return the handler of requests for a function of tables; raises TypeError: it is a generator: rows are answered together."""
     kind = kind_of(function)
     if kind is HandlerKind.GENERATOR:
         raise TypeError(f"{name} is a generator; a batch service returns one table")

@@ -67,11 +67,7 @@ def encode_table(table: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def decode_table(body: Sequence[bytes], *, rows_max: int = ROWS_MAX) -> pa.Table:
-    """Return the table of a body of one frame.
-
-    Raises:
-        BadTable: it is none, is damaged, has more rows than `rows_max`, or types that are not taken.
-    """
+    """Return the table of a body of one frame; raises BadTable."""
     if len(body) != 1:
         raise BadTable(f"an Arrow stream in one frame is expected, the body has {len(body)} frames")
     try:

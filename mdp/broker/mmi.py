@@ -83,14 +83,7 @@ class Subject(Protocol):
 
 
 def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> list[bytes]:
-    """Return the body frames of the reply to a request for `name`, which begins with `mmi.`.
-
-    Args:
-        name: of the requested service.
-        body: of the request, decoded.
-        subject: the broker's machine.
-        now: monotonic seconds.
-    """
+    """Return the body frames of the reply to a request for `name`, which begins with `mmi.`."""
     if name not in _OFFERED:
         return [_NOT_OFFERED]  # MMI-04
     if name == ALLOWED:

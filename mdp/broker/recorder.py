@@ -122,11 +122,6 @@ class Recorder:
         """Record requests without extras that a worker has answered in one batch.
 
         Called with hundreds of requests, it works on whole columns only.
-
-        Args:
-            worker: the one that answered.
-            requests: one or more.
-            sizes: encoded bytes of their replies.
         """
         service = worker.service.name
         opened = [request.opened for request in requests]

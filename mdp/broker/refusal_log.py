@@ -96,12 +96,7 @@ class RefusalLog:
                 told[name] = count
 
     def strangers(self, peers: Iterable[tuple[bytes, str]], address_of: Callable[[bytes], str]) -> None:
-        """Write a line for each peer of no known dialect.
-
-        Args:
-            peers: routing id of each, and a description of its first message.
-            address_of: returns the address of a peer, "" if it has disconnected.
-        """
+        """Write a line for each peer of no known dialect."""
         for peer, description in peers:
             fields = {"peer": peer.hex(), "address": address_of(peer)}
             self._lines.warning(("unknown_dialect", peer), "peer of no known dialect: %s", description, **fields)

@@ -57,12 +57,7 @@ class Backlog:
         self._behind: dict[bytes, _Behind] = {}
 
     def look(self, waiting: Mapping[bytes, int], now: float) -> list[bytes]:
-        """Return the peers to disconnect.
-
-        Args:
-            waiting: unread bytes by peer; peers without any may be left out.
-            now: monotonic seconds.
-        """
+        """Return the peers to disconnect."""
         total = rest = sum(waiting.values())
         behind: dict[bytes, _Behind] = {}
         slow = []

@@ -116,11 +116,7 @@ class CallDefaults:
         return lambda index: f"{key}-{index}" if isinstance(key, str) else key + b"-%d" % index
 
     def call(self, service: str | bytes, *, streaming: bool = False, user: str | None = None) -> Call:
-        """Return a call with these options.
-
-        Raises:
-            LocalProtocolError, TypeError, ValueError: as `Call`.
-        """
+        """Return a call with these options; raises LocalProtocolError, TypeError, ValueError: as `Call`."""
         return Call(
             service,
             timeout_s=self.timeout,
@@ -237,11 +233,7 @@ class Call:
         self.prefix_01: bytes = encode_prefix(self.reply_01)
 
     def with_key(self, key: Any) -> Call:
-        """Return the same call with an idempotency key.
-
-        Raises:
-            ValueError: the key is not 1 to 255 bytes.
-        """
+        """Return the same call with an idempotency key; raises ValueError: the key is not 1 to 255 bytes."""
         return _KeyedCall(self, _key(key))
 
     def prefix_at(self, left_s: float) -> bytes:
@@ -297,11 +289,7 @@ class PendingRequest(requests.PendingRequest):
 
 
 def body_frames(frames: Sequence[Any]) -> tuple[bytes, ...]:
-    """Return body frames as `bytes`; other buffers are copied.
-
-    Raises:
-        TypeError: a frame is not a buffer.
-    """
+    """Return body frames as `bytes`; other buffers are copied. Raises TypeError: a frame is not a buffer."""
     # Hot path: once per request of several frames. A tuple of classes is made once, `bytes | bytearray` a new object at each use.
     copied = False
     for frame in frames:

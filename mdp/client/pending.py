@@ -163,11 +163,7 @@ class RequesterBase(Requests[P]):
         self.counters.replied += 1
 
     def _enqueue(self, pending: P, now: float) -> None:
-        """Start a request that cannot be sent at once.
-
-        Raises:
-            Busy: too many requests are waiting; this one was refused.
-        """
+        """Start a request that cannot be sent at once; raises Busy: too many requests are waiting; this one was refused."""
         if self.full:
             self.counters.refused += 1
             raise Busy(pending.call.name, attempts=0, text=f"this client already has {self._waiting} requests waiting")
@@ -217,15 +213,7 @@ def fail(pending: PendingRequest, kind: type[RequestError], now: float, text: st
 
 
 def give_up(pending: PendingRequest, now: float, destination: str, *, connected: bool, others: int) -> None:
-    """Settle a request that has no attempt left; its error says as much as is known.
-
-    Args:
-        pending: the request.
-        now: monotonic seconds.
-        destination: the brokers, as text.
-        connected: whether there is a connection now.
-        others: how many requests are in flight on it.
-    """
+    """Settle a request that has no attempt left; its error says as much as is known."""
     held = f", {pending.held}" if pending.held else ""
     if now >= pending.give_up_at:
         fail(pending, DeadlineExceeded, now, f"the client waited for {destination}{held}")

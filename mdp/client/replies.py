@@ -52,15 +52,7 @@ class PendingFuture(PendingRequest):
 def request_with_future(engine: MdpEngine, call: Call, frames: Sequence[Any]) -> Reply:
     """Send a request and return the future of its reply.
 
-    Args:
-        engine: sends it.
-        call: its service and options.
-        frames: of its body, none for an empty one; what is not `bytes` is copied.
-
-    Raises:
-        TypeError: a frame is not bytes.
-
-    What `submit` raises is raised too.
+    Raises TypeError for a frame that is not bytes, and what `submit` raises.
     """
     for frame in frames:
         if type(frame) is not bytes:
@@ -157,11 +149,7 @@ class PendingIterator(RoutedRequest):
 
 
 def pending_iterators(call: Call, bodies: Sequence[Body]) -> list[PendingIterator]:
-    """Return a request for each body.
-
-    Raises:
-        TypeError: a frame is not a buffer.
-    """
+    """Return a request for each body; raises TypeError: a frame is not a buffer."""
     return [PendingIterator(call, frames_of(body)) for body in bodies]
 
 

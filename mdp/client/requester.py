@@ -122,9 +122,7 @@ class Requester(RequesterBase[P]):
     def submit(self, pending: P, now: float) -> None:
         """Take a request; send it at once if there is a connection and the window is not full.
 
-        Raises:
-            Busy: too many requests are waiting; this one was refused.
-            TooLarge: it is beyond the broker's limits; nothing was sent.
+        Raises Busy: too many requests are waiting; this one was refused; TooLarge: it is beyond the broker's limits; nothing was sent.
         """
         if len(self._table) < self._window and not self._backlog:
             self.timeouts.start(pending, now, pending.call.timeout_s, pending.call.deadline_s)
@@ -195,12 +193,7 @@ class Requester(RequesterBase[P]):
     # ------------------------------------------------------------------------------------------------ calls of the connection
 
     def joined(self, now: float, limits: PeerLimits | None = None) -> None:
-        """Use a new connection; what was in flight on the last one is sent first.
-
-        Args:
-            now: monotonic seconds.
-            limits: announced by the broker; the usual ones when None.
-        """
+        """Use a new connection; what was in flight on the last one is sent first."""
         self._peer = USUAL if limits is None else limits
         takes_plain = min(self._peer.message_bytes, self._peer.frame_bytes) >= _AMPLE_BYTES and self._peer.parts > _ENVELOPE_PARTS
         self._plain_max = SPLICED_BYTES_MAX if takes_plain else -1
@@ -427,11 +420,7 @@ class Requester(RequesterBase[P]):
 
 
 def _request(pending: PendingRequest, now: float, limits: PeerLimits) -> Message | bytes:
-    """Return a REQUEST for a DEALER socket, encoded or as frames.
-
-    Raises:
-        TooLarge: it is beyond the limits.
-    """
+    """Return a REQUEST for a DEALER socket, encoded or as frames; raises TooLarge: it is beyond the limits."""
     call, body = pending.call, pending.body
     head = _REQUEST_HEAD + pending.id + (call.prefix if call.deadline_s is None else call.prefix_at(pending.give_up_at - now))
     size = 0

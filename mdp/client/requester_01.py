@@ -100,13 +100,7 @@ class LockstepRequester(RequesterBase[P]):
         return len(self._opening) + len(self._idle) + len(self._busy)
 
     def submit(self, pending: P, now: float) -> None:
-        """Take a request; send it at once if a connection is idle.
-
-        Raises:
-            Busy: too many requests are waiting; this one was refused.
-            TooLarge: it is beyond the broker's limits; nothing was sent.
-            NotSupported: the dialect cannot carry it; nothing was sent.
-        """
+        """Take a request; send it at once if a connection is idle. Raises Busy, TooLarge or NotSupported."""
         if self._idle and not self._backlog:
             self.timeouts.start(pending, now, pending.call.timeout_s, pending.call.deadline_s)
             error = self._refusal(pending)

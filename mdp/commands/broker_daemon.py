@@ -68,11 +68,8 @@ class BrokerDaemonOptions:
 async def serve_broker(options: BrokerDaemonOptions, lifetime: Lifetime) -> None:
     """Serve clients and workers until the process is asked to stop, then finish open requests.
 
-    Raises:
-        BadConfig: the rules or policies are not valid.
-        DiskFailed: the event log cannot be written.
-        Unreachable: the page cannot be served.
-        core.ZMQError: an endpoint cannot be listened on.
+    Raises BadConfig: the rules or policies are not valid; DiskFailed: the event log cannot be written; Unreachable: the page cannot be
+    served; core.ZMQError: an endpoint cannot be listened on.
     """
     rules_file, policies_file = options.rules_file, options.policies_file
     policies = None if policies_file is None else await cold_files.off_loop(load_policies, policies_file)

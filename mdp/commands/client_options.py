@@ -38,11 +38,7 @@ T = TypeVar("T")
 
 
 def header_map(headers: Sequence[str]) -> dict[str, str]:
-    """Return the headers that `--header` gave.
-
-    Raises:
-        click.BadParameter: one is not NAME=TEXT, or they are beyond the limits.
-    """
+    """Return the headers that `--header` gave; raises click.BadParameter: one is not NAME=TEXT, or they are beyond the limits."""
     split = [header.partition("=") for header in headers]
     try:
         if not all(equals for _, equals, _ in split):

@@ -103,12 +103,7 @@ async def push_page(daemon: Daemon, page: MetricsPage) -> AsyncIterator[None]:
 
 
 def run_sharded(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSettings) -> None:
-    """Run the front of a sharded broker, or one of the shards, until a signal.
-
-    Raises:
-        ChildFailed: a shard cannot start.
-        click.UsageError: an endpoint leaves no place for shards, or options do not go together.
-    """
+    """Run the front of a sharded broker, or one of the shards, until a signal; raises ChildFailed or click.UsageError."""
     if options.new_pair is not None or options.new_broker is not Broker:
         raise click.UsageError("a broker of several shards is not half of a pair, and borrows no workers: leave --bstar and --peer out")
     if shards.number is None:

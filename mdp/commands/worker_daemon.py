@@ -63,11 +63,7 @@ class WorkerDaemonOptions:
 
 
 async def serve_workers(options: WorkerDaemonOptions, lifetime: Lifetime) -> None:
-    """Answer requests until the process is asked to stop, then finish open ones.
-
-    Raises:
-        Unreachable: the page cannot be served.
-    """
+    """Answer requests until the process is asked to stop, then finish open ones; raises Unreachable: the page cannot be served."""
     workers = options.workers
     async with options.context, AsyncExitStack() as stack:
         if options.resources is not None:

@@ -56,8 +56,7 @@ class SharedConnections:
     ) -> Channel:
         """Return a channel of a connection that is there or is opened; arguments as of `Connection`, `on_stray` as of `Channel`.
 
-        Raises:
-            core.ZMQError: the endpoint or an option is not valid.
+        Raises core.ZMQError: the endpoint or an option is not valid.
         """
         trunk = next((trunk for trunk in self._trunks if trunk.serves(context, endpoint, options)), None)
         if trunk is None:

@@ -130,12 +130,7 @@ class Front:
         self._supervisor = supervision.current()
 
     def bind(self, endpoint: str) -> str:
-        """Listen on one more endpoint; return it.
-
-        Raises:
-            core.InvalidEndpoint: there are no endpoints for shards next to it.
-            core.AddressInUse: and other children of `core.ZMQError`.
-        """
+        """Listen on one more endpoint; return it. Raises core.InvalidEndpoint or core.AddressInUse."""
         if shard_endpoint(endpoint, self.count - 1) is None:
             raise core.InvalidEndpoint(f"{endpoint}: shards need tcp ports after a given one, or an ipc path")
         self._socket.bind(endpoint)

@@ -68,11 +68,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def description_of(function: Callable[..., Any], service: str, version: str = "") -> Description:
-    """Return the description of a typed function.
-
-    Raises:
-        TypeError: an annotation is missing, or of a type that cannot be sent.
-    """
+    """Return the description of a typed function; raises TypeError."""
     signature = Signature(function)
     try:
         arguments, result, definitions = signature.json_schemas()

@@ -63,11 +63,7 @@ class HashedTypes:
                 self.numbers = True
 
     def check(self, values: list[Any]) -> None:
-        """Check an array, or the keys of a map.
-
-        Raises:
-            TooCostly: a set or dict of them would be slow.
-        """
+        """Check an array, or the keys of a map; raises TooCostly: a set or dict of them would be slow."""
         for check, kinds in ((check_set, self.elements), (check_keys, self.keys)):
             for kind in kinds:
                 try:

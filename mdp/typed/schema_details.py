@@ -16,13 +16,7 @@ ENUM_NAMES: Final = "x-enum-varnames"
 
 
 def add_details(annotations: Sequence[Any], schemas: Sequence[dict[str, Any]], definitions: dict[str, Any]) -> None:
-    """Complete schemas in place.
-
-    Args:
-        annotations: types.
-        schemas: of the types, in the same order.
-        definitions: schemas of the classes in them, by name.
-    """
+    """Complete schemas in place."""
     details = _Details(definitions)
     for info, schema in zip(shapes.multi_type_info(annotations), schemas, strict=True):
         details.add(info, schema)

@@ -184,12 +184,7 @@ class Schema:
         self._is_flat_array = shape.is_flat_array
 
     def pack(self, value: Any) -> bytes:
-        """Return a value as msgpack, if that is a value of this type.
-
-        Raises:
-            TypeMismatch: it is not, as a reader of this type would find.
-            TypeError: it cannot be sent.
-        """
+        """Return a value as msgpack, if that is a value of this type; raises TypeMismatch or TypeError."""
         octets = pack_by_type(value)
         if type(value) is not self._scalar:
             try:

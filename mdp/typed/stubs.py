@@ -66,13 +66,7 @@ def stub_of(client: Asking, functions: Any, options: CallOptions) -> Any:
 
 
 def plain_stub_of(stubs: Any, run: Callable[..., Any], iterate: Callable[..., Any]) -> Any:
-    """Return stubs without coroutines.
-
-    Args:
-        stubs: made by `stub_of`.
-        run: runs a coroutine and returns its result.
-        iterate: returns a generator with the values of an asynchronous one.
-    """
+    """Return stubs without coroutines."""
     if isinstance(stubs, SimpleNamespace):
         return SimpleNamespace(**{name: plain_stub_of(stub, run, iterate) for name, stub in vars(stubs).items()})
     end = iterate if inspect.isasyncgenfunction(stubs) else run
@@ -139,11 +133,7 @@ def _packed(arguments: Mapping[str, Any]) -> bytes:
 
 
 def stub_source(descriptions: Sequence[Description]) -> str:
-    """Return a module with a function for each service, checked by type checkers.
-
-    Raises:
-        ValueError: a description has no signature, or a name in it is none of Python. Nothing else of a peer's description becomes code.
-    """
+    """Return a module with a function for each service, checked by type checkers; raises ValueError."""
     functions, classes = [], dict[str, str]()
     for description in descriptions:
         if not description.arguments:

@@ -193,11 +193,7 @@ _KNOWN: Final = {b"": NO_REQUEST_OPTIONS, encode_options({"wait": True}): Reques
 
 
 def decode_ready_options(octets: bytes) -> ReadyOptions:
-    """Return the options of a READY.
-
-    Raises:
-        BadOptions: as for `decode_request_options`.
-    """
+    """Return the options of a READY; raises BadOptions: as for `decode_request_options`."""
     if not octets:
         return ReadyOptions()
     entries = _decode_map(octets)
@@ -216,11 +212,7 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
 
 
 def decode_heartbeat_options(octets: bytes) -> bool:
-    """Return whether the options of a HEARTBEAT report a stuck worker.
-
-    Raises:
-        BadOptions: as for `decode_request_options`.
-    """
+    """Return whether the options of a HEARTBEAT report a stuck worker; raises BadOptions: as for `decode_request_options`."""
     return _flag(_decode_map(octets), "stuck")
 
 
@@ -334,13 +326,7 @@ def _headers(entries: Mapping[str, Any]) -> Mapping[str, str] | None:
 
 
 def checked_headers(headers: Mapping[Any, Any]) -> dict[str, str]:
-    """Return headers that are within the limits, as a new map.
-
-    Raises:
-        TypeError: a name or a value is not text.
-        ValueError: there are more than `HEADERS_MAX`, they have more than `HEADERS_BYTES_MAX` bytes, a name is empty, or
-            a text cannot be encoded.
-    """
+    """Return headers that are within the limits, as a new map; raises TypeError or ValueError."""
     found = dict[str, str]()
     size = 0
     for name, value in headers.items():

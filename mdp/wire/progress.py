@@ -99,11 +99,7 @@ def decode_rate_wait(octets: bytes) -> RateWait | None:
 
 
 def _entries(octets: bytes) -> dict[Any, Any]:
-    """Return the entries of a frame.
-
-    Raises:
-        BadMsgpack, ValueError: it is not valid.
-    """
+    """Return the entries of a frame; raises BadMsgpack, ValueError: it is not valid."""
     if len(octets) > PROGRESS_BYTES_MAX:
         raise ValueError(f"progress of {len(octets)} bytes, at most {PROGRESS_BYTES_MAX} are allowed")
     entries = unpack(octets, max_map_len=_ENTRIES_MAX, max_array_len=_ENTRIES_MAX, containers_max=_ENTRIES_MAX)

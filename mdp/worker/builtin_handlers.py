@@ -27,11 +27,7 @@ async def echo(request: Request) -> list[bytes]:
 
 
 async def sleep(request: Request) -> list[bytes]:
-    """Return the body after the number of seconds in its first frame.
-
-    Raises:
-        ValueError: the first frame is not a number from 0 to `SLEEP_S_MAX`.
-    """
+    """Return the body after the number of seconds in its first frame; raises ValueError."""
     seconds = float(request.body[0])
     if not 0 <= seconds <= SLEEP_S_MAX:
         raise ValueError(f"cannot sleep {seconds} s, only 0 to {SLEEP_S_MAX} s")
@@ -40,11 +36,7 @@ async def sleep(request: Request) -> list[bytes]:
 
 
 async def fail(request: Request) -> list[bytes]:
-    """Fail with the text of the first frame.
-
-    Raises:
-        RuntimeError: always.
-    """
+    """Fail with the text of the first frame; raises RuntimeError: always."""
     raise RuntimeError(request.body[0].decode("utf-8", "backslashreplace"))
 
 
@@ -52,11 +44,7 @@ BUILT_IN: Final[dict[str, Callable[[Request], Any]]] = {"echo": echo, "sleep": s
 
 
 def find_handler(name: str) -> Callable[[Request], Any]:
-    """Return a built-in handler by name, or import `package.module:function`.
-
-    Raises:
-        HandlerNotFound: no such built-in, module or function.
-    """
+    """Return a built-in handler by name, or import `package.module:function`; raises HandlerNotFound."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     if not all(name.partition(":")):
@@ -65,9 +53,5 @@ def find_handler(name: str) -> Callable[[Request], Any]:
 
 
 def import_app(module_name: str) -> ModuleType:
-    """Import a module that registers handlers with `mdp.service`.
-
-    Raises:
-        HandlerNotFound: there is no such module.
-    """
+    """Import a module that registers handlers with `mdp.service`; raises HandlerNotFound: there is no such module."""
     return import_named(module_name, module_name)

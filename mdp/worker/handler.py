@@ -202,11 +202,7 @@ def services_of(module: ModuleType) -> list[Callable[..., Any]]:
 
 
 def is_typed(function: Callable[..., Any]) -> bool:
-    """Return whether a marked function takes arguments instead of one `mdp.Request`.
-
-    Raises:
-        TypeError: it could be either.
-    """
+    """Return whether a marked function takes arguments instead of one `mdp.Request`; raises TypeError: it could be either."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         return True
@@ -239,11 +235,7 @@ def _words(parameter: inspect.Parameter) -> str:
 
 
 def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind:
-    """Return the kind of a handler.
-
-    Raises:
-        TypeError: it cannot be called, or not with one argument.
-    """
+    """Return the kind of a handler; raises TypeError: it cannot be called, or not with one argument."""
     if not callable(handler):
         raise TypeError(f"a handler is {type(handler).__name__}, it must be a function")
     try:
@@ -282,11 +274,7 @@ def first_step(coroutine: Coroutine[Any, None, Any]) -> tuple[bool, Any]:
 
 
 def reply_frames(value: Any) -> Sequence[bytes]:
-    """Return the value of a handler as body frames.
-
-    Raises:
-        BadReply: it is neither `bytes` nor a list or tuple of at least one `bytes` (MDP-07).
-    """
+    """Return the value of a handler as body frames; raises BadReply."""
     if type(value) is bytes:
         return (value,)
     if not isinstance(value, (list, tuple)):

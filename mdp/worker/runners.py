@@ -419,11 +419,7 @@ class Runners:
     # ------------------------------------------------------------------------------------------------------ generators
 
     async def _send_parts(self, request: Request) -> Sequence[bytes]:
-        """Send the values of a generator as parts; return the end of the reply.
-
-        Raises:
-            PartsTooLarge: parts cannot be sent in this dialect, and they are more than `parts_max_bytes`.
-        """
+        """Send the values of a generator as parts; return the end of the reply. Raises PartsTooLarge."""
         session = request._owner
         joined: list[bytes] = []
         left_bytes = self._parts_max_bytes

@@ -137,12 +137,7 @@ class WorkerSession:
     # ------------------------------------------------------------------------------------------------------------- connection
 
     def joined(self, now: float, limits: PeerLimits | None = None) -> None:
-        """Use a new connection: READY is the first message on it (MDP-15).
-
-        Args:
-            now: monotonic seconds.
-            limits: those the broker has announced, None for none: then those of MDP/0.3 are the usual ones.
-        """
+        """Use a new connection: READY is the first message on it (MDP-15)."""
         if self.search.state is not SearchState.JOINING:
             return
         self._peer = USUAL if limits is None and self.search.dialect == V03 else limits
@@ -268,11 +263,7 @@ class WorkerSession:
     # ---------------------------------------------------------------------------------------------------------------- answers
 
     def answer(self, request: Request, body: Sequence[bytes]) -> None:
-        """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more.
-
-        Raises:
-            ReplyTooLarge: the reply is beyond the broker's limits; the request must still be answered.
-        """
+        """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more; raises ReplyTooLarge."""
         token = request._token
         if request._execution is not None:
             self.kept.complete(request, body)
@@ -309,11 +300,7 @@ class WorkerSession:
         self.outgoing.append(message)
 
     def send_part(self, request: Request, body: Sequence[bytes]) -> None:
-        """Send a PARTIAL of a reply (not in MDP/0.1).
-
-        Raises:
-            ReplyTooLarge: see `answer`.
-        """
+        """Send a PARTIAL of a reply (not in MDP/0.1); raises ReplyTooLarge: see `answer`."""
         if request._execution is not None:
             self.kept.abandon(request, "BUSY", "a request with this key runs, and its reply comes in parts")
         if self._in_flight.get(request._token) is not request:

@@ -45,11 +45,7 @@ class SessionOptions:
         decode_ready_options(self.ready())
 
     def ready(self) -> bytes:
-        """Return the options frame of READY.
-
-        Raises:
-            ValueError: the metadata cannot be packed by msgpack.
-        """
+        """Return the options frame of READY; raises ValueError: the metadata cannot be packed by msgpack."""
         metadata = None if self.metadata is None else dict(self.metadata)
         try:
             interval = {"heartbeat_ms": min(max(1, round(self.heartbeat_s * 1000)), HEARTBEAT_MS_MAX)}

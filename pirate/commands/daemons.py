@@ -51,12 +51,7 @@ class QueueDaemonOptions:
 
 
 async def serve_queue(options: QueueDaemonOptions, lifetime: Lifetime) -> None:
-    """Give requests to workers until the process is asked to stop, then finish open ones.
-
-    Raises:
-        core.ZMQError: an endpoint cannot be listened on.
-        Unreachable: the page cannot be served.
-    """
+    """Give requests to workers until the process is asked to stop, then finish open ones; raises core.ZMQError or Unreachable."""
     running = Queue(
         options.frontend,
         options.backend,

@@ -58,10 +58,8 @@ class StoreDaemonOptions:
 async def serve_store(options: StoreDaemonOptions, lifetime: Lifetime) -> None:
     """Serve stored requests until the process is asked to stop, then finish open work.
 
-    Raises:
-        titanic.StoreError: the store cannot be opened, or cannot write any longer.
-        bstar.PairFault: of the pair.
-        Unreachable: the page cannot be served.
+    Raises titanic.StoreError: the store cannot be opened, or cannot write any longer; bstar.PairFault: of the pair; Unreachable: the page
+    cannot be served.
     """
     directory, titanic = options.directory, options.titanic
     log.info(durability(titanic.journal.fsync, directory is None, titanic.mirror, "go-on" if titanic.go_on else "refuse"))
@@ -152,12 +150,7 @@ class MirrorDaemonOptions:
 
 
 async def serve_mirror(options: MirrorDaemonOptions, lifetime: Lifetime) -> None:
-    """Keep a copy of a store until the process is asked to stop.
-
-    Raises:
-        titanic.StoreError: the copy cannot be opened, or cannot be written any longer.
-        Unreachable: the page cannot be served.
-    """
+    """Keep a copy of a store until the process is asked to stop; raises titanic.StoreError or Unreachable."""
     copy = Mirror(RealDisk(options.directory), take_over=options.take_over, security=options.security)
     page = figures_page("titanic mirror", "titanic_mirror", lambda: copy.figures, not_ready=copy.lacks)
     async with copy, serve_page(options.http, page):

@@ -52,11 +52,7 @@ class Request(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> Request:
-        """Read the body of a REQUEST.
-
-        Raises:
-            ValueError: a record with a good checksum whose body this version cannot read.
-        """
+        """Read the body of a REQUEST; raises ValueError: a record with a good checksum whose body this version cannot read."""
         return cls(*read_request(body))
 
 

@@ -26,15 +26,7 @@ def table_rows(
     columns: Sequence[tuple[str, pa.DataType]],
     names: Sequence[str],
 ) -> pa.RecordBatch:
-    """Return the rows of some replies, each with its key and outcome; a request without a reply is one row.
-
-    Args:
-        uuids: of the requests.
-        keys: of the requests; those of rows are in the replies.
-        answers: of the store.
-        columns: of a reply: names and types.
-        names: of the result.
-    """
+    """Return the rows of some replies, each with its key and outcome; a request without a reply is one row."""
     pieces = []
     for uuid, key, answer in zip(uuids, keys, answers, strict=True):
         rows, row_keys = _rows_of(answer)

@@ -138,10 +138,8 @@ def encode_options(options: Options) -> list[bytes]:
 def parse_request(frames: Sequence[bytes], known: dict[bytes, Name] | None = None) -> Submission:
     """Check the body `[service][body...]` or `[01 TSP 01][options][service][body...]` of a `titanic.request`.
 
-    `known` is a cache of valid names, filled here, and bounded.
-
-    Raises:
-        BadRequest: fewer than two frames (TSP-07), an invalid or reserved service name (TSP-19), invalid options.
+    `known` is a cache of valid names, filled here, and bounded. Raises BadRequest: fewer than two frames (TSP-07), an invalid or reserved
+    service name (TSP-19), invalid options.
     """
     # Hot path: once per request; a list and its slices cost compiled code a third of those of a sequence.
     given = frames if isinstance(frames, list) else list(frames)

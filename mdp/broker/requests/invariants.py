@@ -51,11 +51,7 @@ class Clocked(Protocol):
 
 
 def check_broker(broker: Clocked) -> None:
-    """Check a broker that serves.
-
-    Raises:
-        InvariantBroken: the first contradiction, and its record.
-    """
+    """Check a broker that serves; raises InvariantBroken: the first contradiction, and its record."""
     machine = broker.machine
     check_invariants(machine)
     check_stats(machine)
@@ -63,22 +59,14 @@ def check_broker(broker: Clocked) -> None:
 
 
 def check_clock(broker: Clocked) -> None:
-    """Check that a broker with workers or requests ticks in time.
-
-    Raises:
-        InvariantBroken: it would tick too late, or never.
-    """
+    """Check that a broker with workers or requests ticks in time; raises InvariantBroken: it would tick too late, or never."""
     machine = broker.machine
     if machine.directory.workers or not machine.idle:
         check_wakes(machine, broker.wakes_at, broker.rests_until)
 
 
 def check_wakes(machine: Dispatcher, wakes_at: float | None, rests_until: float = -inf) -> None:
-    """Check the next tick of a broker: not later than the machine's first deadline or `rests_until`.
-
-    Raises:
-        InvariantBroken: it would tick too late, or never.
-    """
+    """Check the next tick of a broker: not later than the machine's first deadline or `rests_until`; raises InvariantBroken."""
     due = machine.deadline()
     if wakes_at is None:
         _broken(f"the clock is not set, though something is due at {due:.6f}")
@@ -87,11 +75,7 @@ def check_wakes(machine: Dispatcher, wakes_at: float | None, rests_until: float 
 
 
 def check_invariants(machine: Dispatcher) -> None:
-    """Check all records of a broker's machine, between two calls of it.
-
-    Raises:
-        InvariantBroken: the first contradiction, and its record.
-    """
+    """Check all records of a broker's machine, between two calls of it; raises InvariantBroken: the first contradiction, and its record."""
     # Hot in tests, which call it after every step: few calls, few loops, and empty records are skipped.
     directory = machine.directory
     places: set[Request] = set()
@@ -120,11 +104,7 @@ def check_invariants(machine: Dispatcher) -> None:
 
 
 def check_stats(machine: Dispatcher) -> None:
-    """Check that the gauges of a broker match its records.
-
-    Raises:
-        InvariantBroken: the gauges that differ.
-    """
+    """Check that the gauges of a broker match its records; raises InvariantBroken: the gauges that differ."""
     stats, table, directory = machine.stats(), machine.request_table, machine.directory
     queues = [service.queue for service in directory.services.values()]
     requests = [request for client_requests in table.clients.values() for request in client_requests.values()]

@@ -21,14 +21,7 @@ _MASK: Final = 2**64 - 1
 
 
 def retried(table: RequestTable, request: Request, code: str, now: float) -> bool:
-    """Queue a request again whose handler has failed, after a delay; return False if it must not run again.
-
-    Args:
-        table: of the broker.
-        request: was removed from those in flight at its worker.
-        code: of the worker's ERROR.
-        now: monotonic seconds.
-    """
+    """Queue a request again whose handler has failed, after a delay; return False if it must not run again."""
     policies = request.service.policies
     retry = None if policies is None else policies.retry
     if retry is None or code != _FAILED or request.client is None:

@@ -240,10 +240,6 @@ def allotments(workers: Sequence[Worker], waiting: int) -> Iterator[tuple[Worker
     nothing when the others will have answered all waiting requests before it could answer one more, because that answer would come last.
     For a quicker worker, the longer round and its current requests count; for a slow one, the shorter round. So equally quick workers,
     with requests of all lengths, are treated as equal.
-
-    Args:
-        workers: all of one service.
-        waiting: number of requests that no worker has.
     """
     is_v03 = sorted(
         (worker.pace.most_us, worker.concurrency, min(len(worker.in_flight), worker.concurrency))

@@ -52,11 +52,7 @@ def name_servers(given: NameServers | str | Sequence[str] | None) -> NameServers
 async def named_client(
     names: NameServers, broker: str | tuple[str, ...], socket_options: dict[str, Any], **options: Any
 ) -> AsyncIterator[Client]:
-    """Open a client whose brokers are looked up at each attempt to connect.
-
-    Raises:
-        LookupError: the package with the name service is not installed.
-    """
+    """Open a client whose brokers are looked up at each attempt to connect; raises LookupError."""
     found = list(entry_points(group=NAMES))
     if not found:
         raise LookupError(f"brokers are found by name where the package is installed, not from --py-files: no entry point {NAMES}")

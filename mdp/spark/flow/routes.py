@@ -32,10 +32,7 @@ class Route(Protocol):
 def route_of(via: str | Route) -> Route | None:
     """Return the route of a name, None for the broker alone.
 
-    A store is found by the name of its data source, whose attribute `route` it is.
-
-    Raises:
-        ValueError: there is none of that name.
+    A store is found by the name of its data source, whose attribute `route` it is. Raises ValueError: there is none of that name.
     """
     if not isinstance(via, str):
         return via
