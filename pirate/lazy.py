@@ -107,11 +107,7 @@ class LazyPirate(KeyedRequests[LazyRequest]):
     """The request of one client.
 
     Args:
-        endpoints: of the servers, the most wanted one first.
         check: whether a reply matches, from (request's frames, reply's frames); None: all that the socket delivers do.
-
-    Attributes:
-        outgoing: what is to do with the sockets, in order.
     """
 
     __slots__ = ("_check", "_connected", "_first", "_limits", "_opened", "_servers", "outgoing")

@@ -180,11 +180,7 @@ def _put_into_set(table: list[int | None], hashes: list[int], steps: _Steps) -> 
 
 
 class _Steps:
-    """Counts steps behind the first; raises TooCostly for too many, and for too many or too long ways.
-
-    Attributes:
-        longest: steps a way may take at most.
-    """
+    """Counts steps behind the first; raises TooCostly for too many, and for too many or too long ways."""
 
     def __init__(self, hashes: int, each: int) -> None:
         self._left = each * hashes

@@ -52,9 +52,7 @@ class PendingRequest:
 
     Attributes:
         caller: what is notified, a future or a callback; set by the shell, None for no one.
-        reply: body frames of the reply, when it has one.
         started_at: when it was submitted, monotonic seconds; this and the following are set then.
-        due: when its present time limit is over.
         give_up_at: when the last one is, inf for never.
         bucket: where its time limit is kept; removing it from there ends the limit.
     """
@@ -268,10 +266,6 @@ class KeyedRequests(Requests[K]):
     """Open requests whose replies name them by key.
 
     Calls of the machine return the requests that have ended since the last call.
-
-    Args:
-        closed: error of requests that are open at the end.
-        no_reply: error of requests without a reply in time.
     """
 
     __slots__ = ("_closed", "_no_reply", "_open", "_settled", "counters")

@@ -49,10 +49,6 @@ class _Waits(Enum):
 class SocksHandshake:
     """One request for a connection to a host and port.
 
-    Args:
-        host: address or name; the proxy resolves names.
-        user: name for the proxy, empty for none.
-
     Raises:
         SocksError: a text is longer than SOCKS can carry.
     """

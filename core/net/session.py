@@ -55,14 +55,10 @@ class Session(Writing):
 
     Args:
         pipe: of the endpoint, when connecting; an accepted session gets one when it is ready.
-        on_closed: called once, when the transport is gone.
         options: as they were when the endpoint was bound or connected (SOCK-07).
 
     Attributes:
-        ready: the handshake is complete and the peer was taken.
         failure: why the peer was disconnected, None if it was not.
-        finished: the application closed this connection for good.
-        refused: the peer does not take our configuration (ZMTP-47, ZMTP-48).
     """
 
     __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "finished", "peer_address", "refused", "was_ready")

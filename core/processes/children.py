@@ -58,7 +58,6 @@ class Child:
     Attributes:
         number: from 0.
         pid: of the process; None while none runs.
-        ready: whether it has reported that it serves.
     """
 
     def __init__(self, number: int) -> None:
@@ -93,10 +92,7 @@ class Children:
 
     Args:
         command: returns the command line of a child by its number, from 0.
-        name: of a child, for log and error texts.
         environment: returns variables of a child, besides our own, by its number.
-        restart: delays before a child is started again.
-        on_message: called with a child and each message it sends.
         on_change: called with a child when it becomes ready, and when it has ended.
         is_tolerant: whether a child that cannot start is no failure: it waits for `restart_all`.
     """

@@ -56,7 +56,6 @@ class ClientEngine(ABC, Generic[M]):
     Subclasses make `_ticker`, a supervised timer under a name of their own that calls `_tick`.
 
     Args:
-        closed: error of requests after the end, made without arguments.
         context: of the sockets; the engine has its own when None.
 
     Attributes:

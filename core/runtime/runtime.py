@@ -80,7 +80,6 @@ class Runtime:
     Attributes:
         monotonic: seconds of a clock that never goes back; it may stand still while the machine is suspended.
         boot_clock: the same with suspended time, where the system has such a clock (T2).
-        wall_ns: nanoseconds since 1970; an operator may set it back.
         pause: blocks the calling thread for some seconds.
         random_bytes: so many bytes that nobody can guess.
         lock_file: locks an open file for this process, without waiting; raises OSError if another process has locked it.

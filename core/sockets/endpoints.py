@@ -31,11 +31,7 @@ __all__ = ["EndpointScope", "Endpoints"]
 
 
 class EndpointScope:
-    """Result of bind and connect: a block at whose end the endpoint is left. Most programs ignore it.
-
-    Args:
-        leave: ends it, unless the socket is closed.
-    """
+    """Result of bind and connect: a block at whose end the endpoint is left. Most programs ignore it."""
 
     __slots__ = ("_call", "_endpoint", "_leave")
 

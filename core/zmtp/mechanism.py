@@ -47,10 +47,8 @@ class Mechanism(ABC):
 
     Attributes:
         bare: it checks nothing of a peer, so that peers without mechanisms are possible (ZMTP-13).
-        peer_metadata: lower-case name → value, once it was received.
         user_id: name of the peer given by the authenticator, None if it was not asked.
         zap_request: set while the authenticator must be asked; the shell calls `authenticated` with the answer.
-        last_words: command bodies to send before closing after an error.
     """
 
     name: ClassVar[bytes]

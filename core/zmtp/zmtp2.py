@@ -93,11 +93,7 @@ def zmtp1_frames(octets: bytes) -> bytes:
 
 
 class Zmtp1Decoder:
-    """Decodes frames of 1.0 with the decoder of 3.x and its limits.
-
-    Args:
-        clear: the decoder of the connection; it keeps incomplete messages.
-    """
+    """Decodes frames of 1.0 with the decoder of 3.x and its limits."""
 
     __slots__ = ("_body", "_clear", "_header")
 

@@ -84,11 +84,7 @@ class AgentRequest(FreelanceRequest):
 
 
 class Agent(ClientMachine[AgentRequest]):
-    """Requests of one client to several servers.
-
-    Attributes:
-        counters: what was sent, dropped, given up, by name.
-    """
+    """Requests of one client to several servers."""
 
     __slots__ = ("_limits", "_step_s", "servers")
 

@@ -49,9 +49,6 @@ R = TypeVar("R", bound=FreelanceRequest)
 class ClientMachine(KeyedRequests[R]):
     """Requests of one client.
 
-    Args:
-        timeout_s: of a request that has none of its own.
-
     Attributes:
         outgoing: (server, frames, or the encoded message) to send, in order.
     """

@@ -45,11 +45,7 @@ class Close(NamedTuple):
 
 
 class SequentialRequest(FreelanceRequest):
-    """One request until its end; its key is the number of its present try.
-
-    Attributes:
-        order: servers that are still to be asked.
-    """
+    """One request until its end; its key is the number of its present try."""
 
     __slots__ = ("asked_at", "order", "server")
 
@@ -63,9 +59,6 @@ class Sequential(KeyedRequests[SequentialRequest]):
 
     Args:
         timeout_s: for all of them; None: the sum of the tries.
-
-    Attributes:
-        outgoing: sockets to open and to close, in order.
 
     Raises:
         ValueError: no endpoint.

@@ -49,7 +49,6 @@ class Server:
 
     Attributes:
         name: routing id: bytes of its endpoint (FLP-13).
-        failures: requests in a row without an answer in time.
         heard_at: time of its last reply that was not passed to `ServerList.heard`; `tick` then corrects the deadlines.
         suspect_until: not asked before this time if there is another server.
     """
@@ -66,9 +65,6 @@ class Server:
 
 class ServerList:
     """Servers in order of priority.
-
-    Args:
-        endpoints: most wanted first; duplicates are removed (FLP-12).
 
     Attributes:
         postponed: silence verdicts that were postponed because a tick was late.

@@ -26,9 +26,6 @@ __all__ = ["Shotgun"]
 class Shotgun(ClientMachine[FreelanceRequest]):
     """Requests of one client to all of its servers; their `asked` and `refused` have servers by their current connection.
 
-    Attributes:
-        counters: what was sent, dropped, given up, by name.
-
     Raises:
         ValueError: no endpoint.
     """

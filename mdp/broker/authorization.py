@@ -66,8 +66,6 @@ class GuardedDispatcher(Dispatcher):
 
     Args:
         user_of: returns a peer's name from the authenticator, None if the peer was not authenticated.
-        audit: called with every refusal.
-        first_number, owner_secret: as for `Dispatcher`.
         now: monotonic seconds.
 
     Attributes:

@@ -106,7 +106,6 @@ class Recorder:
 
     Attributes:
         now: monotonic seconds, set by the shell before each call of the machine.
-        failed: how many requests ended without a reply, by code.
         asked: service and encoded bytes of the request being checked.
     """
 

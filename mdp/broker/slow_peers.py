@@ -42,7 +42,6 @@ class Backlog:
 
     Attributes:
         left: bytes that may be sent before the next look at the queues; the sender counts it down.
-        awaited: peers that are behind and are waited for.
     """
 
     __slots__ = ("_behind", "_hold_s", "_peer_bytes", "_step", "_total_bytes", "awaited", "left")

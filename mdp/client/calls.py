@@ -65,8 +65,6 @@ class CallDefaults:
         timeout: seconds one attempt may take.
         deadline: seconds all attempts together may take.
         headers: of each request, which may add some and replace some.
-        priority: which of the waiting requests are given first.
-        progress: called with each `Progress` that the handler reports.
     """
 
     timeout: float

@@ -31,7 +31,6 @@ class Transport(ABC, Generic[M]):
 
     Args:
         clock: reads the time, monotonic seconds.
-        on_updates: called with requests that were settled or have parts.
     """
 
     def __init__(

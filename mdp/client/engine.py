@@ -37,12 +37,9 @@ class MdpEngine(ClientEngine[Machine]):
 
     Args:
         context: of the sockets; the engine has its own when None.
-        counters: shared with other engines of the client.
 
     Attributes:
-        machine: of the dialect; replaced when the dialect changes.
         on_shards: called when a broker is connected to, with its endpoint and the number of its shards.
-        connections: how many times a broker was connected to.
     """
 
     def __init__(

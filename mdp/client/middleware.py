@@ -83,7 +83,6 @@ class ClientChain:
 
     Args:
         engine_for: returns the engine that sends the requests to a service.
-        engine: that of the broker, with the clock.
     """
 
     def __init__(self, engine_for: Callable[[bytes], MdpEngine], engine: MdpEngine) -> None:

@@ -67,7 +67,6 @@ class Requester(RequesterBase[P]):
     """Outstanding requests of one client over MDP/0.3.
 
     Args:
-        numbers: of requests, each different, below 2**64; see `numbers_from`.
         timeouts: those of the previous machine, when the dialect has changed.
 
     Attributes:

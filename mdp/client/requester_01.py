@@ -59,7 +59,6 @@ class LockstepRequester(RequesterBase[P]):
     """Outstanding requests of one client over MDP/0.1 or 0.2.
 
     Args:
-        limits: of the client; `connections_max` limits the requests in flight.
         timeouts: those of the previous machine, when the dialect has changed.
 
     Attributes:

@@ -82,11 +82,7 @@ class SendToPeer(NamedTuple):
 
 
 class LendingSlot:
-    """The workers of a peer for one service.
-
-    Attributes:
-        lent: requests sent since the last query for its capacity.
-    """
+    """The workers of a peer for one service."""
 
     __slots__ = ("endpoint", "lent", "peer", "worker")
 
@@ -101,9 +97,7 @@ class LendingMachine:
     """The borrowing side of one broker.
 
     Args:
-        name: of the broker, different from that of any other.
         state_s: seconds between two offers of a peer.
-        hops_max: brokers a request may pass after the first one.
         limits_of: returns the limits announced by the peer at an endpoint, None if it has announced none.
 
     Attributes:

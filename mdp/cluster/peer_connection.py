@@ -52,7 +52,6 @@ class PeerConnection:
     """The connection to one peer, reopened when it is lost.
 
     Args:
-        endpoint: of the peer, where its clients connect.
         state_s: seconds between two queries.
     """
 

@@ -31,7 +31,6 @@ class Queue:
 
     Args:
         unread: returns their bytes; may be expensive.
-        hold: stops reading from the sender; may be called again.
         most: highest mark, in bytes.
     """
 
@@ -47,15 +46,7 @@ class Queue:
 
 
 class Backpressure:
-    """Holds senders back, and reads on.
-
-    Args:
-        total_bytes: sum of the marks of all queues.
-
-    Attributes:
-        held: queues whose sender is not read from.
-        times: how many times a sender was held back.
-    """
+    """Holds senders back, and reads on."""
 
     def __init__(self, total_bytes: int, count: Callable[[], int]) -> None:
         self._total_bytes = total_bytes

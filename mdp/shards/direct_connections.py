@@ -32,7 +32,6 @@ class ShardEngines:
 
     Args:
         broker: the engine of the broker itself, which learns of the shards.
-        new_engine: makes the engine of a shard, by its endpoint.
     """
 
     def __init__(self, broker: MdpEngine, new_engine: Callable[[str], MdpEngine]) -> None:

@@ -69,11 +69,8 @@ class _Peer:
     """A peer whose messages are forwarded.
 
     Attributes:
-        user: its name from the authenticator, empty without one.
-        to_shards: messages that wait in them, by shard.
         shard: of its service, if it is a worker, else -1.
         dialect: of the worker, or 0.3 of a client that sent requests of it.
-        questions: to all shards that are not answered.
         variant: None if its frames are those of the RFCs; else it is translated here, and the shards see RFC 18.
     """
 
@@ -92,11 +89,7 @@ class _Peer:
 
 
 class Front:
-    """The front of a broker of `count` shards, which it connects to when they are needed.
-
-    Attributes:
-        counters: messages forwarded and dropped, connections, questions, by name.
-    """
+    """The front of a broker of `count` shards, which it connects to when they are needed."""
 
     def __init__(
         self,

@@ -39,7 +39,6 @@ class FrontIdentity:
     Attributes:
         shard: number of the shard that has this; None in the front, and in a broker without shards.
         user: its name at the shards, that of no other user; empty where peers are not authenticated.
-        key: public key, if the broker has CURVE.
     """
 
     def __init__(self, user: str = "", key: str = "", password: str = "", shard: int | None = None) -> None:

@@ -30,7 +30,6 @@ class FrontPage:
     """The page of a sharded broker.
 
     Args:
-        more: returns counters and gauges of the front.
         not_ready: returns why the front does not serve, "" if it does.
     """
 

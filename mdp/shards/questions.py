@@ -25,9 +25,6 @@ class Question:
 
     Args:
         limit: bytes of a list in the answer.
-        more: returns counters of the front, for `mmi.stats`.
-        send: sends an encoded message to the peer.
-        ended: called once, when the question is answered or closed.
     """
 
     def __init__(

@@ -20,7 +20,6 @@ class ShardConnection:
 
     Args:
         unsent_max_bytes: what may wait for a shard that does not read or is being started.
-        on_messages: called with encoded messages from the shard.
         on_lost: called once when the connection was up and is lost; the connection is closed then.
 
     Messages that are sent before the connection is up are sent then.

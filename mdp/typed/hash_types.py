@@ -42,7 +42,6 @@ class HashedTypes:
     Attributes:
         keys: types of the keys of dicts that are text in msgpack.
         numbers: whether some dict has numbers as keys, which `bounded_msgpack.unpack` checks.
-        are_whole: whether all these elements and keys are integers.
     """
 
     def __init__(self) -> None:

@@ -86,7 +86,6 @@ class TypeMismatch(ValueError):
     """A value does not match its schema.
 
     Args:
-        problem: what was expected and what was found.
         place: in the value, as `[0].price`; empty: the value itself.
     """
 

@@ -217,11 +217,7 @@ WorkerEvent: TypeAlias = Work | Cancel | Recall | Ping | Heartbeat | Disconnect 
 
 
 def parse_at_broker(frames: Sequence[bytes]) -> BrokerEvent:
-    """Decode a message of a client or worker to the broker.
-
-    Args:
-        frames: the message without the routing id, every frame decoded.
-    """
+    """Decode a message of a client or worker to the broker."""
     if len(frames) < 1:
         return Invalid("frames")
     head = frames[0]

@@ -92,7 +92,6 @@ class PairResponder:
         retry_s: after which a client with a higher ballot retries; by then they have answered.
 
     Attributes:
-        asker: routing id of the client that is answered.
         claimed: higher ballots of clients that were not denied, with routing ids; the caller removes them after each batch.
     """
 

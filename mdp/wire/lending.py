@@ -37,13 +37,7 @@ _ENTRY_OVERHEAD_BYTES = 8
 
 
 def encode_offer(name: bytes, capacities: Iterable[tuple[bytes, int]], limit_bytes: int) -> list[bytes]:
-    """Return name and map of an answer.
-
-    Args:
-        name: of the broker.
-        capacities: of its services; see `Directory.capacities`.
-        limit_bytes: of the answer; further services are left out.
-    """
+    """Return name and map of an answer."""
     offer: dict[bytes, int] = {}
     size = 0
     for service, capacity in capacities:

@@ -56,11 +56,7 @@ def encode_progress(progress: Progress) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RateWait:
-    """Why a request waits at the broker: its service has had as many requests as its rate allows.
-
-    Attributes:
-        waiting: requests of the service that waited, this one included.
-    """
+    """Why a request waits at the broker: its service has had as many requests as its rate allows."""
 
     rate: Rate
     waiting: int

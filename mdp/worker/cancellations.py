@@ -38,10 +38,6 @@ class Cancellations:
     Args:
         running: requests whose handler runs; read here, changed by the owner.
         cancel_s: how long a cancelled handler may take to end before it counts as overdue.
-        on_check: called at each check for overdue handlers.
-
-    Attributes:
-        since: running requests that were cancelled, with the time.
     """
 
     def __init__(

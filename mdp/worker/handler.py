@@ -139,7 +139,6 @@ class ServiceMark:
     """The mark of `service` on a function.
 
     Attributes:
-        inline: a plain function is called on the event loop.
         batch: format of the tables it takes, "" for a function of single requests.
     """
 

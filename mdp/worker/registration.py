@@ -54,8 +54,6 @@ class WorkerRegistration:
 
     Args:
         on_recalled: called with requests to return if no handler was called for them.
-        on_joined: called when the session has a connection.
-        is_stuck: returns whether to send no heartbeats (MDP-24).
         why_stuck: returns why the worker makes no progress, empty while it does.
         shared: connections that other workers use too (MDP/0.3); None for one of its own.
     """

@@ -50,7 +50,6 @@ class _Runner:
 
     Attributes:
         wake: awaited while it is idle; done when it is woken, or cancelled.
-        started: the handler it takes over when it wakes.
     """
 
     __slots__ = ("context", "started", "task", "wake")
@@ -67,15 +66,12 @@ class Runners:
     """The runners of one handler, which call it up to `concurrency` times at the same time.
 
     Args:
-        concurrency: handlers that run at the same time.
         parts_max_bytes: how much of a generator's parts is kept, per request, where parts cannot be sent.
         cancel_s: how long a cancelled handler may take to end before it counts as overdue.
         clock: reads the time, monotonic seconds.
         on_answer: called when there is something to send, up to once per answer.
         on_give_back: called with a request whose failure cannot be expressed in its dialect, and the error.
         wait_for_capacity: waits until the connection takes more after a part was sent.
-        log_payloads: log the bodies of requests that failed too.
-        on_idle: called when no request runs or waits.
         wrap: takes the call of the handler, a function of a request on the event loop, and returns the coroutine function or asynchronous
             generator to call instead; plain handlers still run in these threads.
 

@@ -74,8 +74,6 @@ class WorkerSession:
     """One worker of one service, across its connections.
 
     Args:
-        search: chooses the broker and the times of connecting.
-        options: options of READY, and the heartbeat interval.
         counters: shared with other sessions of the same worker, or its own.
         kept: replies by key, likewise; none are kept when left out.
 
@@ -85,7 +83,6 @@ class WorkerSession:
         stuck: reports in its heartbeats that its requests make no progress (MDP/0.3), if the broker has shown that it understands this;
             the end of this state is reported at once.
         suppress_heartbeats: sends no heartbeats, so that the worker counts as dead at the broker (MDP-24).
-        reports: takes what handlers report of their progress.
         unwanted: requests that were cancelled, see `take_unwanted`; `recalled`: those the broker wants back, see `take_recalled`.
 
     Raises:

@@ -59,7 +59,6 @@ class StoredWindow:
     """Requests in flight whose outcomes are taken in the order in which they end.
 
     Args:
-        client: of the broker that has the store.
         on_end: called when there are outcomes to take, and there were none before.
         timeout_s: of an attempt to reach the store. A reply is waited for `attempts` times as long.
         attempts: of reaching the store; and failed executions after which a request is a dead letter.

@@ -270,10 +270,6 @@ class DeliveryQueue:
 class Arrivals:
     """Puts each request that is durable into the queue.
 
-    Args:
-        internal: services whose requests are passed to `on_internal` instead.
-        pump_soon: called with the first request of an event-loop iteration.
-
     Attributes:
         pumping: `pump_soon` has been called, and its work is not done yet.
     """

@@ -190,11 +190,7 @@ class PendingReceive(Pending[Any]):
 
 
 class PendingShape(PendingReceive):
-    """A pending receive that converts the message: first frame, text, JSON.
-
-    Args:
-        framed: receive frames that know their sender (`copy=False`).
-    """
+    """A pending receive that converts the message: first frame, text, JSON."""
 
     __slots__ = ("_framed", "_shape")
 

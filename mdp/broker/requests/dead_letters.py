@@ -23,7 +23,6 @@ class DeadLetter:
     """A dead letter.
 
     Attributes:
-        losses: the workers that were lost with it.
         died_at: monotonic seconds.
         user: name of the user, "" for a peer without a name, None at a broker without rules.
         retried: a request made of it is open; the dead letter is removed when that is answered, and kept when it ends in any other way.
@@ -42,11 +41,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """Dead letters by number, oldest first.
-
-    Attributes:
-        pushed_out: number of dead letters dropped because of the limits.
-    """
+    """Dead letters by number, oldest first."""
 
     def __init__(self, options: BrokerOptions) -> None:
         self.size = 0

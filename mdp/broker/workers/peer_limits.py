@@ -38,9 +38,6 @@ class Hops:
 
     Args:
         told: returns the limits that the peer of a connection has sent, None if it has not sent any.
-
-    Attributes:
-        narrow: connected peers with lower limits than the broker.
     """
 
     __slots__ = ("_own", "_told_by", "_uneven", "narrow")

@@ -46,9 +46,6 @@ class Opened:
 class Breaker:
     """Circuit breaker that decides whether requests are sent.
 
-    Args:
-        failures_max: consecutive requests without answer that open it.
-
     Attributes:
         opened: why it is not closed, None while it is closed.
     """

@@ -52,9 +52,6 @@ class TaskReport:
 class LiveCounts:
     """The driver's end.
 
-    Args:
-        host: address of the driver, as the executors reach it.
-
     Attributes:
         strange: datagrams without the token of the job, or of another size; dropped.
         forgotten: tasks left out of the sum, because more have come since than are remembered.
@@ -108,11 +105,7 @@ class LiveCounts:
 
 
 class Reporter:
-    """A task's end: the numbers so far, sent as often as useful.
-
-    Attributes:
-        unsent: datagrams that the system did not take.
-    """
+    """A task's end: the numbers so far, sent as often as useful."""
 
     def __init__(self, to: TaskReport, stage: int, partition: int, attempt: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._to = to

@@ -96,7 +96,6 @@ class Chunk:
 
     Args:
         requests: body frames `(body, …)` of each row, None for a row that is refused.
-        refused: answers of the rows that cannot be sent.
 
     Attributes:
         answers: one for each row, in order; complete when `finished` is, except those that were taken before.

@@ -52,8 +52,6 @@ class Question:
     Attributes:
         service: name of the service, None if the first argument of each row names it.
         names: of the columns in a table of a batch service; None for `c0`, `c1`, ….
-        reply: columns of the reply, with their Arrow types.
-        job: prefix of the keys of the requests.
         broker: the brokers, None for those of `spark.mdp.broker`.
         options: those of `dispatch` that are given; others are read from the session's configuration in the task.
     """

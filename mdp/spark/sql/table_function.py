@@ -43,11 +43,7 @@ class Analyzed(AnalyzeResult):
 
 
 class AskTable:
-    """Rows of one partition of the table.
-
-    Attributes:
-        job: prefix of the keys of the requests.
-    """
+    """Rows of one partition of the table."""
 
     job = UNNAMED
 

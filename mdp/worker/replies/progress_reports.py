@@ -25,11 +25,7 @@ PROGRESS_S: Final = 0.05
 
 
 class ProgressReports:
-    """The reports of one session that wait to be sent.
-
-    Args:
-        flush: sends what the session has to send.
-    """
+    """The reports of one session that wait to be sent."""
 
     def __init__(self, session: WorkerSession, flush: Callable[[], object]) -> None:
         self._session = session
