@@ -64,11 +64,7 @@ class ServerDaemonOptions:
 
 
 async def serve_server(options: ServerDaemonOptions, lifetime: Lifetime) -> None:
-    """Run one server of a pair until the process is asked to stop, then finish open requests.
-
-    Raises bstar.PairFault, bstar.Misconfigured: of the pair; bstar.StoreLocked, bstar.StoreDamaged: of its ballot file; core.ZMQError: an
-    endpoint cannot be listened on.
-    """
+    """Run one server of a pair until asked to stop, then finish open requests; raises errors of `bstar` and core.ZMQError."""
     role = State.PRIMARY if options.primary else State.BACKUP
     pair = Pair(
         role,
@@ -117,10 +113,7 @@ class WitnessDaemonOptions:
 
 
 async def serve_witness(options: WitnessDaemonOptions, lifetime: Lifetime) -> None:
-    """Run the witnesses of one or more pairs until the process is asked to stop.
-
-    Raises bstar.StoreLocked, bstar.StoreDamaged: of a file of ballots; core.ZMQError: an endpoint cannot be listened on.
-    """
+    """Run the witnesses of pairs until asked to stop; raises bstar.StoreLocked, bstar.StoreDamaged or core.ZMQError."""
     async with AsyncExitStack() as stack:
         ones = [
             Witness(endpoint, heartbeat_ms=options.heartbeat_ms, store=store, pair_key=key, security=options.security)

@@ -124,10 +124,7 @@ Connect = TcpConnect | IpcConnect | InprocConnect | NameConnect
 
 
 def parse_bind(endpoint: str, *, ipv6: bool = False) -> Bind:
-    """Parse an endpoint to listen on; without `ipv6`, the option, an IPv6 literal is ENODEV.
-
-    Raises InvalidEndpoint with EINVAL, ENODEV, ENAMETOOLONG, EPROTONOSUPPORT or ENOCOMPATPROTO as TRN-01, 02, 05, 10 say.
-    """
+    """Parse an endpoint to listen on; raises InvalidEndpoint (TRN-01, 02, 05, 10). Without `ipv6` an IPv6 literal is ENODEV."""
     scheme, address = _split_scheme(endpoint)
     if scheme == "tcp":
         return _tcp_bind(endpoint, address, ipv6)
@@ -141,10 +138,7 @@ def parse_bind(endpoint: str, *, ipv6: bool = False) -> Bind:
 
 
 def parse_connect(endpoint: str) -> Connect:
-    """Parse an endpoint to connect to.
-
-    Raises InvalidEndpoint with EINVAL, ENAMETOOLONG, EPROTONOSUPPORT or ENOCOMPATPROTO as TRN-01, 04, 05, 10 say.
-    """
+    """Parse an endpoint to connect to; raises InvalidEndpoint (TRN-01, 04, 05, 10)."""
     scheme, address = _split_scheme(endpoint)
     if scheme == "tcp":
         return _tcp_connect(endpoint, address)

@@ -223,15 +223,7 @@ def proxy_command(kind: str, frontend: str, backend: str, capture: str | None, s
 
 @dataclass(frozen=True, slots=True, repr=False)  # security holds keys
 class ProxyOptions:
-    """Options of `zmtp proxy`.
-
-    Attributes:
-        kind: queue, forwarder or streamer.
-        frontend: endpoint of clients, publishers or PUSH.
-        backend: endpoint of services, subscribers or PULL.
-        capture: endpoint of a PUB with a copy of every message, None for none.
-        security: which peers may connect.
-    """
+    """Options of `zmtp proxy`."""
 
     kind: str
     frontend: str

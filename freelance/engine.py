@@ -32,12 +32,7 @@ Machine: TypeAlias = Agent | Shotgun
 
 
 class FreelanceEngine(ClientEngine[Machine]):
-    """Connections to all servers: one ROUTER in model 3, a DEALER for each in model 2.
-
-    Args:
-        alias: name each server by the endpoint it was connected at (model 3).
-        context: of the sockets; the engine has its own when None.
-    """
+    """Connections to all servers: one ROUTER in model 3, with `alias` their endpoints as names; DEALERs in model 2."""
 
     def __init__(
         self,
@@ -187,11 +182,7 @@ class FreelanceEngine(ClientEngine[Machine]):
 
 
 class SequentialEngine(ClientEngine[Sequential]):
-    """A REQ socket for each try of model 1.
-
-    Args:
-        context: of the sockets; the engine has its own when None.
-    """
+    """A REQ socket for each try of model 1."""
 
     def __init__(
         self,

@@ -60,10 +60,7 @@ class BrokerDaemonOptions:
 
 
 async def serve_broker(options: BrokerDaemonOptions, lifetime: Lifetime) -> None:
-    """Serve clients, workers and peers until the process is asked to stop, then finish open tasks.
-
-    Raises peering.BadName, peering.DuplicateName: of a peer or of the broker; core.ZMQError: an endpoint cannot be listened on.
-    """
+    """Serve until the process is asked to stop, then finish open tasks; raises peering.BadName, peering.DuplicateName or core.ZMQError."""
     known = dict(options.peers)
     endpoints = {flow: getattr(options, flow) for flow in ("localfe", "localbe", "cloudfe", "statebe", "control")}
     serving = Broker(options.name, known, **endpoints, directory=options.directory, security=options.security, **asdict(options.limits))

@@ -121,11 +121,7 @@ Effect = ToWorker | ToClient | ToPeer | ToBorrower | Publish | Complaint
 
 
 class TaskRouter:
-    """Machine of one broker.
-
-    Raises:
-        BadName: not a valid name of a broker.
-    """
+    """Machine of one broker; raises BadName."""
 
     def __init__(self, name: bytes, limits: RouterLimits | None = None, *, first_number: int = 0, now: float = 0.0) -> None:
         self._limits = limits = limits or RouterLimits()

@@ -122,11 +122,7 @@ class Client:
 
 
 class PirateEngine(ClientEngine[LazyPirate]):
-    """A REQ socket for each server that is asked; see `core.rpc.client_engine`.
-
-    Args:
-        context: of the sockets; the engine has its own when None.
-    """
+    """A REQ socket for each server that is asked; see `core.rpc.client_engine`."""
 
     def __init__(
         self, machine: LazyPirate, context: core.Context | None, security: Secured | None, socket_options: Mapping[str, Any]

@@ -56,10 +56,7 @@ def encode_slot(record: Record, sequence: int) -> bytes:
 
 
 def decode_file(octets: bytes, owner: RecordRole) -> Contents:
-    """Decode a ballot file, or refuse it with StoreDamaged.
-
-    There is no repair beyond the second slot: a counter guessed too low means a ballot used twice.
-    """
+    """Decode a ballot file, or refuse it with StoreDamaged: a counter guessed too low means a ballot used twice."""
     if len(octets) == _RECORD_1.size + _CHECK.size:
         return Contents(_record_1(octets, owner), 0, 0, 0)
     if len(octets) != FILE_OCTETS:

@@ -347,10 +347,7 @@ def _check_shape(ctx: click.Context, option: click.Option, key: str, value: obje
 
 
 def config_problems(program: Group, path: str) -> tuple[list[str], list[str]]:
-    """Check a configuration file of a program: return its tables, and its problems with line and fix.
-
-    Raises BadConfig if the file cannot be read or is not TOML.
-    """
+    """Return the tables of a configuration file, and its problems with line and fix; raises BadConfig."""
     root = Context(program, info_name=program.name, auto_envvar_prefix=(program.name or "").upper())
     file = ConfigFile(path, "give the path of the file to check")
     tables: list[str] = []

@@ -61,11 +61,7 @@ class ConfigFile:
         self._text, self._tables = read_toml(path, advice)
 
     def table(self, name: str, commands: Iterable[str], keys: Iterable[str]) -> dict[str, Any]:
-        """Return the values of a command's table, `-` in keys as `_`.
-
-        `name` has dots if the command is in a group; `commands` are the tables of all commands of the program and its groups. Raises
-        BadConfig for a table of no command or an unknown key.
-        """
+        """Return the values of a command's table, `-` in keys as `_`; raises BadConfig for an unknown table or key."""
         known_tables = sorted(commands)
         *above, _ = ["", *accumulate(name.split("."), "{}.{}".format)]
         for problem in (problem for group in above for problem in self.strays(group, known_tables, name)):
@@ -109,11 +105,7 @@ class ConfigFile:
         return tables if isinstance(tables, dict) else {}
 
     def place(self, table: str, key: str | None = None) -> str:
-        """Return `file:line` of a key, `-` and `_` being the same, or of a table.
-
-        The parser keeps no positions, so the text is searched; for unusual notation (inline tables, dotted keys) the answer is the nearest
-        line above.
-        """
+        """Return `file:line` of a key or table, as a search of the text finds it: parsers keep no positions."""
         current, nearest = "", 1
         for number, line in enumerate(self._text.splitlines(), start=1):
             if head := _TABLE.match(line):

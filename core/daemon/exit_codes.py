@@ -79,10 +79,7 @@ class Interrupted(ExitError):
 
 @contextmanager
 def exits(codes: Mapping[type[Exception], type[click.ClickException]]) -> Iterator[None]:
-    """Turn errors of the block into those with an exit code and the same text.
-
-    The first kind that fits counts.
-    """
+    """Turn errors of the block into the first kind that fits, with its exit code and the same text."""
     try:
         yield
     except tuple(codes) as error:

@@ -165,10 +165,7 @@ class Server:
     # -- access
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether a Host is an address or a name of this server, not a foreign name for it.
-
-        Browsers always send one; HTTP/1.0 probes may send none.
-        """
+        """Return whether a Host, if one was sent, is an address or name of this server, not a foreign one."""
         if not host:
             return True
         name = host.rpartition(":")[0] if re.fullmatch(r".*:\d{1,5}", host) else host

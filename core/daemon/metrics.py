@@ -85,10 +85,7 @@ def figures_page(
     not_ready: Callable[[], str] = lambda: "",
     tables: Callable[[], Sequence[Table]] = tuple,
 ) -> MetricsPage:
-    """Return the page of a daemon whose state is a flat mapping: numbers become gauges, texts labels of `<prefix>_<name>_state`.
-
-    Nested mappings are flattened; values other than numbers, texts and None are left out.
-    """
+    """Return the page of a daemon whose state is a mapping, flattened: numbers become gauges, texts labels."""
 
     def plain() -> dict[str, float | str | None]:
         found: dict[str, float | str | None] = {}

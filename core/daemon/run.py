@@ -331,11 +331,7 @@ class Daemon:
 
 
 def run_daemon(body: Callable[[Daemon], Coroutine[Any, Any, None]], settings: DaemonSettings) -> None:
-    """Run a daemon to its orderly end.
-
-    `body` starts the service, calls `ready`, awaits `until_stopped`, and drains before it returns. Raises Unreachable if an endpoint could
-    not be listened on, BadConfig without a required uvloop, RequestFailed without memory for the event loop itself.
-    """
+    """Run a daemon to its orderly end; raises Unreachable, BadConfig without a required uvloop, or RequestFailed."""
 
     async def main() -> None:
         failure: BaseException | None = None

@@ -85,10 +85,7 @@ def security_files(context: click.Context) -> SecurityFiles | None:
 
 
 class SecurityFiles:
-    """Security of a command, and its files; see `security_options`.
-
-    Raises click.UsageError if the flags do not fit together, BadConfig if a file cannot be used.
-    """
+    """Security of a command, and its files; raises click.UsageError or BadConfig."""
 
     def __init__(self, values: Mapping[str, Any], *, listens: bool, connects: bool, required: bool = True) -> None:
         self._values = dict(values)  # of the flags, by parameter name

@@ -186,10 +186,7 @@ def _count_containers(octets: bytes, most: int, maps_most: int) -> None:
 
 
 def _counter(most: int, keep: bool = True, inner: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-    """Return a function that gives arrays and maps back, or None; it raises BadMsgpack for more than allowed.
-
-    `inner` counts them too.
-    """
+    """Return a function that gives arrays and maps back, or None; raises BadMsgpack for more than allowed, in `inner` too."""
 
     def count() -> Generator[Any, Any, None]:
         given = None

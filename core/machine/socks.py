@@ -47,11 +47,7 @@ class _Waits(Enum):
 
 
 class SocksHandshake:
-    """One request for a connection to a host and port.
-
-    Raises:
-        SocksError: a text is longer than SOCKS can carry.
-    """
+    """One request for a connection to a host and port; the proxy resolves names. Raises SocksError."""
 
     def __init__(self, host: str, port: int, user: bytes = b"", password: bytes = b"") -> None:
         self.done = False

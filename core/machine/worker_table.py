@@ -125,10 +125,7 @@ class WorkerTable(Generic[J]):
         return sum(worker.state is state for worker in self._workers.values())
 
     def give(self, job: J, now: float) -> tuple[bytes, Worker[J]]:
-        """Give a job to the longest idle worker and return it; raises KeyError if no worker is idle.
-
-        A job is no sign of life, so the worker's silence goes on.
-        """
+        """Give a job to the longest idle worker, whose silence goes on; raises KeyError without one."""
         name, _ = self.idle.popitem(last=False)
         worker = self._workers[name]
         worker.state, worker.job, worker.since = WorkerState.BUSY, job, now

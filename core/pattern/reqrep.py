@@ -201,10 +201,7 @@ class Req(Balanced):
         return limits.judge(frames, parts=2, octets=4) if self.options.req_correlate else limits.judge(frames, parts=1)
 
     def send(self, frames: Given) -> bool:
-        """Send a request; earlier received messages are discarded (REQ-06).
-
-        Raises BadState: the reply to the last request has not been taken, and REQ_RELAXED is off (REQ-02, REQ-09).
-        """
+        """Send a request; earlier received messages are discarded (REQ-06). Raises BadState (REQ-02, REQ-09)."""
         if self._waiting and not self.options.req_relaxed:
             raise BadState(msg="a REQ socket awaits the reply to its last request")
         envelope = [b""]

@@ -29,10 +29,7 @@ class Stream(Router):
     takes_inproc: ClassVar[bool] = False
 
     def send(self, frames: Given) -> bool:
-        """Send bytes to a peer, or close its connection with an empty frame; returns False without capacity.
-
-        Raises HostUnreachable: there is no such peer.
-        """
+        """Send bytes to a peer, or close its connection with an empty frame; raises HostUnreachable, returns False without capacity."""
         pipe = self.routes.get(frames[0])
         if pipe is None or not pipe.connected:
             raise HostUnreachable(routing_id=bytes(frames[0]))

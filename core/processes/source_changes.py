@@ -22,10 +22,7 @@ _NOT_ENTERED: Final = frozenset({"__pycache__", "node_modules", "site-packages"}
 
 
 def source_times(folders: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return time of change in ns and size in bytes of each Python file below some folders.
-
-    Hidden folders are left out, and those of installed packages. Blocks.
-    """
+    """Return time of change and size of each Python file below folders; hidden and installed ones are left out. Blocks."""
     found: dict[str, tuple[int, int]] = {}
     for folder in folders:
         for path, folders_in_it, files in os.walk(folder):

@@ -120,9 +120,7 @@ class ClientEngine(ABC, Generic[M]):
     def begin_iteration(self) -> bool:
         """Read the clock once per loop iteration; return whether this call is the first, whose request is sent now.
 
-        Later requests are collected until the iteration ends. Nothing is scheduled for the first one, so a caller that sends one request
-        after the other costs no extra iteration. Raises ClientClosed: the client was closed; RuntimeError: called on another loop than the
-        first time.
+        Later requests are collected until the iteration ends. Raises ClientClosed, RuntimeError on another loop than the first time.
         """
         if self.closed:
             raise self._closed
@@ -141,10 +139,7 @@ class ClientEngine(ABC, Generic[M]):
         return False
 
     def submit(self, pending: PendingRequest) -> None:
-        """Send a request; at once if it is the first of this loop iteration.
-
-        Raises ClientClosed, and the machine's errors.
-        """
+        """Send a request; at once if it is the first of this iteration. Raises ClientClosed, and the machine's errors."""
         # Hot path: `begin_iteration` and `flush_all` inlined for the first request of an iteration.
         machine = self.machine
         if self._submitted or self.closed or not self._on_loop():

@@ -46,10 +46,7 @@ def _text_of(path: str | os.PathLike[str]) -> str:
 
 
 async def append(path: str | os.PathLike[str], octets: bytes) -> None:
-    """Append some bytes to a file in one piece; raises OSError.
-
-    The file is created for this user only. If this is cancelled, the bytes are still written.
-    """
+    """Append some bytes to a file of this user in one piece, also if cancelled; raises OSError."""
     await off_loop(append_now, path, octets)
 
 

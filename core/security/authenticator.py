@@ -73,10 +73,7 @@ def key_octets(key: bytes | str, option: str = "key") -> bytes:
 
 
 def parse_authorized_keys(text: str) -> tuple[dict[bytes, str], list[int]]:
-    """Parse an authorized-keys file: (32-byte key to name, numbers of the lines that are neither key nor comment).
-
-    The name of a key without one is its Z85 text.
-    """
+    """Parse an authorized-keys file: 32-byte key to name or, without one, Z85 text; and the numbers of malformed lines."""
     keys: dict[bytes, str] = {}
     wrong: list[int] = []
     for number, line in enumerate(text.splitlines(), 1):

@@ -88,10 +88,7 @@ def _check_length(body: bytes, low: int, high: int, code: Code) -> None:
 
 
 class CurveClient(CurveMechanism):
-    """Client: knows the server's public key.
-
-    Raises LocalProtocolError: a key is not 32 bytes long, the pair does not belong together, or the server's is of low order.
-    """
+    """Client: knows the server's public key. Raises LocalProtocolError for an invalid key, or keys of no pair."""
 
     def __init__(
         self,

@@ -87,10 +87,7 @@ class CurveMechanism(Mechanism):
         return b"".join((_MESSAGE, nonce, crypto_box_afternm(_FLAG_OCTETS[flags] + body, self._seal_prefix + nonce, self._key)))
 
     def open(self, body: bytes) -> tuple[int, bytes]:
-        """Return (flags, frame) of a MESSAGE body.
-
-        Raises RemoteProtocolError: not a MESSAGE, too short, its nonce not greater than the last, or forged (CURVE-04, CURVE-13).
-        """
+        """Return (flags, frame) of a MESSAGE body; raises RemoteProtocolError (CURVE-04, CURVE-13)."""
         if len(body) < _MESSAGE_BYTES or not body.startswith(_MESSAGE):
             raise RemoteProtocolError(f"{len(body)} bytes that are no MESSAGE", code=Code.ZMTP_MALFORMED_COMMAND_MESSAGE)
         nonce = body[8:16]

@@ -192,10 +192,7 @@ class Endpoints:
         self._begin(start)
 
     def disconnect(self, endpoint: str) -> None:
-        """Disconnect from an endpoint; queued messages are sent within LINGER (TRN-08).
-
-        Raises EndpointNotFound: not connected to exactly this (ENOENT).
-        """
+        """Disconnect from an endpoint; queued messages are sent within LINGER (TRN-08). Raises EndpointNotFound."""
         for pipe in self._inproc_pipes:
             if pipe.endpoint == endpoint:
                 self._leave_inproc(pipe)

@@ -72,10 +72,7 @@ def ping(ttl_ms: int, context: bytes = b"") -> bytes:
 
 
 def pong(data: bytes) -> tuple[bytes, int]:
-    """Return (PONG body, TTL in ms) for the data of a PING.
-
-    At most 16 bytes of the context are repeated. Raises RemoteProtocolError: too short for the TTL (ZMTP-52).
-    """
+    """Return (PONG body, TTL in ms) for a PING, 16 bytes of its context repeated; raises RemoteProtocolError (ZMTP-52)."""
     if len(data) < 2:
         raise RemoteProtocolError("PING without a TTL", code=Code.ZMTP_MALFORMED_COMMAND_UNSPECIFIED)
     return command(b"PONG", data[2 : 2 + PING_CONTEXT_MAX]), int.from_bytes(data[:2], "big") * 100

@@ -144,10 +144,7 @@ class Decoder:
         return self._go_on(flags, body, rest)
 
     def feed(self, data: bytes) -> Batch:
-        """Decode what was received; whole messages only (ZMTP-27).
-
-        A broken rule sets `failure`: the messages before it are returned, and the connection has to be closed.
-        """
+        """Decode what was received; a broken rule sets `failure`, behind the whole messages before it (ZMTP-27)."""
         if self._chunks:
             return self._resume(data)
         # From here on the bytes begin with a frame.

@@ -207,11 +207,7 @@ def messages_end(octets: bytes, at: int, frames_max: int, bytes_max: int) -> int
 
 
 def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:
-    """Take up to `count` frames off the front.
-
-    Returns `[frame, …]` and the octets of the frames that follow, b"" if none do. Raises RemoteProtocolError: the octets are not whole
-    frames.
-    """
+    """Take up to `count` frames off; return them and the other octets. Raises RemoteProtocolError without whole frames."""
     frames: list[bytes] = []
     at, size = 0, len(octets)
     try:

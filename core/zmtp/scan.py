@@ -187,10 +187,7 @@ def scan(octets: bytes, starts: list[int], ends: list[int], commands: list[int],
 
 
 def _walk(octets: bytes, start: int, commands: list[int], begun: Begun, limits: ScanLimits) -> int:
-    """Walk one message frame by frame: one that is long or incomplete, or has commands in it.
-
-    Return its end, 0 if it is incomplete.
-    """
+    """Walk one message that is long, incomplete or has commands in it; return its end, 0 if it is incomplete."""
     at, end = start, len(octets)
     while True:
         begun.at = at

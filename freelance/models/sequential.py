@@ -55,14 +55,7 @@ class SequentialRequest(FreelanceRequest):
 
 
 class Sequential(KeyedRequests[SequentialRequest]):
-    """Requests of one client.
-
-    Args:
-        timeout_s: for all of them; None: the sum of the tries.
-
-    Raises:
-        ValueError: no endpoint.
-    """
+    """Requests of one client; `timeout_s` None is the sum of the tries. Raises ValueError without an endpoint."""
 
     __slots__ = ("_number", "_timeout_s", "_try_s", "outgoing", "servers")
 

@@ -24,11 +24,7 @@ __all__ = ["Shotgun"]
 
 
 class Shotgun(ClientMachine[FreelanceRequest]):
-    """Requests of one client to all of its servers; their `asked` and `refused` have servers by their current connection.
-
-    Raises:
-        ValueError: no endpoint.
-    """
+    """Requests of one client to all its servers, by their current connection; raises ValueError without an endpoint."""
 
     __slots__ = ("_up",)
 

@@ -104,10 +104,7 @@ def _is_annotated(hint: Any) -> bool:
 
 
 def injected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the same kind without the parameters that are dependencies; the same function if there are none.
-
-    Raises TypeError: a dependency cannot be called, or waits and the function is a plain one.
-    """
+    """Return a function of the same kind without the parameters that are dependencies, the same if none; raises TypeError."""
     plan = _Plan(function)
     if not plan.needs:
         return function

@@ -104,10 +104,7 @@ class CallDefaults:
 
     @property
     def key_of(self) -> Callable[[int], str | bytes] | None:
-        """Key of one of many requests, by its index.
-
-        It is the common key, "-" and the index; None without a common key.
-        """
+        """Return the key of one of many requests: the common key, "-" and its index; None without a common key."""
         key = self.key
         if key is None:
             return None

@@ -125,11 +125,7 @@ class RequesterBase(Requests[P]):
         return part
 
     def _keep_part(self, pending: P, part: list[bytes], now: float) -> bool:
-        """Keep a part of a reply and restart the timeout of its attempt.
-
-        Returns:
-            False if the request failed with Overrun.
-        """
+        """Keep a part of a reply, restart the timeout of its attempt; return False if the request failed with Overrun."""
         if pending.parts is None:
             pending.parts = deque()
             pending.parts_bytes = 0

@@ -119,10 +119,7 @@ class Requester(RequesterBase[P]):
     # ---------------------------------------------------------------------------------------------------- calls of the client
 
     def submit(self, pending: P, now: float) -> None:
-        """Take a request; send it at once if there is a connection and the window is not full.
-
-        Raises Busy: too many requests are waiting; this one was refused; TooLarge: it is beyond the broker's limits; nothing was sent.
-        """
+        """Take a request; send it at once if the window of a connection is not full. Raises Busy or TooLarge."""
         if len(self._table) < self._window and not self._backlog:
             self.timeouts.start(pending, now, pending.call.timeout_s, pending.call.deadline_s)
             try:
@@ -230,11 +227,7 @@ class Requester(RequesterBase[P]):
         return settled
 
     def receive(self, batch: list[Message], now: float) -> list[P]:
-        """Take messages `[command frame][body…]` of the broker; the lists become the replies.
-
-        Returns:
-            Requests that were settled or have new parts, in order of arrival; the latter may appear more than once.
-        """
+        """Take messages `[command frame][body…]`, whose lists become replies; return requests settled or with new parts, in order."""
         # Hot path: two dictionary removals, three attributes and an append per reply.
         updates: list[P] = []
         other = 0

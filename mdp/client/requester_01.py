@@ -152,9 +152,7 @@ class LockstepRequester(RequesterBase[P]):
     def lost(self, now: float, number: int | None = None) -> list[P]:
         """Close all connections until `begin`; return the requests that cannot be sent again.
 
-        Args:
-            now: monotonic seconds.
-            number: of the lost connection; its request may be the reason. None when the client closes them all.
+        The request of the lost connection `number` may be the reason; None when the client closes them all.
         """
         self._may_open = False
         innocent = () if number is None else {pending for at, pending in self._busy.items() if at != number}

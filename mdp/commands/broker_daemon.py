@@ -39,16 +39,8 @@ class BrokerDaemonOptions:
     """Options of `mdp broker`.
 
     Attributes:
-        endpoints: to listen on.
-        limits: of the broker.
-        security: which peers may connect; None for all.
-        rules_file: TOML file with the rights of users; None for no rules.
-        policies_file: TOML file with policies of services; None for those of the workers.
         new_pair: makes the broker's half of a Binary Star pair; None without a pair.
         new_broker: makes the broker if it is not in a pair: `Broker`, or one that borrows workers.
-        http: address of the page, None for none.
-        events: directory of the event log, None for none.
-        event_log: limits of the event log.
         show: shows the page of the broker within a block, in place of HTTP.
     """
 
@@ -66,11 +58,7 @@ class BrokerDaemonOptions:
 
 
 async def serve_broker(options: BrokerDaemonOptions, lifetime: Lifetime) -> None:
-    """Serve clients and workers until the process is asked to stop, then finish open requests.
-
-    Raises BadConfig: the rules or policies are not valid; DiskFailed: the event log cannot be written; Unreachable: the page cannot be
-    served; core.ZMQError: an endpoint cannot be listened on.
-    """
+    """Serve until the process is asked to stop, then finish open requests; raises BadConfig, DiskFailed, Unreachable or core.ZMQError."""
     rules_file, policies_file = options.rules_file, options.policies_file
     policies = None if policies_file is None else await cold_files.off_loop(load_policies, policies_file)
     rules = None if rules_file is None else await cold_files.off_loop(load_rules, rules_file)

@@ -43,10 +43,7 @@ lending_options = options(
 
 
 def broker_of(values: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
-    """Remove the lending options from a command's and return the class or factory of the broker.
-
-    Raises click.UsageError if they exclude each other, or if the broker is `paired`.
-    """
+    """Remove the lending options from a command's; return the broker's factory. Raises click.UsageError if they exclude each other."""
     peers, name = values.pop("peers"), values.pop("peer_name")
     state_ms, hops = values.pop("peer_state_ms"), values.pop("peer_hops")
     if not peers:

@@ -47,12 +47,7 @@ NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "rate", 
 class WorkerDaemonOptions:
     """Options of `mdp worker`.
 
-    Attributes:
-        brokers: endpoints of the brokers, for the log.
-        workers: one for each service, not started yet.
-        context: of all workers; closed at the end.
-        resources: makes what the handlers share, entered first and left last; None for nothing.
-        http: address of the page, None for none.
+    `resources` makes what the handlers share: entered first and left last. `context` is closed at the end.
     """
 
     brokers: Sequence[str]

@@ -60,10 +60,7 @@ def _read_clock() -> Clock:
 
 
 class EventLogWriter:
-    """Writer of the event log in one directory, which is created if missing; one writer per directory.
-
-    Raises OSError if the directory cannot be created or written.
-    """
+    """Writer of the event log in one directory, created if missing; one for each directory. Raises OSError."""
 
     def __init__(self, directory: str | Path, options: EventLogOptions | None = None, *, clock: Callable[[], Clock] = _read_clock) -> None:
         self.options = options or EventLogOptions()

@@ -31,10 +31,7 @@ _TROUBLES: Final = (
 
 
 class Connection:
-    """A connection that is being opened, is up, or is closed.
-
-    Raises core.ZMQError: the endpoint or an option is not valid.
-    """
+    """A connection that is being opened, is up, or is closed; raises core.ZMQError for an endpoint or option."""
 
     def __init__(
         self,

@@ -54,10 +54,7 @@ class SharedConnections:
         on_refused: Callable[[], None],
         on_stray: Callable[[int], None],
     ) -> Channel:
-        """Return a channel of a connection that is there or is opened; arguments as of `Connection`, `on_stray` as of `Channel`.
-
-        Raises core.ZMQError: the endpoint or an option is not valid.
-        """
+        """Return a channel of a connection, opened if needed; arguments as of `Connection` and `Channel`. Raises core.ZMQError."""
         trunk = next((trunk for trunk in self._trunks if trunk.serves(context, endpoint, options)), None)
         if trunk is None:
             trunk = _Trunk(self, context, endpoint, options)

@@ -32,15 +32,10 @@ def body_of(octets: bytes) -> list[bytes] | None:
 
 
 def merged(service: bytes, bodies: Sequence[Sequence[bytes]], more: Mapping[str, int], limit: int) -> list[bytes]:
-    """Return the body of the front's answer.
+    """Return the body of the front's answer to `mmi.stats`, or to a question that is answered with a list.
 
-    Args:
-        service: that was asked: `mmi.stats`, or one that answers with a list.
-        bodies: of the shards' answers; those that are missing are of shards that do not answer.
-        more: counters of the front, for `mmi.stats`.
-        limit: bytes of a list; a longer one is truncated and ends with null.
-
-    The first answer that is no 200, such as 403, is the answer. Numbers are added, lists follow each other.
+    Numbers are added, lists follow each other; one beyond `limit` bytes is truncated and ends with null. The first answer that is no 200,
+    such as 403, is the answer.
     """
     parts: list[Any] = []
     for body in bodies:

@@ -66,10 +66,7 @@ _COMMAND_READY: Final = b"\x01"
 
 
 def route_of(octets: bytes, start: int, end: int, count: int) -> Route:
-    """Return the route of an encoded message, at a broker of `count` shards.
-
-    A message that is not valid goes to shard 0, which refuses it as a broker does.
-    """
+    """Return the route of an encoded message at a broker of `count` shards; an invalid one goes to shard 0."""
     frames = _first_frames(octets, start, end)
     head, rest = frames[0], frames[1:]
     if head[:HEAD_BYTES] == CLIENT_REQUEST_03 and len(head) == NUMBERED_BYTES and rest:

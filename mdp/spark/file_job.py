@@ -67,10 +67,7 @@ def run_file_job(
     on_error: str = "column",
     **asked: Any,
 ) -> Tally:
-    """Read, dispatch, write, and count the rows; other arguments as for `dispatch`.
-
-    Raises ValueError if a column does not exist, PySparkException.
-    """
+    """Read, dispatch, write, and count the rows; arguments as for `dispatch`. Raises ValueError, PySparkException."""
     counts = counts or Counts(spark)
     answered = dispatch(
         _read(spark, source, broker, curve),

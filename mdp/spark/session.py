@@ -16,10 +16,7 @@ __all__ = ["local_session"]
 
 
 def local_session(name: str, master: str = "local[*]", *, partitions: int = 4, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark quietly and return its session; `settings` take precedence over ours.
-
-    A shuffle has fewer `partitions` than Spark's default of 200, which is for larger data.
-    """
+    """Start Spark quietly with fewer `partitions` than its default, for small data; `settings` take precedence over ours."""
     # Without these Spark looks up the host's name, which often has no address, and starts any `python3` of the path.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

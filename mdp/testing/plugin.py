@@ -39,10 +39,7 @@ _HOOK: Final = "pytest_asyncio_loop_factories"
 
 @pytest.fixture
 def mdp_app() -> Any:
-    """Return what is served; a program's tests define their own.
-
-    It is an `mdp.App`, a module with decorated handlers, a handler, or a list of them.
-    """
+    """Return what is served, an `mdp.App`, a module, a handler or handlers; a program's tests define their own."""
     return []
 
 

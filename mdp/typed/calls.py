@@ -70,10 +70,7 @@ class Signature:
     """The schemas of a function's arguments and result; a parameter annotated `mdp.Request` gets the request and is not an argument.
 
     A call is decoded in one piece: for each number of positional arguments there is a schema, in which the other parameters are fields of a
-    struct.
-
-    Raises:
-        TypeError: an annotation is missing, cannot be resolved, or is of a type that cannot be sent.
+    struct. Raises TypeError for an annotation that is missing, cannot be resolved, or is of a type that cannot be sent.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -109,10 +109,7 @@ def containers_max(size_bytes: int, any_type: bool = False) -> int:
 
 
 def pack_by_type(value: Any) -> bytes:
-    """Return a value as msgpack, by its own type: for arguments, whose annotations the caller does not have.
-
-    Raises TypeError: values of this type cannot be sent.
-    """
+    """Return a value as msgpack, by its own type: arguments have no annotation at the caller. Raises TypeError."""
     try:
         octets = _encode(value)
         if 0xFF in octets and _may_have_times(octets):
@@ -151,11 +148,7 @@ _encode: Final = msgspec.msgpack.Encoder(enc_hook=_simpler).encode
 
 
 class Schema:
-    """The schema of one annotation.
-
-    Raises:
-        TypeError: values of this type cannot be sent, or cannot be distinguished.
-    """
+    """The schema of one annotation; raises TypeError for types that cannot be sent or distinguished."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation

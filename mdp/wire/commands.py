@@ -151,10 +151,7 @@ _DISCONNECTS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x05"], V02: 
 
 
 def printable(octets: bytes) -> str:
-    """Return bytes of a peer as one line of text, safe in logs, errors and terminals.
-
-    Bytes that are not printable UTF-8 are returned in hexadecimal, all of them, so that nothing is ambiguous.
-    """
+    """Return bytes of a peer as one line of text; all in hexadecimal if some are not printable UTF-8."""
     try:
         text = octets.decode()
     except UnicodeDecodeError:

@@ -231,11 +231,7 @@ class WorkerSession:
             self.kept.hand_on(request)
 
     def end_cancelled(self, request: Request) -> bool:
-        """Answer a cancelled request if the broker waits for it; the next one with its key takes its place.
-
-        Returns:
-            whether there may be something to send, or a handler to be called.
-        """
+        """Answer a cancelled request if the broker waits; return whether to send, or to call a handler of its key."""
         if self.holds(request):
             self.refuse(request, "CANCELLED", "")
             return True

@@ -14,17 +14,13 @@ __all__ = ["RunnerCounters", "SessionCounters", "SessionOptions"]
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """Options of READY, and the heartbeat interval.
+    """Options of READY, and the heartbeat interval in both directions.
 
     Attributes:
         credit: requests in flight that the worker accepts (MDP/0.3).
-        heartbeat_s: heartbeat interval in both directions.
         liveness: silent intervals after which the broker counts as dead.
-        version: of the worker's program, for people.
         metadata: msgpack map, for people.
         concurrency: how many of them the handlers process at the same time, None to leave it out.
-        rate: of the service, for the broker.
-        retry: likewise.
     """
 
     credit: int = 1

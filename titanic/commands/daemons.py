@@ -38,14 +38,9 @@ TWO_ALONE: Final = (
 
 @dataclass(frozen=True)
 class StoreDaemonOptions:
-    """Options of `titanic serve`.
+    """Options of `titanic serve`; without `directory` everything is kept in memory.
 
-    Attributes:
-        directory: of the store; None keeps everything in memory.
-        titanic: of the store, its service and its mirror.
-        new_pair: makes its half of a Binary Star pair; None without a pair.
-        fenced: whether the pair has no witness.
-        http: address of the page, None for none.
+    `titanic` has those of the store, its service and its mirror; `fenced` says that the pair of `new_pair` has no witness.
     """
 
     directory: str | None
@@ -56,11 +51,7 @@ class StoreDaemonOptions:
 
 
 async def serve_store(options: StoreDaemonOptions, lifetime: Lifetime) -> None:
-    """Serve stored requests until the process is asked to stop, then finish open work.
-
-    Raises titanic.StoreError: the store cannot be opened, or cannot write any longer; bstar.PairFault: of the pair; Unreachable: the page
-    cannot be served.
-    """
+    """Serve stored requests until asked to stop, then finish open work; raises titanic.StoreError, bstar.PairFault or Unreachable."""
     directory, titanic = options.directory, options.titanic
     log.info(durability(titanic.journal.fsync, directory is None, titanic.mirror, "go-on" if titanic.go_on else "refuse"))
     if options.new_pair is not None and directory is not None:
@@ -132,15 +123,7 @@ class _Progress:
 
 @dataclass(frozen=True)
 class MirrorDaemonOptions:
-    """Options of `titanic mirror`.
-
-    Attributes:
-        endpoint: to listen on, for the store that is mirrored.
-        directory: of the copy.
-        take_over: whether a directory that holds a store may be replaced.
-        security: which stores may connect.
-        http: address of the page, None for none.
-    """
+    """Options of `titanic mirror`; `take_over` says whether a directory that holds a store may be replaced."""
 
     endpoint: str
     directory: str

@@ -68,10 +68,7 @@ def describe(disk: Disk, name: str) -> tuple[int, int, int]:
 
 
 class Replica:
-    """Carries out the calls of a store on one directory, in one thread; raises OSError, and JournalError (MIRROR).
-
-    With `take_over` it accepts a directory that holds a store; its contents are replaced.
-    """
+    """Carries out calls of a store on one directory, in one thread; with `take_over`, replaces a store. Raises OSError, JournalError."""
 
     def __init__(self, disk: Disk, take_over: bool = False, paired: bool = False) -> None:
         self.disk = disk  # locked by the caller

@@ -267,11 +267,7 @@ class SharedRequestTable(RequestTable):
             self.pass_error_on(follower, code, text)
 
     def _begin_again(self, request: Request, execution: SharedExecution, text: str, now: float) -> bool:
-        """Queue an execution again, if its worker gave up at its deadline and other requests have more time.
-
-        Returns:
-            False if no waiting request has more time: then the error is forwarded as any other.
-        """
+        """Queue an execution again whose worker gave up at its deadline; return False if no waiting request has more time."""
         waiting = [(one, one.extras) for one in self._waiting(request, execution) if one.extras is not None]
         sent = inf if request.extras is None else request.extras.sent_deadline
         if all(extras.deadline <= sent for _, extras in waiting):

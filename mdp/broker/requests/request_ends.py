@@ -152,12 +152,7 @@ class RequestEnds:
     def close(self, request: Request, state: RequestState, code: str = "", text: str = "", *, size: int = 0) -> None:
         """Close a request and clear its fields; its entry in the queue or at its worker is removed later.
 
-        Args:
-            request: an open one.
-            state: its final state.
-            code: reason, for the recorder; "" for an answer.
-            text: the same for people.
-            size: octets of the answer.
+        `code` and `text` are the reason, "" for an answer of `size` octets.
         """
         if self.recorder is not None:
             self.recorder.ended(request, code, size, text)

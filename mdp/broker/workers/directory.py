@@ -52,13 +52,7 @@ class Directory:
         self._forgotten = 0  # since the last `forget_idle`
 
     def open(self, name: bytes, now: float, *, absent: bool = False) -> Service | None:
-        """Return the service of a name, created if needed; None if there are too many.
-
-        Args:
-            name: a valid service name.
-            now: monotonic seconds.
-            absent: it is requested by a client, not offered by a worker.
-        """
+        """Return the service of a name, created if needed (`absent`: by a client); None if there are too many."""
         service = self.services.get(name)
         if service is not None:
             return service

@@ -34,11 +34,7 @@ def _unknown(peer: bytes) -> PeerLimits | None:
 
 
 class Hops:
-    """The limits of all peers of one broker.
-
-    Args:
-        told: returns the limits that the peer of a connection has sent, None if it has not sent any.
-    """
+    """The limits of all peers of one broker; `told` returns those that the peer of a connection has sent."""
 
     __slots__ = ("_own", "_told_by", "_uneven", "narrow")
 

@@ -134,10 +134,7 @@ def context_names(context: click.Context, parameter: click.Parameter, begun: str
 
 
 def layer_of(command: click.Command) -> Layer | None:
-    """Return the values of the context that applies, for a command with `--broker`.
-
-    Raises BadConfig if the context does not exist or its file cannot be used.
-    """
+    """Return the values of the context that applies, for a command with `--broker`; raises BadConfig for an unusable one."""
     if not any("--broker" in option.opts for option in command.params):
         return None
     name, source = _current()

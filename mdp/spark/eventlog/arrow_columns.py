@@ -49,10 +49,7 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, str], columns: list[str]) -> Wanted:
-        """Read the options `kinds`, `since` and `until` of the data source.
-
-        Raises ValueError if one is not valid, or an event has no such column.
-        """
+        """Read the options `kinds`, `since` and `until`; raises ValueError for an invalid one, or an unknown column."""
         strange = [name for name in columns if name not in _NAMES]
         if strange:
             raise ValueError(f"an event has no column {', '.join(strange)}; there are {', '.join(_NAMES)}")

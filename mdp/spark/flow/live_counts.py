@@ -50,14 +50,11 @@ class TaskReport:
 
 
 class LiveCounts:
-    """The driver's end.
+    """The driver's end; raises OSError for an address of another machine.
 
     Attributes:
         strange: datagrams without the token of the job, or of another size; dropped.
         forgotten: tasks left out of the sum, because more have come since than are remembered.
-
-    Raises:
-        OSError: it is not an address of this machine.
     """
 
     def __init__(self, host: str, bind: str) -> None:

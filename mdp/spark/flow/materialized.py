@@ -13,15 +13,9 @@ CACHE = "cache"
 
 
 def materialized(answered: DataFrame, where: str | None) -> DataFrame:
-    """Return the rows unchanged, cached, or written and read again.
+    """Return the rows unchanged (None), from Spark's "cache", or written to a new Parquet directory and read again.
 
-    Args:
-        answered: the rows.
-        where: None for unchanged; "cache" for Spark's cache; else the path of a new Parquet directory.
-
-    Raises:
-        ValueError: a stream, which has no end.
-        AnalysisException: the path exists.
+    Raises ValueError for a stream, which has no end, AnalysisException if the path exists.
     """
     if where is None:
         return answered

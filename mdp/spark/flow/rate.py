@@ -13,14 +13,10 @@ _JOBS_MAX = 100
 
 
 class RateLimit:
-    """Token bucket of rows.
+    """Token bucket of rows; without `rows_per_s` all pass.
 
     A request leaves when there is a token, and takes one for each of its rows: after a large one the bucket is in debt, so that the mean is
     kept whatever the size of the requests.
-
-    Args:
-        rows_per_s: the rate, None for no limit.
-        now: monotonic seconds.
     """
 
     def __init__(self, rows_per_s: float | None, now: float) -> None:

@@ -19,10 +19,7 @@ BROKER = "broker"
 
 
 class Route(Protocol):
-    """Function that opens the requests of one partition.
-
-    It is sent to the executors, so it is found by its name in a module.
-    """
+    """Function that opens the requests of one partition; executors find it by its name in a module."""
 
     def __call__(
         self, client: RequestClient, service: str, on_end: Callable[[], None], *, timeout_s: float, attempts: int
@@ -30,10 +27,7 @@ class Route(Protocol):
 
 
 def route_of(via: str | Route) -> Route | None:
-    """Return the route of a name, None for the broker alone.
-
-    A store is found by the name of its data source, whose attribute `route` it is. Raises ValueError: there is none of that name.
-    """
+    """Return the route of a data source of this name, None for the broker alone; raises ValueError without one."""
     if not isinstance(via, str):
         return via
     if via == BROKER:

@@ -266,10 +266,7 @@ class Bridge:
 
 
 def process_bridge() -> Bridge:
-    """Return the bridge of this process, the same for all its partitions.
-
-    It is the only state here that outlives a call: Spark keeps only the modules of a Python worker between partitions.
-    """
+    """Return the bridge of this process: Spark keeps only the modules of a Python worker between partitions."""
     return _bridge_of(os.getpid())  # after a fork the parent's thread does not exist
 
 
