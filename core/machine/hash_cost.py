@@ -3,15 +3,16 @@
 Python mixes a secret into the hashes of text and bytes only. A peer that chooses numbers, UUIDs or decimals can choose values of one
 hash, or numbers whose ways through the table meet: each of them is compared with all before it. 64 KiB of such UUIDs cost 600 times what
 others do, such numbers as keys 200 times, and one of them that comes again and again 25 times. A limit of their number that helps would
-refuse honest sets. So the steps are counted before a set or dict is made: those that CPython's tables take, each time they grow included.
-
-Pure.
+refuse honest sets. So a set or dict of the hashes alone is made first, part by part, and the CPU time of this thread is looked at. Where
+it is as quick as all honest ones, nothing else is done. Else the steps are counted that CPython's tables take, each time they grow
+included: a machine that is slow or busy refuses nothing that another takes. Counting honest numbers takes 50 times as long as that.
 """
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, repeat
 from operator import eq, lt
+from time import thread_time_ns
 from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
@@ -26,6 +27,10 @@ FEW: Final = 8
 ALIKE_MAX: Final = 8
 # So few different hashes are cheap: each takes as many steps at most.
 FEW_HASHES: Final = 64
+# CPU time of a hash in a set or dict: with so much, nothing is counted. Random numbers take 60, multiples of 2**48 take 200.
+QUICK_NS: Final = 400
+# So many hashes are added between two looks at the clock: a look takes as long as five of them.
+PART: Final = 128
 # Steps that each key of a dict and each element of a set may take on average; a set looks at ten slots in one. Random numbers take 1.4 and
 # less, multiples of 2**22 take 12 and 7, of 2**48 28 and 19.
 KEY_STEPS: Final = 48
@@ -36,7 +41,7 @@ ELEMENT_STEPS: Final = 32
 LONG: Final = 128
 LONG_FREE: Final = 8
 HASHES_PER_LONG: Final = 128
-FAR_STEPS: Final = 8
+FAR_STEPS: Final = 2
 # Ways of so many steps are counted together: a call for each would cost more.
 SHORT: Final = 16
 # Of CPython's tables: a hash as they see it, how it is used up, the first slots, what a set looks at side by side, where it grows slower.
@@ -55,29 +60,51 @@ class TooCostly(ValueError):
         super().__init__("a set or map of values that were chosen to be slow")
 
 
-def check_set(values: list[Any]) -> None:
-    """Raise TooCostly if a set of these is slow, TypeError if one is not hashable."""
+def check_set(values: list[Any], quick_ns: int = QUICK_NS) -> None:
+    """Raise TooCostly if a set of these is slow, TypeError if one is not hashable.
+
+    What takes less than `quick_ns` of CPU time for each of them is never slow.
+    """
     if len(values) > FEW:
-        _check(values, True)
+        _check(values, True, quick_ns)
 
 
-def check_keys(keys: list[Any]) -> None:
-    """Raise TooCostly if a dict with these keys is slow, TypeError if one is not hashable."""
+def check_keys(keys: list[Any], quick_ns: int = QUICK_NS) -> None:
+    """Raise TooCostly if a dict with these keys is slow, TypeError if one is not hashable; see `check_set`."""
     if len(keys) > FEW:
-        _check(keys, False)
+        _check(keys, False, quick_ns)
 
 
-def _check(values: list[Any], is_set: bool) -> None:
+def _check(values: list[Any], is_set: bool, quick_ns: int) -> None:
     if set(map(type, values)) <= _MIXED:
         return
     hashes = list(map(hash, values))
+    different = 0
     if len(values) > FEW_HASHES:
         span = max(hashes) - min(hashes)
         # Numbers that follow one another have a slot each, however large the table is.
         if span >= len(hashes) or not all(map(lt, hashes, islice(hashes, 1, None))):
-            _fill(hashes, span, is_set)
-    if hashes != values:  # numbers that are their own hashes are equal if these are
+            different = _made(hashes, is_set, quick_ns * len(hashes))
+            if not different:
+                _fill(hashes, span, is_set)
+    if different < len(values) and hashes != values:  # numbers that are their own hashes are equal if these are
         _refuse_alike(values, hashes)
+
+
+def _made(hashes: list[int], is_set: bool, quick_ns: int) -> int:
+    """Make a set or dict of hashes, and return how many are different; 0 if it took too long."""
+    late = thread_time_ns() + quick_ns
+    elements = set[int]()
+    keys: dict[int, None] = {}
+    for begin in range(0, len(hashes), PART):
+        if thread_time_ns() >= late:
+            return 0
+        part = hashes[begin : begin + PART]
+        if is_set:
+            elements.update(part)
+        else:
+            any(map(keys.__setitem__, part, repeat(None)))  # one by one, as the table of a decoder grows
+    return (len(elements) or len(keys)) if thread_time_ns() < late else 0
 
 
 def _refuse_alike(values: list[Any], hashes: list[int]) -> None:

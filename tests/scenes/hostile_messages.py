@@ -126,5 +126,8 @@ HOSTILE: dict[str, tuple[Any, bytes]] = {
         b"\xdf" + len(GOES_AGAIN).to_bytes(4, "big") + b"".join(packed(key) + b"\x01" for key in GOES_AGAIN),
     ),
     "numbers whose ways meet, for anything": (list[Any], padded(packed(dict.fromkeys(meeting(12, 2_700), 1)))),
+    "multiples of 2**40": (set[int], packed([number << 40 for number in range(1, 7_200)])),
+    "floats that are multiples of 2**48": (set[float], packed([float(number << 48) for number in range(1, 7_200)])),
+    "multiples of 2**48 as keys": (dict[int, int], packed({number << 48: 1 for number in range(1, 6_500)})),
     "a set of anything": (set[Any], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
 }
