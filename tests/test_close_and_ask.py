@@ -143,7 +143,9 @@ async def test_no_request_made_right_after_another_is_left_by_a_close_between_th
     await settled(asked, kind)
 
 
-async def test_a_client_that_never_asked_anything_closes(silent: str) -> None:
-    for kind in KINDS.values():
-        async with kind.make(silent, None):
-            pass
+@pytest.mark.parametrize("name", KINDS)
+async def test_a_client_that_never_asked_anything_closes(silent: str, name: str) -> None:
+    kind = KINDS[name]
+    async with kind.make(silent, None) as client:
+        pass
+    await settled([ask(client, kind)], kind)

@@ -237,11 +237,14 @@ async def test_a_state_that_changes_while_the_connections_end_is_not_published(
         async with Broker("DC1", context=context, directory=str(tmp_path)) as broker:
             broker.add_peer("DC2")
             wait_closed = PeerConnection.wait_closed
+            changed = []
 
             async def changing(connection: PeerConnection) -> None:
                 await wait_closed(connection)
                 broker._publish_soon([b"DC1", b"0"])
+                changed.append(connection)
 
             monkeypatch.setattr(PeerConnection, "wait_closed", changing)
         context.term()
     await asyncio.sleep(0)
+    assert len(changed) == 1

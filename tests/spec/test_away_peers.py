@@ -132,6 +132,7 @@ async def test_topics_of_former_lives_make_way_when_there_are_too_many(make: Mak
         sub.close(linger=0)
         await sub.wait_closed()
         await watch.lost(lost + 1)
+    assert watch.seen[core.EVENT_DISCONNECTED] >= 10
 
 
 @pytest.mark.parametrize("mandatory", [0, 1])

@@ -337,6 +337,7 @@ def test_whatever_is_packed_comes_back(value: Any) -> None:
 def test_no_octets_of_a_peer_raise_anything_else(octets: bytes, value: Any, cut: int) -> None:
     for given_octets in (octets, msgpack.packb(value)[:cut], msgpack.packb(value) + octets):
         try:
-            unpack(given_octets, strict_map_key=False)
+            found = unpack(given_octets, strict_map_key=False)
         except BadMsgpack:
-            pass
+            continue
+        assert repr(found) == repr(msgpack.unpackb(given_octets, strict_map_key=False))

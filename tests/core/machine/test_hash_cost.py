@@ -57,15 +57,23 @@ MAKERS: dict[str, Callable[[int], Any]] = {
 }
 
 
+def is_refused(check: Callable[[list[Any]], None], values: list[Any]) -> bool:
+    try:
+        check(values)
+    except TooCostly:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", HONEST)
 def test_what_programs_have_in_sets_and_as_keys_is_not_refused(check: Callable[[list[Any]], None], name: str) -> None:
     values = HONEST[name]
     for count in (0, 1, FEW, 100, 700, COUNT, len(values)):
-        check(values[:count])
+        assert not is_refused(check, values[:count])
     mixed = values[:]
     random.Random(1).shuffle(mixed)
-    check(mixed)
+    assert not is_refused(check, mixed)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -226,7 +234,7 @@ def counted(hashes: list[int], is_set: bool) -> tuple[int, int, int]:
 
 
 def test_a_large_set_grows_until_all_are_in_it() -> None:
-    check_set([3 * number for number in range(80_000)])
+    assert not is_refused(check_set, [3 * number for number in range(80_000)])
 
 
 def costs_too_much(hashes: list[int], is_set: bool) -> bool:

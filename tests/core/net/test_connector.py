@@ -133,6 +133,7 @@ async def test_connecting_ends_after_its_time(context: core.Context) -> None:
         await asyncio.sleep(0)
         patient.close()  # while it connects
         await patient.wait_closed()
+        assert watch.seen[core.EVENT_CONNECTED] == 0
         for other in others:
             other.close()
 

@@ -127,7 +127,9 @@ def test_the_longest_names_and_passwords_are_taken(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
-    check_authorized_keys(put(tmp_path / "a", b"# " + b"x" * (FILE_BYTES_MAX - 2)))
+    file = put(tmp_path / "a", b"# " + b"x" * (FILE_BYTES_MAX - 2))
+    check_authorized_keys(file)
+    assert file.stat().st_size == FILE_BYTES_MAX
 
 
 def test_a_file_that_is_not_there_or_too_large(tmp_path: Path) -> None:

@@ -175,5 +175,6 @@ async def test_a_control_that_only_listens_is_enough_to_end_a_proxy(context: cor
     running = asyncio.ensure_future(proxy(bound(context, core.ROUTER, "front"), bound(context, core.DEALER, "back"), control=steered))
     await steering.send(b"STATISTICS")
     await steering.send(b"TERMINATE")
-    async with asyncio.timeout(100):
-        await running
+    ended, _ = await asyncio.wait([running], timeout=100)
+    assert ended == {running}
+    assert running.exception() is None

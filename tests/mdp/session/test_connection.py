@@ -118,3 +118,5 @@ async def test_a_message_after_the_end_is_dropped() -> None:
         connection.close()
         await connection.send([b"\0\1x"])
         await connection.send([[b"x"]])
+        await connection.wait_closed()
+        assert connection.limits is None

@@ -342,9 +342,10 @@ async def test_an_error_in_the_block_does_not_wait_for_handlers(endpoint: str, c
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_worker_can_leave_while_it_connects(stand_in: StandIn, turns: int) -> None:
     for endpoint in (stand_in.endpoint, NO_LISTENER):
-        async with Worker(endpoint, "echo", handler=echo):
+        async with Worker(endpoint, "echo", handler=echo) as worker:
             for _ in range(turns):
                 await asyncio.sleep(0)
+        assert not worker.connected
 
 
 async def test_a_worker_serves_once(endpoint: str) -> None:

@@ -80,6 +80,7 @@ async def test_socket_options_may_name_what_both_ends_set_themselves(tmp_path: P
         line = MirrorLine(endpoint, timeout_s=5.0, socket_options=options)
         async with titanic.Store(titanic.RealDisk(tmp_path / "a"), OPTIONS, mirror=line) as stored:
             await stored.wait_for_mirror()
+            assert line.state == "in step"
 
 
 async def test_without_its_mirror_a_store_takes_nothing_and_goes_on_by_itself_when_it_is_back(tmp_path: Path) -> None:

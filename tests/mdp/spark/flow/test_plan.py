@@ -28,6 +28,8 @@ def answered(rows: int, failed: int) -> Answered:
 
 def test_any_number_is_allowed_unless_there_is_a_limit() -> None:
     limit(None).count(answered(10, 10))
+    with pytest.raises(TooManyFailures):
+        limit(9).count(answered(10, 10))
 
 
 def test_more_than_the_number_fail_the_partition_with_broker_and_reason() -> None:
