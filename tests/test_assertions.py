@@ -1,4 +1,4 @@
-"""Each test has something that can fail: an assert, an expected error, a wait for something, or a function of the tests that has one."""
+"""Each test has something that can fail: an assert, an expected error, a wait; or calls what has one."""
 
 from __future__ import annotations
 
