@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import AsyncIterator, Iterator  # noqa: TC003  # annotations of services are needed at run time
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import getdoc, isclass, isroutine
+from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
@@ -35,6 +37,49 @@ def test_what_is_taken_over_with_a_star_is_offered(package: str) -> None:
     module = import_module(package)
     for part in STARS[package]:
         assert set(import_module(f"{package}.{part}").__all__) <= set(module.__all__)
+
+
+# Folders whose modules programs import, and modules below other folders that pages name.
+FOR_PROGRAMS = ("core/auth", "core/blocking", "core/devices", "core/log", "core/utils", "mdp/spark", "mdp/testing")
+NAMED = (
+    "mdp/eventlog/format.py",
+    "mdp/spark/demo/demo.py",
+    "mdp/spark/demo/processes.py",
+    "titanic/journal/disk.py",
+    "titanic/journal/group_commit.py",
+    "titanic/store/service.py",
+    "titanic/store/store.py",
+)
+
+
+def defined_in(tree: ast.Module) -> set[str]:
+    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+    return names | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def test_inner_modules_list_no_names() -> None:
+    """Their names without underscore are for other modules; a list would be a second place that no one reads.
+
+    Where a module passes on names of others, the list says so to type checkers.
+    """
+    root = Path(core.__file__).resolve().parents[1]
+    found = []
+    for path in sorted(path for package in PACKAGES for path in (root / package).glob("*/**/*.py")):
+        place = path.relative_to(root).as_posix()
+        if path.name == "__init__.py" or path.parent.relative_to(root).as_posix() in FOR_PROGRAMS or place in NAMED:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        listed = {
+            part.value
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AugAssign)
+            if "__all__" in ast.unparse(node).partition("=")[0]
+            for part in ast.walk(node.value)
+            if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        }
+        if listed and listed <= defined_in(tree):
+            found.append(place)
+    assert found == []
 
 
 def documented(name: str, value: object) -> Iterator[str]:

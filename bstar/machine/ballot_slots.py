@@ -27,8 +27,6 @@ from typing import Final, NamedTuple
 from bstar.errors import StoreDamaged
 from bstar.machine.ballot import COUNTER_MAX, Record, RecordRole
 
-__all__ = ["FILE_OCTETS", "SLOTS", "SLOT_OCTETS", "Contents", "decode_file", "encode_slot"]
-
 SLOTS: Final = 2
 SLOT_OCTETS: Final = 4096  # a page, and a multiple of every sector size: a torn write damages one slot only
 FILE_OCTETS: Final = SLOTS * SLOT_OCTETS

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
 
-__all__ = ["NAMED_MAX", "VALID_HEARTBEATS", "ClientClaims"]
-
 # Maximum number of remembered ballots; correct clients name a few.
 NAMED_MAX: Final = 64
 # How long a named ballot is remembered: clients ask again after one heartbeat, many of them within a few.

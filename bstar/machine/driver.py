@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from bstar.machine.member_values import Outcome, Settings
     from bstar.machine.wire import StateMessage
 
-__all__ = ["Machine"]
-
 
 class Machine:
     """A `Member` with its settings."""

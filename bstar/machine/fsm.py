@@ -49,8 +49,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BALLOT", "GUIDE", "Cell", "Effect", "Event", "Fault", "State", "Verdict", "step"]
-
 
 class State(IntEnum):
     """State of a server; the value is the digit on the wire."""

@@ -37,8 +37,6 @@ from bstar.machine.wire import Flag, StateMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["granted", "receive", "persisted", "question", "refused", "request", "start", "switchover", "tick", "unwritten"]
-
 # --- the events of the shell --------------------------------------------------------------------------------------------------
 
 

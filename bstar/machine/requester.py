@@ -23,8 +23,6 @@ from core.machine.requests import SENT, KeyedRequest, KeyedRequests
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Limits", "Renew", "Requester", "Send", "ServerRequest"]
-
 PRIMARY: Final = 0
 BACKUP: Final = 1
 

@@ -11,8 +11,6 @@ import hmac
 from hashlib import sha256
 from typing import Final
 
-__all__ = ["KEY_OCTETS", "MAC_OCTETS", "PairKey", "TakenNonces", "Trust"]
-
 KEY_OCTETS: Final = 32
 MAC_OCTETS: Final = 16  # first half of HMAC-SHA-256: a forger needs 2^128 messages
 

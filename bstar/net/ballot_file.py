@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from bstar.machine.ballot_slots import Contents
     from core.runtime.runtime import Files
 
-__all__ = ["BallotFile", "read_ballot_file"]
-
 _PID_DIGITS_MAX = 20
 _BINARY: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from bstar.machine.ballot import Record
 
-__all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "BallotWriter"]
-
 log = logging.getLogger(__name__)
 
 # Bounds of the pause between two tries; the upper one bounds the wait after an operator has freed space.

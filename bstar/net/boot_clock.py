@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from core.runtime import runtime
 
-__all__ = ["boot_clock"]
-
 
 def boot_clock() -> float:
     """Return monotonic seconds that include suspend, where the system has such a clock (T2)."""

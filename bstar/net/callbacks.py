@@ -13,8 +13,6 @@ from core.runtime.supervision import ONCE, Timer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-__all__ = ["Callbacks"]
-
 
 class Callbacks:
     """On-active, on-passive and timers.

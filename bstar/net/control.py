@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
     from bstar.machine.wire import RequestHeader
 
-__all__ = ["Control", "Controlled"]
-
 
 class Controlled(Protocol):
     """The server a control socket belongs to."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bstar.machine.signing import Trust
     from bstar.machine.wire import WitnessAnswer
 
-__all__ = ["LeaseClient"]
-
 # Answers to older questions are useless: their lease has nearly ended.
 QUESTIONS_MAX: Final = 16
 

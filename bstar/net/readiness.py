@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from bstar.net.ballot_writer import BallotWriter
     from bstar.net.lease_client import LeaseClient
 
-__all__ = ["Troubles", "fault_error"]
-
 log = logging.getLogger(__name__)
 
 # How long the status shows a past reason, unless the server serves before.

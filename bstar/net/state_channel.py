@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from bstar.machine.signing import Trust
     from bstar.machine.wire import StateMessage
 
-__all__ = ["StateChannel"]
-
 
 class StateChannel:
     """Both sockets of one server."""

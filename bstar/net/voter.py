@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from bstar.machine.fsm import State
     from bstar.machine.wire import RequestHeader
 
-__all__ = ["ITERATIONS_BEFORE_VERDICT", "VotePolicy", "Request", "Voter"]
-
 log = logging.getLogger(__name__)
 
 # A vote is decided after the state channel was read (BST-18): the first loop iteration processes what the selector has found already, the

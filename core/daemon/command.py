@@ -32,21 +32,6 @@ from majordomo_toolkit.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = [
-    "BIND",
-    "CONNECT",
-    "SECONDS",
-    "Command",
-    "Context",
-    "Documented",
-    "Group",
-    "Layer",
-    "Lazy",
-    "config_problems",
-    "needs_extra",
-    "reread",
-]
-
 _NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
 # Errors of a full or broken standard output; click handles a closed pipe.
 _OUTPUT_ERRORS = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})

@@ -20,8 +20,6 @@ from core.daemon.exit_codes import BadConfig
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["ConfigFile", "read_toml", "suggestion", "toml_text"]
-
 # Far more than any configuration; a gigabyte given by mistake must not be read into memory.
 CONFIG_BYTES_MAX: Final = 1024 * 1024
 

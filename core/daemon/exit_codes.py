@@ -19,8 +19,6 @@ from core.daemon.logs import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["BadConfig", "DiskFailed", "ExitError", "Interrupted", "RequestFailed", "Unreachable", "exits", "file_problem"]
-
 # What to do about a file or directory that cannot be used.
 _FILE_FIXES: Final = {
     ENOENT: "check the path",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from types import TracebackType
 
-__all__ = ["LEVELS", "JsonFormatter", "LogFormat", "RateLimit", "RateLimitedLog", "TextFormatter", "printable", "set_up"]
-
 LogFormat = Literal["text", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error")
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["SERIES_MAX", "MetricsPage", "Family", "Histogram", "Snapshot", "Table", "WebLimits", "figures_page"]
-
 # Series with labels per family, and rows of a table: more are of use neither to Prometheus nor to people.
 SERIES_MAX = 2000
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -20,8 +20,6 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Decorator", "FiniteRange", "build", "field_options", "given", "options"]
-
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 T = TypeVar("T")
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
     from core.daemon.option_fields import Decorator
 
-__all__ = ["Daemon", "DaemonSettings", "daemon_options", "listen_problem", "log_options", "loop_option", "run_daemon", "settle_memory"]
-
 log = logging.getLogger("core.daemon")
 
 # Long-lived objects are frozen out of collection after the start, and short-lived ones rarely form cycles: freezing and collecting

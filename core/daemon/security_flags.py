@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from core.daemon.option_fields import Decorator
     from core.security.credentials import Secured
 
-__all__ = ["NAMES", "SecurityFiles", "security_files", "security_options"]
-
 _META: Final = "core.daemon.security_flags"
 _FILE: Final = click.Path(dir_okay=False)
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ServiceManager"]
-
 log = logging.getLogger(__name__)
 
 _MICROSECONDS = 1_000_000

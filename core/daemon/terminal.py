@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from core.daemon.option_fields import Decorator
 
-__all__ = ["json_frame", "json_option", "read_frames", "write_frames", "write_json", "write_reply"]
-
 
 def read_frames(arguments: Sequence[str]) -> list[bytes]:
     """Return one frame per argument; `-`, at most once, is standard input. Raises click.UsageError, also for too much input."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["backoff_s"]
-
 DOUBLINGS_MAX: Final = 32  # beyond any sensible ratio of two waits, and far from the largest float
 
 

@@ -24,8 +24,6 @@ from core.machine.hash_cost import FEW, check_keys
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["CONTAINERS_MAX", "DEPTH_MAX", "LARGE_BYTES", "BadMsgpack", "check", "check_counts", "claimed", "uncollected", "unpack"]
-
 # Nesting of arrays and maps. Our protocols nest four deep at most; values of typed calls may be deeper, and code that walks them recurses.
 DEPTH_MAX: Final = 32
 # Arrays and maps in one value: at most 100 MB of memory, instead of 4 GB for 64 MiB of bytes. Callers that expect fewer pass less.

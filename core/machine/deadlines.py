@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["TIMER_S_MIN", "Deadlines", "earliest"]
-
 K = TypeVar("K", bound="Hashable")
 
 # Shortest timer: uvloop's clock has whole milliseconds, so a timer may fire that much early and must not fire again at once, and shorter

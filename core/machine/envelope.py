@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["HEARTBEAT", "READY", "Control", "Envelope", "EnvelopedRequest", "read_request", "read_worker"]
-
 READY: Final = b"\x01"
 HEARTBEAT: Final = b"\x02"
 READY_WORD: Final = b"READY"  # of the first load-balancing brokers, and of their ports (DIS-30)

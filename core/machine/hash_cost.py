@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
-__all__ = ["FEW", "TooCostly", "check_keys", "check_set"]
-
 # Types of values whose hashes nobody can know.
 _MIXED: Final = frozenset((str, bytes))
 # So few values are cheap whatever they are.

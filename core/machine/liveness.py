@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Hashable
 
-__all__ = ["EXCUSES_MAX", "Liveness", "Silences", "Stalls", "WorkerHeartbeats"]
-
 K = TypeVar("K", bound="Hashable")
 
 # Stalls that excuse one silence. A connection, a PING and its answer take about a dozen event-loop iterations, and each may be late.

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["INTERVAL_S", "KINDS_MAX", "LINES_MAX", "LogRate"]
-
 INTERVAL_S: Final = 60.0  # a person reads one line of each kind a minute
 LINES_MAX: Final = 60  # per interval, of all kinds: peers can choose kinds (their address), so their number is bounded too
 KINDS_MAX: Final = 256  # kinds remembered; some tens of KiB

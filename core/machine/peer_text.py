@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-__all__ = ["DIGITS_MAX", "BadJson", "decimal", "read_json"]
-
 DIGITS_MAX: Final = 18  # fits 64 bits; Python itself refuses to convert some thousands
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from core.errors import ClientClosed, NoReply
 
-__all__ = ["BUCKETS_MAX", "FRESH", "QUEUED", "SENT", "SETTLED", "KeyedRequest", "KeyedRequests", "PendingRequest", "Requests", "Timeouts"]
-__all__ += ["settle"]
 
 # Stages of a request.
 FRESH: Final = 0  # not submitted to a machine yet

@@ -9,8 +9,6 @@ import ipaddress
 from enum import Enum, auto
 from typing import Final
 
-__all__ = ["REFUSED", "SocksError", "SocksHandshake"]
-
 _VERSION: Final = 5
 _NO_AUTHENTICATION: Final = 0
 _NAME_AND_PASSWORD: Final = 2

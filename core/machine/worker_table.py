@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from core.machine.liveness import WorkerHeartbeats
 
-__all__ = ["COMMON_CELLS", "Cell", "Cells", "Worker", "WorkerEvent", "WorkerState", "WorkerTable"]
-
 J = TypeVar("J")
 
 

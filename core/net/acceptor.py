@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-__all__ = ["Acceptor"]
-
 RETRY_S: Final = 1.0  # when there are no file descriptors; as asyncio's servers do
 
 

@@ -19,8 +19,6 @@ from core.net.socket_port import SocketPort  # noqa: TC001 - compiled: fields na
 from core.options import Options  # noqa: TC001 - compiled: fields name it
 from core.pattern.pipe import Pipe  # noqa: TC001 - compiled: fields name it
 
-__all__ = ["Connector", "ReconnectDelay"]
-
 
 class ReconnectDelay:
     """Delay before the next attempt to connect.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from core.zmtp.scan import Batch
     from core.zmtp.zap import ZapReply
 
-__all__ = ["Handshake"]
-
 
 class HandshakingSession(Protocol):
     """A session, as its handshake sees it."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.connection import Connection
 
-__all__ = ["Heartbeat", "KeptAlive", "SIGN_OF_LIFE_S", "SOON_S"]
-
 SIGN_OF_LIFE_S: Final = 0.25  # shorter than any useful timeout, and 30 bytes a second
 SOON_S: Final = 0.02  # until the next check whether everything of the peer was read
 

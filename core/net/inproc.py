@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from core.options import Options
     from core.zmtp.frames import Given
 
-__all__ = ["InprocNames", "InprocPipe", "InprocSocket"]
-
 
 class InprocSocket(Protocol):
     """A socket, as its inproc pipes see it."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from core.runtime.supervision import Supervisor
     from core.zmtp.scan import Batch
 
-__all__ = ["LARGE_BYTES_MIN", "LargeFrameReader", "FrameReading", "LargeFramePool"]
-
 NO_DECODER: Final = Decoder(on_command=lambda _: None)  # stands in where nothing is decoded
 PROGRESS_BYTES_MIN: Final = 1024  # minimum progress of an incomplete message per `frame_ivl`; slower peers are disconnected
 HEADER_BYTES: Final = 9

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from core.net.socket_port import SocketPort
     from core.options import Options
 
-__all__ = ["Listener"]
-
 log = logging.getLogger(__name__)
 
 # One per iteration: a flood of connections must not delay those that are open (W8). With more, asyncio without file descriptors sets

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from core.options import Options
 
-__all__ = ["Listening", "descriptor", "is_self_connect", "listen_ipc", "listen_tcp", "open_ipc", "open_tcp", "peer_address"]
-__all__ += ["peer_has_ended", "tune", "unacknowledged", "unread"]
 
 P = TypeVar("P", bound=asyncio.Protocol)
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.scan import Batch
 
-__all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "Muted", "read_rest"]
-
 AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # of one peer; what most systems buffer at both ends of a connection
 MESSAGE_BYTES: Final = 128  # memory of a message besides its bytes
 READ_BYTES: Final = 64 * 1024

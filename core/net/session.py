@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from core.options import Options
     from core.zmtp.scan import Batch
 
-__all__ = ["Session"]
-
 
 class Phase(Enum):
     """Treatment of received bytes."""

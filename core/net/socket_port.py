@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from core.zmtp.scan import Batch
     from core.zmtp.zap import Judge, ZapReply, ZapRequest
 
-__all__ = ["AuthenticationPort", "InnerSocket", "MessageSink", "SessionPort", "SocketContext", "SocketFactory", "SocketPort"]
-
 
 class MessageSink(Protocol):
     """Receiver of decoded messages."""

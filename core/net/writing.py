@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.zmtp.connection import Connection
 
-__all__ = ["LAST_WORDS_S", "Ending", "Writing", "write_nothing"]
-
 _THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports
 # Translated in one iteration of the event loop, for one peer: some 10 ms of encryption. More may wait for a peer that did not read for
 # a while, and the heartbeats of all others must not wait for it.

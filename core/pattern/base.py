@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from core.zmtp.frames import Given
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["Counters", "Pattern"]
-
 
 @dataclass(slots=True, eq=False)
 class Counters:

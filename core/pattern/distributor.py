@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.frames import Given
 
-__all__ = ["distribute", "has_capacity"]
-
 
 def has_capacity(pipe: Pipe) -> bool:
     return len(pipe.outbox) < pipe.limit or pipe.engine.flush()

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.zmtp.decoder import Message
 
-__all__ = ["FairQueue"]
-
 
 class FairQueue:
     """Pipes with messages in their inbox, in the order of receives."""

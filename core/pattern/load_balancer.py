@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.zmtp.frames import Given
 
-__all__ = ["LoadBalancer"]
-
 
 class LoadBalancer:
     """Pipes with capacity, in round-robin order."""

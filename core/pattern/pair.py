@@ -9,8 +9,6 @@ from core.pattern.pipeline import Balanced
 if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
 
-__all__ = ["Pair"]
-
 
 class Pair(Balanced):
     """Exclusive pair; a second peer is refused until the first is gone (PAIR-02)."""

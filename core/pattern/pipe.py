@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from core.zmtp.frames import Given
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Passive", "Pipe"]
-
 UNLIMITED: Final = 2**61  # a high-water mark of 0 means none; compiled, larger integers are slow
 # From this size on bytes are written at once and not at the end of the loop iteration: joining saves little, waiting costs memory.
 HEAVY: Final = 256 * 1024

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.zmtp.frames import Given
 
-__all__ = ["Balanced", "Pull", "Push"]
-
 
 class Balanced(Pattern):
     """Base of patterns whose sends go round robin and wait when no peer has capacity."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.frames import Given
 
-__all__ = ["Pub", "Sub", "XPub", "XSub"]
-
 
 class _Resume(Detached):
     """Engine of the queue of subscriptions: when it is empty, more are queued and reading from all peers resumes."""

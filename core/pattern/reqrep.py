@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.zmtp.frames import Given
 
-__all__ = ["Dealer", "Rep", "Req", "Router"]
-
 
 class Dealer(Balanced):
     """Round robin out, fair queueing in, frames untouched (DLR-01)."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from core.zmtp.limits import ConnectionLimits
     from core.zmtp.mechanism import Mechanism
 
-__all__ = ["RawConnection", "Stream"]
-
 
 class Stream(Router):
     """Messages are `[routing id][bytes]`; an empty one is the beginning or end of a connection, and closes it when sent."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Peer = Hashable
 
-__all__ = ["TOPIC_OVERHEAD_OCTETS", "PublisherSubscriptions", "SubscriberTopics", "SubscriptionLimit", "parse_subscription"]
-
 P = TypeVar("P", bound="Peer")
 
 # Cost limit of all topics of one peer, in bytes; a peer beyond it is disconnected (PSB-15). Default of max_subscription_bytes.

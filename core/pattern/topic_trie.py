@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-__all__ = ["TopicMap"]
-
 V = TypeVar("V")
 
 _TABLES_MAX = 16

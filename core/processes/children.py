@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-__all__ = ["CHILDREN_MAX", "Child", "ChildFailed", "Children"]
-
 log = logging.getLogger("core.processes")
 
 # Above any number of cores today; each is an interpreter of 30 MiB and more.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from core.daemon.run import Daemon, DaemonSettings
 
-__all__ = ["Processes", "extra_drain_s", "pass_on_reload", "processes_options", "run_processes", "this_command"]
-
 log = logging.getLogger("core.processes")
 
 # A process ends within its drain time, its last messages and the end of its tasks; after that it is killed.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, MutableMapping
 
-__all__ = ["PARENT_FD", "READY", "STOP", "Parent"]
-
 PARENT_FD: Final = "MAJORDOMO_PARENT_FD"  # environment variable: the descriptor of the channel
 STOP: Final = b"stop\n"  # message of the parent
 READY: Final = "ready"  # key of the message that the daemon serves

@@ -12,8 +12,6 @@ from core.runtime import cold_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["changed_files", "source_times", "watch_sources"]
-
 # Short for a person that has just saved a file, long for a disk.
 LOOK_S: Final = 0.5
 # Files beyond are not watched: a folder with more is not the source of one service.

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CONNECT_TIMEOUT_MS", "REFUSED_IVL_MS", "with_connect_times"]
-
 # A system asks a machine that is off, or cut off, ever less often, up to a minute apart. A new attempt asks at once, so that programs find
 # each other soon after the outage: a broker that starts waits for its workers, a server that may lead needs its witness.
 CONNECT_TIMEOUT_MS: Final = 2500

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from core.sockets.socket import Socket
 
-__all__ = ["ControlSocket", "asking"]
-
 LINGER_MS: Final = 200  # time for answers to leave when the daemon closes
 
 

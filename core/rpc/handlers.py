@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from core.daemon.option_fields import Decorator
 
-__all__ = ["HandlerNotFound", "echo", "handler_option", "import_handler", "import_named"]
-
 
 class HandlerNotFound(Exception):
     """No function has this name."""

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from core.machine.requests import PendingRequest
 
-__all__ = ["Reply"]
-
 
 class Withdrawing(Protocol):
     """The client of a request, as its future sees it."""

@@ -12,8 +12,6 @@ from core.runtime.leftovers import leave
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["CANCEL_S", "RunningHandlers", "call", "reply_frames"]
-
 log = logging.getLogger(__name__)
 
 CANCEL_S: Final = 5.0  # how long a cancelled handler may take to end when its server closes

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from core.sockets.context import Context
     from core.sockets.socket import Socket
 
-__all__ = ["Service", "sent"]
-
 
 def sent(socket: Socket, frames: list[bytes]) -> bool:
     """Send a message now; return whether that was possible. Raises MessageTooLarge."""

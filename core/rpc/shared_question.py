@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["SharedQuestion"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
     from types import TracebackType
 
-__all__ = ["SyncFacade"]
-
 
 class AsyncClient(Protocol):
     """A client that runs within an `async with` block."""

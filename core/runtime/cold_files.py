@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["append", "append_now", "off_loop", "read_text", "status"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -15,8 +15,6 @@ from core.runtime.supervision import cancel_all
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["clock_of", "has_uvloop", "loop_factory", "run", "until_one_ends"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ import os
 from typing import Final, Protocol
 from weakref import WeakSet
 
-__all__ = ["process_id", "tell_of_forks"]
-
 
 class Forked(Protocol):
     """An object that has to know of forks."""

@@ -6,8 +6,6 @@ import threading
 from types import GenericAlias
 from typing import Any, ClassVar, Final, Self
 
-__all__ = ["SharedInstance"]
-
 _LOCK: Final = threading.RLock()  # a constructor may call `instance` of another class
 
 

@@ -16,8 +16,6 @@ from core.runtime import supervision
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["end_leftovers", "leave"]
-
 
 def leave(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Abandon tasks: neither the end of their loop nor that of the interpreter waits for them."""

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from typing import Any
 
-__all__ = ["Lifetime"]
-
 
 class Lifetime(Protocol):
     """Lifetime of a process: it serves until it is asked to stop, then finishes open work.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
-__all__ = ["LoopThread"]
-
 T = TypeVar("T")
 
 

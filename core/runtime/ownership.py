@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.decoder import Message
 
-__all__ = ["Owned"]
-
 # See `SocketBase`.
 _SLOTS: Final = ("_ended", "_loop", "_owner_thread", "_put", "_put_now", "_puts", "_take", "_take_now", "_unguarded", "_waiting")
 _THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports

@@ -28,8 +28,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["SYSTEM", "Files", "Runtime", "current", "scope"]
-
 Path = str | os.PathLike[str]
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     Failed = Callable[[Exception], object] | None  # called with a fault
 
-__all__ = ["ONCE", "RESTART", "Restart", "Supervisor", "Timer", "cancel_all", "current", "scope"]
-
 log = logging.getLogger("core.supervision")
 
 T = TypeVar("T")

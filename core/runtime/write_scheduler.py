@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from core.runtime.supervision import Supervisor
 
-__all__ = ["Connected", "Guarded", "WriteScheduler", "Writer"]
-
 WRITING = "core writing"  # faults are counted under this name
 
 

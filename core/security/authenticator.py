@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from core.net.socket_port import SocketFactory
     from core.zmtp.decoder import Message
 
-__all__ = ["Authenticator", "ZapHandler", "curve_keypair", "curve_public", "key_octets", "parse_authorized_keys"]
-
 # A changed file is read when it has not changed for so long: an editor may empty it first and then fill it.
 _QUIET_S: Final = 0.05
 _READS_MAX: Final = 20  # a file that keeps changing for a second is taken as it is

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from core.options import Options
 
-__all__ = ["Curve", "Plain", "Secured", "context_for", "only_one"]
-
 
 class Secured(Credentials, Protocol):
     """Security of the sockets of a context."""

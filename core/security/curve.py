@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from core.security.curve_keys import CookieKeys, RandomBytes
     from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["CurveClient", "CurveServer"]
-
 _HELLO: Final = b"\x05HELLO"
 _WELCOME: Final = b"\x07WELCOME"
 _INITIATE: Final = b"\x08INITIATE"

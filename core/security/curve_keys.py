@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     RandomBytes = Callable[[int], bytes]
 
-__all__ = ["COOKIE_LIFETIME_S", "COOKIE_NONCE", "KEY_BYTES", "KEY_CHARACTERS", "CookieKeys", "check_key", "is_low_order", "key_pair"]
-__all__ += ["parse_key", "public_key", "shared_key"]
 
 KEY_BYTES: Final = 32
 KEY_CHARACTERS: Final = 40  # the same key in Z85

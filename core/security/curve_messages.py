@@ -19,8 +19,6 @@ from core.zmtp.mechanism import Mechanism, refusal, sealed_too_long
 if TYPE_CHECKING:
     from core.security.curve_keys import RandomBytes
 
-__all__ = ["CurveMechanism"]
-
 _MESSAGE: Final = b"\x07MESSAGE"
 _NOTHING: Final = b""
 _CLIENT_MESSAGE_NONCE: Final = b"CurveZMQMESSAGEC"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ADDRESSES_MAX", "GUESSES_MAX", "WINDOW_S", "GuessLimit"]
-
 GUESSES_MAX: Final = 20  # in WINDOW_S: a person mistypes three times, a program with an old password reconnects for a while
 WINDOW_S: Final = 60.0  # 20 a minute are 10 million in a year: too few for any password that is not in a dictionary
 ADDRESSES_MAX: Final = 4096  # some 400 KiB

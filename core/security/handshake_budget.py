@@ -15,8 +15,6 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final, Generic, TypeVar
 
-__all__ = ["BURST_S", "WORK_PER_ITERATION", "HandshakeBudget"]
-
 Owner = TypeVar("Owner")
 
 BURST_S: Final = 1.0

@@ -22,8 +22,6 @@ from core.zmtp import z85
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["KeyFileError", "check_authorized_keys", "read_key", "read_password", "read_secret_key", "read_users"]
-
 # A hundred thousand keys; a gigabyte given by mistake must not be read into memory.
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
 # What PLAIN can carry (RFC 24): one byte of length before each.

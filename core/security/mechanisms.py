@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from core.options import Options
     from core.zmtp.zap import Judge
 
-__all__ = ["Credentials", "Security", "unprotected"]
-
 
 class Credentials(Protocol):
     """Security of every socket of a context; see `core.security.credentials`."""

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MAC_BYTES", "BoxError", "SharedKey", "crypto_box_afternm", "crypto_box_beforenm", "crypto_box_open_afternm"]
-__all__ += ["crypto_scalarmult_base", "crypto_secretbox", "crypto_secretbox_open", "too_old"]
 
 MAC_BYTES: Final = 16
 PYNACL_MIN: Final = "1.6"

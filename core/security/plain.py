@@ -31,8 +31,6 @@ from core.zmtp.zap import claimed
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["PlainClient", "PlainServer"]
-
 _HELLO: Final = b"HELLO"
 _WELCOME: Final = b"WELCOME"
 _INITIATE: Final = b"INITIATE"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     Verdict = ZapReply | HandshakeError
 
-__all__ = ["Authentication", "Revoking", "verdict_of"]
-
 RECHECK_S: Final = 0.5  # a revoked peer is disconnected within a second
 # Limit of a verdict; the handshake timer of the socket usually ends the wait earlier (ZAP-12).
 VERDICT_S: Final = 60.0

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from core.security.mechanisms import Credentials
     from core.zmtp.zap import Judge
 
-__all__ = ["Context"]
-
 log = logging.getLogger("core.context")
 
 # Attributes of a context itself; other public names are options of its sockets.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from core.pattern.base import Pattern
     from core.pattern.pipe import Pipe
 
-__all__ = ["EndpointScope", "Endpoints"]
-
 
 class EndpointScope:
     """Result of bind and connect: a block at whose end the endpoint is left. Most programs ignore it."""

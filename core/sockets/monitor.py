@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from core.sockets.serialization import Serialization
     from core.zmtp.decoder import Message
 
-__all__ = ["MonitorEvent", "MonitorStream", "Monitors", "SocketMonitoring", "parse_monitor_message", "recv_monitor_message"]
-
 EVENTS_MAX: Final = 1000  # queued for a slow reader; the default HWM of a message queue
 _EVENT_AND_VALUE = Struct("=HI")  # host order, packed (MON-02)
 

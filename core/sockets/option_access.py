@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from core.pattern.base import Pattern
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["SocketOptions"]
-
 
 # Lowest limit that connected peers have announced, -1 for none; read-only.
 PEER_OPTIONS = {"peer_max_parts": "parts", "peer_max_message_bytes": "message_bytes", "peer_maxmsgsize": "frame_bytes"}

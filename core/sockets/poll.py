@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from concurrent.futures import Future as ConcurrentFuture
 
-__all__ = ["Poller", "Registry", "lists_of", "registered", "select"]
-
 K = TypeVar("K")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from core.sockets.socket import Socket
     from core.zmtp.decoder import Message
 
-__all__ = ["device", "proxy"]
-
 _CANNOT_RECEIVE: Final = frozenset({SocketType.PUSH, SocketType.PUB})
 _CANNOT_SEND: Final = frozenset({SocketType.PULL, SocketType.SUB})
 _ALTERNATE: Final = frozenset({SocketType.REQ, SocketType.REP})

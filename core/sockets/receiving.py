@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from core.sockets.results.futures import Awaitable
     from core.zmtp.decoder import Message
 
-__all__ = ["Receiving"]
-
 _NOBLOCK: Final = int(c.NOBLOCK)  # a plain integer: `&` on an IntFlag costs half a microsecond
 _THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports
 

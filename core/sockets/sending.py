@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.frames import Given
 
-__all__ = ["Sending"]
-
 _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
 _NOBLOCK: Final = int(c.NOBLOCK)
 _THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports

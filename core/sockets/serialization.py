@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from core.sockets.results.futures import Awaitable
     from core.zmtp.decoder import Message
 
-__all__ = ["Serialization"]
-
 
 def _writable(buffer: Any, nbytes: int) -> memoryview:
     view = memoryview(buffer)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from core.sockets.results.pending import Pending
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["Socket"]
-
 
 class SocketsContext(SocketContext, Protocol):
     """The public verbs of `core.Context`, which imports this module."""

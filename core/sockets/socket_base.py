@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.mechanism import Mechanism
 
-__all__ = ["MARKS", "BatchReceiver", "PeerWatcher", "Receiver", "SocketBase"]
-
 _PATTERNS: Final[dict[int, type[Pattern]]] = {
     c.PAIR: Pair,
     c.PUB: Pub,

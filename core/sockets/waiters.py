@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _POLLIN = int(PollEvent.POLLIN)  # plain integers: flag arithmetic on an enum is slow
 _POLLOUT = int(PollEvent.POLLOUT)
 
-__all__ = ["Pollable", "events_of", "poll_one", "wait_for"]
-
 T = TypeVar("T")
 _NO_FILES: Final[Mapping[int, int]] = {}
 

@@ -13,17 +13,6 @@ from core.errors import HandshakeError, RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "PING_CONTEXT_MAX",
-    "command",
-    "decode_metadata",
-    "encode_metadata",
-    "error_reason",
-    "parse_command",
-    "ping",
-    "pong",
-]
-
 PING_CONTEXT_MAX: Final = 16  # bytes, ZMTP-51
 TTL_MAX: Final = 655  # tenths of a second; libzmq multiplies in 16 bits and wraps above (ZMTP-54)
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from core.zmtp.mechanism import Mechanism
     from core.zmtp.zap import ZapReply
 
-__all__ = ["ACCEPTS", "Connection", "State"]
-
 _REQ, _REP, _DEALER, _ROUTER = b"REQ", b"REP", b"DEALER", b"ROUTER"
 _PUB, _XPUB, _SUB, _XSUB = b"PUB", b"XPUB", b"SUB", b"XSUB"
 

@@ -17,32 +17,6 @@ from core.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "COMMAND",
-    "LAST_HEADERS",
-    "LONG",
-    "LONG_HEADER",
-    "MORE",
-    "MORE_HEADERS",
-    "OCTETS",
-    "UNPACK_SIZE",
-    "Encoded",
-    "Given",
-    "Message",
-    "decode_frames",
-    "encode_command",
-    "encode_frame",
-    "encode_message",
-    "encode_pair",
-    "encode_parts",
-    "encode_prefix",
-    "frame_at",
-    "long_header",
-    "messages_end",
-    "octets_of",
-    "split_frames",
-]
-
 MORE: Final = 1
 LONG: Final = 2
 COMMAND: Final = 4

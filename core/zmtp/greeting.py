@@ -12,18 +12,6 @@ from typing import Final
 
 from core.errors import HandshakeError, MechanismMismatch
 
-__all__ = [
-    "GREETING_BYTES",
-    "IDENTITY_BYTES_MAX",
-    "SIGNATURE_BYTES",
-    "Generation",
-    "StagedGreeting",
-    "generation",
-    "greeting",
-    "looks_like",
-    "peer_minor",
-]
-
 GREETING_BYTES: Final = 64
 SIGNATURE_BYTES: Final = 10
 IDENTITY_BYTES_MAX: Final = 255

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from core.options import Options
 
-__all__ = ["ConnectionLimits", "PeerLimits", "less_by", "properties"]
-
 _PARTS: Final = b"X-Max-Frames"
 _MESSAGE: Final = b"X-Max-Message-Bytes"
 _FRAME: Final = b"X-Max-Frame-Bytes"

@@ -17,8 +17,6 @@ from core.zmtp.zap import RESERVED_PROPERTIES, claimed
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["Mechanism", "NullMechanism", "check_metadata", "refusal", "sealed_too_long"]
-
 
 def refusal(data: bytes) -> HandshakeError:
     """Return the error that a received ERROR means; 300, 400 and 500 are authentication (ZMTP-47)."""

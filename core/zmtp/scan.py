@@ -17,8 +17,6 @@ from core.zmtp.frames import COMMAND, LONG, MORE, UNPACK_SIZE, Message, encode_m
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["COMMAND_BYTES_MAX", "NOTHING", "Batch", "Begun", "ScanLimits", "frames_between", "scan"]
-
 COMMAND_BYTES_MAX: Final = 64 * 1024  # the longest valid command has a topic; a peer must not make us hold more
 _HEADER_BYTES: Final = 2
 _LONG_HEADER_BYTES: Final = 9

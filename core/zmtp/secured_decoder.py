@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from core.zmtp.mechanism import Mechanism
     from core.zmtp.scan import Batch
 
-__all__ = ["SecuredDecoder"]
-
 _OVERHEAD: Final = 33  # bytes of a MESSAGE besides the frame: name, nonce, authenticator, flags
 _HEADER_BYTES: Final = 2  # flags and size
 _LONG_HEADER_BYTES: Final = 9

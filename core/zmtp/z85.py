@@ -5,8 +5,6 @@ ZeroMQ programs use it for CURVE keys: 32 bytes are 40 characters that are safe 
 
 from __future__ import annotations
 
-__all__ = ["Z85Error", "decode", "encode"]
-
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUE = {character: value for value, character in enumerate(_ALPHABET)}
 _OCTETS_PER_GROUP = 4

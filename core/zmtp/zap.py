@@ -22,19 +22,6 @@ from core.zmtp.commands import decode_metadata, encode_metadata
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "PROVEN_PROPERTIES",
-    "RESERVED_PROPERTIES",
-    "STATUS_CODES",
-    "ZAP_ENDPOINT",
-    "Judge",
-    "ZapReply",
-    "ZapRequest",
-    "claimed",
-    "must_ask",
-    "verdict_without_handler",
-]
-
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 
 _VERSION = b"1.0"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Decoder
     from core.zmtp.scan import Batch
 
-__all__ = ["Zmtp1Decoder", "zmtp1_frames", "zmtp1_identity", "zmtp2_greeting", "zmtp2_tail"]
-
 # In the order of their bytes. libzmq uses 9 and 10 for XPUB and XSUB, which RFC 15 does not have (ZMTP-17).
 SOCKET_TYPES: Final = (b"PAIR", b"PUB", b"SUB", b"REQ", b"REP", b"DEALER", b"ROUTER", b"PULL", b"PUSH", b"XPUB", b"XSUB")
 SAID_AS: Final = {b"XPUB": b"PUB", b"XSUB": b"SUB"}

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from freelance.errors import TooLarge
     from freelance.models.server_list import Server
 
-__all__ = ["Agent", "AgentLimits", "AgentRequest"]
-
 IN_PLAY_MAX = 2  # the server that was asked and its hedge: a slow handler must not be started everywhere
 
 

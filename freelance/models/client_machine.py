@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from freelance.errors import TooLarge
 
-__all__ = ["ENCODED_MAX", "WAITING_MAX", "ClientMachine", "FreelanceRequest"]
-
 ENCODED_MAX: Final = 255  # bytes of a body of one frame that is encoded once, for all servers
 WAITING_MAX: Final = 2**63  # the client limits the outstanding requests, and none of them is refused here
 

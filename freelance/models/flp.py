@@ -18,8 +18,6 @@ from freelance.errors import MalformedMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PING", "PONG", "FlpMessage", "control_frame", "decode_reply", "decode_request"]
-
 PING: Final = b"PING"
 PONG: Final = b"PONG"
 

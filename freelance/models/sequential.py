@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from freelance.errors import TooLarge
 
-__all__ = ["TRIES_OF_A_LONE_SERVER", "Close", "Open", "Sequential", "SequentialRequest"]
-
 TRIES_OF_A_LONE_SERVER: Final = 3  # FRL-01; with several servers each is tried once
 
 

@@ -21,8 +21,6 @@ from core.machine.liveness import Silences
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-__all__ = ["Health", "ServerList", "Server"]
-
 # A tick may be late by this part of the ping interval and still judge silence. A PONG takes up to three iterations of a busy loop.
 LATE = 1 / 8
 

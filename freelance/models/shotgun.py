@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from freelance.errors import TooLarge
 
-__all__ = ["Shotgun"]
-
 
 class Shotgun(ClientMachine[FreelanceRequest]):
     """Requests of one client to all its servers, by their current connection; raises ValueError without an endpoint."""

@@ -21,8 +21,6 @@ from typing import Final, Literal, NamedTuple, get_args
 from core.machine.deadlines import Deadlines
 from freelance.errors import CatalogFull, MalformedMessage
 
-__all__ = ["ENDPOINT_OCTETS_MAX", "TTL_MS_MAX", "Catalog", "CatalogLimits", "Entry", "Key", "Role", "check_key", "digest"]
-
 Role = Literal["bind", "connect"]
 ROLES: Final[tuple[str, ...]] = get_args(Role)
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
 
-__all__ = ["names"]
-
 T = TypeVar("T")
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # 10,000 names of 256 bytes are less

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
 
-__all__ = ["InitialName", "NameServerDaemonOptions", "serve_names"]
-
 # Environment, name, and its endpoints: {"bind": […], "connect": […]}.
 InitialName = tuple[str, str, "Mapping[str, list[str]]"]
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from freelance.names.catalog import CatalogLimits, Key
     from freelance.names.messages import NameRequest
 
-__all__ = ["Answer", "Registry", "Wait"]
-
 
 class Answer(NamedTuple):
     """Reply body, and records for the other servers."""

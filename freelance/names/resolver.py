@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
 
-__all__ = ["Listing", "Names"]
-
 FRESH_S: Final = 1.0  # `resolve` asks again after this, or when the listing expires: it is called when a connection is lost
 RETRY_S: Final = 0.5  # pause of a watch or a lease when no server answered
 REFRESHES: Final = 3  # of a lease within its time to live: two may fail

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from freelance.names.catalog import CatalogLimits
 
-__all__ = ["NameServer"]
-
 UNSENT_MAX: Final = 20_000  # records queued for an unreachable peer; it fetches the rest when it is back
 # A server that has just started and has no records of its peers yet would report that a name does not exist.
 VERBS_AFTER_CATCHING_UP: Final = frozenset({b"GET", b"WATCH", b"LIST"})

@@ -11,8 +11,6 @@ from mdp.wire.commands import printable
 if TYPE_CHECKING:
     from mdp.broker.authorization import Refusal
 
-__all__ = ["AuditLog"]
-
 # More lines than a person reads, few enough not to fill a disk: 100 a second are 1 GB a day.
 LINES_PER_S: Final = 100
 

@@ -39,8 +39,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["VERBS", "Rights", "RuleError", "Rules", "Verb", "check_keys", "globs", "tables"]
-
 Verb: TypeAlias = Literal["call", "serve", "manage", "see_users", "pass_users"]
 VERBS: Final[tuple[Verb, ...]] = ("call", "serve", "manage", "see_users", "pass_users")
 _KEYS: Final = ("who", "anonymous", *VERBS)

@@ -16,8 +16,6 @@ from mdp.access.service_policies import ServicePolicies
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["load_policies", "load_rules", "reloading"]
-
 T = TypeVar("T")
 
 

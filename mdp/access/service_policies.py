@@ -24,8 +24,6 @@ from mdp.wire.policies import PRIORITIES, Rate, Retry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["OwnPolicies", "ServicePolicies"]
-
 _KEYS: Final = ("services", "rate", "retry", "priority_max")
 _HIGHEST: Final = ("high", "normal")
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from mdp.worker.handler import ServingSettings, WorkerSettings
 
-__all__ = ["App"]
-
 F = TypeVar("F", bound="Callable[..., Any]")
 M = TypeVar("M", bound=Middleware)
 

@@ -24,8 +24,6 @@ from mdp.typed.schemas import NEEDED_AT_RUN_TIME
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["Depends", "injected"]
-
 _REQUEST = "request_of_the_dependencies"  # parameter that is added where a function takes no request
 
 

@@ -11,8 +11,6 @@ from mdp.worker.builtin_handlers import import_app
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["find_app"]
-
 _USUAL_NAME = "app"
 
 

@@ -13,8 +13,6 @@ from mdp.request import Request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-__all__ = ["CallNext", "Middleware", "wrapped"]
-
 CallNext: TypeAlias = Callable[[Request], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Request, CallNext], Awaitable[Any]]
 

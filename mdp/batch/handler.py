@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
-__all__ = ["batch_handler"]
-
 log = logging.getLogger("mdp.worker")
 
 

@@ -14,8 +14,6 @@ from mdp.worker.handler import BATCH_METADATA
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-__all__ = ["request_batch", "takes_tables"]
-
 
 async def request_batch(
     request: Callable[..., Awaitable[list[bytes]]], service: str, table: pa.Table | pa.RecordBatch, options: Mapping[str, Any]

@@ -16,8 +16,6 @@ from mdp.errors import HandlerError
 if TYPE_CHECKING:
     from mdp.errors import RequestError
 
-__all__ = ["Apart", "wants_apart"]
-
 
 def wants_apart(table: pa.Table) -> bool:
     return APART in (table.schema.metadata or {})

@@ -14,20 +14,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "APART",
-    "COLUMNS_MAX",
-    "ERROR",
-    "FORMAT",
-    "KEY",
-    "ROWS_MAX",
-    "STATUS",
-    "BadTable",
-    "decode_table",
-    "encode_batch",
-    "encode_table",
-]
-
 FORMAT = "arrow"
 # Columns with a meaning: of a reply, why a row was refused, and the code of that; of a request, the keys of its rows.
 ERROR = "_error"

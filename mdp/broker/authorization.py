@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from mdp.wire.events import Ready
     from mdp.wire.options import ReadyOptions
 
-__all__ = ["GuardedDispatcher", "Refusal"]
-
 FORBIDDEN = "FORBIDDEN"
 _ALLOWED_MMI, _FORBIDDEN_MMI, _DENIED_MMI = b"200", b"403", b"404"
 # Maximum services remembered as allowed to one peer: the peer chooses the names.

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     Guard: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-__all__ = ["Broker"]
-
 # Time for the last messages, DISCONNECT and ERROR, to be sent when the broker closes.
 LINGER_MS = 1000
 # Share of `unread_total_max_bytes` that is read from paused workers beyond the high-water mark: 8 MiB by default, as for one peer.

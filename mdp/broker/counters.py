@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-__all__ = ["Counters"]
-
 
 @dataclass(slots=True)
 class Counters:

@@ -35,20 +35,6 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Request, Worker
     from mdp.wire.commands import Dialect
 
-__all__ = [
-    "WORK_HEADS",
-    "as_prefix",
-    "body_octets",
-    "cancel_octets",
-    "error_octets",
-    "final_head",
-    "in_flight_key",
-    "partial_head",
-    "progress_octets",
-    "reply_head",
-    "work_octets",
-]
-
 _NUMBERED: Final = MORE_HEADERS[NUMBERED_BYTES]
 # Command frames of MDP/0.3 up to their number, with the frame header: more frames follow.
 _REPLY_HEAD_03: Final = _NUMBERED + CLIENT_FINAL_03

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mdp.access.rules import Rules
     from mdp.access.service_policies import ServicePolicies
 
-__all__ = ["REQUEST_OVERHEAD_BYTES", "BrokerArguments", "BrokerOptions", "BrokerSettings"]
-
 # Memory of one request beyond its bytes: record, dictionary entries, queue slot. Counting it makes `memory_max_bytes` a true
 # limit for floods of tiny requests, and bounds their number.
 REQUEST_OVERHEAD_BYTES: Final = 512

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from mdp.broker.workers.directory import Directory
     from mdp.wire.failover import PairResponder
 
-__all__ = ["ALLOWED", "KEYS", "PREFIX", "RETRY", "Subject", "answer", "dead_letter_number", "is_question"]
-
 PREFIX = b"mmi."
 RETRY = b"mmi.dlq.retry"
 ALLOWED = b"mmi.allowed"

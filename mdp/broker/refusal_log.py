@@ -14,8 +14,6 @@ from core.daemon.logs import RateLimitedLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["ORDINARY", "REFUSALS", "RefusalLog"]
-
 log = logging.getLogger(__name__)
 
 # Counter -> text of the log line. The socket logs its own counters, because it knows the peer.

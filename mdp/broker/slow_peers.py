@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["STILL_S", "Backlog"]
-
 # Near a limit the queues are checked again after this part of it was sent.
 _STEPS = 16
 # A peer that is behind is not waited for after reading nothing for this time; reading programs pause now and then.

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Strangers", "describe"]
-
 # Descriptions that wait for the log, which is written each second; beyond, peers are only counted.
 WAITING_MAX: Final = 60
 _LENGTHS_MAX: Final = 6

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from mdp.errors import RequestError
 
-__all__ = ["Call", "CallDefaults", "CallOptions", "MapOptions", "PendingRequest", "Priority", "body_frames"]
-
 TIMEOUT_S_MIN: Final = 0.001
 _DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
 # By length of a key that is the only option of a short frame: the bytes before it, which are frame header, map and length.

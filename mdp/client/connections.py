@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["LockstepTransport", "PipelinedTransport", "Transport"]
-
 Updates: TypeAlias = "Callable[[list[PendingRequest]], None]"
 M = TypeVar("M", bound=RequesterBase[Any])
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mdp.session.broker_search import BrokerSearch
     from mdp.session.connection import Connection
 
-__all__ = ["MdpEngine"]
-
 Machine: TypeAlias = Requester[Any] | LockstepRequester[Any]
 
 

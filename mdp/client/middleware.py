@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from mdp.client.engine import MdpEngine
     from mdp.client.iterators import Body
 
-__all__ = ["ClientCall", "ClientCallNext", "ClientChain", "ClientMiddleware"]
-
 
 @dataclass(slots=True)
 class ClientCall:

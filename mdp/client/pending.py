@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
     from core.machine.requests import Timeouts
 
-__all__ = [
-    "RequesterCounters",
-    "RequesterLimits",
-    "RequesterBase",
-    "fail",
-    "give_up",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RequesterLimits:

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
     from mdp.client.pending import RequesterCounters, RequesterLimits
 
-__all__ = ["Requester", "numbers_from"]
-
 _REQUEST_HEAD: Final = MORE_HEADERS[NUMBERED_BYTES] + CLIENT_REQUEST_03
 _CANCEL_HEAD: Final = LAST_HEADERS[NUMBERED_BYTES] + CLIENT_CANCEL_03
 _HEARTBEAT: Final = encode_message([CLIENT_HEARTBEAT_03])

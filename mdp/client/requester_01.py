@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from mdp.errors import TooLarge
     from mdp.wire.commands import Dialect
 
-__all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
-
 _ENVELOPE_BYTES: Final = 512  # the frames of a request before its body are less, headers and the longest name of a service included
 
 

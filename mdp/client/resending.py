@@ -20,8 +20,6 @@ from mdp.client.calls import PendingRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["PROOF_S", "SINGLES", "Resending", "is_spent", "sendings_max"]
-
 PROOF_S: Final = 0.25  # a broker that closes a connection does so when it reads: within a round trip
 SINGLES: Final = 8  # requests sent alone before groups grow: a thousand one by one would take minutes
 _SPARE: Final = 4  # further sendings of a request that was cleared, because on a slow connection that is no proof

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from mdp.client.pending import RequesterCounters
     from mdp.request import Request
 
-__all__ = ["SyncClient"]
-
 M = TypeVar("M", bound="ClientMiddleware")
 P = ParamSpec("P")
 T = TypeVar("T")

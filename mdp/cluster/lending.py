@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Request, Service, Worker
     from mdp.broker.requests.request_ends import Output
 
-__all__ = ["LendingMachine", "LendingSlot", "SendToPeer"]
-
 # Requests of a queue that are examined in one search for one that may be lent. Requests that were lent to us and may go no further stay in
 # front of the others and are examined each time.
 EXAMINED_MAX: Final = 64

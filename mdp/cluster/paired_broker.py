@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from core.zmtp.frames import Message
     from mdp.broker.limits import BrokerArguments
 
-__all__ = ["PairedBroker"]
-
 # Loop iterations after which the last replies of a term have left the process: the one that wrote them, and the next.
 ITERATIONS_TO_FLUSH: Final = 3
 # Interval of checks whether a broker that may not answer now, but whose term is not over, may answer again.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["PeerConnection", "PeerListener"]
-
 # Queries without an answer after which a peer is lost.
 MISSED_MAX: Final = 3
 # Interval of queries while requests wait for workers of the peer.

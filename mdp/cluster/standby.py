@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from core.zmtp.scan import Batch
 from mdp.wire.commands import Dialect
 
-__all__ = ["StandbyFrontend", "is_postponable"]
-
 REQUEST_02: Final = b"\x01"  # command frame of a request in MDP/0.2
 PROTOCOL_SERVICE: Final = b"mmi.protocol"
 # A claim takes a write to disk and a query to the witness. A client without an answer for a second assumes a broker of MDP/0.1.

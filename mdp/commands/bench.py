@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Client
 
-__all__ = ["Figures", "Load", "bench", "measure", "measure_open", "percentile", "report"]
-
 # Connections, code paths and the processor's clock are cold at first; this many requests are sent before the measurement.
 WARM_UP_REQUESTS: Final = 1000
 

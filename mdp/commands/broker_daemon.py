@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from mdp.eventlog.files import EventLogWriter
 
-__all__ = ["BrokerDaemonOptions", "serve_broker"]
-
 log = logging.getLogger(__name__)
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from core.daemon.run import DaemonSettings
     from mdp.commands.shards import Shards
 
-__all__ = ["broker", "broker_of", "lending_options", "observe_options"]
-
 lending_options = options(
     click.option("--peer", "peers", type=CONNECT, multiple=True, help="A broker to borrow workers from when ours are busy; repeatable."),
     click.option("--peer-name", help="Name of this broker, different from all others.  [default: a new one at each start]"),

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Client
 
-__all__ = ["BROKER", "DEFAULT_BROKER", "HEADERS", "ask", "client_options", "header_map", "output_options"]
-
 DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
 BROKER: Final = click.option(
     "--broker",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mdp.eventlog.format import Event
     from mdp.eventlog.tail import Run
 
-__all__ = ["events", "trace"]
-
 _DIRECTORY: Final = click.Path(exists=True, file_okay=False)
 _ID_CHARACTERS: Final = 16
 

@@ -12,8 +12,6 @@ import click
 from core.daemon.command import Group, Lazy
 from mdp.commands.settings.contexts import context_names, ctx, layer_of
 
-__all__ = ["main"]
-
 # A command line for the help of each command.
 EXAMPLES: Final = {
     "call": "mdp call --wait echo hello world",

@@ -16,8 +16,6 @@ from core.runtime import runtime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["poisson_times", "send_at"]
-
 # The loop's timers have a resolution of a millisecond, so the last of these seconds before a request are met by short pauses. A loop that
 # never sleeps would take a whole processor from what is measured: with two of them, the median latency was several times as long.
 NEAR_S: Final = 0.002

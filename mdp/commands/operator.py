@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Client
 
-__all__ = ["check", "dlq", "mmi", "services", "workers"]
-
 _OK, _NOT_FOUND, _NOT_OFFERED = "200", "404", "501"
 _SERVICE_COLUMNS: Final = ("name", "workers", "credit", "running", "queued", "queued_bytes", "done", "enabled")
 _WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "stuck", "version", "metadata")

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from mdp.commands.broker_daemon import BrokerDaemonOptions
 
-__all__ = ["Shards", "push_page", "run_sharded", "shard_endpoints", "shard_options"]
-
 PAGE_S: Final = 1.0  # interval of a shard's page: as often as a browser redraws it
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Client
 
-__all__ = ["View", "draw", "read_view", "top"]
-
 # Move home and clear below: no flicker, and the lines above stay.
 _HOME = "\x1b[H\x1b[J"
 _WHOLE = 1_000_000

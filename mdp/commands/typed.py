@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mdp.client.client import Client
     from mdp.typed.descriptions import Description
 
-__all__ = ["argument_options", "call", "call_typed", "describe", "stub", "typed_call_of"]
-
 
 def _json(shape: type) -> Any:
     def parse(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:

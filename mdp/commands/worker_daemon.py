@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
 
-__all__ = ["WorkerDaemonOptions", "serve_workers", "worker"]
-
 # Fields of `WorkerOptions` that the daemon's own options set, and those that only a program can set.
 NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "rate", "retry", "seed", "version")
 

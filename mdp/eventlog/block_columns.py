@@ -13,8 +13,6 @@ import msgspec
 
 from core.machine.bounded_msgpack import claimed
 
-__all__ = ["decode_columns"]
-
 _IDS: Final = 6  # index of the column whose values are concatenated
 # Largest time in seconds, 35,000 years: any clock's value in microseconds fits 64 bits.
 _MOMENT_MAX_S: Final = 2.0**40

@@ -38,11 +38,6 @@ if TYPE_CHECKING:
 
     from mdp.eventlog.format import Event
 
-__all__ = [
-    *("EventLogWriter", "checked_directory", "logs_in", "read_events", "read_segment", "segment_number", "segments"),
-    "shard_log",
-]
-
 log = logging.getLogger(__name__)
 
 _FILE_MODE = 0o640  # readable for a group, if its directory is

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["LogRemoved", "Place", "Run", "end_of_log", "newest_segment", "runs"]
-
 # Bytes of one read: the first block that begins in it is completely in it.
 _LOOK_BYTES = 2 * BLOCK_BYTES_MAX
 

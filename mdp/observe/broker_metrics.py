@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Service, Worker
     from mdp.eventlog.files import EventLogWriter
 
-__all__ = ["BrokerMetrics", "GAUGES"]
-
 # Values of `mmi.stats` that are not counters, with their meaning.
 GAUGES = {
     "services": "Services the broker knows.",

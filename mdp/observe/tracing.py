@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from mdp.client.iterators import Body, Outcome
     from mdp.eventlog.format import Event
 
-__all__ = ["BrokerSpans", "Spans", "TracedClient", "traced"]
-
 _NAME = "majordomo-toolkit"
 # A carrier has a few short entries; a larger one is ignored and not parsed.
 _CARRIER_ENTRIES_MAX = 8

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from mdp.worker.worker import Worker
 
-__all__ = ["worker_page"]
-
 # Values that are not counters, with their meaning.
 GAUGES = {
     "registered": "1 while a broker lists the worker.",

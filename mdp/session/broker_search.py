@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
     from mdp.wire.commands import Dialect
 
-__all__ = ["BrokerSearch", "SearchState", "SearchTimes", "Action", "EndReason", "chosen_dialect"]
-
 
 # Connections in a row after which a DISCONNECT of a shard is like that of any broker.
 _DISCONNECTS_MAX: Final = 2

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["LOG_INTERVAL_S", "Connection"]
-
 # A broker that cannot be reached is logged at once, and then at this interval.
 LOG_INTERVAL_S: Final = 30.0
 NO_GREETING: Final = "it accepted the connection and has not begun to speak ZMTP"

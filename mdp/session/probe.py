@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from mdp.wire.commands import Dialect
 
-__all__ = ["DIALECT_SERVICE", "PROBE_S", "SILENCES_MAX", "Probe"]
-
 # Service that answers which dialects a broker speaks (specs/mdp.md); a broker without it answers 501 or not at all.
 DIALECT_SERVICE: Final = b"mmi.protocol"
 # A broker that accepts the connection and is silent for so long queues `mmi.protocol` for a service without workers. A broker that has

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mdp.session.shared_connection import Channel
     from mdp.wire.commands import Dialect
 
-__all__ = ["Reconnector"]
-
 # A client logs it only after this time, as the broker may be starting together with it, or at once if it was refused.
 LOG_AFTER_S: Final = 1.0
 # Reconnect interval of a socket of `core`.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["Channel", "SharedConnections"]
-
 _SPARE: Final = (1, FRAME_BYTES)  # frames and bytes that a channel adds to each message
 
 

@@ -17,8 +17,6 @@ from core.runtime import supervision
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Backpressure", "Queue"]
-
 # Interval of looking at queues whose sender is held back. It doubles up to the second number while none of them becomes shorter.
 LOOK_S: Final = 0.005
 IDLE_S: Final = 0.1

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from mdp.client.engine import MdpEngine
 
-__all__ = ["ShardEngines"]
-
 log = logging.getLogger("mdp.client")
 
 # Questions for the broker as a whole.

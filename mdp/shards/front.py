@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
     from mdp.wire.variants import Variant
 
-__all__ = ["Front"]
-
 # Time for the last messages of the shards to be sent when the front closes.
 LINGER_MS: Final = 1000
 # A shard that is being started answers no questions; operators get what the others say, before their own time is over.

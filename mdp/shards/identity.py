@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
 
-__all__ = ["FRONT", "USER_BYTES_MAX", "FrontIdentity", "ShardBroker", "connection_name"]
-
 FRONT: Final = "MAJORDOMO_FRONT"  # environment variable of a shard
 _SERIAL_BYTES: Final = 8
 _NAME_AT: Final = 1 + _SERIAL_BYTES

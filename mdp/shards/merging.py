@@ -12,8 +12,6 @@ from mdp.wire.commands import CLIENT_FINAL_03, HEAD_BYTES, MDPC02, NUMBERED_BYTE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["NOT_FOUND", "body_of", "merged"]
-
 NOT_FOUND: Final = [b"404"]
 _OK: Final = b"200"
 _FINAL_02: Final = b"\x03"

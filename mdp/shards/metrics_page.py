@@ -9,8 +9,6 @@ from core.daemon.metrics import Family, Histogram, MetricsPage, Snapshot, Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["PAGE", "FrontPage", "encode_page"]
-
 PAGE: Final = "page"  # key of a shard's message with its page
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mdp.shards.routing import Route
     from mdp.shards.shard_connection import ShardConnection
 
-__all__ = ["Question"]
-
 _HEAD_AT: Final = 2  # after the header of a short frame
 
 

@@ -31,8 +31,6 @@ from mdp.wire.shards import shard_of
 if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
-__all__ = ["Kind", "Route", "route_of"]
-
 
 class Kind(Enum):
     """Use of a message by the front."""

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from core.zmtp.scan import Batch
 
-__all__ = ["ShardConnection", "pieces_of"]
-
 
 class ShardConnection:
     """A DEALER whose messages are forwarded as bytes.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.typed.schemas import Schema, SchemaRegistry
 
-__all__ = ["TypedCalls"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

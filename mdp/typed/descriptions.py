@@ -23,8 +23,6 @@ from mdp.wire.options import DESCRIPTION, OPTIONS_BYTES_MAX
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-__all__ = ["DESCRIPTION_BYTES_MAX", "Asking", "Description", "announced", "describe", "description_of"]
-
 # Half of what READY may have; the rest is for the program's own metadata.
 DESCRIPTION_BYTES_MAX: Final = 4096
 # Bytes of the other options of READY.

@@ -17,8 +17,6 @@ from msgspec import inspect as shapes
 
 from core.machine.hash_cost import check_keys, check_set
 
-__all__ = ["HashedTypes"]
-
 # Of enumerations, literals, bools and None there are only so many values.
 _MIXED: Final = (shapes.StrType, shapes.BytesType, shapes.DateType, shapes.EnumType, shapes.LiteralType, shapes.BoolType, shapes.NoneType)
 _PLAIN: Final[dict[type, Any]] = {

@@ -9,8 +9,6 @@ from msgspec import inspect as shapes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["ENUM_NAMES", "add_details"]
-
 # The name under which generators of clients look for it.
 ENUM_NAMES: Final = "x-enum-varnames"
 

@@ -39,8 +39,6 @@ from mdp.typed.schema_details import add_details
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["NEEDED_AT_RUN_TIME", "Schema", "SchemaRegistry", "TypeMismatch", "containers_max", "json_schemas", "pack_by_type"]
-
 # Arrays and maps in a call or result: they take some hundred times the time and memory of their bytes. So many are free, and each further
 # one needs so many bytes: 64 KiB of empty arrays are refused, 64 KiB of pairs of small numbers are not.
 CONTAINERS_FREE: Final = 14_000

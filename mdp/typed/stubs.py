@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mdp.client.calls import CallOptions
     from mdp.typed.descriptions import Asking, Description
 
-__all__ = ["LEFT_OUT", "ask", "ask_stream", "class_sources", "plain_stub_of", "stub_of", "stub_source"]
-
 T = TypeVar("T")
 
 # Default of a parameter in a written stub: the argument is not sent, and the service has its own default.

@@ -21,11 +21,6 @@ from mdp.wire.commands import MDPW03
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "ANNOUNCED", "CHANNELS_MAX", "CHANNEL_HEAD", "FRAME_BYTES", "channel_frame", "connection_of", "divide", "is_channel", "prefix_of",
-    "takes_channels", "within",
-]  # fmt: skip
-
 # What a broker sets as METADATA of its socket.
 ANNOUNCED: Final = b"X-MDP-Channels:1"
 _PROPERTY: Final = b"x-mdp-channels"

@@ -53,30 +53,6 @@ from mdp.wire.commands import (
 )
 from mdp.wire.options import BadOptions, decode_heartbeat_options
 
-__all__ = [
-    "BrokerEvent",
-    "Cancel",
-    "ClientEvent",
-    "Disconnect",
-    "Failure",
-    "Final",
-    "Heartbeat",
-    "Invalid",
-    "Partial",
-    "Ping",
-    "ProgressReport",
-    "Ready",
-    "Recall",
-    "Request",
-    "Return",
-    "Role",
-    "Work",
-    "WorkerEvent",
-    "parse_at_broker",
-    "parse_at_client",
-    "parse_at_worker",
-]
-
 Role: TypeAlias = Literal["client", "worker", ""]
 
 

@@ -25,8 +25,6 @@ from core.machine.peer_text import decimal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["PAIR_SERVICE", "RETRY_S_USUAL", "Membership", "PairResponder", "ballot_text", "parse_ballot", "parse_membership", "refusal"]
-
 PAIR_SERVICE: Final = b"mmi.pair"
 
 _OK, _ELSEWHERE, _MALFORMED = b"200", b"300", b"400"

@@ -20,8 +20,6 @@ from mdp.wire.commands import is_service_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["LENDING_SERVICE", "decode_offer", "encode_offer", "extend_via", "via_of"]
-
 LENDING_SERVICE = b"mmi.lending"
 
 # Services of one offer; further ones are not lent.

@@ -46,8 +46,6 @@ from mdp.wire.commands import (
 if TYPE_CHECKING:
     from core.zmtp.scan import Batch
 
-__all__ = ["ADDRESS_END", "ADDRESS_START", "AT_BROKER", "NO_OPTIONS", "Layout", "Run", "Verb", "cut"]
-
 # Encoded empty options frame, with the MORE flag.
 NO_OPTIONS: Final = b"\x01\x00"
 # The token is an address in MDP/0.1 and 0.2: a frame of 8 bytes, then the empty frame.

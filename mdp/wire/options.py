@@ -17,32 +17,6 @@ from core.machine.bounded_msgpack import BadMsgpack, unpack
 from mdp.wire.commands import printable
 from mdp.wire.policies import PRIORITIES, Rate, Retry
 
-__all__ = [
-    "CREDIT_MAX",
-    "DEADLINE_MS_MAX",
-    "DESCRIPTION",
-    "HEADERS_BYTES_MAX",
-    "HEADERS_MAX",
-    "HEARTBEAT_MS_MAX",
-    "KEY_ALONE",
-    "KEY_BYTES_MAX",
-    "NO_REQUEST_OPTIONS",
-    "OPTIONS_BYTES_MAX",
-    "USER_BYTES_MAX",
-    "BadOptions",
-    "ReadyOptions",
-    "RequestOptions",
-    "amend_options",
-    "checked_headers",
-    "decode_heartbeat_options",
-    "decode_ready_options",
-    "decode_request_options",
-    "drop_broker_entries",
-    "encode_options",
-    "is_key_alone",
-    "tell_owner",
-]
-
 T = TypeVar("T")
 
 # A trace context and a key take 200 bytes; 8 KiB is the limit of ZMTP metadata.

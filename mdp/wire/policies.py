@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from core.machine.backoff import backoff_s
 
-__all__ = ["PRIORITIES", "Rate", "Retry"]
-
 # Classes of priority by their name in the options of a request; others are "normal", 0.
 PRIORITIES: Final = {"high": 1, "normal": 0, "low": -1}
 # More executions of one request do not help, and hide a fault.

@@ -15,8 +15,6 @@ from mdp.wire.commands import PROGRESS_BYTES_MAX, TEXT_BYTES_MAX, printable
 from mdp.wire.options import encode_options
 from mdp.wire.policies import Rate
 
-__all__ = ["Progress", "RateWait", "decode_progress", "decode_rate_wait", "encode_progress", "encode_rate_wait"]
-
 _ENTRIES_MAX: Final = 64
 
 

@@ -20,8 +20,6 @@ from core.machine.peer_text import decimal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SHARDS_MAX", "greeting", "parse_greeting", "shard_endpoint", "shard_of"]
-
 # A shard is a process that can occupy a processor; ports next to the public one are reserved for them.
 SHARDS_MAX: Final = 64
 

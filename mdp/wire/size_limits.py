@@ -13,8 +13,6 @@ from mdp.errors import TooLarge
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ANY_SIZE", "TOO_LARGE", "USUAL", "too_large"]
-
 ANY_SIZE: Final = 2**61  # more than any message has; compiled, larger integers are slow
 TOO_LARGE: Final = "TOO_LARGE"
 USUAL: Final = PeerLimits()  # of a peer of MDP/0.3 that has announced none

@@ -19,8 +19,6 @@ from mdp.wire.commands import EMPTY, MDPC02, MDPW02
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MAJORTOMO", "Variant", "in_rfc_frames", "variant_of"]
-
 
 class Head(NamedTuple):
     """A row of the table: how messages begin.

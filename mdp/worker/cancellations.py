@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.worker.session_options import RunnerCounters
 
-__all__ = ["CHECK_S_MIN", "Cancellations", "Progress"]
-
 log = logging.getLogger("mdp.worker")
 
 # Shortest interval between two checks for handlers that do not end.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
-__all__ = ["Failure", "FailureLog"]
-
 log = logging.getLogger("mdp.worker")
 
 # Enough tracebacks to see the fault, too few to fill a disk.

@@ -37,29 +37,6 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.wire.policies import Rate, Retry
 
-__all__ = [
-    "BATCH_METADATA",
-    "BadReply",
-    "Body",
-    "Handler",
-    "HandlerKind",
-    "PartsTooLarge",
-    "ReplyTooLarge",
-    "ServiceMark",
-    "ServingSettings",
-    "WorkerSettings",
-    "first_step",
-    "handler_of",
-    "is_typed",
-    "kind_of",
-    "mark_of",
-    "note_handler",
-    "name_of",
-    "reply_frames",
-    "service",
-    "services_of",
-]
-
 Body: TypeAlias = "bytes | Sequence[bytes]"
 Handler: TypeAlias = "Callable[[Request], Awaitable[Body] | AsyncIterator[Body] | Body]"
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
-__all__ = ["HandlerThreads"]
-
 _Job: TypeAlias = "tuple[asyncio.Future[Any], contextvars.Context, Request]"
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import asyncio
     from types import FrameType
 
-__all__ = ["Watchdog"]
-
 log = logging.getLogger("mdp.worker")
 
 # Checks of the thread, and signs of life of the loop, per limit.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mdp.session.shared_connection import Channel, SharedConnections
     from mdp.worker.session import WorkerSession
 
-__all__ = ["WorkerRegistration"]
-
 log = logging.getLogger("mdp.worker")
 
 # How long DISCONNECT and the last answers may take to be sent.

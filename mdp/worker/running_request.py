@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
-__all__ = ["RunningRequest"]
-
 
 class RunningRequest:
     """A started handler that waits for a future; the runner that takes it over awaits it.

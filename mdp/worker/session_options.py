@@ -9,8 +9,6 @@ from typing import Any
 from mdp.wire.options import CREDIT_MAX, HEARTBEAT_MS_MAX, decode_ready_options, encode_options
 from mdp.wire.policies import Rate, Retry  # noqa: TC001 - compiled: fields name them
 
-__all__ = ["RunnerCounters", "SessionCounters", "SessionOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:

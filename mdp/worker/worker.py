@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from mdp.wire.policies import Rate, Retry
     from mdp.worker.handler import Body, ServiceMark, WorkerSettings
 
-__all__ = ["Worker", "WorkerOptions"]
-
 log = logging.getLogger("mdp.worker")
 
 # Credit per runner: enough that the next request is present when a handler ends, and not so much that other workers are idle meanwhile.

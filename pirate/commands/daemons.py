@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
 
-__all__ = ["QueueDaemonOptions", "WorkerDaemonOptions", "serve_queue", "serve_worker"]
-
 
 @dataclass(frozen=True)
 class QueueDaemonOptions:

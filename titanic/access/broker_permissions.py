@@ -19,8 +19,6 @@ from core.runtime import supervision
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["ALLOWED", "ASK_TIMEOUT_S", "QUESTIONS_MAX", "Permissions", "Question", "Verdict"]
-
 log = logging.getLogger("titanic")
 
 ALLOWED: Final = b"mmi.allowed"

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     OperatorsTake: TypeAlias = Callable[[Sequence[bytes], Done, bytes | None], None]  # None: of all owners
     Parse: TypeAlias = Callable[[Sequence[bytes]], Submission] | None
 
-__all__ = ["OWNERLESS", "Access", "refusal", "user_of"]
-
 # May access requests without an owner; operators, and clients without a user name, always may.
 OWNERLESS: Final = ("operators", "everybody")
 NAMES_MAX: Final = 4096  # cached user names, so that all requests of a user share one object

@@ -16,8 +16,6 @@ from titanic.errors import TitanicError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-__all__ = ["ask"]
-
 T = TypeVar("T")
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.store.store import Store
 
-__all__ = ["MirrorDaemonOptions", "StoreDaemonOptions", "durability", "serve_mirror", "serve_store"]
-
 log = logging.getLogger("titanic")
 PROGRESS_S: Final = 5.0
 TWO_ALONE: Final = (

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from titanic.journal.disk import Disk
 
-__all__ = ["FORMATS", "export_rows", "write_rows"]
-
 FORMATS: Final = ("jsonl", "msgpack", "parquet")
 
 

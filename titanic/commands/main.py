@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.client import Client
 
-__all__ = ["main"]
-
 _JSON = json_option("Print JSON.")
 
 

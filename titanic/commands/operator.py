@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.client import Client
 
-__all__ = ["StoreDamaged", "disk_errors", "operator"]
-
 _STORE: Final = click.option(
     "--store", type=click.Path(exists=True, file_okay=False), required=True, help="Directory of the store; it must not be served."
 )

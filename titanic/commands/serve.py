@@ -28,8 +28,6 @@ from titanic.store.service import ServiceOptions
 if TYPE_CHECKING:
     from core.daemon.http import NamedAddress
 
-__all__ = ["serve"]
-
 
 class Fsync(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and older ones do
     """always, never, or interval=MS."""

@@ -27,8 +27,6 @@ from titanic.journal.record import CRC32, VERSION, check_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CHECKPOINT_NAME", "Checkpoint", "encode_packed", "item_packer"]
-
 CHECKPOINT_NAME: Final = "checkpoint"
 MAGIC: Final = b"\x89TSC\r\n\x1a\n"
 _HEAD: Final = Struct(">8sHBB16sQQI")

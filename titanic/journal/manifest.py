@@ -21,8 +21,6 @@ from zlib import crc32
 from titanic.errors import JournalError
 from titanic.journal.record import CRC32, VERSION, check_file
 
-__all__ = ["OPEN", "Accepted", "Manifest", "Span"]
-
 MAGIC: Final = b"\x89TSM\r\n\x1a\n"
 OPEN: Final = 2**64 - 1  # last sequence of a segment that is still written
 _HEAD: Final = Struct(">8sHBB16sII")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from titanic.journal.record import Draft, Location
     from titanic.journal.record_reader import Token
 
-__all__ = ["MemoryJournal"]
-
 
 class MemoryJournal:
     """`Journal` in memory; same methods as far as `Store` needs them."""

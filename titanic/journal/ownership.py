@@ -30,8 +30,6 @@ from titanic.journal.recovery import replace_file
 if TYPE_CHECKING:
     from titanic.journal.disk import Disk
 
-__all__ = ["MARK_NAME", "Mark", "Step", "check_is_of_no_pair", "check_is_store", "read_mark", "write_mark"]
-
 MARK_NAME: Final = "mirror"
 
 

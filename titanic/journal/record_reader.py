@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from titanic.journal.disk import Disk
     from titanic.journal.record import Location
 
-__all__ = ["RecordReader", "Token", "call_tokens"]
-
 Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]
 Token = tuple[Handler, Any]
 """Callback of a record that is durable, read or refused: `handler(argument, result, error)`, called in the loop."""

@@ -30,8 +30,6 @@ from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Damage, Draft, Rec
 if TYPE_CHECKING:
     from titanic.journal.disk import Disk
 
-__all__ = ["Consumer", "Recovered", "Start", "prepare_segment", "publish_segment", "recover", "replace_file"]
-
 TORN_FILES_MAX: Final = 16  # enough to see a pattern without filling the disk
 
 

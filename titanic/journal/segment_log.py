@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from titanic.journal.disk import Disk
     from titanic.journal.record import Damage
 
-__all__ = ["SegmentLog", "LogOptions", "Placement"]
-
 RESERVE_NAME: Final = "reserve"
 JOINED_BYTES_MAX: Final = 1024 * 1024  # of a batch that is written as one buffer
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from titanic.journal.disk import Disk
 
-__all__ = ["ReplicaLink", "MirroredDisk"]
-
 WAIT_S: Final = 1.0  # maximum time between two checks of a waiting writer
 
 

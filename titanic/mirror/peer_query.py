@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.mirror.succession import Lineage
 
-__all__ = ["ask_peer"]
-
 _ANSWERS: Final = {answer.value.encode(): answer for answer in Answer}
 
 

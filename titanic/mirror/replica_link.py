@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from titanic.journal.group_commit import Journal
     from titanic.journal.segment_log import SegmentLog
 
-__all__ = ["MirrorAttachment", "MirrorLine", "MirrorTerms"]
-
 log = logging.getLogger("titanic")
 
 RETRY_S: Final = 0.5  # between two sessions

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.journal.disk import Disk
 
-__all__ = ["NO_LEASE", "Mirror"]
-
 log = logging.getLogger("titanic")
 
 MESSAGE_BYTES_MAX: Final = 2**31  # a record may be as long as the largest message of the broker

@@ -12,8 +12,6 @@ from mdp.spark.rows.curve_files import CurveFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["BadOption", "Settings"]
-
 # Options that Spark adds.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname"})
 # So that the key of a staged chunk, which contains it, fits a store's limit.

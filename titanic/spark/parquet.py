@@ -11,8 +11,6 @@ from pyarrow import parquet
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["write_parquet"]
-
 GROUP_ROWS: Final = 10_000  # of a row group: tens of megabytes with bodies of a few kilobytes
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mdp.client.sync import SyncClient
     from titanic.spark.options import Settings
 
-__all__ = ["BatchReader", "StreamReader"]
-
 _PAGE = 16_384  # requests in one answer of the store
 _POLL_S = 0.2
 # Time the store waits for news before an idle stream gets none; Spark asks again at once.

@@ -14,8 +14,6 @@ from titanic.spark.options import BadOption
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["HEAD", "HEAD_NAMES", "free_names", "source_schema"]
-
 # The columns before those of the reply.
 HEAD = "uuid string, key string, status string, error string"
 HEAD_NAMES = tuple(column.split()[0] for column in HEAD.split(", "))

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["TitanicSource", "close_batch", "register"]
-
 
 # The unchanged frames.
 RAW = "reply array<binary>"

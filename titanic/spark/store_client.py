@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from mdp.client.sync import SyncClient
 
-__all__ = ["BatchRefused", "close_all", "commit", "fetch_all", "page", "ok_frames", "stage_of"]
-
 # Time for a commit that is still in progress; a million rows take a minute.
 COMMIT_TIMEOUT_S = 600.0
 _POLL_S = 0.1

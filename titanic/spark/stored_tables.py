@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from mdp.spark.rows.reply_columns import Answer
 
-__all__ = ["TABLE", "table_rows"]
-
 TABLE: Final = "table"
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from mdp.spark.rows.exchange import RequestClient
 
-__all__ = ["PENDING_CODE", "StoredWindow"]
-
 # Status of a row whose request is stored and has no reply yet.
 PENDING_CODE = "PENDING"
 _WAIT_S = 20.0  # of one question; shorter than the idle timeout of middle boxes

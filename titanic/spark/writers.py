@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from mdp.client.client import Outcome
     from titanic.spark.options import Settings
 
-__all__ = ["BatchWriter", "Staged", "StreamWriter"]
-
 log = logging.getLogger("titanic.spark")
 
 # Chunks in flight to the store: the next is made while the disk writes the previous one.

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 # Batch or stage: (owner, b"" for none; name given by the owner).
 Name: TypeAlias = tuple[bytes, bytes]
 
-__all__ = ["COMMIT", "INTERNAL", "STAGED", "Batches"]
-
 STAGED: Final = b"titanic.staged"
 COMMIT: Final = b"titanic.commit"
 INTERNAL: Final = frozenset({STAGED, COMMIT})

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from titanic.store.index.request_index import RequestIndex
     from titanic.store.index.stored_request import Entry
 
-__all__ = ["Bodies", "decode_reply"]
-
 log = logging.getLogger("titanic")
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # the rest is read from the disk

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from titanic.journal.segment_log import SegmentLog
     from titanic.store.index.request_index import RequestIndex
 
-__all__ = ["Move", "checkpoint_of", "compact", "compact_segment", "live_moves", "merge_below", "pick_segment", "sealed_sizes"]
-
 GARBAGE_MIN: Final = 0.5  # an emptied segment frees at least as much as is copied: write amplification below 2
 SMALL: Final = 0.25  # of a segment; every start creates one, so restarts leave many
 SMALL_SEGMENTS_MAX: Final = 8

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Take = Callable[[Sequence[bytes], str | None, Callable[[list[bytes]], None]], None]
 
-__all__ = ["DeferredWorker"]
-
 
 class _OpenRequests:
     """Requests of one worker that were received and are not answered yet."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from titanic.journal.record import Location
     from titanic.store.index.request_index import RequestIndex
 
-__all__ = ["Maintenance"]
-
 log = logging.getLogger("titanic")
 
 TICK_S: Final = 60.0  # maximum error of the store clock after a crash

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from titanic.journal.disk import Disk
     from titanic.journal.record import Location
 
-__all__ = ["body_at", "check", "read_store", "repair"]
-
 
 def check(disk: Disk) -> tuple[list[Problem], int, int]:
     """Read everything: (problems, records, bytes). Changes nothing. Raises as `inspect_store`."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from titanic.store.store import Store
     from titanic.wire.tsp import Done
 
-__all__ = ["StoreStatus", "entry_row"]
-
 SERVICES_SHOWN: Final = 200  # on the page
 PAGE_MAX: Final = 1000  # requests in one answer, about 200 KB
 

@@ -14,8 +14,6 @@ from titanic.wire.tsp import PENDING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Waiters"]
-
 
 @mypyc_attr(native_class=False)
 class Waiters(dict[bytes, list[tuple[float, Any]]]):

@@ -16,8 +16,6 @@ from core.sockets.results.ready import Ready
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["DONE", "Awaitable", "expire"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.zmtp.decoder import Message
 
-__all__ = ["Pending", "PendingBatch", "PendingReceive", "PendingSend", "PendingShape"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from contextvars import Context
 
-__all__ = ["Ready"]
-
 T = TypeVar("T")
 
 

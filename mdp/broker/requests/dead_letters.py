@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from mdp.broker.limits import BrokerOptions
 
-__all__ = ["DeadLetter", "DeadLetters", "Loss"]
-
 # One lost worker: its routing id, the reason (name of a counter), the time (monotonic seconds).
 Loss = tuple[bytes, str, float]
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
 
-__all__ = ["SharedRequestTable"]
-
 
 class SharedRequestTable(RequestTable):
     """The request table with idempotency keys; see `RequestTable`."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mdp.broker.dispatcher import Dispatcher
     from mdp.broker.requests.records import ClientQueue, Request, Service, SharedExecution, Worker
 
-__all__ = ["InvariantBroken", "check_broker", "check_clock", "check_invariants", "check_stats", "check_wakes"]
-
 _QUEUED, _GIVEN, _FOLLOWING, _UNCLAIMED = RequestState.QUEUED, RequestState.GIVEN, RequestState.FOLLOWING, RequestState.UNCLAIMED
 
 

@@ -21,8 +21,6 @@ from mdp.broker.requests.records import ClientQueue, Request, RequestQueue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SHARE", "PolicyQueue"]
-
 # How many requests of higher classes are given while a lower one waits: low priority gets a tenth at least.
 SHARE: Final = 8
 _RANKS: Final = (0, 1, 2)  # high, normal, low

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mdp.broker.requests.request_states import RequestState
     from mdp.wire.commands import Dialect
 
-__all__ = ["ClientQueue", "Request", "RequestExtras", "RequestQueue", "Service", "SharedExecution", "Worker"]
-
 # A queue or list may keep this many dead entries, and beyond that as many as it has live ones. So clearing them costs no more than adding
 # did, and a removal from the middle costs nothing.
 _DEAD_MIN: Final = 64

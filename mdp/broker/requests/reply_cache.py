@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from mdp.broker.limits import BrokerOptions
 
-__all__ = ["KEYS_MAX", "ReplyCache", "digest_of", "state_of_keys"]
-
 # Memory of an execution in addition to the octets of its answer: record, two dictionary entries, key.
 EXECUTION_OVERHEAD_BYTES = 512
 _DIGEST_BYTES = 16

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
 
-__all__ = ["ENDS_AT_ONCE", "GONE", "TOLD_WAIT_S", "Output", "RequestEnds"]
-
 # Requests whose time is over that one call closes: about 10 ms where nothing is compiled. A client that has 100,000 of them end in one
 # instant would otherwise hold up the broker for so long that workers and the other broker of a pair take it for dead.
 ENDS_AT_ONCE: Final = 2_000

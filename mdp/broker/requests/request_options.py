@@ -10,8 +10,6 @@ from mdp.wire.options import KEY_ALONE, NO_REQUEST_OPTIONS, is_key_alone
 if TYPE_CHECKING:
     from mdp.wire.options import RequestOptions
 
-__all__ = ["extras_of", "key_extras"]
-
 
 def key_extras(options: bytes) -> RequestExtras | None:
     """Return the extras of options that are a key only, as data pipelines send them; None for other options."""

@@ -25,8 +25,6 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-__all__ = ["AFTER", "END_OF_CODE", "OPEN", "RequestState"]
-
 
 class RequestState(Enum):
     """The place of a request, or how it ended."""

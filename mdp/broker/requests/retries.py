@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Request
     from mdp.broker.requests.request_table import RequestTable
 
-__all__ = ["retried"]
-
 _FAILED: Final = "HANDLER_ERROR"
 # Fibonacci hashing: the numbers of requests begin at random in each broker, and consecutive ones are spread evenly by it.
 _SPREAD: Final = 0x9E3779B97F4A7C15

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mdp.broker.limits import BrokerOptions
     from mdp.wire.commands import Dialect
 
-__all__ = ["Directory"]
-
 
 class Directory:
     """Services and workers.

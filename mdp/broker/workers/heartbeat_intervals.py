@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.requests.records import Worker
 
-__all__ = ["SILENCE_INTERVALS_MAX", "beat_to", "next_beat", "pace"]
-
 # Heartbeats are sent at multiples of a sixteenth of the interval: thousands of workers cost sixteen wake-ups of the shell, not thousands.
 BEATS_PER_INTERVAL: Final = 16
 # The shortest interval and the longest wait, in broker intervals, that a worker can request: it cannot occupy the broker with heartbeats

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Service, Worker
     from mdp.wire.events import BrokerEvent
 
-__all__ = ["DISCONNECTS", "WorkerLifecycle"]
-
 # So no number ever needs more than eight bytes; and compiled, larger integers are slow.
 _FIRST_NUMBERS: Final = 2**61
 DISCONNECTS: Final[dict[Dialect, bytes]] = {dialect: encode_message(worker_disconnect(dialect)) for dialect in DIALECTS}

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Service, Worker
     from mdp.broker.requests.request_table import RequestTable
 
-__all__ = ["Upkeep"]
-
 # Workers that get a PING at a time. In a service with many more, some worker sends a message every few milliseconds anyway.
 PINGS_MAX: Final = 64
 # Workers from which requests are recalled at a time, to bound the duration of a check.

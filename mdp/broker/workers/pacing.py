@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["TRUST_US", "Pace"]
-
 # The measurement of a worker without work is forgotten after this time, so that a worker that was slow once gets work again.
 TRUST_US: Final = 10_000_000
 # Minimum answers of a round.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mdp.errors import TooLarge
     from mdp.wire.commands import Dialect
 
-__all__ = ["Hops"]
-
 # Maximum size of an envelope before a body, headers included: names and addresses have up to 255 bytes, options 8 KiB.
 _ENVELOPE_BYTES: Final = 9 * 1024
 _ENVELOPE_FRAMES: Final = 5

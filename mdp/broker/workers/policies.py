@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mdp.access.service_policies import OwnPolicies
     from mdp.wire.policies import Rate, Retry
 
-__all__ = ["HIGHEST", "Policies", "TokenBucket"]
-
 # A token that is due within a nanosecond is there: sums of floats are not exact.
 _EXACT_S = 1e-9
 # The class of priority above all others.

@@ -21,8 +21,6 @@ from mdp.wire.events import Disconnect, Failure, Final, Heartbeat, Invalid, Part
 if TYPE_CHECKING:
     from mdp.wire.events import BrokerEvent
 
-__all__ = ["TABLE", "Action", "State"]
-
 
 class State(Enum):
     """State of a worker in the broker."""

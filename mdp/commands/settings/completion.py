@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
 
-__all__ = ["service_names"]
-
 # A person waits at a prompt.
 TIMEOUT_S: Final = 0.5
 

@@ -16,8 +16,6 @@ from mdp.access.rules_file import load_policies, load_rules
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["config"]
-
 # Programs whose files can be checked, and where their commands are.
 PROGRAMS: Final = {
     "mdp": "mdp.commands.main",

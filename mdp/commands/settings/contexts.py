@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["context_names", "ctx", "layer_of"]
-
 VARIABLE: Final = "MDP_CONTEXT"
 _TABLE: Final = "context"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -10,8 +10,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["cut"]
-
 
 def cut(
     batches: Iterable[pa.RecordBatch],

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mdp.spark.rows.reply_columns import Answer
     from mdp.spark.rows.request_keys import PartitionKeys
 
-__all__ = ["TableChunk"]
-
 
 class TableChunk(Chunk):
     """A chunk whose requests are tables."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from mdp.spark.rows.reply_columns import Answer
 
-__all__ = ["Segment", "segment_of"]
-
 _REASON_CHARACTERS = 200
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mdp.spark.rows.loop_bridge import Passage
     from mdp.spark.rows.request_keys import PartitionKeys
 
-__all__ = ["TableRows", "service_takes_tables"]
-
 log = logging.getLogger("mdp.spark.batches")
 
 

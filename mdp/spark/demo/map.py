@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["draw_map"]
-
 _INCHES = (12.0, 5.2)
 _DOTS_PER_INCH = 120
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from mdp import Request
 
-__all__ = ["EARTH_RADIUS_KM", "Places", "airports_file", "nearest"]
-
 # Mean radius of the Earth (IUGG); distances on this sphere are within 0.6 %.
 EARTH_RADIUS_KM = 6371.0088
 

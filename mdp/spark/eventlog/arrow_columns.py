@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, Any]
 
-__all__ = ["SCHEMA", "Wanted", "event_batches", "piece_batches"]
-
 SCHEMA = (
     "time timestamp, kind string, service string, worker string, client string, request_id string, attempts int, accepted_at timestamp,"
     " dispatched_at timestamp, queue_us long, service_us long, request_bytes long, reply_bytes long, code string, text string"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["load_events", "segment_events"]
-
 log = logging.getLogger("mdp.spark")
 
 _SEGMENTS = "events-*.mdpe"

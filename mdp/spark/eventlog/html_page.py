@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Table = tuple[Sequence[str], Sequence[Row]]
 
-__all__ = ["report_page"]
-
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Report", "report"]
-
 _ENDS = ("answered", "failed", "expired", "cancelled")
 _PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 # Of `percentile_approx`: 1 in 10,000.

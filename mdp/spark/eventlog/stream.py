@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from mdp.spark.eventlog.arrow_columns import Wanted
 
-__all__ = ["EventsStream"]
-
 _BATCH_BYTES = 64 * 2**20
 # Time an idle source waits for news before it reports none; Spark asks again at once.
 _WAIT_S = 1.0

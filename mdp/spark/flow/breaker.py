@@ -19,8 +19,6 @@ from mdp.errors import Timeout, Unreachable
 if TYPE_CHECKING:
     from mdp.errors import RequestError
 
-__all__ = ["CIRCUIT_OPEN", "Breaker", "BreakerState", "Opened"]
-
 # Status of a row that is not sent, because requests before it had no answer.
 CIRCUIT_OPEN = "CIRCUIT_OPEN"
 # Timeouts without a connection before the breaker opens, fewer if a request has fewer attempts.

@@ -15,8 +15,6 @@ from mdp.spark.dispatch_choices import NAMES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-__all__ = ["NameServers", "name_servers", "named_client"]
-
 
 @dataclass(frozen=True, slots=True)
 class NameServers:

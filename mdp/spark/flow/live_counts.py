@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LiveCounts", "Reporter", "TaskReport", "TaskRows"]
-
 log = logging.getLogger(__name__)
 
 _TOKEN_BYTES: Final = 16

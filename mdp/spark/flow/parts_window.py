@@ -13,8 +13,6 @@ from mdp.errors import HandlerError, RequestError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-__all__ = ["PARTS_BYTES_MAX", "PARTS_MAX", "PartsOutcome", "PartsWindow", "StreamClient"]
-
 # A row's reply is kept in memory until its last part arrives: it becomes rows only if it is complete.
 PARTS_MAX = 100_000
 PARTS_BYTES_MAX = 64 * 1024 * 1024

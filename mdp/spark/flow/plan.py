@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mdp.spark.rows.options import Bounds
     from mdp.spark.rows.reply_columns import Decode
 
-__all__ = ["BAD_ROW", "CHUNK_ROWS", "Answered", "DispatchFailed", "FailureLimit", "Plan", "TooManyFailures"]
-
 # Rows per chunk. Smaller chunks cost more switches and make small batches, larger ones delay the first replies.
 CHUNK_ROWS = 2_000
 # Minimum rows before a maximum part of failures applies.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import inf
 
-__all__ = ["JobRates", "RateLimit"]
-
 # Rows that may leave together after a pause, in seconds of the rate; one request always may.
 _BURST_S = 0.1
 # Jobs whose limits are kept.

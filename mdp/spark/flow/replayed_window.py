@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Outcome
 
-__all__ = ["AskingClient", "ReplayedWindow", "Requests"]
-
 _QUESTION: Final = "mmi.keys"
 _OK: Final = b"200"
 _KEPT: Final = b"k"

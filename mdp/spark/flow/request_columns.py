@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["Projection", "project"]
-
 # Names of columns that are computed for requests and left out of the result.
 _COMPUTED = "_mdp_request_"
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from mdp.spark.rows.exchange import RequestClient, RequestSender
 
-__all__ = ["BROKER", "Route", "route_of"]
-
 # The usual way, without a store.
 BROKER = "broker"
 

@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
     Setting: TypeAlias = Callable[[str], str | None]
 
-__all__ = [
-    "PREFIX",
-    "read_bounds",
-    "read_broker",
-    "read_names",
-    "read_via",
-    "session_bounds",
-    "session_broker",
-    "session_names",
-    "session_via",
-]
-
 PREFIX = "spark.mdp."
 # Settings that are no bounds.
 _OTHERS = ("broker", "names", "names_environment", "via")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mdp.spark.flow.live_counts import TaskReport
     from mdp.spark.rows.reply_columns import Answer
 
-__all__ = ["ClassicSessionNeeded", "Counts"]
-
 
 class ClassicSessionNeeded(TypeError):
     """A Spark Connect session was given to a function that needs the SparkContext of a classic one.

@@ -11,8 +11,6 @@ from core.security.key_files import read_key, read_secret_key
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["CurveFiles"]
-
 
 @dataclass(frozen=True, slots=True)
 class CurveFiles:

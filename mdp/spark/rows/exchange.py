@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from mdp.client.client import Outcome
     from mdp.spark.flow.breaker import Breaker
 
-__all__ = [
-    *("NOT_YET", "ROW_BYTES", "TAKEN", "WINDOW_BYTES", "Chunk", "Exchange", "Flow", "OpenRequests", "RequestClient", "RequestSender"),
-    "answer_bytes",
-]
-
 # A full broker refuses at once without executing: wait briefly, then twice as long each time. Twenty waits are about 15 s, the time a
 # broker takes to notice dead workers and to give their requests to others.
 BUSY_FIRST_WAIT_S = 0.05

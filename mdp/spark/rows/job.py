@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     # Columns that become body frames, or a function that makes them.
     Asked: TypeAlias = "str | Column | Sequence[str | Column] | Callable[[Row], Sequence[bytes]] | None"
 
-__all__ = ["OUTCOME", "check_options", "destination", "dispatch", "output_schema", "reply_struct", "request_route"]
-
 # Outcome of each row, after the columns of the frame and of the reply.
 OUTCOME = StructType(
     [

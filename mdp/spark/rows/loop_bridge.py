@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mdp.spark.rows.curve_files import CurveFiles
     from mdp.spark.rows.exchange import Chunk, OpenRequests, RequestClient
 
-__all__ = ["Bridge", "Destination", "Passage", "process_bridge"]
-
 # Clients kept for the next partition. A process with more brokers reconnects for each.
 _IDLE_CLIENTS_MAX = 4
 

@@ -13,8 +13,6 @@ from mdp.spark.rows.exchange import WINDOW_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BATCHES_IN_FLIGHT", "ROWS_IN_FLIGHT", "Bounds", "DispatchOptions", "bounds_of"]
-
 # Requests in flight of a partition, if the job does not say.
 ROWS_IN_FLIGHT = 256
 BATCHES_IN_FLIGHT = 16

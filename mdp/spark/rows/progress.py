@@ -12,8 +12,6 @@ from core.runtime import supervision
 if TYPE_CHECKING:
     from mdp.spark.rows.accumulators import Counts
 
-__all__ = ["Progress", "line_of"]
-
 _EVERY_S = 0.25
 _BAR_CHARACTERS = 24
 

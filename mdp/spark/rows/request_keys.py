@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pyspark import TaskContext
 
-__all__ = ["PartitionKeys", "micro_batch_of", "short_key"]
-
 # 128 bits: the probability of a collision among 10^12 rows is 10^-15.
 _DIGEST_BYTES = 16
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Row
 
-__all__ = ["column_frames", "column_texts", "row_frames"]
-
 
 def column_frames(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[bytes, ...]]:
     """Return the body frames `(column, …)` of each row of a batch."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["UserFunctionFailed", "guarded"]
-
 A = TypeVar("A")
 R = TypeVar("R")
 

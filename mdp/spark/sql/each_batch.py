@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["each_batch"]
-
 
 def each_batch(then: Callable[[DataFrame, int], object] | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
     """Return a function for `writeStream.foreachBatch` that sends the rows of each micro-batch to a service.

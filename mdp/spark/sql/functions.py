@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mdp.spark.rows.options import DispatchOptions
     from mdp.spark.rows.reply_columns import Decode
 
-__all__ = ["register_functions", "service_udf"]
-
 _TEXT = StructType([StructField("reply", StringType())])
 # Fields of a result after those of the reply, if errors are data.
 _OUTCOME = (StructField("_status", StringType()), StructField("_error", StringType()))

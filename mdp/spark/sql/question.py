@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mdp.spark.rows.options import Bounds, DispatchOptions
     from mdp.spark.rows.reply_columns import Decode
 
-__all__ = ["Question", "reply_text"]
-
 # The local property of tasks with the number of the query; with it, the same rows in another query are other requests.
 _EXECUTION = "spark.sql.execution.id"
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.udtf import UserDefinedTableFunction
 
-__all__ = ["AskTable", "register_table_function"]
-
 # Rows that are collected before they are sent: some windows of requests.
 _ROWS = 2_000
 

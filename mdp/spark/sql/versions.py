@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.sql import types
 
-__all__ = ["SparkTooOld", "has_spark", "parsed_type"]
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 

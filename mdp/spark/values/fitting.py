@@ -33,8 +33,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Misfit", "fitted"]
-
 Fit: TypeAlias = Callable[[Any], Any]
 
 _NOTHING = type(None)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from decimal import Decimal
 
-__all__ = ["decimal_text", "plain_values"]
-
 Plain: TypeAlias = Callable[[Any], Any]
 
 

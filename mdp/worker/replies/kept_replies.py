@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.worker.session_options import SessionCounters
 
-__all__ = ["KeptReplies", "KeyedExecution"]
-
 # Memory of a kept reply in addition to its octets: record, frames, dictionary entry, key.
 EXECUTION_OVERHEAD_BYTES = 512
 

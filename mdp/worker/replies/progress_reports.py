@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mdp.wire.progress import Progress
     from mdp.worker.session import WorkerSession
 
-__all__ = ["PROGRESS_S", "ProgressReports"]
-
 # Seconds between reports of one worker: faster than people read, and few messages however often a handler reports.
 PROGRESS_S: Final = 0.05
 

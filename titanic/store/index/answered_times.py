@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from titanic.store.index.packed_requests import Requests
     from titanic.store.index.stored_request import Entry
 
-__all__ = ["SLICE", "AnsweredTimes", "Ended"]
-
 SLICE: Final = 4096  # requests between two yields: some milliseconds
 SLACK: Final = 1024  # those of closed requests are dropped when there are more than twice as many times as requests, and this
 _AFTER_ALL: Final = b"\xff" * 16  # after every UUID of the same millisecond

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from titanic.journal.record import Location, Record
 
-__all__ = ["LoadedIndex"]
-
 ROWS_MIN: Final = 16  # of a chunk; fewer are items of their own
 UNFINISHED_ROWS_MAX: Final = 65_536  # in all chunks of a checkpoint that are not full yet
 PAUSE_ROWS: Final = 200  # looked at between two items of a checkpoint at most

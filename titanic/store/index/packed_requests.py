@@ -31,8 +31,6 @@ from titanic.store.index.stored_request import WAITING, Entry
 if TYPE_CHECKING:
     from collections.abc import ItemsView, Iterable, Iterator, ValuesView
 
-__all__ = ["ROWS_MAX", "Group", "Owned", "Requests", "Rows", "RowsBuilder", "fits"]
-
 _BITS: Final = 7
 ROWS_MAX: Final = 1 << _BITS  # of a chunk; collected and encoded in a quarter of a millisecond
 _ROW: Final = Struct(">QQQQI")  # segment, offset, accepted ms, lowest segment, size

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from titanic.journal.record import Draft, Location, Record
     from titanic.wire.tsp import Submission
 
-__all__ = ["DUE_AT_ONCE", "KEYS_AT_ONCE", "RequestIndex"]
-
 # What one call of `due` takes, some 10 ms where nothing is compiled: after a time in which the store was down, a million may be due, and
 # a store that processes them in one piece misses its heartbeats.
 DUE_AT_ONCE: Final = 1_000

@@ -22,8 +22,6 @@ from typing import Final, NamedTuple, TypeAlias
 from titanic.journal.manifest import OPEN
 from titanic.journal.record import Location  # noqa: TC001 - compiled: a field names it
 
-__all__ = ["ANSWERED", "DEAD", "STORING", "WAITING", "ClosedKey", "Entry", "Scope", "State", "scope_of"]
-
 
 class State(enum.IntEnum):
     """State of a stored request; see the module."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from titanic.journal.record import Location
     from titanic.store.index.limits import Limits
 
-__all__ = ["IndexTables"]
-
 TIMERS_SLACK: Final = 1024  # a sweep of the timers is worth its cost only when there are many
 
 
