@@ -22,6 +22,7 @@ from hypothesis import settings
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
 from tests.scenes.broker_invariants import watch_brokers, watch_states
+from tests.scenes.loops import is_within
 from tests.scenes.programs import Programs
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, LoopFactory]:
     """Name the event loops a test runs on."""
-    if SIMULATED in item.path.parents:
+    if is_within(item.path, SIMULATED):
         return {"asyncio": LOOP_FACTORIES["asyncio"]}
-    near = any(folder in item.path.parents for folder in ON_BOTH_LOOPS) and not ABOVE_SOCKETS.match(item.path.name)
+    near = any(is_within(item.path, folder) for folder in ON_BOTH_LOOPS) and not ABOVE_SOCKETS.match(item.path.name)
     marker = item.get_closest_marker("asyncio")
     if marker is not None and "loop_factories" in marker.kwargs:
         return LOOP_FACTORIES  # it says itself which

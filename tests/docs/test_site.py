@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import nbclient
-import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +102,9 @@ def whole(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_the_notebook_prints_what_it_says_in_a_kernel() -> None:
+    import nbclient  # here: every test process collects this module, and they take half a second
+    import nbformat
+
     notebook = nbformat.read(DOCS / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]  # nbformat has no annotations here
     said = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     nbclient.NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(ROOT)}}).execute()

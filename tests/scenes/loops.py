@@ -6,6 +6,7 @@ The cases take turns, but not in a simple rhythm: so each value of each paramete
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -13,9 +14,15 @@ if TYPE_CHECKING:
 
     import pytest
 
-__all__ = ["each_case_on_one_loop"]
+__all__ = ["each_case_on_one_loop", "is_within"]
 
 _LOOP: Final = "_asyncio_loop_factory"
+
+
+@cache
+def is_within(path: Path, folder: Path) -> bool:
+    """Tell whether a file is in a folder, once for all tests of the file."""
+    return folder in path.parents
 
 
 def each_case_on_one_loop(config: pytest.Config, items: list[pytest.Item], folder: Path) -> None:
@@ -24,7 +31,7 @@ def each_case_on_one_loop(config: pytest.Config, items: list[pytest.Item], folde
         return
     tests: dict[tuple[Path, str], dict[int, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
-        if folder in item.path.parents and (loop := _loop_of_case(item)) is not None:
+        if is_within(item.path, folder) and (loop := _loop_of_case(item)) is not None:
             tests[item.path, item.nodeid.partition("[")[0]][loop].append(item)
     out: set[pytest.Item] = set()
     for by_loop in tests.values():

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from matplotlib.figure import Figure
     from pyspark.sql import Row
 
     Table = tuple[Sequence[str], Sequence[Row]]
@@ -71,6 +71,8 @@ def _cell(value: Any) -> str:
 
 
 def _clients(rows: Sequence[Row], column: str, label: str, *, logarithmic: bool) -> Figure:
+    from matplotlib.figure import Figure  # here: it takes half a second, and a report without rows has no plot
+
     series: dict[str, list[tuple[datetime, float]]] = {}
     for row in rows:
         name = row["service"] if column != "utilisation" else f"{row['service']} {row['worker'][-6:]}"
