@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
@@ -25,7 +26,7 @@ from typing import Final
 from core.errors import ENAMETOOLONG, ENOCOMPATPROTO, ENODEV, EPROTONOSUPPORT, InvalidEndpoint
 
 __all__ = ["Connect", "HostKind", "InprocBind", "InprocConnect", "IpcBind", "IpcConnect", "NameConnect", "TcpBind", "TcpConnect"]
-__all__ += ["TcpSource", "endpoint_text", "endpoints_to_connect", "parse_bind", "parse_connect", "tcp_endpoint"]
+__all__ += ["TcpSource", "endpoint_text", "endpoints_to_connect", "parse_bind", "parse_connect", "parse_proxy", "tcp_endpoint"]
 
 IPC_PATH_OCTETS_MAX: Final = 107  # sun_path holds 108 with its NUL
 HOST_NAME_OCTETS_MAX: Final = 253  # RFC 1035, without the root's dot
@@ -175,6 +176,14 @@ def endpoint_text(endpoint: object) -> str:
     if isinstance(endpoint, bytes):
         return endpoint.decode("utf-8", "backslashreplace")
     raise InvalidEndpoint(f"{endpoint!r} is no endpoint, which is text: scheme://address", endpoint=repr(endpoint))
+
+
+def parse_proxy(text: str) -> TcpConnect:
+    """Parse the `HOST:PORT` of a proxy; raises InvalidEndpoint."""
+    if ";" not in text:
+        with suppress(InvalidEndpoint):
+            return _tcp_connect(f"tcp://{text}", text)
+    raise InvalidEndpoint(f"socks_proxy {text!r} is not HOST:PORT", endpoint=f"tcp://{text}")
 
 
 def tcp_endpoint(host: str, port: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 from core.address import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
@@ -62,18 +61,16 @@ class Connector:
         self.session: Session | None = None  # the present connection, if there is one
         self.task: asyncio.Task[None] | None = None  # None before `start`
         self._delay = ReconnectDelay(options.reconnect_ivl / 1000, options.reconnect_ivl_max / 1000, self.owner.context.random)
-        self._lost: asyncio.Future[None] | None = None
+        self._lost = asyncio.Event()  # the session of the present attempt is gone
         self._stopped = False
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.task = self.owner.context.supervisor.task("core connector", partial(self._run, loop))
+    def start(self) -> None:
+        self.task = self.owner.context.supervisor.task("core connector", self._run)
 
-    async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _run(self) -> None:
         while True:
-            if self._stopped:
-                return
             self.owner.emit(Event.CONNECT_DELAYED, EINPROGRESS, self.endpoint)
-            delay_s = await self._attempt(loop)
+            delay_s = await self._attempt()
             if self._stopped:
                 return
             if delay_s is None:
@@ -82,20 +79,19 @@ class Connector:
             await asyncio.sleep(delay_s)
         self.on_gave_up(self)
 
-    async def _attempt(self, loop: asyncio.AbstractEventLoop) -> float | None:
+    async def _attempt(self) -> float | None:
         """Connect once and wait for the end of the connection; returns the seconds before the next attempt, None for none."""
-        self._lost = loop.create_future()
+        self._lost.clear()
         try:
             session = await self._open()
-        except (OSError, TimeoutError, EndpointError) as error:
-            self.owner.emit(Event.CLOSED, -1, self.endpoint, str(error))
+        except BaseException as error:
             self._forget_half_open()
+            if not isinstance(error, OSError | EndpointError):  # cancelled
+                raise
+            self.owner.emit(Event.CLOSED, -1, self.endpoint, str(error))
             refused = isinstance(error, ConnectionRefusedError) or (isinstance(error, SocksError) and error.code == REFUSED)
             return None if refused and self._stops(ReconnectStop.CONN_REFUSED) else self._next_s()
-        except asyncio.CancelledError:
-            self._forget_half_open()
-            raise
-        await self._lost
+        await self._lost.wait()
         self.session = None
         if session.finished or (self._stops(ReconnectStop.HANDSHAKE_FAILED) and not session.was_ready):
             return None
@@ -140,8 +136,7 @@ class Connector:
         self.owner.emit(Event.CONNECTED, descriptor(transport), self.endpoint)
 
     def _session_closed(self, session: Session) -> None:
-        if self._lost is not None and not self._lost.done():
-            self._lost.set_result(None)
+        self._lost.set()
         self.on_closed(session)
 
     def stop(self) -> None:

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
 from functools import partial
-from ipaddress import ip_address
 from itertools import count, zip_longest
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
+from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, parse_proxy, tcp_endpoint
 from core.errors import EADDRINUSE, EHOSTUNREACH, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
 from core.machine.backoff import backoff_s
 from core.machine.socks import SocksError, SocksHandshake
@@ -228,31 +227,34 @@ def _bound_ipc(address: str, endpoint: str, options: Options) -> socket.socket:
 
 async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], P]) -> P:
     """Connect; a name is resolved for each attempt, and each of its addresses is tried (OPT-05)."""
-    loop = asyncio.get_running_loop()
-    family = socket.AF_UNSPEC if options.ipv6 or connect.kind is HostKind.IPV6 else socket.AF_INET
-    source = None
-    if connect.source is not None:
-        host = "" if connect.source.kind is HostKind.ANY else connect.source.host
-        if connect.source.kind is HostKind.NAME:
-            host = _interface_address(host) or host
-        source = (host, connect.source.port)
     if options.socks_proxy:
-        return await _open_through_proxy(connect, options, factory, family, source)
-    way = await _way_to(connect.host, connect.port, family, source, options.connect_timeout)
-    _, session = await loop.create_connection(factory, **way)
+        return await _open_through_proxy(connect, options, factory)
+    way = await _way_to(connect, _source(connect), options)
+    _, session = await asyncio.get_running_loop().create_connection(factory, **way)
     return session
 
 
-async def _way_to(host: str, port: int, family: socket.AddressFamily, source: _Source, timeout_ms: int) -> dict[str, Any]:
+def _source(connect: TcpConnect) -> _Source:
+    """Return the local side that the endpoint names; an interface by its address."""
+    source = connect.source
+    if source is None:
+        return None
+    host = source.host
+    if source.kind is HostKind.NAME:
+        host = _interface_address(host) or host
+    return host, source.port
+
+
+async def _way_to(target: TcpConnect, source: _Source, options: Options) -> dict[str, Any]:
     """Return arguments of `create_connection`: an address, or a socket connected to one of the addresses of a name."""
-    try:
-        ip_address(host)
-    except ValueError:
-        resolve = partial(runtime.current().addresses, host, port, family)
-        found = list(dict.fromkeys((one[0], one[4]) for one in await asyncio.get_running_loop().run_in_executor(None, resolve)))
-        delay_s = NEXT_ADDRESS_S if not timeout_ms else min(NEXT_ADDRESS_S, timeout_ms / 1000 / (len(found) + 1))
-        return {"sock": await _Addresses(source).first(_by_turns(found), delay_s)}
-    return {"host": host, "port": port, "family": family, "local_addr": source}
+    family = socket.AF_UNSPEC if options.ipv6 or target.kind is HostKind.IPV6 else socket.AF_INET
+    if target.kind is not HostKind.NAME:
+        return {"host": target.host, "port": target.port, "family": family, "local_addr": source}
+    resolve = partial(runtime.current().addresses, target.host, target.port, family)
+    found = list(dict.fromkeys((one[0], one[4]) for one in await asyncio.get_running_loop().run_in_executor(None, resolve)))
+    timeout_ms = options.connect_timeout
+    delay_s = NEXT_ADDRESS_S if not timeout_ms else min(NEXT_ADDRESS_S, timeout_ms / 1000 / (len(found) + 1))
+    return {"sock": await _Addresses(source).first(_by_turns(found), delay_s)}
 
 
 def _by_turns(found: list[_Address]) -> list[_Address]:
@@ -355,17 +357,13 @@ class _ThroughProxy(asyncio.Protocol):
             self._opened.set_exception(SocksError("it has closed the connection"))
 
 
-async def _open_through_proxy(
-    connect: TcpConnect, options: Options, factory: Callable[[], P], family: socket.AddressFamily, source: tuple[str, int] | None
-) -> P:
+async def _open_through_proxy(connect: TcpConnect, options: Options, factory: Callable[[], P]) -> P:
     """Connect through the proxy of SOCKS_PROXY, which resolves the name."""
     loop = asyncio.get_running_loop()
-    host, _, port = options.socks_proxy.decode("utf-8", "surrogateescape").rpartition(":")
-    if not host or not port.isdigit():
-        raise EndpointError(EINVAL, "socks_proxy is not HOST:PORT", endpoint=connect.endpoint)
+    proxy = parse_proxy(options.socks_proxy.decode("utf-8", "surrogateescape"))
     handshake = SocksHandshake(connect.host, connect.port, options.socks_username, options.socks_password)
     opened: asyncio.Future[P] = loop.create_future()
-    way = await _way_to(host.strip("[]"), int(port), family, source, options.connect_timeout)
+    way = await _way_to(proxy, _source(connect), options)
     transport, _ = await loop.create_connection(lambda: _ThroughProxy(handshake, factory, opened), **way)
     try:
         return await opened

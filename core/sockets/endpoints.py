@@ -56,7 +56,7 @@ class EndpointsSocket(SocketPort, InprocSocket, Protocol):
     closed: bool
 
     def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...  # belong to this loop
-    def adopt(self, pipe: Pipe) -> None: ...  # give a new pipe its marks and name
+    def adopt(self, pipe: Pipe, options: Options) -> None: ...  # give a new pipe its marks and name
     def options_for_listening(self) -> Options: ...  # return the options of a bound endpoint
     def options_for_connecting(self, endpoint: str) -> Options: ...  # return the options of a connected endpoint
     def departed(self) -> None: ...  # note that a closed socket has sent everything
@@ -73,18 +73,18 @@ class Endpoints:
         self._connectors: dict[str, list[Connector]] = {}
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
-        self.deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []  # starts when the loop runs
+        self.deferred: dict[Listener | Connector, Callable[[asyncio.AbstractEventLoop], None]] = {}  # starts when the loop runs
         self._leaving: dict[Connector, float | None] = {}  # disconnected or closed, with messages left to send -> until when
         self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that still runs
         self._empty: asyncio.Future[None] | None = None
 
     # -- start, possibly before the loop runs
 
-    def _begin(self, start: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+    def _begin(self, begun: Listener | Connector, start: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            self.deferred.append(start)
+            self.deferred[begun] = start
             self._owner.context.waiting_for_loop[self] = None
         else:
             start(self._own_loop())
@@ -111,8 +111,8 @@ class Endpoints:
         """Start what was deferred on the running loop."""
         self._owner.context.waiting_for_loop.pop(self, None)
         loop = self._own_loop()
-        deferred, self.deferred = self.deferred, []
-        for start in deferred:
+        deferred, self.deferred = self.deferred, {}
+        for start in deferred.values():
             start(loop)
 
     # -- bind and unbind
@@ -141,7 +141,7 @@ class Endpoints:
         if danger := unprotected(options, listener.endpoint):
             owner.context.bound_unprotected(listener.endpoint, danger)
         self.last = listener.endpoint
-        self._begin(listener.start)
+        self._begin(listener, listener.start)
         return self.last
 
     def _check_inproc(self, endpoint: str) -> None:
@@ -159,6 +159,7 @@ class Endpoints:
         listener = self._listeners.pop(endpoint, None)
         if listener is None:
             raise EndpointNotFound(msg=f"not bound to {endpoint}", endpoint=endpoint)
+        self.deferred.pop(listener, None)
         listener.close()
         self._retire(listener)
 
@@ -173,21 +174,23 @@ class Endpoints:
             self._check_inproc(endpoint)
             pipe = InprocPipe(owner, endpoint, connecting=True)
             self._inproc_pipes[pipe] = None
-            owner.adopt(pipe)
+            owner.adopt(pipe, owner.options)
+            owner.options.connect_routing_id = b""
             owner.context.inproc.connect(parsed.name, pipe)
             return
         if owner.pattern.one_per_endpoint and self._connectors.get(endpoint):
             return  # SOCK-11
         options = owner.options_for_connecting(endpoint)
+        owner.options.connect_routing_id = b""  # used up (RTR-10)
         pipe_out = owner.new_pipe(endpoint, connecting=True)
         connector = Connector(owner, parsed, pipe_out, options, self._session_closed, self._gave_up)
         self._connectors.setdefault(endpoint, []).append(connector)
 
         def start(loop: asyncio.AbstractEventLoop) -> None:
-            owner.adopt(pipe_out)
-            connector.start(loop)
+            owner.adopt(pipe_out, options)
+            connector.start()
 
-        self._begin(start)
+        self._begin(connector, start)
 
     def disconnect(self, endpoint: str) -> None:
         """Disconnect from an endpoint; queued messages are sent within LINGER (TRN-08). Raises EndpointNotFound."""
@@ -201,6 +204,7 @@ class Endpoints:
         connector = connectors.pop()
         if not connectors:
             del self._connectors[endpoint]
+        self.deferred.pop(connector, None)
         self._owner.pattern.detach(connector.pipe)
         self._leave(connector, self._linger_s(None))
 

@@ -129,6 +129,12 @@ class SocketBase(Receiving):
         """The write scheduler of the running loop."""
         return self.context.scheduler
 
+    def enter(self) -> None:
+        """See `Owned`; the first call on a loop starts what was bound and connected before."""
+        super().enter()
+        if self._endpoints.deferred and asyncio._get_running_loop() is not None:
+            self._endpoints.start_deferred()
+
     # -- the batch receiver
 
     def _hand_over_queued(self) -> None:
@@ -155,28 +161,32 @@ class SocketBase(Receiving):
         kind = ConflatingPipe if self.options.conflate else Pipe
         return kind(endpoint=endpoint, connecting=connecting)
 
-    def adopt(self, pipe: Pipe) -> None:
-        """Set the marks and name of a new pipe, and attach it if it can be sent to (SOCK-02)."""
+    def adopt(self, pipe: Pipe, options: Options) -> None:
+        """Set the marks and name of a new pipe, and attach it if it can be sent to (SOCK-02).
+
+        Args:
+            pipe: of an endpoint.
+            options: as they were at connect().
+        """
         self._set_marks(pipe)
         pattern = self.pattern
-        if pipe.connecting and self.options.connect_routing_id:
-            pipe.local_name = self.options.connect_routing_id
-            self.options.connect_routing_id = b""
+        if pipe.connecting and options.connect_routing_id:
+            pipe.local_name = options.connect_routing_id
             if pattern.route(pipe.local_name) is not None:
                 text = "a connection with CONNECT_ROUTING_ID takes over the routing id of a peer, which cannot be sent to any longer"
                 self.context.warnings.warning(("taken_over", self.type_name), "%s", text, routing_id=pipe.local_name.hex())
         if pipe.connecting:
             pattern.attach(pipe)
-            self._probe(pipe)
+            self._probe(pipe, options)
             if pattern.keeps_connecting:
                 self.on_writable(pipe)
 
-    def _probe(self, pipe: Pipe) -> None:
+    def _probe(self, pipe: Pipe, options: Options) -> None:
         """Send an empty message to a ROUTER (DLR-03), and HELLO_MSG (OPT-09): once per connect(), once per accepted peer."""
-        if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
+        if options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
             pipe.write([b""])
-        if self.options.hello_msg and self.type_name in (b"DEALER", b"PAIR", b"ROUTER"):
-            pipe.write([self.options.hello_msg])
+        if options.hello_msg and self.type_name in (b"DEALER", b"PAIR", b"ROUTER"):
+            pipe.write([options.hello_msg])
 
     def _set_marks(self, pipe: Pipe) -> None:
         options = self.options
@@ -239,7 +249,7 @@ class SocketBase(Receiving):
                 self.pattern.detach(pipe)
             return False
         if not pipe.connecting:
-            self._probe(pipe)
+            self._probe(pipe, self.options)
         if self._on_peer is not None:
             if pipe.takes_octets:
                 self._on_peer(pipe.routing_id or pipe.identity, True)

@@ -63,10 +63,10 @@ async def test_opt_04_delays_grow_and_are_short_again_after_a_connection(context
     assert values(watch, core.EVENT_CONNECT_RETRIED)[len(grown)] <= 4
 
 
-@pytest.mark.parametrize("first", ["absent", "present"])
-async def test_opt_03_without_an_interval_there_is_one_attempt(context: core.Context, first: str) -> None:
+@pytest.mark.parametrize(("first", "interval_ms"), [("absent", -1), ("present", -1), ("absent", 0), ("present", 0)])
+async def test_opt_03_without_an_interval_there_is_one_attempt(context: core.Context, first: str, interval_ms: int) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    client = dealer(context, reconnect_ivl=-1)
+    client = dealer(context, reconnect_ivl=interval_ms)
     watch = Watch(client)
     server = context.socket(core.ROUTER, linger=0)
     if first == "present":
@@ -80,7 +80,8 @@ async def test_opt_03_without_an_interval_there_is_one_attempt(context: core.Con
 
 
 @pytest.mark.parametrize(
-    ("options", "again"), [({"refused_ivl": 20_000}, True), ({"refused_ivl": 0}, False), ({"reconnect_ivl": -1}, False)]
+    ("options", "again"),
+    [({"refused_ivl": 20_000}, True), ({"refused_ivl": 0}, False), ({"reconnect_ivl": -1}, False), ({"reconnect_ivl": 0}, False)],
 )
 async def test_opt_11_the_delay_after_a_refusal_is_its_own(context: core.Context, options: dict[str, int], again: bool) -> None:
     server = context.socket(core.PULL, plain_server=1)
@@ -129,11 +130,13 @@ async def test_connecting_ends_after_its_time(context: core.Context) -> None:
         client.connect(f"tcp://127.0.0.1:{place[1]}")
         await watch.until(core.EVENT_CONNECT_RETRIED)
         patient = dealer(context, connect_timeout=0)
+        attempts = Watch(patient)
         patient.connect(f"tcp://127.0.0.1:{place[1]}")
-        await asyncio.sleep(0)
+        await attempts.until(core.EVENT_CONNECT_DELAYED)
         patient.close()  # while it connects
         await patient.wait_closed()
         assert watch.seen[core.EVENT_CONNECTED] == 0
+        assert {one.event for one in attempts.events} <= {core.EVENT_CONNECT_DELAYED, core.EVENT_MONITOR_STOPPED}
         for other in others:
             other.close()
 

@@ -136,6 +136,7 @@ def test_most_ends_the_walk() -> None:
     uuids = [end(index, number, number + 1, times) for number in range(3 * SLICE)]
     assert [ended.uuid for ended in listed(times, most=2)] == uuids[:2]
     assert list(times.between(b"", b"", 0, ALL, 2)) == []
+    assert list(times.between(b"", b"", 0, ALL, SLICE)) == []  # as many as the first slice has
     assert len(listed(times, most=SLICE + 1)) == SLICE + 1
 
 
@@ -154,3 +155,18 @@ def test_times_of_closed_requests_are_dropped_when_they_are_most_and_what_ends_m
     assert [ended.uuid for ended in listed(times)] == [uuid, later]
     assert list(times.between(b"", b"", 0, count)) == [None]  # one slice now
     assert list(times.prepare()) == []
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_times_are_kept_until_they_are_more_than_twice_as_many_as_requests_and_the_slack(more: int) -> None:
+    left = 2  # one of them ended
+    ended = 2 * left + SLACK + more
+    index = index_of(ended + left - 1)
+    times = AnsweredTimes(index.entries, frozenset(), SLICE)
+    list(times.prepare())
+    first = end(index, 0, 1, times)
+    for number in range(1, ended):
+        close(index, end(index, number, number + 1, times))
+    assert len(index.entries) == left
+    assert bool(list(times.prepare())) == bool(more)
+    assert listed(times) == [Ended(1, first)]
