@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from core.address import endpoints_to_connect
 from core.runtime import runtime
-from mdp.client.calls import CallDefaults
+from mdp.client.calls import CallDefaults, body_frames
 from mdp.client.engine import MdpEngine
 from mdp.client.iterators import Outcome, RequestWindow, frames_of, map_outcomes, stream_parts
 from mdp.client.middleware import ClientCall, ClientChain, ClientMiddleware
@@ -237,8 +237,11 @@ class Client(TypedCalls):
             key: idempotency key, as for `request`.
 
         Raises:
+            TypeError: a frame is not a buffer.
             Busy, TooLarge, NotSupported, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
         """
+        # Hot path: one frame of bytes. The length of an array or a view is not that of its bytes, which the peer would wait for.
+        frames = frames if len(frames) == 1 and type(frames[0]) is bytes else body_frames(frames)
         call = self._calls.get(service if user is None else (service, user)) or self._prepare(service, user)
         pending = PendingCallback(call if key is None else call.with_key(key), frames)
         pending.caller, pending.context = done, about

@@ -198,18 +198,19 @@ class RequestWindow:
             The `index` of the outcome of the first; the others follow. Those of a window are numbered from 0.
 
         Raises:
+            TypeError, ValueError: a frame is not a buffer, or a key is wrong; nothing is sent then.
             ClientClosed: the client was closed.
         """
-        first = self._count
-        self._count += len(bodies)
         call = self._call
         batch = [PendingSlot(call, frames_of(body)) for body in bodies]
-        for index, slot in enumerate(batch, first):
-            slot.index, slot.caller = index, self
-            self._open[slot] = None
         if keys is not None:
             for slot, key in zip(batch, keys, strict=True):
                 slot.call = call.with_key(key)
+        first = self._count
+        self._count += len(batch)
+        for index, slot in enumerate(batch, first):
+            slot.index, slot.caller = index, self
+            self._open[slot] = None
         for refused in submit_all(self._engine_for(call.service), batch):
             refused.notify()
         return first
