@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core import errors
+from core.machine.value_copies import KeepsFields
 
 __all__ = [
     "BinaryStarError",
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 
-class BinaryStarError(Exception):
+class BinaryStarError(KeepsFields, Exception):
     """Base of all exceptions of this package."""
 
 

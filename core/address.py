@@ -26,11 +26,12 @@ from typing import Final
 from core.errors import ENAMETOOLONG, ENOCOMPATPROTO, ENODEV, EPROTONOSUPPORT, InvalidEndpoint
 
 __all__ = ["Connect", "HostKind", "InprocBind", "InprocConnect", "IpcBind", "IpcConnect", "NameConnect", "TcpBind", "TcpConnect"]
-__all__ += ["TcpSource", "endpoint_text", "endpoints_to_connect", "parse_bind", "parse_connect", "parse_proxy", "tcp_endpoint"]
+__all__ += ["TcpSource", "endpoint_text", "endpoints_to_connect", "parse_bind", "parse_connect", "parse_proxy", "source_of", "tcp_endpoint"]
 
 IPC_PATH_OCTETS_MAX: Final = 107  # sun_path holds 108 with its NUL
 HOST_NAME_OCTETS_MAX: Final = 253  # RFC 1035, without the root's dot
 PORT_MAX: Final = 65535
+NETWORK_BITS: Final = 64  # of an IPv6 address: a host may have a network of so many bits, and connect from each of its addresses
 
 # A label has 1 to 63 bytes: Python's resolver raises UnicodeError for others, so they are refused before.
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
@@ -264,6 +265,19 @@ def _host(text: str) -> tuple[str, HostKind] | None:
     if len(text) <= HOST_NAME_OCTETS_MAX and _HOST_NAME.fullmatch(text):
         return text, HostKind.NAME
     return None
+
+
+def source_of(address: str) -> str:
+    """Return what is counted of peers: an address, or the network of one of IPv6; an IPv4 address within IPv6 counts as itself."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = IPv6Address(address)
+    except AddressValueError:  # of a process, for ipc
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{parsed.packed[: NETWORK_BITS // 8].hex(':', 2)}::/{NETWORK_BITS}"
 
 
 def _is(kind: type[IPv4Address | IPv6Address], text: str) -> bool:

@@ -33,6 +33,7 @@ import os
 from typing import ClassVar, Self
 
 from core.constants import ProtocolErrorCode
+from core.machine.value_copies import KeepsFields
 
 __all__ = ["EADDRINUSE", "EADDRNOTAVAIL", "EAFNOSUPPORT", "EAGAIN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EFAULT", "EFSM"]
 __all__ += ["EHOSTUNREACH", "EINPROGRESS", "EINVAL", "EMSGSIZE", "EMTHREAD", "ENAMETOOLONG", "ENETDOWN", "ENETRESET", "ENETUNREACH"]
@@ -285,7 +286,7 @@ for _kind in (Again, ContextTerminated, SocketClosed, BadState, OperationNotSupp
     ZMQError.by_errno[_kind.default_errno] = _kind
 
 
-class ProtocolError(Exception):
+class ProtocolError(KeepsFields, Exception):
     """Bytes violate the protocol. Abstract: the subclasses say whose fault it is.
 
     Attributes:
@@ -363,7 +364,7 @@ class AuthenticationRefused(HandshakeError):
 # What every package above sockets has too, as an error of its own tree: these are the common bases, not in __all__.
 
 
-class MalformedMessage(Exception):
+class MalformedMessage(KeepsFields, Exception):
     """A message from a peer is not valid in its protocol; `reason` is one lower-case clause, without the peer's bytes."""
 
     def __init__(self, reason: str) -> None:
@@ -371,7 +372,7 @@ class MalformedMessage(Exception):
         self.reason = reason
 
 
-class NoReply(TimeoutError):
+class NoReply(KeepsFields, TimeoutError):
     """No reply came in time; the request may have been executed.
 
     Args:
@@ -387,7 +388,7 @@ class NoReply(TimeoutError):
         self.after_s = after_s
 
 
-class ClientClosed(Exception):
+class ClientClosed(KeepsFields, Exception):
     """The client was closed, before the request or while it was open; it may have been executed."""
 
     text: ClassVar[str] = "the client was closed"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from core import errors
 from core.errors import MessageTooLarge
+from core.machine.value_copies import KeepsFields
 
 __all__ = ["CatalogFull", "ClientClosed", "FreelanceError", "MalformedMessage", "NamesRefused", "NoServer", "Overrun", "TooLarge"]
 
 
-class FreelanceError(Exception):
+class FreelanceError(KeepsFields, Exception):
     """Root of this package's errors."""
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from core import errors
+from core.machine.value_copies import KeepsFields
 
 __all__ = ["BadName", "DuplicateName", "MalformedMessage", "PeeringError", "TaskLost", "UnknownPeer"]
 
 
-class PeeringError(Exception):
+class PeeringError(KeepsFields, Exception):
     """Root of this package's errors."""
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from core import errors
+from core.machine.value_copies import KeepsFields
 
 __all__ = ["Busy", "ClientClosed", "MalformedMessage", "NoReply", "PirateError", "SimulatedCrash"]
 
 
-class PirateError(Exception):
+class PirateError(KeepsFields, Exception):
     """Root of this package's errors."""
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from core.machine.value_copies import KeepsFields
+
 from typing import ClassVar
 
 
-class TitanicError(Exception):
+class TitanicError(KeepsFields, Exception):
     """Base of everything this package raises on purpose."""
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from core.address import source_of
 from core.constants import Event
 from core.net.acceptor import Acceptor
 from core.net.os_sockets import Listening, descriptor, tune
@@ -183,14 +184,15 @@ class AcceptedSession(Session):
         """Accept the connection, or close it before it uses resources."""
         transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
         peer = transport.get_extra_info("peername")
-        self._counted_as = str(peer[0]) if isinstance(peer, tuple) else ""
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._counted_as = source_of(address)
         self._counted = self._listener.admit(self, self._counted_as)
         if not self._counted:
             self._closing = True
             transport.abort()
             return
         tune(transport, self.options)
-        self.owner.emit(Event.ACCEPTED, descriptor(transport), self.endpoint, peer=self._counted_as)
+        self.owner.emit(Event.ACCEPTED, descriptor(transport), self.endpoint, peer=address)
         super().connection_made(transport)
         if self.connection is not None:
             self.connection.gated = True

@@ -178,7 +178,7 @@ class Authenticator:
         keys: CURVE public key, 32 bytes or 40 Z85 characters, to the name of its owner.
         authorized_keys: file with more keys.
         any_key: accept every CURVE client that passes the address lists; its name is its key as Z85.
-        guesses_max: wrong passwords of one address in `guesses_window_s`; until that is over, further ones get 300 unchecked.
+        guesses_max: wrong passwords of one address, of a /64 for IPv6, in `guesses_window_s`; until that is over, further ones get 300.
         guesses_window_s: seconds.
         clock: reads monotonic seconds; by default the runtime's.
 

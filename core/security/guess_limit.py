@@ -1,8 +1,10 @@
-"""Limit of wrong passwords per address. Pure."""
+"""Limit of wrong passwords per address; the addresses of one IPv6 network are one. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from core.address import source_of
 
 GUESSES_MAX: Final = 20  # in WINDOW_S: a person mistypes three times, a program with an old password reconnects for a while
 WINDOW_S: Final = 60.0  # 20 a minute are 10 million in a year: too few for any password that is not in a dictionary
@@ -20,10 +22,11 @@ class GuessLimit:
         self._wrong: dict[str, tuple[float, int]] = {}  # address -> end of its window, wrong passwords in it; oldest window first
 
     def may_try(self, address: str, now: float) -> bool:
-        until, wrong = self._wrong.get(address, (now, 0))
+        until, wrong = self._wrong.get(source_of(address), (now, 0))
         return now >= until or wrong < self._guesses_max
 
     def wrong(self, address: str, now: float) -> None:
+        address = source_of(address)
         until, wrong = self._wrong.get(address, (now, 0))
         if now >= until:
             until, wrong = now + self._window_s, 0

@@ -122,11 +122,11 @@ class SocketOptions(OptionValues, UpperCase):
         """End one subscription."""
         self._topic(topic, False)
 
-    def _topic(self, topic: bytes | str, subscribe: bool) -> None:
+    def _topic(self, topic: Any, subscribe: bool) -> None:
         from core.pattern.pubsub import Pub, XPub, XSub
 
         self.check_open()
-        octets = topic.encode() if isinstance(topic, str) else topic
+        octets = topic.encode() if isinstance(topic, str) else topic if isinstance(topic, bytes) else memoryview(topic).tobytes()
         pattern = self.pattern
         if isinstance(pattern, XSub):
             (pattern.subscribe if subscribe else pattern.unsubscribe)(octets)

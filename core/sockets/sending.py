@@ -120,7 +120,7 @@ class Sending(Owned):
         """
         if _THREAD() != self._owner_thread:
             self.enter()
-        given = messages
+        messages = given = _as_lists(messages)
         if self._judging:
             messages = self._within(messages)
         count = 0
@@ -246,6 +246,14 @@ class Sending(Owned):
 
     def _warn_beyond(self, text: str, **fields: object) -> None:
         self.context.warnings.warning(("beyond_peer", self.type_name), "%s", text, **fields)
+
+
+def _as_lists(messages: Any) -> Sequence[Given]:
+    """Return messages as lists, which the patterns want; many programs have tuples."""
+    for message in messages:
+        if type(message) is not list:
+            return [[*(message or ())] for message in messages]
+    return cast("Sequence[Given]", messages)
 
 
 def _place(given: Sequence[Given], kept: Sequence[Given], count: int) -> int:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from core.constants import ProtocolErrorCode
 from core.errors import HandshakeError, RemoteProtocolError
+from core.machine.value_copies import reduced
 from core.zmtp.commands import decode_metadata, encode_metadata
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class ZapRequest:
     credentials: tuple[bytes, ...] = field(default=(), repr=False)  # never in a log line
     request_id: bytes = b"1"
     envelope: tuple[bytes, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
     def encode(self) -> list[bytes]:
         """Return the frames of the request, delimiter included."""
@@ -116,6 +120,9 @@ class ZapReply:
     status_text: bytes = b""
     user_id: bytes = b""
     metadata: dict[bytes, bytes] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
     @property
     def accepted(self) -> bool:

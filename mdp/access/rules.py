@@ -36,6 +36,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from core.machine.value_copies import KeepsFields
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -48,7 +50,7 @@ GLOBS_MAX: Final = 1000  # in one list
 GLOB_CHARACTERS_MAX: Final = 255
 
 
-class RuleError(ValueError):
+class RuleError(KeepsFields, ValueError):
     """Rules or policies are not valid."""
 
     def __init__(self, table: int, key: str, reason: str) -> None:

@@ -67,7 +67,7 @@ class CallDefaults:
 
     timeout: float
     attempts: int
-    key: str | bytes | None = None
+    key: Any = None  # text or bytes-like; `Call` refuses what is neither
     deadline: float | None = None
     once: bool = False
     wait: bool = False
@@ -75,6 +75,11 @@ class CallDefaults:
     headers: Mapping[str, str] | None = None
     priority: Any = "normal"  # a `Priority`; `Call` refuses what is none, also where it is no text
     progress: Callable[[Progress], object] | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self  # explicitly, and not by the annotations: once a request with options
+        if not isinstance(given.attempts, int) or not isinstance(given.once, bool) or not isinstance(given.wait, bool):
+            raise TypeError(f"attempts is {self.attempts!r}, once {self.once!r}, wait {self.wait!r}: these are int, bool and bool")
 
     def merged(self, options: CallOptions) -> CallDefaults:
         """Return these defaults with the options that are set."""
@@ -106,9 +111,9 @@ class CallDefaults:
         key = self.key
         if key is None:
             return None
-        return lambda index: f"{key}-{index}" if isinstance(key, str) else key + b"-%d" % index
+        return lambda index: f"{key}-{index}" if isinstance(key, str) else bytes(key) + b"-%d" % index
 
-    def call(self, service: str | bytes, *, streaming: bool = False, user: str | None = None) -> Call:
+    def call(self, service: Any, *, streaming: bool = False, user: str | None = None) -> Call:
         """Return a call with these options; raises LocalProtocolError, TypeError, ValueError: as `Call`."""
         return Call(
             service,

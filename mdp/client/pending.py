@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from core.machine.requests import Requests, settle
+from core.machine.value_copies import check_whole
 from mdp.client.calls import PendingRequest
 from mdp.client.resending import is_spent
 from mdp.errors import Busy, ClientClosed, DeadlineExceeded, NotSupported, Overrun, RequestError, Timeout, TooLarge, Unreachable, WorkerLost
@@ -45,6 +46,7 @@ class RequesterLimits:
     liveness: int = 3
 
     def __post_init__(self) -> None:
+        check_whole(self)
         counts = (self.window, self.waiting_max, self.connections_max, self.parts_max, self.parts_bytes_max, self.liveness)
         if min(counts) < 1 or not self.heartbeat_s > 0:
             raise ValueError(f"limits must be positive: {self}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from core.machine.backoff import backoff_s
+from core.machine.value_copies import check_whole, reduced
 
 # Classes of priority by their name in the options of a request; others are "normal", 0.
 PRIORITIES: Final = {"high": 1, "normal": 0, "low": -1}
@@ -40,8 +41,12 @@ class Rate:
     burst: int = 1
 
     def __post_init__(self) -> None:
+        check_whole(self)
         if not PER_S_MIN <= self.per_s <= PER_S_MAX or not 1 <= self.burst <= PER_S_MAX:
             raise ValueError(f"rate of {self.per_s} requests a second with a burst of {self.burst}: not {PER_S_MIN} to {PER_S_MAX:.0f}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
     def __str__(self) -> str:
         return f"{self.per_s:g} request{'s' * (self.per_s != 1)} a second with a burst of {self.burst}"
@@ -85,12 +90,16 @@ class Retry:
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
+        check_whole(self)
         if not 2 <= self.attempts <= ATTEMPTS_MAX:
             raise ValueError(f"{self.attempts} attempts are not 2 to {ATTEMPTS_MAX}")
         if not 0 <= self.base_s <= self.max_s <= DELAY_S_MAX:
             raise ValueError(f"delays of {self.base_s} s to {self.max_s} s are not 0 to {DELAY_S_MAX:.0f} s, in this order")
         if not 1 <= self.factor <= ATTEMPTS_MAX or not 0 <= self.jitter <= 1:
             raise ValueError(f"factor {self.factor} is not 1 to {ATTEMPTS_MAX}, or jitter {self.jitter} not 0 to 1")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
     def delay_s(self, done: int, chance: float) -> float:
         """Return the delay after `done` executions; `chance` is a number of 0 to 1."""

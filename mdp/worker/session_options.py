@@ -6,6 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass
 from typing import Any
 
+from core.machine.value_copies import check_whole
 from mdp.wire.options import CREDIT_MAX, HEARTBEAT_MS_MAX, decode_ready_options, encode_options
 from mdp.wire.policies import Rate, Retry  # noqa: TC001 - compiled: fields name them
 
@@ -31,6 +32,7 @@ class SessionOptions:
     retry: Retry | None = None
 
     def __post_init__(self) -> None:
+        check_whole(self)
         if not 1 <= self.credit <= CREDIT_MAX:
             raise ValueError(f"credit of {self.credit} is not 1 to {CREDIT_MAX}")
         if not self.heartbeat_s > 0 or self.liveness < 1:

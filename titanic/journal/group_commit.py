@@ -32,6 +32,7 @@ from itertools import repeat
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from core.machine.value_copies import reduced
 from core.runtime import runtime, supervision
 from titanic.errors import MirrorAway, StoreFull, TitanicError, Unavailable, Wounded
 from titanic.journal.record import Draft, RecordKind, seed_of
@@ -76,6 +77,9 @@ class JournalOptions:
     batch_bytes_max: int = 8 * 1024 * 1024
     backlog_bytes_max: int = 64 * 1024 * 1024
     scrub_s: float = 86_400.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 class _Batch:

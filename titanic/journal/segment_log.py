@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from core.machine.value_copies import reduced
 from titanic.errors import MirrorAway, StoreFull, Wounded
 from titanic.journal.checkpoint import CHECKPOINT_NAME
 from titanic.journal.inspection import MANIFEST_NAME, is_accepted, segment_name, size_of
@@ -62,6 +63,9 @@ class LogOptions:
 
     segment_bytes: int = 64 * 1024 * 1024
     reserve_bytes: int = 4 * 1024 * 1024
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 class Placement(NamedTuple):
