@@ -268,7 +268,7 @@ def _host(text: str) -> tuple[str, HostKind] | None:
 
 
 def source_of(address: str) -> str:
-    """Return what is counted of peers: an address, or the network of one of IPv6; an IPv4 address within IPv6 counts as itself."""
+    """Return what is counted of peers: an address, or its network for IPv6 that is not IPv4 within it."""
     if ":" not in address:
         return address
     try:

@@ -182,7 +182,7 @@ _LIMITS = (
            why="one host must not use up max_pending_handshakes"),
     _limit("max_key_agreements", 5000, 0, unit="key agreements of handshakes a second and listener, 0 = no limit",
            why="C3: a CURVE handshake takes five before a peer is known; a thousand handshakes a second are a quarter of a processor"),
-    _limit("max_key_agreements_per_ip", 2500, 0, unit="key agreements of handshakes a second, listener and address (IPv6: /64), 0 = no limit",
+    _limit("max_key_agreements_per_ip", 2500, 0, unit="key agreements a second, listener and address (IPv6: /64), 0 = no limit",
            why="one host must not use up max_key_agreements; waiting handshakes take turns by address"),
     _limit("max_connections", 16384, 1, unit="accepted connections per socket",
            why="file descriptors are limited; refuse connections before accept() fails for everyone"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.machine.value_copies import KeepsFields
-
 from typing import ClassVar
+
+from core.machine.value_copies import KeepsFields
 
 
 class TitanicError(KeepsFields, Exception):

@@ -26,7 +26,7 @@ def _value(kind: type[Any], values: dict[str, Any]) -> Any:
 
 
 def check_whole(value: Any) -> None:
-    """Raise TypeError if a field of a dataclass that is an integer or a bool has another value, as compiled code does."""
+    """Raise TypeError for an integer or bool of a dataclass that is none, as compiled code does."""
     for one in fields(value):
         wanted = _WHOLE.get(str(one.type), object)
         if not isinstance(getattr(value, one.name), wanted):

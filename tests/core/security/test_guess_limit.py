@@ -64,7 +64,12 @@ def test_the_addresses_of_an_ipv6_network_are_one() -> None:
 def test_an_ipv4_address_within_ipv6_is_counted_alone() -> None:
     limit = GuessLimit(guesses_max=1, window_s=60)
     limit.wrong("::ffff:10.0.0.1", 1.0)
-    assert [limit.may_try(address, 1.0) for address in ("::ffff:10.0.0.1", "10.0.0.1", "::ffff:10.0.0.2", "10.0.0.2")] == [False, False, True, True]
+    assert [limit.may_try(address, 1.0) for address in ("::ffff:10.0.0.1", "10.0.0.1", "::ffff:10.0.0.2", "10.0.0.2")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_what_is_no_address_is_counted_as_it_is() -> None:
