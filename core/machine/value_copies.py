@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-__all__ = ["KeepsFields", "check_whole", "reduced"]
-
 E = TypeVar("E", bound=BaseException)
 # Classes by annotation.
 _WHOLE: Final[dict[str, type | tuple[type, ...]]] = {"int": int, "int | None": (int, type(None)), "bool": bool}
