@@ -45,9 +45,6 @@ class Authenticator(ABC):
         log: gets the decisions, at level DEBUG; "zmq.auth" when left out.
 
     Attributes:
-        context: as given.
-        encoding: as given.
-        log: as given.
         allow_any: accept every CURVE key.
         passwords: names and passwords, by domain.
         certs: accepted public keys as Z85, by domain.

@@ -61,9 +61,6 @@ class Device:
         out_type: type of the second; below 0 the first is both.
 
     Attributes:
-        device_type: as given.
-        in_type: as given.
-        out_type: as given.
         daemon: whether a process of the device ends with its parent.
         done: after the end.
 

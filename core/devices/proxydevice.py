@@ -21,9 +21,6 @@ class Proxy(Device):
         in_type: type of the first socket.
         out_type: type of the second; below 0 the first is both.
         mon_type: type of the third.
-
-    Attributes:
-        mon_type: as given.
     """
 
     def __init__(self, in_type: int, out_type: int, mon_type: int = PUB) -> None:
@@ -64,9 +61,6 @@ class ProxySteerable(Proxy):
         out_type: type of the second; below 0 the first is both.
         mon_type: type of the third.
         ctrl_type: type of the fourth.
-
-    Attributes:
-        ctrl_type: as given.
 
     Raises:
         TypeError: without `ctrl_type`.

@@ -41,7 +41,6 @@ class PUBHandler(logging.Handler):
         ctx: context of the socket.
         socket: as given or made.
         formatters: of each level; see `setFormatter`.
-        root_topic: as given.
     """
 
     def __init__(

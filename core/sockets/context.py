@@ -64,9 +64,7 @@ class Context(SharedInstance, SocketDefaults):
         seed: of the context's random numbers (first ids, jitter), for reproducible runs.
 
     Attributes:
-        security: as given.
         authentication: has credentials checked.
-        io_threads: as given.
         max_sockets: sockets that may be open at the same time, those of the context's own use included.
         supervisor: starts the tasks and timers of the sockets.
         warnings: rate-limited log of faults that peers cause.

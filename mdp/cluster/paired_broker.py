@@ -49,7 +49,6 @@ class PairedBroker(Broker):
         options: of `mdp.Broker`.
 
     Attributes:
-        pair: as given.
         pair_counters: of peers and requests at the end of terms, refused and held requests, withheld answers, by name.
     """
 
