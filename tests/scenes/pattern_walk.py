@@ -31,12 +31,16 @@ class Peer:
     name: bytes = b""  # ROUTER: its routing id
     muted: bool = False
     inbox: list[tuple[list[bytes], list[bytes]]] = field(default_factory=list)  # REP: (envelope, body)
+    asked: dict[bytes, None] = field(default_factory=dict)  # PUB: its topics; in manual mode those that were not granted yet
+    granted: dict[bytes, None] = field(default_factory=dict)
+    known: bool = False  # PUB: has been ready
 
 
 class Walk:
     """Connections that come and go, and what each must have got."""
 
     pattern: Pattern
+    receive_mark = 0
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -94,7 +98,7 @@ class Walk:
 
     def new(self, *, connecting: bool) -> Peer:
         peer = Peer(Pipe(connecting=connecting))
-        peer.pipe.set_marks(self.mark, 0, 0, 0)
+        peer.pipe.set_marks(self.mark, self.receive_mark, 0, 0)
         return peer
 
     def connect(self) -> None:

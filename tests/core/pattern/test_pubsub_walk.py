@@ -6,7 +6,6 @@ The models keep plain sets and lists; the rules are PSB-01 to PSB-16, ZMTP-62, Z
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +16,8 @@ from core.pattern import subscriptions
 from core.pattern.base import Counters
 from core.pattern.pipe import Pipe
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
-from tests.scenes.patterns import Line, joined, parted
+from tests.scenes.pattern_walk import Peer, Walk
+from tests.scenes.patterns import joined
 from tests.scenes.unread_reports import UnreadReports
 
 if TYPE_CHECKING:
@@ -28,64 +28,25 @@ BODIES = (b"", b"a", b"abc", b"b", b"bc" * 300, b"c", b"\x02")
 TOPIC_COST = 256
 
 
-@dataclass(eq=False)
-class Peer:
-    """The model of one peer; in manual mode `asked` is what was not granted yet."""
-
-    pipe: Pipe
-    line: Line | None = None
-    asked: dict[bytes, None] = field(default_factory=dict)
-    granted: dict[bytes, None] = field(default_factory=dict)
-    held: list[list[bytes]] = field(default_factory=list)  # written, and not yet gone
-    known: bool = False  # has been ready
-
-
-class Walk:
+class PubSubWalk(Walk):
     """Base of the walks of both sides."""
 
+    pattern: XPub | XSub
+    receive_mark = 2
+
     def __init__(self, seed: int, kind: Callable[[Options, Counters], XPub | XSub], **options: int | bytes) -> None:
-        self.rng = random.Random(seed)
-        self.immediate = self.rng.random() < 0.3
-        self.mark = self.rng.choice((0, 1, 3))
+        super().__init__(seed)
         self.inverted = self.rng.random() < 0.2
         self.options = Options(immediate=int(self.immediate), invert_matching=int(self.inverted), **options)
-        self.counters = Counters()
         self.pattern = kind(self.options, self.counters)
-        self.peers: list[Peer] = []
-        self.number = 0
-        self.full = 0
-        self.lost = 0
-        self.steps: list[str] = []
-
-    def verbs(self) -> tuple[Callable[[], object], ...]:
-        return (self.connect, self.accept, self.up, self.down, self.leave, self.turn, self.over)
 
     def run(self, steps: int) -> None:
-        for _ in range(steps):
-            verb = self.rng.choice(self.verbs())
-            self.steps.append(verb.__name__)
-            verb()
-            self.check()
+        super().run(steps)
         while self.peers:
             self.over()
             self.peers.sort(key=lambda peer: peer.line is None)
             self.down() if self.peers[0].line else self.leave()
             self.check()
-
-    def check(self) -> None:
-        assert (self.counters.peer_full, self.counters.undelivered) == (self.full, self.lost)
-        assert set(self.pattern.pipes) == {peer.pipe for peer in self.peers}
-        for peer in self.peers:
-            self.look(peer)
-
-    def look(self, peer: Peer) -> None:
-        """Check that the sent and waiting messages are those of the model."""
-        came = peer.line.came() if peer.line else []
-        assert came + Line.waiting(peer.pipe) == peer.held
-        del peer.held[: len(came)]
-
-    def has_capacity(self, peer: Peer) -> bool:
-        return (peer.line is not None and peer.line.takes) or not self.mark or len(peer.held) < self.mark
 
     def distributed(self, peers: list[Peer], frames: list[bytes]) -> None:
         for peer in peers:
@@ -99,83 +60,8 @@ class Walk:
         frames = [self.rng.choice(BODIES), b"%d" % self.number]
         return frames if self.rng.random() < 0.7 else [*frames, bytes(self.rng.choice((0, 300, 4000)))]
 
-    # -- connections
 
-    def any(self, *, there: bool) -> Peer | None:
-        found = [peer for peer in self.peers if (peer.line is not None) is there]
-        return self.rng.choice(found) if found else None
-
-    def connect(self) -> None:
-        if len(self.peers) < 5:
-            peer = Peer(Pipe(connecting=True))
-            peer.pipe.set_marks(self.mark, 2, 0, 0)
-            assert self.pattern.attach(peer.pipe)
-            self.peers.append(peer)
-
-    def accept(self) -> None:
-        if len(self.peers) < 5:
-            peer = Peer(Pipe())
-            peer.pipe.set_marks(self.mark, 2, 0, 0)
-            self.peers.append(peer)
-            self.join(peer)
-
-    def up(self) -> None:
-        peer = self.any(there=False)
-        if peer is not None:
-            self.join(peer)
-
-    def join(self, peer: Peer) -> None:
-        takes, holds = self.rng.random() < 0.7, self.rng.random() < 0.3
-        self.before_ready(peer)
-        peer.line = joined(self.pattern, peer.pipe, takes=takes, holds=holds)
-        assert peer.pipe.connected
-        self.after_ready(peer)
-
-    def down(self) -> None:
-        peer = self.any(there=True)
-        if peer is not None:
-            self.down_now(peer)
-
-    def down_now(self, peer: Peer) -> None:
-        self.look(peer)
-        peer.line = None
-        if not peer.pipe.connecting:
-            self.peers.remove(peer)
-        self.left(peer)
-        dropped = parted(self.pattern, peer.pipe)
-        self.counters.undelivered += dropped
-
-    def leave(self) -> None:
-        """A disconnect(), or a close."""
-        peer = self.any(there=False)
-        if peer is not None:
-            self.peers.remove(peer)
-            self.left(peer)
-            self.pattern.detach(peer.pipe)
-            self.pattern.detach(peer.pipe)
-            dropped = peer.pipe.discard_outbox()
-            self.counters.undelivered += dropped
-
-    def turn(self) -> None:
-        peer = self.any(there=True)
-        if peer is not None and peer.line is not None:
-            peer.line.takes = not peer.line.takes
-            peer.line.flush()
-
-    def over(self) -> None:
-        for peer in self.peers:
-            if peer.line is not None:
-                peer.line.takes = peer.line.takes or self.rng.random() < 0.2
-                peer.line.flush()
-
-    def before_ready(self, peer: Peer) -> None: ...
-
-    def after_ready(self, peer: Peer) -> None: ...
-
-    def left(self, peer: Peer) -> None: ...
-
-
-class PublisherWalk(Walk):
+class PublisherWalk(PubSubWalk):
     """A PUB or XPUB, and subscribers that ask for anything."""
 
     pattern: XPub
@@ -216,7 +102,7 @@ class PublisherWalk(Walk):
 
     # -- subscribers
 
-    def before_ready(self, peer: Peer) -> None:
+    def after_ready(self, peer: Peer) -> None:
         if not peer.known and self.welcome:
             self.distributed([peer], [self.welcome])
         peer.known = True
@@ -346,7 +232,7 @@ class PublisherWalk(Walk):
             self.distributed(matching, frames)
 
 
-class SubscriberWalk(Walk):
+class SubscriberWalk(PubSubWalk):
     """A SUB or XSUB, and publishers that send anything."""
 
     pattern: XSub
@@ -458,7 +344,7 @@ class SubscriberWalk(Walk):
 
 @pytest.mark.parametrize(("walk", "kind"), [(PublisherWalk, Pub), (PublisherWalk, XPub), (SubscriberWalk, Sub), (SubscriberWalk, XSub)])
 @pytest.mark.parametrize("seed", range(30))
-def test_who_wants_a_message_gets_it(seed: int, walk: type[Walk], kind: type[XPub | XSub], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_wants_a_message_gets_it(seed: int, walk: type[PubSubWalk], kind: type[XPub | XSub], monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 3:  # few make a crowd, much nesting, many topics: what is kept in another way then has to say the same
         monkeypatch.setattr(subscriptions, "_TUPLE_HOLDERS_MAX", 1 + seed % 3)
         monkeypatch.setattr(subscriptions, "_NESTED_MAX", seed % 3)
