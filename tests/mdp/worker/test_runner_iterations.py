@@ -20,7 +20,7 @@ from tests.scenes.mdp_runner_ledger import staged, turns, until
 from tests.scenes.mdp_runners import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 COROUTINE, GENERATOR, THREAD, INLINE = HandlerKind
 
@@ -240,11 +240,8 @@ async def test_a_generator_that_never_waits_lets_others_go_on_and_is_done_in_its
     await stage.runners.close()
 
 
-@pytest.mark.parametrize("behind", ["waits", "was cancelled", "nothing"])
-async def test_the_loop_is_idle_while_no_handler_can_continue(behind: str) -> None:
-    """All places are taken: this is not checked again and again."""
-    begun = asyncio.Event()
-    end = asyncio.Event()
+def stubborn(begun: asyncio.Event, end: asyncio.Event) -> Callable[[Request], Awaitable[bytes]]:
+    """Return a handler that is not ended by a cancellation."""
 
     async def handler(request: Request) -> bytes:
         begun.set()
@@ -253,7 +250,16 @@ async def test_the_loop_is_idle_while_no_handler_can_continue(behind: str) -> No
                 await end.wait()
         return b""
 
-    stage = Stage(handler, 1, cancel_s=0)
+    return handler
+
+
+@pytest.mark.parametrize("behind", ["waits", "was cancelled", "nothing"])
+async def test_the_loop_is_idle_while_no_handler_can_continue(behind: str) -> None:
+    """All places are taken: this is not checked again and again."""
+    begun = asyncio.Event()
+    end = asyncio.Event()
+
+    stage = Stage(stubborn(begun, end), 1, cancel_s=0)
     first = stage.request()
     stage.runners.put([first])
     await begun.wait()
@@ -441,14 +447,7 @@ async def test_nothing_of_a_request_is_kept_until_the_next_one_comes(kind: Handl
 async def test_an_overdue_handler_is_forgotten_when_it_has_ended() -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
-    async def handler(request: Request) -> bytes:
-        begun.set()
-        while not end.is_set():
-            with suppress(asyncio.CancelledError):
-                await end.wait()
-        return b""
-
-    stage = Stage(handler, 1, cancel_s=0)
+    stage = Stage(stubborn(begun, end), 1, cancel_s=0)
     name = b"overdue, and not any more"
     request = stage.request(name)
     stage.runners.put([request])
