@@ -42,7 +42,7 @@ def batch_of(number: int) -> bytes:
 
 def taken(session: WorkerSession, octets: bytes) -> list[Request]:
     """Deliver the bytes of a batch to the session."""
-    return session.receive(Decoder(on_command=lambda _: None).feed(octets).messages(), 0.0)
+    return session.receive(Decoder(on_command=lambda _: None).feed(octets), 0.0)
 
 
 def machine_alone() -> float:

@@ -102,22 +102,8 @@ class Writing(KeptAlive):
 
     # -- engine of the pipe
 
-    def try_write(self, piece: bytes) -> bool:
+    def try_write(self, piece: bytes | list[bytes]) -> bool:
         """Write a message at once, or have it wait for the end of the iteration or batch; see `core.runtime.write_scheduler`."""
-        if self._may_write():
-            self._write(piece)
-            return True
-        return False
-
-    def try_write_parts(self, parts: list[bytes]) -> bool:
-        transport = self.transport
-        if transport is not None and self._may_write():
-            transport.writelines(parts)
-            return True
-        return False
-
-    def _may_write(self) -> bool:
-        """Whether a message may be written at once; otherwise the outbox is written later."""
         scheduler = self._scheduler
         if _THREAD() != scheduler.thread:  # checked here, for the first message of an iteration
             raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
@@ -127,6 +113,10 @@ class Writing(KeptAlive):
             self._write_later()  # with messages still to be received, more answers are to be expected
         else:
             self._wrote = True
+            if not isinstance(piece, list):
+                self._write(piece)
+            elif self.transport is not None:
+                self.transport.writelines(piece)
             return True
         return False
 

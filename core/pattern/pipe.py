@@ -30,9 +30,8 @@ LARGE: Final = 2 * 1024  # bytes from which on a copy costs more than a second b
 class Engine(Protocol):
     """Moves the bytes of a pipe."""
 
-    # Take a message while the outbox is empty; False: put it into the outbox. The second takes a large message in pieces.
-    def try_write(self, piece: bytes) -> bool: ...
-    def try_write_parts(self, parts: list[bytes]) -> bool: ...
+    # Take a message, large ones in pieces, while the outbox is empty; False: put it into the outbox.
+    def try_write(self, piece: bytes | list[bytes]) -> bool: ...
     def write_out(self) -> None: ...  # write the outbox now or at the end of the loop iteration
     def flush(self) -> bool: ...  # write what the transport takes now; returns whether the outbox has capacity again
     def unwritten(self) -> int: ...  # how many bytes wait in the transport
@@ -50,10 +49,7 @@ class Passive:
 
     __slots__ = ()
 
-    def try_write(self, piece: bytes) -> bool:
-        return False
-
-    def try_write_parts(self, parts: list[bytes]) -> bool:
+    def try_write(self, piece: bytes | list[bytes]) -> bool:
         return False
 
     def flush(self) -> bool:
@@ -155,7 +151,7 @@ class Pipe:
         """As `write`, without copying the body."""
         parts = encode_parts(frames, first)
         outbox = self.outbox
-        if not outbox and self.engine.try_write_parts(parts):
+        if not outbox and self.engine.try_write(parts):
             return
         outbox.append(parts)
         self.in_parts = True
@@ -202,10 +198,10 @@ class Pipe:
 
     def write_pieces(self, pieces: Sequence[bytes]) -> bool:
         """Put encoded messages into the outbox, all or none; returns False without capacity."""
-        outbox = self.outbox
-        if not self.takes_octets or len(outbox) + len(pieces) > self.limit:
+        outbox, count = self.outbox, len(pieces)
+        if not self.takes_octets or len(outbox) + count > self.limit:
             return False
-        if len(pieces) == 1 and not outbox:
+        if count == 1 and not outbox:
             piece = pieces[0]
             if not self.engine.try_write(piece):
                 outbox.append(piece)

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientEngine", "ClientMachine", "Reply", "settle_future"]
 
-_THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports
+# Compiled, a constant of the module costs less than a name that it imports.
+_THREAD: Final = get_ident
+_REPLY: Final = Reply
 
 
 class ClientMachine(Protocol):
@@ -179,7 +181,7 @@ class ClientEngine(ABC, Generic[M]):
             self.flush_all()
 
     def reply_to(self, pending: PendingRequest) -> Reply:
-        pending.caller = reply = Reply(loop=self.loop)
+        pending.caller = reply = _REPLY(loop=self.loop)
         reply.engine, reply.request = self, pending
         if pending.stage == SETTLED:  # already, by the call that submitted it
             self.notify((pending,))

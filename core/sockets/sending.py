@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
 _NOBLOCK: Final = int(c.NOBLOCK)
-_THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports
+# Compiled, a constant of the module costs less than a name that it imports.
+_THREAD: Final = get_ident
+_DONE: Final = DONE
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -71,7 +73,7 @@ class Sending(Owned):
             return self._send_parts(msg_parts, flags)
         try:  # costs nothing unless it raises
             if not self._senders and self._put(msg_parts):
-                return DONE
+                return _DONE
         except (IndexError, TypeError):
             _refuse_bad([msg_parts])
             raise
@@ -86,12 +88,12 @@ class Sending(Owned):
             if parts:
                 _refuse_bad([parts])
             self._partial += parts
-            return DONE
+            return _DONE
         frames = [*self._partial, *parts]
         self._partial = []
         _refuse_bad([frames])
         if not self._senders and self._put(frames):
-            return DONE
+            return _DONE
         return self._send_later([frames], flags)
 
     def send(self, data: Buffer, flags: int = 0, copy: object = True, track: object = False) -> Awaitable[None]:
@@ -103,7 +105,7 @@ class Sending(Owned):
         frame = cast("Any", data)
         try:
             if not flags and not self._partial and not self._senders and self._put([frame]):
-                return DONE
+                return _DONE
         except TypeError:
             _refuse_bad([[frame]])
             raise
@@ -131,7 +133,7 @@ class Sending(Owned):
                 _refuse_bad(messages)
                 raise
             if count == len(messages):
-                return DONE
+                return _DONE
         try:
             return self._send_later(list(messages[count:] if count else messages), 0)
         except Again as error:
@@ -146,7 +148,7 @@ class Sending(Owned):
         if self._endpoints.start_deferred() and not self._senders:
             count = self.pattern.send_many(messages)
             if count == len(messages):
-                return DONE
+                return _DONE
             messages = messages[count:]
         if flags & _NOBLOCK or self.options.sndtimeo == 0:
             raise Again(EAGAIN, "no peer has capacity", taken=count)

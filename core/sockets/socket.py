@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
 
 
+def _decoded(receiver: Receiver) -> BatchReceiver:
+    """Return a receiver of batches that passes their messages on as frames."""
+    return lambda batch: receiver(batch.messages())
+
+
 class SocketsContext(SocketContext, Protocol):
     """The public verbs of `core.Context`, which imports this module."""
 
@@ -193,7 +198,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
             on_peer: called with (routing id, whether it is connected) when a handshake completes or a connection ends. If it raises, the
                 new connection is closed.
         """
-        self._receive_by(callback, None, on_peer)
+        self._receive_by(None if callback is None else _decoded(callback), on_peer)
 
     def set_batch_receiver(self, callback: BatchReceiver | None, on_peer: PeerWatcher | None = None) -> None:
         """As `set_receiver`, without decoding: for programs that forward messages.
@@ -202,12 +207,12 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
             callback: takes a `core.zmtp.scan.Batch`, the messages of one read of one peer, as bytes; it answers with `send_octets`.
             on_peer: as for `set_receiver`.
         """
-        self._receive_by(None, callback, on_peer)
+        self._receive_by(callback, on_peer)
 
-    def _receive_by(self, receiver: Receiver | None, batch_receiver: BatchReceiver | None, on_peer: PeerWatcher | None) -> None:
+    def _receive_by(self, receiver: BatchReceiver | None, on_peer: PeerWatcher | None) -> None:
         self._check_owner()
         self._endpoints.start_deferred()
-        self._receiver, self._batch_receiver = receiver, batch_receiver
+        self._receiver = receiver
         self._follow_receiver()
         self._on_peer = on_peer
         self._forget_dropped()
@@ -328,7 +333,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self.closed = True
         self.counters.undelivered += sum(len(pending.messages) for pending in self._senders if not pending.done())
         self._end(SocketClosed())
-        self._receiver = self._batch_receiver = None
+        self._receiver = None
         self.context.socket_closed(self)
         if self._loop is not None and self._loop.is_closed():
             self._endpoints.abandon()

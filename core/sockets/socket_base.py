@@ -61,7 +61,7 @@ MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 # Slots refuse misspelt options, and are faster than a dictionary. Written in the class, they would hide the options from type checkers,
 # for which these are properties.
 _SLOTS: Final = (
-    "_active", "_again", "_batch_receiver", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
+    "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
     "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving",
     "closed", "context", "counters", "inbound", "monitors", "options", "pattern",
     "security", "socket_type", "takes_inproc", "type_name",
@@ -110,8 +110,7 @@ class SocketBase(Receiving):
         super().__init__(self.pattern.receiver(), self.pattern.send, self._active)
         self._judging = False  # some peer has announced limits
         self._route = self.pattern.router()
-        self._receiver: Receiver | None = None  # called with each batch, decoded; one of the two is None
-        self._batch_receiver: BatchReceiver | None = None
+        self._receiver: BatchReceiver | None = None  # called with each batch
         self._scheduler: WriteScheduler | None = None  # of the loop on which the receiver is called
         self._on_peer: PeerWatcher | None = None
         self._receivers = deque()
@@ -138,13 +137,13 @@ class SocketBase(Receiving):
     # -- the batch receiver
 
     def _hand_over_queued(self) -> None:
-        while self._takes_batches() and self.pattern.readable():
+        while (receiver := self._receiver) is not None and self.pattern.readable():
             messages = self.pattern.recv_many()
             if self.type_name == b"ROUTER":
                 for peer, run in groupby(messages, key=itemgetter(0)):
-                    _hand_over(self, Batch.of([peer], list(run)))
-            else:
-                _hand_over(self, Batch.of([], messages))
+                    _hand_over(self, receiver, Batch.of([peer], list(run)))
+            elif messages:
+                _hand_over(self, receiver, Batch.of([], messages))
 
     def _forget_dropped(self) -> None:
         """Let a REQ socket with a receiver forget a request that was dropped; it is counted and logged."""
@@ -152,7 +151,7 @@ class SocketBase(Receiving):
             self.pattern.forget_dropped()
 
     def _takes_batches(self) -> bool:
-        return self._receiver is not None or self._batch_receiver is not None
+        return self._receiver is not None
 
     # -- pipes and connections; see core.net.socket_port.SocketPort
 
@@ -299,11 +298,10 @@ class SocketBase(Receiving):
 
     def received(self, pipe: Pipe, batch: Batch, octets: int) -> None:
         """See `SocketPort`. Hot path of every receive."""
-        if self._receiver is None and self._batch_receiver is None:
+        receiver = self._receiver
+        if receiver is None:
             _queue(self, pipe, batch.messages(), octets)
-        elif self._plain:
-            _hand_over(self, batch)
-        else:
+        elif not self._plain:
             messages = self.pattern.deliver(pipe, batch.messages())
             if not messages:
                 self._dispatch_pending()
@@ -311,7 +309,11 @@ class SocketBase(Receiving):
                 self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
                 self._hand_over_queued()
             else:
-                _hand_over(self, Batch.of([], messages))
+                _hand_over(self, receiver, Batch.of([], messages))
+        elif len(batch.ends) + len(batch.made) == 1:  # as `len(batch)`, a call less
+            receiver(batch)  # the answer to one message leaves at once
+        else:
+            _hand_over(self, receiver, batch)
 
     def _dispatch_pending(self) -> None:
         """Deliver what the pattern may have queued by itself."""
@@ -395,25 +397,16 @@ class SocketBase(Receiving):
 # Compiled, a method of a class that has interpreted subclasses is looked up by its name at each call. These are called for every read.
 
 
-def _hand_over(socket: SocketBase, batch: Batch) -> None:
-    """Give a batch to the receiver; the answers to several messages are sent together, the answer to one at once."""
-    receiver, batch_receiver = socket._receiver, socket._batch_receiver
-    count = len(batch.ends) + len(batch.made)  # as `len(batch)`, a call less
-    if not count:
-        return
-    if count > 1:
-        scheduler = socket._scheduler
-        if scheduler is None:
-            scheduler = socket._scheduler = socket.context.scheduler
-        scheduler.batching += 1
+def _hand_over(socket: SocketBase, receiver: BatchReceiver, batch: Batch) -> None:
+    """Give a batch to the receiver; its answers are sent together when it returns."""
+    scheduler = socket._scheduler
+    if scheduler is None:
+        scheduler = socket._scheduler = socket.context.scheduler
+    scheduler.batching += 1
     try:
-        if batch_receiver is not None:
-            batch_receiver(batch)
-        elif receiver is not None:
-            receiver(batch.messages())
+        receiver(batch)
     finally:
-        if count > 1 and socket._scheduler is not None:
-            socket._scheduler.end_batch()
+        scheduler.end_batch()
 
 
 def _queue(socket: SocketBase, pipe: Pipe, messages: list[Message], octets: int) -> None:

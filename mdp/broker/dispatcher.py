@@ -59,7 +59,6 @@ __all__ = ["Dispatcher", "Output"]
 # Interval of the sweep, which checks the oldest request of each client in each queue: exact enough for `queue_ms`.
 _SWEEP_S = 1.0
 _MORE: Final = bytes((MORE,))
-_CHANNEL_HEAD_BYTES: Final = len(CHANNEL_HEAD)
 _HEARTBEAT: Final = encode_message(client_heartbeat())
 # A module's names are looked up faster than an enum's.
 _REQUEST: Final = Verb.REQUEST
@@ -106,18 +105,13 @@ class Dispatcher(WorkerLifecycle):
         """Process messages of a peer; return the messages to send."""
         if batch.made:
             batch = batch.encode()
-        start = batch.starts[0] if batch.starts else 0
-        if batch.octets[start : start + _CHANNEL_HEAD_BYTES] == CHANNEL_HEAD:
-            self._take_channels(batch, now)
+        if self._has_channels and batch.octets.startswith(CHANNEL_HEAD, batch.starts[0] if batch.starts else 0):
+            # Messages of a connection with several workers are those of as many peers; the first ones were found by `_event`.
+            for part in divide(batch):
+                self._take(part, now)
         else:
             self._take(batch, now)
         return self.take_output()
-
-    def _take_channels(self, batch: Batch, now: float) -> None:
-        """Process messages of a connection with several workers as those of as many peers."""
-        self._has_channels = True
-        for part in divide(batch):
-            self._take(part, now)
 
     def _take(self, batch: Batch, now: float) -> None:
         peer = batch.head[0]

@@ -168,7 +168,6 @@ class Call:
         "prefix",
         "prefix_01",
         "progress",
-        "reply_01",
         "service",
         "streaming",
         "timeout_s",
@@ -227,8 +226,7 @@ class Call:
             if once or wait or headers or priority != "normal" or trace is not None or user is not None or progress is not None
             else encode_prefix([self.service])
         )
-        self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # first frames of a request and of a reply in MDP/0.1
-        self.prefix_01: bytes = encode_prefix(self.reply_01)
+        self.prefix_01: bytes = encode_prefix([EMPTY, MDPC01, self.service])  # first frames of a request, and of a reply, in MDP/0.1
 
     def with_key(self, key: Any) -> Call:
         """Return the same call with an idempotency key; raises ValueError: the key is not 1 to 255 bytes."""
@@ -249,7 +247,7 @@ class _KeyedCall(Call):
         # Data pipelines give each request its own key; this takes a tenth of the time of the base's `__init__`.
         self.service, self.name, self.timeout_s, self.attempts = like.service, like.name, like.timeout_s, like.attempts
         self.deadline_s, self.once, self.streaming, self.headers = like.deadline_s, like.once, like.streaming, like.headers
-        self.reply_01, self.prefix_01, self.progress = like.reply_01, like.prefix_01, like.progress
+        self.prefix_01, self.progress = like.prefix_01, like.progress
         self._plain = plain = like._plain
         self.fields = {**like.fields, "key": key}
         if plain and len(key) < len(_KEY_HEADS):
@@ -262,7 +260,7 @@ class _KeyedCall(Call):
 class PendingRequest(requests.PendingRequest):
     """One request of MDP."""
 
-    __slots__ = ("attempt", "call", "expected", "held", "id", "parts", "parts_bytes")
+    __slots__ = ("attempt", "call", "connection", "expected", "held", "id", "parts", "parts_bytes")
 
     error: RequestError | None
     parts_bytes: int  # set with the first of the parts
@@ -276,6 +274,7 @@ class PendingRequest(requests.PendingRequest):
         self.stage: int = FRESH
         self.attempt: int = 1
         self.sent: int = 0
+        self.connection: int = 0  # that it was last sent on, in MDP/0.1 and 0.2; 0 for none
         self.expected: bytes = b""  # command frame of the FINAL that answers it, empty without an id
         self.reply: list[bytes] | None = None
         self.error = None

@@ -206,11 +206,10 @@ class Client(TypedCalls):
         if self._chain.functions:
             return self._chain.request(ClientCall.of(service, frames, self.defaults.merged(options)))
         # Hot path: nearly all requests have no option, or a key alone.
-        if not options or (len(options) == 1 and "key" in options):
+        if not options:
             call = self._calls.get(service) or self._prepare(service)
-            key = options.get("key")
-            if key is not None:
-                call = call.with_key(key)
+        elif len(options) == 1 and options.get("key") is not None:
+            call = (self._calls.get(service) or self._prepare(service)).with_key(options["key"])
         else:
             call = self.defaults.merged(options).call(service)
         engine = self._engine if not self._shards.engines else self._shards.engine_for(call.service)

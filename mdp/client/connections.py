@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import core
-    from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
+    from core.zmtp.scan import Batch
 
 Updates: TypeAlias = "Callable[[list[PendingRequest]], None]"
 M = TypeVar("M", bound=RequesterBase[Any])
@@ -119,9 +119,9 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
         self._on_joined()
         self.flush()
 
-    def _receive(self, batch: list[Message]) -> None:
+    def _receive(self, batch: Batch) -> None:
         machine = self.machine
-        updates = machine.receive(batch, self._time())
+        updates = machine.receive(batch.messages(), self._time())
         if machine.reports:
             # Called by the loop, which reports their errors as those of any callback; before the tasks that get the replies.
             for pending, progress in machine.take_reports():
@@ -160,8 +160,9 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
     def flush(self) -> None:
         """Send the machine's messages; open and close connections."""
         machine = self.machine
-        for number, message in machine.take_outgoing():
-            self._connections[number].send([message])
+        if machine.outgoing:
+            for number, message in machine.take_outgoing():
+                self._connections[number].send([message])
         if machine.orders:
             for order in machine.take_orders():
                 if isinstance(order, CloseConnection):
@@ -185,7 +186,7 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
             self._on_joined()
             self.flush()
 
-        def receive(batch: list[Message]) -> None:
+        def receive(batch: Batch) -> None:
             self._on_updates(self.machine.receive(number, batch, self._time()))
 
         def lose() -> None:

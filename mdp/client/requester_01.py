@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from core.machine.requests import QUEUED, SENT
 from core.zmtp.decoder import LAST_HEADERS
+from core.zmtp.scan import frames_between
 from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase, give_up
 from mdp.errors import NotSupported
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from core.machine.requests import Timeouts
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
+    from core.zmtp.scan import Batch
     from mdp.client.pending import RequesterCounters, RequesterLimits
     from mdp.errors import TooLarge
     from mdp.wire.commands import Dialect
@@ -65,7 +67,7 @@ class LockstepRequester(RequesterBase[P]):
     """
 
     __slots__ = (
-        "_busy", "_connection", "_idle", "_may_open", "_numbers", "_opening", "_peer", "_plain_max", "dialect", "orders", "outgoing",
+        "_busy", "_idle", "_may_open", "_numbers", "_opening", "_peer", "_plain_max", "dialect", "orders", "outgoing",
     )  # fmt: skip
 
     def __init__(
@@ -86,7 +88,6 @@ class LockstepRequester(RequesterBase[P]):
         self._opening: set[int] = set()
         self._idle: list[int] = []  # the last used one is used next: its caches are warm
         self._busy: dict[int, P] = {}
-        self._connection: dict[P, int] = {}  # of a request in flight
 
     @property
     def in_flight(self) -> int:
@@ -169,34 +170,42 @@ class LockstepRequester(RequesterBase[P]):
         self._close_all()
         return settled
 
-    def receive(self, number: int, batch: list[Message], now: float) -> list[P]:
+    def receive(self, number: int, batch: Batch, now: float) -> list[P]:
         """Take messages of the broker on one connection; return requests that were settled or have new parts."""
         updates: list[P] = []
-        for message in batch:
+        for message in batch.made:
+            self._receive_any(number, message, now, updates)
+        octets = batch.octets
+        for start, end in zip(batch.starts, batch.ends):
             pending = self._busy.get(number)
-            if pending is None:
-                self.counters.late += 1  # a second reply to one request, or a message on a connection that was given up
-                continue
-            call = pending.call
-            if message[:3] == call.reply_01 and len(message) > 3 and self.dialect == V01:
-                # The reply of MDP/0.1, `["", MDPC01, service, body…]`, without an event.
-                updates.append(pending)
-                self._complete(pending, message[3:], now)
-                self._free(number, pending)
-                continue
-            event = parse_at_client(message)
-            if not isinstance(event, (Partial, FinalEvent)) or event.dialect != self.dialect or event.service != pending.call.service:
-                self.counters.malformed += 1  # dropped; the request stays in flight (MDP-11)
-                continue
-            updates.append(pending)
-            if isinstance(event, FinalEvent):
-                self._complete(pending, [*event.body], now)
-                self._free(number, pending)
-            elif not self._keep_part(pending, [*event.body], now):
-                self._close_connection(pending)
+            if pending is not None and self.dialect == V01:
+                # The first frames of the reply of MDP/0.1 are those of the request; only its body is made into frames.
+                head = pending.call.prefix_01
+                body_at = start + len(head)
+                if octets[start:body_at] == head:
+                    updates.append(pending)
+                    self._finish(number, pending, frames_between(octets, body_at, end), now)
+                    continue
+            self._receive_any(number, frames_between(octets, start, end), now, updates)
         if self._backlog:
             self._assign()
         return updates
+
+    def _receive_any(self, number: int, message: Message, now: float, updates: list[P]) -> None:
+        """Take any message, with full validation."""
+        pending = self._busy.get(number)
+        if pending is None:
+            self.counters.late += 1  # a second reply to one request, or a message on a connection that was given up
+            return
+        event = parse_at_client(message)
+        if not isinstance(event, (Partial, FinalEvent)) or event.dialect != self.dialect or event.service != pending.call.service:
+            self.counters.malformed += 1  # dropped; the request stays in flight (MDP-11)
+            return
+        updates.append(pending)
+        if isinstance(event, FinalEvent):
+            self._finish(number, pending, [*event.body], now)
+        elif not self._keep_part(pending, [*event.body], now):
+            self._close_connection(pending)
 
     def tick(self, now: float) -> list[P]:
         """End expired attempts; return requests that have no attempt left."""
@@ -242,18 +251,18 @@ class LockstepRequester(RequesterBase[P]):
         self._opening.clear()
         self._idle.clear()
         self._busy.clear()
-        self._connection.clear()
         self.outgoing.clear()
 
-    def _free(self, number: int, pending: P) -> None:
+    def _finish(self, number: int, pending: P, body: list[bytes], now: float) -> None:
+        """Settle a request with its reply; its connection is free for the next one."""
+        self._complete(pending, body, now)
         del self._busy[number]
-        del self._connection[pending]
         self._idle.append(number)
 
     def _close_connection(self, pending: P) -> None:
         """Close the connection of a request in flight, so that a late reply is lost (MDP-14)."""
-        number = self._connection.pop(pending, None)
-        if number is not None:
+        number = pending.connection
+        if self._busy.get(number) is pending:
             del self._busy[number]
             self.orders.append(CloseConnection(number))
 
@@ -285,8 +294,8 @@ class LockstepRequester(RequesterBase[P]):
             self.counters.sent += 1
         pending.sent += 1
         pending.stage = SENT
+        pending.connection = number
         self._busy[number] = pending
-        self._connection[pending] = number
         body = pending.body
         if self.dialect == V01 and len(body) == 1 and len(body[0]) < 256:
             frame = body[0]

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
+    from core.zmtp.scan import Batch
 
 # A broker that cannot be reached is logged at once, and then at this interval.
 LOG_INTERVAL_S: Final = 30.0
+_DONE: Final = DONE  # compiled, a constant of the module costs less than a name that it imports
 NO_GREETING: Final = "it accepted the connection and has not begun to speak ZMTP"
 
 _TROUBLES: Final = (
@@ -38,7 +40,7 @@ class Connection:
         options: Mapping[str, Any],
         *,
         on_joined: Callable[[], None],
-        on_batch: Callable[[list[Message]], None],
+        on_batch: Callable[[Batch], None],
         on_lost: Callable[[], None],
         on_refused: Callable[[], None] | None = None,
         spare: tuple[int, int] = (0, 0),
@@ -57,7 +59,7 @@ class Connection:
         self._socket.set("max_message_bytes", self._socket.max_message_bytes + spare[1])
         self._socket.on_event(self._note_trouble, _TROUBLES)
         self._socket.on_event(self._note_connected, core.EVENT_CONNECTED)
-        self._socket.set_receiver(on_batch, on_peer=self._peer_changed)
+        self._socket.set_batch_receiver(on_batch, on_peer=self._peer_changed)
         try:
             self._socket.connect(endpoint)
         except core.ZMQError:
@@ -81,10 +83,10 @@ class Connection:
                     break
             else:
                 self._socket.send_octets(b"", messages)  # type: ignore[arg-type]  # all of them are bytes
-                return DONE
+                return _DONE
             return self._socket.send_many([[Encoded(m)] if type(m) is bytes else m for m in messages])  # type: ignore[misc]  # see above
         except (core.ContextTerminated, core.SocketClosed):
-            return DONE  # the owner of the context has closed it
+            return _DONE  # the owner of the context has closed it
 
     def abandon(self) -> None:
         """Do nothing: no other worker uses the connection; see `Channel`."""

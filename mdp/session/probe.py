@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import core
     from bstar.machine.ballot import Ballot
-    from core.zmtp.decoder import Message
+    from core.zmtp.scan import Batch
     from mdp.wire.commands import Dialect
 
 # Service that answers which dialects a broker speaks (specs/mdp.md); a broker without it answers 501 or not at all.
@@ -105,8 +105,8 @@ class Probe:
         self._cancel_timer()
         self.on_reached(False)
 
-    def _received(self, batch: list[Message]) -> None:
-        for message in batch:
+    def _received(self, batch: Batch) -> None:
+        for message in batch.messages():
             if message[:2] != [EMPTY, MDPC01] or message[2:3] not in ([DIALECT_SERVICE], [PAIR_SERVICE]):
                 continue
             self._cancel_timer()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import RateLimitedLog
 from core.zmtp.frames import encode_prefix
+from core.zmtp.scan import Batch
 from mdp.session.connection import LOG_INTERVAL_S, Connection
 from mdp.wire.channels import CHANNELS_MAX, FRAME_BYTES, channel_frame, takes_channels, within
 
@@ -47,7 +48,7 @@ class SharedConnections:
         options: Mapping[str, Any],
         *,
         on_joined: Callable[[], None],
-        on_batch: Callable[[list[Message]], None],
+        on_batch: Callable[[Batch], None],
         on_lost: Callable[[], None],
         on_refused: Callable[[], None],
         on_stray: Callable[[int], None],
@@ -85,7 +86,7 @@ class Channel:
         self,
         trunk: _Trunk,
         on_joined: Callable[[], None],
-        on_batch: Callable[[list[Message]], None],
+        on_batch: Callable[[Batch], None],
         on_lost: Callable[[], None],
         on_refused: Callable[[], None],
         on_stray: Callable[[int], None],
@@ -237,13 +238,13 @@ class _Trunk:
         channel.trunk = self
         channel.frame = channel.prefix = b""
 
-    def _received(self, batch: list[Message]) -> None:
+    def _received(self, batch: Batch) -> None:
         if self._alone:
             for channel in self._channels.values():
                 channel.on_batch(batch)
             return
         now = self._loop.time()
-        for frame, run in groupby(batch, key=itemgetter(0)):
+        for frame, run in groupby(batch.messages(), key=itemgetter(0)):
             # A bare channel frame has no message. Sockets give no empty one, so machines get an empty frame, which they count.
             messages = [message[1:] or [b""] for message in run]
             found = self._channels.get(frame)
@@ -253,7 +254,7 @@ class _Trunk:
                     channel.on_stray(len(messages))
             else:
                 found.heard_at = now
-                found.on_batch(messages)
+                found.on_batch(Batch.of([], messages))
 
     def _refused(self) -> None:
         for channel in [*self._channels.values()]:

@@ -53,6 +53,7 @@ ADDRESS_START: Final = MORE_HEADERS[ID_BYTES]
 ADDRESS_END: Final = MORE_HEADERS[0]
 _HEAD_BYTES: Final = len(MORE_HEADERS[NUMBERED_BYTES]) + HEAD_BYTES  # first bytes of a message, by which its rows are found
 _SHORT_HEADER_BYTES: Final = 2
+_NO_COLUMN: Final[list[bytes]] = []  # nothing is ever added to it: a list less is made for each run
 
 
 class Verb(IntEnum):
@@ -177,14 +178,14 @@ def _cut_one(layouts: list[Layout] | None, octets: bytes, start: int, end: int, 
             head_end = start + len(layout.head)
             if octets[start:head_end] == layout.head:  # compiled, `startswith` with an offset costs six times as much
                 tail_at = start + layout.key_end
-                keys = [octets[head_end:tail_at]] if layout.keyed else []
+                keys = [octets[head_end:tail_at]] if layout.keyed else _NO_COLUMN
                 if not layout.named:
-                    return Run(layout, first, keys, [], [octets[tail_at:end]])
+                    return Run(layout, first, keys, _NO_COLUMN, [octets[tail_at:end]])
                 name_at = tail_at
                 tail_at += _SHORT_HEADER_BYTES + octets[tail_at + 1]
                 name_end = tail_at + _SHORT_HEADER_BYTES if layout.options else tail_at
                 return Run(layout, first, keys, [octets[name_at:name_end]], [octets[tail_at:end]])
-    return Run(None, first, [], [], [])
+    return Run(None, first, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN)
 
 
 def _cut_longer(layouts: list[Layout], octets: bytes, starts: list[int], ends: list[int], first: int, runs: list[Run]) -> None:
@@ -197,7 +198,7 @@ def _cut_longer(layouts: list[Layout], octets: bytes, starts: list[int], ends: l
                 found = layout
         stop = at + 1
         if found is None:
-            runs.append(Run(None, first + at, [], [], []))
+            runs.append(Run(None, first + at, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN))
         else:
             head = found.head
             while stop < count and octets.startswith(head, starts[stop]):
@@ -209,9 +210,9 @@ def _cut_longer(layouts: list[Layout], octets: bytes, starts: list[int], ends: l
 def _columns(layout: Layout, octets: bytes, starts: list[int], ends: list[int], first: int) -> Run:
     """Return the run of messages of one row."""
     key_at, key_end = len(layout.head), layout.key_end
-    keys = [octets[start + key_at : start + key_end] for start in starts] if layout.keyed else []
+    keys = [octets[start + key_at : start + key_end] for start in starts] if layout.keyed else _NO_COLUMN
     if not layout.named:
-        return Run(layout, first, keys, [], [octets[start + key_end : end] for start, end in zip(starts, ends)])
+        return Run(layout, first, keys, _NO_COLUMN, [octets[start + key_end : end] for start, end in zip(starts, ends)])
     after = _SHORT_HEADER_BYTES if layout.options else 0
     size_at = key_end + 1
     # Most runs are for one service: then all names end at the same place.

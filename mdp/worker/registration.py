@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     import core
-    from core.zmtp.decoder import Message
+    from core.zmtp.scan import Batch
     from mdp.request import Request
     from mdp.session.shared_connection import Channel, SharedConnections
     from mdp.worker.session import WorkerSession
@@ -42,7 +42,7 @@ class _Calls(TypedDict):
     """Name what a connection calls."""
 
     on_joined: Callable[[], None]
-    on_batch: Callable[[list[Message]], None]
+    on_batch: Callable[[Batch], None]
     on_lost: Callable[[], None]
     on_refused: Callable[[], None]
 
@@ -184,18 +184,21 @@ class WorkerRegistration:
         if self._connection is not None and not self.registered:
             self._reconnector.log_unreachable(self._connection.trouble, refused=self._connection.refused)
 
-    def _received(self, batch: list[Message]) -> None:
+    def _received(self, batch: Batch) -> None:
         # Hot path: once per batch.
         if self._silent:
             return
-        new = self.session.receive(batch, self._clock())
+        session = self.session
+        new = session.receive(batch, self._clock())
         if new:
             self._on_requests(new)
-        if not self.registered:
-            log.warning("%s: disconnected by %s", self.session.service.decode(), self.session.search.target)
+        if session.search.state is not SearchState.UP:
+            log.warning("%s: disconnected by %s", session.service.decode(), session.search.target)
             self._reconnector.run_actions_soon()
-        self._after()
-        self.flush()
+        if session.unwanted or session.recalled:
+            self._after()
+        if session.outgoing:
+            self.flush()
 
     def _count_stray(self, count: int) -> None:
         self.session.counters.stray += count

@@ -43,6 +43,7 @@ FRAME_OVERHEAD_BYTES: Final = 64
 _LAST_STEPS_S: Final = 0.25
 _ENTER_TASK: Final = asyncio._enter_task  # compiled, a constant of the module costs less than an attribute of another
 _LEAVE_TASK: Final = asyncio._leave_task
+_FIRST_STEP: Final = first_step
 
 
 class _Runner:
@@ -295,7 +296,7 @@ class Runners:
         error: BaseException | None
         try:
             coroutine = self._handler(request)
-            waits, value = runner.context.run(first_step, coroutine)
+            waits, value = runner.context.run(_FIRST_STEP, coroutine)
         except BaseException as raised:
             error = raised
         else:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import LocalProtocolError
 from core.machine.liveness import Liveness
-from core.zmtp.decoder import LAST_HEADERS, MORE_HEADERS, encode_message, encode_prefix
+from core.zmtp.frames import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix
+from core.zmtp.scan import frames_between
 from mdp.request import Request
 from mdp.session.broker_search import EndReason, SearchState
 from mdp.wire.commands import (
@@ -40,7 +41,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.events import Cancel, Disconnect, Invalid, Ping, Recall, Work, parse_at_worker
 from mdp.wire.options import BadOptions, decode_request_options, is_key_alone
-from mdp.wire.size_limits import USUAL, too_large
+from mdp.wire.size_limits import USUAL, reply_too_large, takes_replies
 from mdp.worker.handler import ReplyTooLarge
 from mdp.worker.replies.kept_replies import KeptReplies
 from mdp.worker.session_options import SessionCounters, SessionOptions
@@ -50,22 +51,19 @@ if TYPE_CHECKING:
 
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
+    from core.zmtp.scan import Batch
     from mdp.session.broker_search import BrokerSearch
 
 __all__ = ["SessionCounters", "SessionOptions", "WorkerSession"]
 
-_REQUEST_01: Final = [EMPTY, MDPW01, b"\x02"]
+_REQUEST_01: Final = encode_prefix([EMPTY, MDPW01, b"\x02"])
 _REPLY_01: Final = encode_prefix([EMPTY, MDPW01, b"\x03"])
 _DELIMITER: Final = encode_prefix([EMPTY])
 _FINAL_HEAD: Final = MORE_HEADERS[NUMBERED_BYTES] + WORKER_FINAL_03
-_FRAMES_01: Final = 6  # of a request of MDP/0.1, at least
 
 # Bodies up to this size are copied into one piece with their head; see mdp.client.requester.
 SPLICED_BYTES_MAX: Final = 4096
-_ENVELOPE_BYTES: Final = 512  # the envelope of a reply is smaller: the longest address has 255 octets
-_AMPLE_BYTES: Final = SPLICED_BYTES_MAX + _ENVELOPE_BYTES
 _FEW_FRAMES: Final = 2  # of a reply that needs no check against the limits
-_ENVELOPE_FRAMES_MAX: Final = 5  # of the envelope of a reply
 # A broker of 0.1 or 0.2 must give one request at a time. This many are accepted from a broker that breaks the rule.
 UNNUMBERED_IN_FLIGHT_MAX: Final = 64
 
@@ -138,10 +136,7 @@ class WorkerSession:
         if self.search.state is not SearchState.JOINING:
             return
         self._peer = USUAL if limits is None and self.search.dialect == V03 else limits
-        ample = self._peer is None or (
-            min(self._peer.message_bytes, self._peer.frame_bytes) >= _AMPLE_BYTES and self._peer.parts >= _ENVELOPE_FRAMES_MAX + _FEW_FRAMES
-        )
-        self._plain_max = SPLICED_BYTES_MAX if ample else -1
+        self._plain_max = SPLICED_BYTES_MAX if takes_replies(self._peer, SPLICED_BYTES_MAX, _FEW_FRAMES) else -1
         self.search.joined(now)
         dialect = self.search.dialect
         self._numbered, self._pinged = dialect == V03, False
@@ -154,23 +149,33 @@ class WorkerSession:
         if self._liveness is not None:
             self._end(EndReason.LOST, now)
 
-    def receive(self, batch: list[Message], now: float) -> list[Request]:
-        """Process messages of the broker; return new requests. Their body lists are those of the messages.
+    def receive(self, batch: Batch, now: float) -> list[Request]:
+        """Process messages of the broker; return new requests.
 
         Then call `take_unwanted`, and after a DISCONNECT also `take_actions` of the search.
         """
         liveness = self._liveness
         if liveness is None:
             return []  # in transit when the connection was given up
-        # Hot path: one record and one dictionary entry per request.
         new: list[Request] = []
+        if self._numbered:
+            self._receive_numbered(batch.messages(), now, new)
+        else:
+            self._receive_unnumbered(batch, now, new)
+        if new:
+            liveness.heard_at = now
+            self.search.failures = 0
+            self.counters.received += len(new)
+        return [] if self.draining or self._liveness is None else new  # while draining they stay in flight: DISCONNECT returns them
+
+    def _receive_numbered(self, messages: list[Message], now: float, new: list[Request]) -> None:
+        """Process messages of MDP/0.3; the body lists of requests are those of the messages."""
+        # Hot path: one record and one dictionary entry per request.
         in_flight = self._in_flight
         name = self._name
-        careful = not self._numbered or len(in_flight) + len(batch) > self.options.credit
-        for message in batch:
+        careful = len(in_flight) + len(messages) > self.options.credit
+        for message in messages:
             head = message[0]
-            if not head and self._first_of_01(message, new):
-                continue
             if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
                 self._receive_any(message, now, new)
                 if self._liveness is None:
@@ -183,26 +188,26 @@ class WorkerSession:
                 self.counters.malformed += 1
             elif not options or self._accept_options(request, options, now):
                 new.append(request)
-        if new:
-            liveness.heard_at = now
-            self.search.failures = 0
-            self.counters.received += len(new)
-        return [] if self.draining or self._liveness is None else new  # while draining they stay in flight: DISCONNECT returns them
 
-    def _first_of_01(self, message: Message, new: list[Request]) -> bool:
-        """Accept the only request of MDP/0.1 without making an event; return whether the message is one.
-
-        Its frames are `["", MDPW01, 02, address, "", body…]`.
-        """
-        if self.search.dialect != V01 or self._in_flight or len(message) < _FRAMES_01:
-            return False
-        if message[:3] != _REQUEST_01 or message[4] or not message[3]:
-            return False
-        self._serial += 1
-        token = self._serial.to_bytes(ID_BYTES, "big")
-        request = self._in_flight[token] = Request(self._name, message[5:], token, message[3], self)
-        new.append(request)
-        return True
+    def _receive_unnumbered(self, batch: Batch, now: float, new: list[Request]) -> None:
+        """Process messages of MDP/0.1 and 0.2; the only request of 0.1 needs no event."""
+        for message in batch.made:
+            self._receive_any(message, now, new)
+        octets = batch.octets
+        for start, end in zip(batch.starts, batch.ends):
+            at = start + len(_REQUEST_01)
+            if octets[start:at] == _REQUEST_01 and not self._in_flight and self.search.dialect == V01 and self._liveness is not None:
+                address_at = at + 2
+                address_end = address_at + octets[at + 1]
+                body_at = address_end + len(_DELIMITER)
+                if octets[at] == MORE and address_end > address_at and octets[address_end:body_at] == _DELIMITER:
+                    self._serial += 1
+                    token = self._serial.to_bytes(ID_BYTES, "big")
+                    body = frames_between(octets, body_at, end)
+                    request = self._in_flight[token] = Request(self._name, body, token, octets[address_at:address_end], self)
+                    new.append(request)
+                    continue
+            self._receive_any(frames_between(octets, start, end), now, new)
 
     def take_unwanted(self) -> list[Request]:
         """Remove and return unwanted requests: cancelled, or in flight when their connection ended.
@@ -265,15 +270,15 @@ class WorkerSession:
             return
         count, first = len(body), body[0]
         size = len(first)
-        for at in range(1, count):
-            size += len(body[at])
+        if count > 1:
+            for at in range(1, count):
+                size += len(body[at])
         if size > self._plain_max or count > _FEW_FRAMES:
             self._judge(request, body, size)
-        short = count == 1 and size < 256
         # Built before the request is removed: if there is no memory for it, the request can still be refused.
         message: Message | bytes
         if self._numbered:
-            if short:
+            if count == 1 and size < 256:
                 message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[size], first))
             elif count == _FEW_FRAMES and size < 256:
                 message = b"".join((_FINAL_HEAD, token, MORE_HEADERS[len(first)], first, LAST_HEADERS[size - len(first)], body[1]))
@@ -283,7 +288,7 @@ class WorkerSession:
                 message = [WORKER_FINAL_03 + token, *body]
         else:
             address = request._address
-            if short and self.search.dialect == V01 and len(address) < 256:
+            if count == 1 and size < 256 and self.search.dialect == V01 and len(address) < 256:
                 message = b"".join((_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[size], first))
             else:
                 message = worker_final(self.search.dialect, address, body)
@@ -394,12 +399,7 @@ class WorkerSession:
         self._in_flight.clear()
 
     def _judge(self, request: Request, body: Sequence[bytes], size: int) -> None:
-        if self._peer is None or size + 9 * len(body) + _ENVELOPE_BYTES <= self._peer.small:
-            return
-        # FINAL and PARTIAL have equal envelopes: one frame in MDP/0.3; in the others from the header to the address and "".
-        address = 7 + len(request._address)
-        parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, address)}.get(self.search.dialect, (4, address))
-        error = too_large("reply", body, self._peer, parts, octets)
+        error = reply_too_large(body, size, self._peer, self.search.dialect, request._address)
         if error is not None:
             raise ReplyTooLarge(error.text)
 
@@ -428,6 +428,8 @@ class WorkerSession:
         return False
 
     def _receive_any(self, message: Message, now: float, new: list[Request]) -> None:
+        if self._liveness is None:
+            return  # after a DISCONNECT
         event = parse_at_worker(message)
         dialect = V03 if isinstance(event, (Cancel, Recall, Ping)) else event.dialect
         if isinstance(event, Invalid) or dialect != self.search.dialect:
@@ -438,8 +440,7 @@ class WorkerSession:
             self.outgoing.clear()  # MDP-17: nothing more is sent on this socket
             self._end(EndReason.DISCONNECTED, now)
             return
-        if self._liveness is not None:
-            self._liveness.heard_at = now
+        self._liveness.heard_at = now
         self.search.confirmed()
         if isinstance(event, Work):
             self._accept(event, now, new)

@@ -112,7 +112,7 @@ def test_clients_take_damaged_bytes(seed: int) -> None:
         assert all(pending.reply or pending.parts is not None or pending.error for pending in requester.receive(read.messages(), 1.0))
         if not lockstep.in_flight:
             lockstep.submit(PendingRequest(call, (b"x",)), 0.0)
-        for pending in lockstep.receive(1, read.messages(), 1.0):
+        for pending in lockstep.receive(1, read, 1.0):
             assert pending.reply or pending.parts is not None
 
 
@@ -126,7 +126,7 @@ def test_workers_take_damaged_bytes(dialect: str, seed: int) -> None:
     session.joined(0.0)
     for _ in range(INPUTS):
         read = Decoder(on_command=lambda _: None).feed(damaged(chance))
-        new = session.receive(read.messages(), 1.0)
+        new = session.receive(read, 1.0)
         assert session.in_flight <= (8 if dialect == V03 else 64)
         for request in new:
             session.answer(request, request.body)

@@ -11,7 +11,7 @@ from mdp.client.client import Client
 from mdp.worker.session import WorkerSession
 from tests.scenes.mdp_runner_check import RunnerCheck
 from tests.scenes.mdp_scripted_broker import StandIn
-from tests.scenes.mdp_worker_sessions import as_octets
+from tests.scenes.mdp_worker_sessions import as_frames
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -29,8 +29,8 @@ def runner_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunnerCheck]:
 @pytest.fixture(params=["frames", "octets"])
 def frames_and_octets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a session of a worker get its messages as frames, and as bytes."""
-    if request.param == "octets":
-        monkeypatch.setattr(WorkerSession, "receive", as_octets)
+    if request.param == "frames":
+        monkeypatch.setattr(WorkerSession, "receive", as_frames)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from mdp.client.calls import Call, PendingRequest
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.worker.session import SessionOptions, WorkerSession
 from tests.scenes.mdp_dispatcher import batch, decoded
+from tests.scenes.mdp_messages import read
 from tests.scenes.mdp_requester import requester, sent
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Hosts:
     def deliver(self, out: Output) -> None:
         for peer, *frames in decoded(out):
             if peer == WORKER:
-                self.in_flight += self.worker.receive([frames], self.now("worker"))
+                self.in_flight += self.worker.receive(read([frames]), self.now("worker"))
                 for request in self.worker.take_unwanted():
                     self.in_flight.remove(request)
                     self.worker.refuse(request, "CANCELLED", "")

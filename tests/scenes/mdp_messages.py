@@ -1,9 +1,11 @@
-"""Messages of MDP that the product puts together from their parts, never in one call."""
+"""Messages of MDP that the product never makes in one call, and messages as a socket reads them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from core.zmtp.decoder import Decoder, encode_message
+from core.zmtp.scan import Batch
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdp.wire.commands import Dialect
+
+
+def read(messages: Sequence[Sequence[bytes]]) -> Batch:
+    """Return messages as they come from a socket in one read."""
+    return Decoder(on_command=lambda _: None).feed(b"".join(map(encode_message, messages)))
+
+
+def made(batch: Batch) -> Batch:
+    """Return the same messages as frames only, as large ones come."""
+    return Batch.of([], batch.messages())
 
 
 def client_cancel(id: bytes) -> list[bytes]:

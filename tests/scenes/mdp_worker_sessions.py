@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from core.zmtp.decoder import Decoder, Encoded, encode_message
+from core.zmtp.decoder import Encoded
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V01, V02, V03
 from mdp.worker.session import SessionOptions, WorkerSession
-from tests.scenes.mdp_messages import worker_request
+from tests.scenes.mdp_messages import made, read, worker_request
 
 if TYPE_CHECKING:
+    from core.zmtp.scan import Batch
     from mdp.request import Request
     from mdp.wire.commands import Dialect
 
@@ -24,20 +25,20 @@ def session(dialect: Dialect = V03, **options: Any) -> WorkerSession:
 
 
 def serving(dialect: Dialect = V03, now: float = 0.0, **options: Any) -> WorkerSession:
-    made = session(dialect, **options)
-    made.search.start(now)
-    made.joined(now)
-    made.search.take_actions()
-    made.take_outgoing(now)
-    return made
+    machine = session(dialect, **options)
+    machine.search.start(now)
+    machine.joined(now)
+    machine.search.take_actions()
+    machine.take_outgoing(now)
+    return machine
 
 
-decoded = WorkerSession.receive  # before tests replace it
+receive = WorkerSession.receive  # before tests replace it
 
 
-def as_octets(machine: WorkerSession, batch: list[list[bytes]], now: float) -> list[Request]:
-    """Hand a batch over as a socket does, from the bytes of a read."""
-    return decoded(machine, Decoder(on_command=lambda _: None).feed(b"".join(map(encode_message, batch))).messages(), now)
+def as_frames(machine: WorkerSession, batch: Batch, now: float) -> list[Request]:
+    """Hand a batch over as frames, as large messages come."""
+    return receive(machine, made(batch), now)
 
 
 def sent(machine: WorkerSession, now: float = 0.0) -> list[list[bytes]]:
@@ -59,4 +60,4 @@ def work(number: int, *body: bytes, dialect: Dialect = V03, options: bytes = b""
 
 
 def give(machine: WorkerSession, *numbers: int, now: float = 0.0) -> list[Request]:
-    return machine.receive([work(number, dialect=machine.search.dialect) for number in numbers], now)
+    return machine.receive(read([work(number, dialect=machine.search.dialect) for number in numbers]), now)

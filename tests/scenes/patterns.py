@@ -72,13 +72,10 @@ class Line:
         self._read = 0
         pipe.engine = self
 
-    def try_write(self, piece: bytes) -> bool:
-        return self.try_write_parts([piece])
-
-    def try_write_parts(self, parts: list[bytes]) -> bool:
+    def try_write(self, piece: bytes | list[bytes]) -> bool:
         assert not self.pipe.outbox, "asked while the outbox is empty"
         if self.takes and not self.holds:
-            self.writes.append(b"".join(parts))
+            self.writes.append(b"".join([piece] if isinstance(piece, bytes) else piece))
         return self.takes and not self.holds
 
     def write_out(self) -> None:

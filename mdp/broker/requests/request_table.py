@@ -322,7 +322,7 @@ class RequestTable(RequestEnds):
         sizes: list[int] = []
         last: bytes | None = None
         pieces: list[bytes] = []
-        freed = 0
+        count = freed = 0
         for request, body in zip(requests, bodies):
             client = request.client
             if request.extras is not None or client is None or client in narrow:
@@ -338,10 +338,10 @@ class RequestTable(RequestEnds):
             request.state = _ANSWERED
             del request.client_requests[request.key]
             freed += len(request.payload)
-            done.append(request)
+            count += 1
             if record is not None:
+                done.append(request)
                 sizes.append(len(body))
-        count = len(done)
         self.memory_left_bytes += freed + REQUEST_OVERHEAD_BYTES * count
         self.counters.replies += count
         self.counters.closed += count

@@ -70,7 +70,7 @@ def test_options_of_a_call_are_those_the_broker_decodes() -> None:
 def test_a_call_with_a_key_is_the_same_call_otherwise() -> None:
     plain = Call("echo", timeout_s=1, attempts=5, deadline_s=3, wait=True, streaming=True)
     keyed = plain.with_key("order-17")
-    for name in ("service", "name", "timeout_s", "attempts", "deadline_s", "once", "streaming", "headers", "reply_01", "prefix_01"):
+    for name in ("service", "name", "timeout_s", "attempts", "deadline_s", "once", "streaming", "headers", "prefix_01"):
         assert getattr(keyed, name) == getattr(plain, name)
     options = decode_request_options(Encoded(keyed.prefix + b"\x00\x00").frames()[1])
     assert (options.key, options.wait) == (b"order-17", True)

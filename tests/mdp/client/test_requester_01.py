@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.machine.requests import QUEUED, SENT, SETTLED
-from core.zmtp.decoder import Decoder, decode_frames, encode_message
+from core.zmtp.decoder import decode_frames
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester_01 import CloseConnection, LockstepRequester, OpenConnection
 from mdp.errors import Busy, ClientClosed, DeadlineExceeded, Overrun, Timeout, Unreachable, WorkerLost
 from mdp.wire.commands import V01, V02
+from tests.scenes.mdp_messages import made, read
 
 if TYPE_CHECKING:
+    from core.zmtp.scan import Batch
     from mdp.wire.commands import Dialect
 
 ECHO = Call("echo", timeout_s=1.0, attempts=3)
@@ -22,9 +24,9 @@ REPLY = [b"", b"MDPC01", b"echo", b"reply"]
 
 
 def requester(dialect: Dialect = V01, **limits: Any) -> LockstepRequester[PendingRequest]:
-    made: LockstepRequester[PendingRequest] = LockstepRequester(dialect, RequesterLimits(**limits))
-    made.destination = "tcp://broker"
-    return made
+    machine: LockstepRequester[PendingRequest] = LockstepRequester(dialect, RequesterLimits(**limits))
+    machine.destination = "tcp://broker"
+    return machine
 
 
 def submit(machine: LockstepRequester[PendingRequest], *body: bytes, call: Call = ECHO, now: float = 0.0) -> PendingRequest:
@@ -49,23 +51,23 @@ def test_a_request_opens_a_connection_and_writes_the_empty_frame_itself() -> Non
     assert machine.take_outgoing() == []
     machine.joined(1)
     assert machine.take_outgoing() == [(1, [b"", b"MDPC01", b"echo", b"a", b"", b"c"])]
-    assert machine.receive(1, [[b"", b"MDPC01", b"echo", b"r", b""]], 0.5) == [pending]
+    assert machine.receive(1, read([[b"", b"MDPC01", b"echo", b"r", b""]]), 0.5) == [pending]
     assert (pending.reply, pending.stage, pending.settled_at) == ([b"r", b""], SETTLED, 0.5)
 
 
-decoded = LockstepRequester.receive
+receive = LockstepRequester.receive
 
 
-def as_octets(machine: LockstepRequester[PendingRequest], number: int, batch: list[list[bytes]], now: float) -> list[PendingRequest]:
-    """Hand a batch over as a socket does, from the bytes of a read."""
-    return decoded(machine, number, Decoder(on_command=lambda _: None).feed(b"".join(map(encode_message, batch))).messages(), now)
+def as_frames(machine: LockstepRequester[PendingRequest], number: int, batch: Batch, now: float) -> list[PendingRequest]:
+    """Hand a batch over as frames, as large messages come."""
+    return receive(machine, number, made(batch), now)
 
 
 @pytest.fixture(autouse=True, params=["frames", "octets"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test twice: messages come as frames, and as bytes, as on a socket."""
-    if request.param == "octets":
-        monkeypatch.setattr(LockstepRequester, "receive", as_octets)
+    if request.param == "frames":
+        monkeypatch.setattr(LockstepRequester, "receive", as_frames)
 
 
 def frames_of(message: list[bytes] | bytes) -> list[bytes]:
@@ -79,7 +81,7 @@ def test_a_connection_has_one_request_in_flight_and_is_used_again() -> None:
     requests = [submit(machine, b"%d" % n) for n in range(4)]
     assert opened(machine) == [1, 2]
     assert [(number, frames_of(message)[3]) for number, message in machine.take_outgoing()] == [(1, b"0"), (2, b"1")]
-    assert machine.receive(2, [REPLY], 0.1) == [requests[1]]
+    assert machine.receive(2, read([REPLY]), 0.1) == [requests[1]]
     assert [(number, frames_of(message)[3]) for number, message in machine.take_outgoing()] == [(2, b"2")]
     assert (machine.in_flight, machine.connections, machine.take_orders()) == (2, 2, [])
 
@@ -88,7 +90,7 @@ def test_an_idle_connection_serves_the_next_request_at_once() -> None:
     machine = requester()
     submit(machine)
     opened(machine)
-    machine.receive(1, [REPLY], 0.1)
+    machine.receive(1, read([REPLY]), 0.1)
     machine.take_outgoing()
     pending = submit(machine)
     assert pending.stage == SENT
@@ -112,9 +114,9 @@ def test_a_reply_that_is_not_valid_is_dropped_and_the_wait_goes_on(message: list
     machine = requester()
     pending = submit(machine)
     opened(machine)
-    assert machine.receive(1, [message], 0.1) == []
+    assert machine.receive(1, read([message]), 0.1) == []
     assert machine.counters.malformed == 1
-    assert machine.receive(1, [REPLY], 0.2) == [pending]
+    assert machine.receive(1, read([REPLY]), 0.2) == [pending]
 
 
 def test_a_second_reply_is_not_the_answer_to_the_next_request() -> None:
@@ -123,7 +125,7 @@ def test_a_second_reply_is_not_the_answer_to_the_next_request() -> None:
     first, second = submit(machine, b"1"), submit(machine, b"2")
     opened(machine)
     machine.take_outgoing()
-    assert machine.receive(1, [REPLY], 0.1) == [first]
+    assert machine.receive(1, read([REPLY]), 0.1) == [first]
     assert second.stage == SENT
     assert [frames_of(message)[3] for _, message in machine.take_outgoing()] == [b"2"]
 
@@ -141,7 +143,7 @@ def test_an_attempt_that_takes_too_long_closes_its_connection_and_is_made_again_
     assert machine.take_orders() == [CloseConnection(1), OpenConnection(2)]
     machine.joined(2)
     assert machine.take_outgoing() == [(2, first[0][1])]
-    assert machine.receive(1, [REPLY], 1.1) == []
+    assert machine.receive(1, read([REPLY]), 1.1) == []
     assert (machine.counters.late, pending.stage) == (1, SENT)
     assert machine.tick(2.0) == []
     opened(machine)
@@ -242,9 +244,9 @@ def test_a_client_of_0_2_sends_no_empty_frame_and_takes_parts_before_the_final()
     pending = submit(machine, b"a")
     opened(machine)
     assert machine.take_outgoing() == [(1, [b"MDPC02", b"\x01", b"echo", b"a"])]
-    assert machine.receive(1, [[b"MDPC02", b"\x02", b"echo", b"1"], [b"MDPC02", b"\x02", b"echo", b"2"]], 0.1) == [pending] * 2
+    assert machine.receive(1, read([[b"MDPC02", b"\x02", b"echo", b"1"], [b"MDPC02", b"\x02", b"echo", b"2"]]), 0.1) == [pending] * 2
     assert pending.stage == SENT
-    machine.receive(1, [[b"MDPC02", b"\x03", b"echo", b"3"], [b"MDPC02", b"\x02", b"echo", b"4"]], 0.2)
+    machine.receive(1, read([[b"MDPC02", b"\x03", b"echo", b"3"], [b"MDPC02", b"\x02", b"echo", b"4"]]), 0.2)
     assert (pending.reply, machine.counters.late) == ([b"1", b"2", b"3"], 1)
 
 
@@ -253,10 +255,10 @@ def test_parts_of_0_2_are_taken_one_by_one_from_a_stream_and_bounded() -> None:
     pending = submit(machine, call=Call("echo", timeout_s=1, attempts=3, streaming=True))
     opened(machine)
     part = [b"MDPC02", b"\x02", b"echo", b"x"]
-    machine.receive(1, [part, part], 0.9)
+    machine.receive(1, read([part, part]), 0.9)
     assert machine.take_part(pending) == [b"x"]
     assert machine.tick(1.8) == []  # a part restarts the timeout
-    machine.receive(1, [part, part], 1.8)
+    machine.receive(1, read([part, part]), 1.8)
     assert type(pending.error) is Overrun
     assert machine.take_orders() == [CloseConnection(1)]
 
@@ -265,7 +267,7 @@ def test_silence_after_a_part_is_not_a_reason_to_ask_again() -> None:
     machine = requester(V02)
     pending = submit(machine)
     opened(machine)
-    machine.receive(1, [[b"MDPC02", b"\x02", b"echo", b"x"]], 0.5)
+    machine.receive(1, read([[b"MDPC02", b"\x02", b"echo", b"x"]]), 0.5)
     assert machine.tick(1.5) == [pending]
     assert machine.counters.repeated == 0
 
@@ -315,7 +317,7 @@ def test_a_walk_never_gives_a_request_the_reply_of_another(seed: int) -> None:
                 number, sent = at_broker.pop(chance.randrange(len(at_broker)))
                 message = frames_of(sent)
                 replies = chance.choice(([message], [message, message], [], [message[:3]]))
-                news = machine.receive(number, replies, now) if number in alive else []
+                news = machine.receive(number, read(replies), now) if number in alive else []
                 if number in alive and len(replies) == 2:
                     # The second reply found the connection idle or with its next request: such a broker breaks the
                     # protocol, and no client of 0.1 can tell. What it cannot do is reach another connection.

@@ -15,6 +15,7 @@ from mdp.errors import NotSupported, TooLarge
 from mdp.wire.commands import V01, V02, client_request
 from mdp.wire.size_limits import too_large
 from tests.mdp.client.test_requester_01 import REPLY, opened, requester, submit
+from tests.scenes.mdp_messages import read
 
 HEADERS = Call("echo", timeout_s=1.0, attempts=3, headers={"a": "b"})
 
@@ -144,7 +145,7 @@ def test_what_follows_a_dropped_message_in_one_read_counts() -> None:
     opened(machine)
     short = [b"", b"MDPC01", b"echo"]
     batch = [[b"noise"], short, [b"", b"MDPC01", b"other", b"x"], REPLY, REPLY, REPLY]
-    assert machine.receive(1, batch, 0.5) == [pending]
+    assert machine.receive(1, read(batch), 0.5) == [pending]
     assert (pending.reply, machine.counters.malformed, machine.counters.late) == ([b"reply"], 3, 2)
     assert machine.in_flight == 0
     assert submit(machine).stage == SENT, "on the connection that is free"
@@ -155,7 +156,7 @@ def test_a_reply_of_the_other_dialect_is_dropped() -> None:
     machine = requester(V02)
     submit(machine)
     opened(machine)
-    assert machine.receive(1, [REPLY], 0.5) == []
+    assert machine.receive(1, read([REPLY]), 0.5) == []
     assert machine.counters.malformed == 1
 
 
@@ -177,8 +178,8 @@ def test_connections_that_were_idle_are_gone_with_the_others() -> None:
     for _ in range(2):
         submit(machine)
     opened(machine)
-    assert len(machine.receive(1, [REPLY], 0.1)) == 1
-    assert (machine.connections, machine.in_flight, len(machine._connection)) == (2, 1, 1)
+    assert len(machine.receive(1, read([REPLY]), 0.1)) == 1
+    assert (machine.connections, machine.in_flight) == (2, 1)
     machine.lost(0.2, 2)
     assert set(machine.take_orders()) == {CloseConnection(1), CloseConnection(2)}
     assert machine.connections == 0
@@ -197,4 +198,4 @@ def test_a_request_whose_connection_was_not_lost_may_be_sent_more_often() -> Non
     assert failed == [guilty]
     assert innocent.stage != SETTLED
     assert machine.lost(0.2) == []
-    assert not machine._connection
+    assert machine.in_flight == 0

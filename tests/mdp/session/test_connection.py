@@ -30,7 +30,7 @@ async def connected(endpoint: str, said: list[Any] | None = None, *, refusals: b
             endpoint,
             options,
             on_joined=lambda: calls.append("joined"),
-            on_batch=calls.append,
+            on_batch=lambda batch: calls.append(batch.messages()),
             on_lost=lambda: calls.append("lost"),
             on_refused=(lambda: calls.append("refused")) if refusals else None,
             spare=spare,

@@ -16,7 +16,7 @@ from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester, OpenConnection
 from mdp.session.broker_search import BrokerSearch, SearchState, SearchTimes
 from mdp.worker.session import SessionOptions, WorkerSession
-from tests.scenes.mdp_messages import worker_request
+from tests.scenes.mdp_messages import read, worker_request
 
 PIECES = [
     b"",
@@ -89,7 +89,7 @@ def test_a_client_of_the_older_dialects_survives(seed: int, dialect: Any) -> Non
         if isinstance(order, OpenConnection):
             machine.joined(order.number)
     for _ in range(2000):
-        machine.receive(chance.randrange(8), batch(chance, []), 1.0)
+        machine.receive(chance.randrange(8), read(batch(chance, [])), 1.0)
     machine.tick(10.0)
     assert (machine.in_flight, len(machine.timeouts)) == (0, 0)
 
@@ -108,7 +108,7 @@ def test_a_worker_survives(seed: int, dialect: Any) -> None:
             session.joined(now)
         garbage = batch(chance, numbers)
         garbage.insert(chance.randrange(len(garbage) + 1), worker_request(dialect, chance.choice(numbers), [b"x"]))
-        for request in session.receive(garbage, now):
+        for request in session.receive(read(garbage), now):
             assert len(request.body) >= 1
             match chance.randrange(3):
                 case 0:

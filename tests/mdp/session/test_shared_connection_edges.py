@@ -11,11 +11,12 @@ import pytest
 import core
 from mdp.session.shared_connection import Channel, SharedConnections
 from mdp.wire.channels import CHANNELS_MAX, channel_frame
+from tests.scenes.mdp_messages import read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from core.zmtp.decoder import Message
+    from core.zmtp.scan import Batch
 
 NOWHERE = "inproc://nobody"
 
@@ -31,8 +32,8 @@ class Calls:
     def open(self, endpoint: str = NOWHERE, context: core.Context | None = None, **options: Any) -> Channel:
         said: list[Any] = []
 
-        def on_batch(batch: list[Message]) -> None:
-            said.append(batch)
+        def on_batch(batch: Batch) -> None:
+            said.append(batch.messages())
 
         def on_stray(number: int) -> None:
             said.append(number)
@@ -117,12 +118,12 @@ async def test_messages_are_for_the_worker_of_their_channel_and_one_gets_the_num
     channels = [calls.open(), calls.open()]
     trunk, (one, other) = channels[0].trunk, [channel.frame for channel in channels]
     before = asyncio.get_running_loop().time()
-    trunk._received([[one, b"1"], [one, b"2", b"3"], [other], [channel_frame(9), b"x"], [channel_frame(9), b"y"]])
+    trunk._received(read([[one, b"1"], [one, b"2", b"3"], [other], [channel_frame(9), b"x"], [channel_frame(9), b"y"]]))
     assert calls.said[channels[0]] == [[[b"1"], [b"2", b"3"]], 2]
     assert calls.said[channels[1]] == [[[b""]]]
     assert calls.shared.stray == 2
     assert all(channel.heard_at >= before for channel in channels)
-    trunk._received([[channel_frame(9), b"z"]])
+    trunk._received(read([[channel_frame(9), b"z"]]))
     assert calls.shared.stray == 3
 
 
@@ -173,7 +174,7 @@ async def test_a_broker_without_channels_gets_a_connection_for_each_worker(calls
     assert [(channel.frame, channel.prefix) for channel in channels] == [(b"", b"")] * 3
     channels[1].trunk._joined()
     assert calls.said[channels[1]] == ["joined"]
-    trunk._received([[b"1"], [b"2"]])
+    trunk._received(read([[b"1"], [b"2"]]))
     assert calls.said[channels[0]] == ["joined", [[b"1"], [b"2"]]]
     further = calls.open()
     assert further.trunk not in {channel.trunk for channel in channels}

@@ -62,7 +62,7 @@ def test_the_worker_takes_a_request_when_it_is_all_there(dialect: Dialect, sizes
     decoder = Decoder(on_command=lambda _: None)
     for at in range(len(octets)):
         assert new == []
-        new += session.receive(decoder.feed(octets[at : at + 1]).messages(), 1.0)
+        new += session.receive(decoder.feed(octets[at : at + 1]), 1.0)
     assert [request.body for request in new] == [body_of(sizes)]
 
 
@@ -94,7 +94,7 @@ def test_the_client_of_0_1_takes_a_reply_when_it_is_all_there(sizes: list[int]) 
     decoder = Decoder(on_command=lambda _: None)
     for at in range(len(octets)):
         assert news == []
-        news += lockstep.receive(1, decoder.feed(octets[at : at + 1]).messages(), 1.0)
+        news += lockstep.receive(1, decoder.feed(octets[at : at + 1]), 1.0)
     assert news == [pending]
     assert pending.reply == body_of(sizes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mdp.wire.commands import V03, WORKER_HEARTBEAT_03, WORKER_PING_03, WORKER_RECALL_03, worker_heartbeat
+from tests.scenes.mdp_messages import read
 from tests.scenes.mdp_worker_sessions import sent, serving, token
 
 STUCK = [WORKER_HEARTBEAT_03, b"\x81\xa5stuck\xc3"]
@@ -15,10 +16,10 @@ def test_a_worker_says_that_it_is_stuck_only_to_a_broker_that_has_shown_that_it_
     """Older brokers take a heartbeat with options for an invalid message, and remove its worker."""
     machine = serving(heartbeat_s=1.0, concurrency=4)
     machine.stuck = True
-    machine.receive([worker_heartbeat(V03)], 0.5)
+    machine.receive(read([worker_heartbeat(V03)]), 0.5)
     machine.tick(1.0)
     assert sent(machine, 1.0) == [[WORKER_HEARTBEAT_03]]
-    machine.receive([word], 1.5)
+    machine.receive(read([word]), 1.5)
     machine.tick(2.6)
     assert sent(machine, 2.6)[-1] == STUCK
     machine.stuck = False

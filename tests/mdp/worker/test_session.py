@@ -24,6 +24,7 @@ from mdp.wire.commands import (
 from mdp.wire.options import decode_ready_options
 from mdp.worker.handler import ReplyTooLarge
 from mdp.worker.session import SPLICED_BYTES_MAX, UNNUMBERED_IN_FLIGHT_MAX, SessionOptions, WorkerSession
+from tests.scenes.mdp_messages import read
 from tests.scenes.mdp_worker_sessions import BROKER, DIALECTS, give, sent, serving, session, token, work
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("frames_and_octets")
 def test_what_a_broker_adds_to_options_at_their_limit_is_accepted() -> None:
     machine = serving()
     options = {"user": "ann", "deadline_ms": 10, "delivery": 2, **{f"x{number}": 1 for number in range(63)}}
-    (request,) = machine.receive([work(1, options=msgpack.packb(options))], 0.0)
+    (request,) = machine.receive(read([work(1, options=msgpack.packb(options))]), 0.0)
     assert (request.user, request.delivery) == ("ann", 2)
 
 
@@ -102,7 +103,7 @@ PAIRS = [(b"200", b"x" * 32), (b"", b""), (b"x" * 255, b""), (b"", b"x" * 255), 
 def test_a_request_is_answered_once_with_the_address_it_came_with(dialect: Dialect, body: tuple[bytes, ...]) -> None:
     """MDP-06, MDP-07, MDP-22."""
     machine = serving(dialect)
-    (request,) = machine.receive([work(7, *body, dialect=dialect)], 0.1)
+    (request,) = machine.receive(read([work(7, *body, dialect=dialect)]), 0.1)
     assert (request.service, request.body, machine.in_flight) == ("echo", [*body], 1)
     machine.answer(request, request.body)
     machine.answer(request, request.body)
@@ -176,7 +177,7 @@ def test_without_errors_in_the_dialect_a_failed_request_is_given_back_by_leaving
 def test_options_of_a_request_reach_the_handler() -> None:
     machine = serving()
     options = msgpack.packb({"deadline_ms": 1500, "key": b"k", "once": True, "delivery": 2, "trace": {"a": "b"}})
-    (request,) = machine.receive([work(1, options=options)], 10.0)
+    (request,) = machine.receive(read([work(1, options=options)]), 10.0)
     assert (request.key, request.once, request.delivery, request.trace) == (b"k", True, 2, {"a": "b"})
     assert (request.expires_at, request.left_s(11.0), request.left_s(99.0)) == (11.5, 0.5, 0.0)
 
@@ -187,13 +188,13 @@ def test_a_request_without_options_has_none() -> None:
 
 
 def test_no_payload_in_the_representation_of_a_request() -> None:
-    (request,) = serving().receive([work(1, b"secret", b"word")], 0.0)
+    (request,) = serving().receive(read([work(1, b"secret", b"word")]), 0.0)
     assert repr(request) == "<Request of 'echo', 2 frames, 10 bytes>"
 
 
 def test_options_that_break_the_draft_are_refused() -> None:
     machine = serving()
-    assert machine.receive([work(1, options=b"\xc1"), work(2)], 0.0)[0]._token == token(2)
+    assert machine.receive(read([work(1, options=b"\xc1"), work(2)]), 0.0)[0]._token == token(2)
     assert sent(machine)[0][:2] == [WORKER_ERROR_03 + token(1), b"BAD_REQUEST"]
 
 
@@ -208,7 +209,7 @@ def test_requests_beyond_the_credit_are_refused_at_once() -> None:
 @pytest.mark.parametrize("dialect", [V01, V02])
 def test_a_broker_without_credit_may_give_several_requests_up_to_a_limit(dialect: Dialect) -> None:
     machine = serving(dialect)
-    requests = machine.receive([work(1, b"%d" % n, dialect=dialect) for n in range(UNNUMBERED_IN_FLIGHT_MAX + 5)], 0.0)
+    requests = machine.receive(read([work(1, b"%d" % n, dialect=dialect) for n in range(UNNUMBERED_IN_FLIGHT_MAX + 5)]), 0.0)
     assert len(requests) == machine.in_flight == UNNUMBERED_IN_FLIGHT_MAX
     machine.answer(requests[1], [b"r"])
     assert (machine.in_flight, machine.counters.overcredited) == (UNNUMBERED_IN_FLIGHT_MAX - 1, 5)
@@ -230,7 +231,7 @@ def test_a_token_in_flight_is_not_accepted_twice(credit: int) -> None:
 def test_a_cancelled_request_becomes_unwanted_and_is_still_answered() -> None:
     machine = serving()
     first, second = give(machine, 1, 2)
-    machine.receive([[WORKER_CANCEL_03 + token(1)]], 0.1)
+    machine.receive(read([[WORKER_CANCEL_03 + token(1)]]), 0.1)
     assert machine.take_unwanted() == [first]
     assert machine.take_unwanted() == []
     assert machine.holds(first)
@@ -244,7 +245,7 @@ def test_cancelling_what_was_answered_is_dropped_and_counted() -> None:
     machine = serving()
     (request,) = give(machine, 1)
     machine.answer(request, [b"r"])
-    machine.receive([[WORKER_CANCEL_03 + token(1)]], 0.1)
+    machine.receive(read([[WORKER_CANCEL_03 + token(1)]]), 0.1)
     assert (machine.take_unwanted(), machine.counters.cancel_unknown) == ([], 1)
 
 
@@ -271,9 +272,9 @@ def test_a_walk_answers_every_request_of_a_connection_at_most_once_and_none_of_a
             case 5 if old:
                 machine.answer(chance.choice(old), [b"stale"])
             case 6:
-                machine.receive([worker_heartbeat(dialect)], now)
+                machine.receive(read([worker_heartbeat(dialect)]), now)
             case 7 if chance.random() < 0.1:
-                machine.receive([worker_disconnect(dialect)], now)
+                machine.receive(read([worker_disconnect(dialect)]), now)
             case _:
                 machine.tick(now)
         for message in sent(machine, now):

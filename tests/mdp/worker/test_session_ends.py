@@ -19,6 +19,7 @@ from mdp.wire.commands import (
     worker_disconnect,
     worker_heartbeat,
 )
+from tests.scenes.mdp_messages import read
 from tests.scenes.mdp_worker_sessions import DIALECTS, give, sent, serving, session, token, work
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def test_heartbeats_are_sent_at_the_interval_after_ready(dialect: Dialect) -> No
     now = 0.0
     while now < 5.0:
         now = machine.deadline()
-        machine.receive([worker_heartbeat(dialect)], now)
+        machine.receive(read([worker_heartbeat(dialect)]), now)
         machine.tick(now)
         beats += [now for message in sent(machine, now) if message == worker_heartbeat(dialect)]
     assert beats == [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -129,7 +130,7 @@ def test_an_unknown_command_is_ignored_counted_and_no_sign_of_life(message: list
     """MDP-25."""
     machine = serving(V01, heartbeat_s=1.0, liveness=3)
     machine.tick(1.0)
-    assert machine.receive([message], 2.0) == []
+    assert machine.receive(read([message]), 2.0) == []
     assert machine.counters.malformed == 1
     machine.tick(3.0)
     assert machine.search.state is SearchState.WAITING
@@ -153,7 +154,7 @@ def test_an_unknown_command_is_ignored_in_0_3_too(message: list[bytes]) -> None:
     """MDP-25."""
     machine = serving(heartbeat_s=1.0, liveness=3)
     machine.tick(1.0)
-    assert machine.receive([message], 2.0) == []
+    assert machine.receive(read([message]), 2.0) == []
     assert machine.counters.malformed == 1
     machine.tick(3.0)
     assert machine.search.state is SearchState.WAITING
@@ -168,7 +169,7 @@ def test_after_disconnect_nothing_more_is_sent_and_a_new_connection_follows_afte
     machine = serving(dialect)
     (request,) = give(machine, 1)
     machine.answer(request, [b"on its way"])
-    new = machine.receive([work(2, dialect=dialect), worker_disconnect(dialect), work(3, dialect=dialect)], 1.0)
+    new = machine.receive(read([work(2, dialect=dialect), worker_disconnect(dialect), work(3, dialect=dialect)]), 1.0)
     assert new == []
     assert (sent(machine), machine.search.take_actions()) == ([], [Action.CLOSE])
     assert [request._token for request in machine.take_unwanted()] != []
@@ -189,7 +190,7 @@ def test_a_broker_that_refuses_the_service_is_asked_at_growing_intervals() -> No
     while now < 100.0:
         machine.joined(now)
         asked.append(now)
-        machine.receive([[WORKER_DISCONNECT_03]], now)
+        machine.receive(read([[WORKER_DISCONNECT_03]]), now)
         now = machine.deadline()
         machine.tick(now)
     assert asked == [0.0, 2.5, 7.5, 17.5, 37.5, 69.5]
@@ -199,7 +200,7 @@ def test_a_broker_that_refuses_the_service_is_asked_at_growing_intervals() -> No
 def test_a_request_of_the_broker_ends_the_back_off(sign: list[bytes]) -> None:
     machine = serving()
     machine.search.failures = 5
-    machine.receive([[*sign]], 0.1)
+    machine.receive(read([[*sign]]), 0.1)
     assert machine.search.failures == 0
 
 

@@ -40,7 +40,7 @@ from mdp.wire.options import BadOptions, decode_request_options, encode_options
 from mdp.wire.size_limits import USUAL
 from mdp.worker.handler import ReplyTooLarge
 from mdp.worker.session import UNNUMBERED_IN_FLIGHT_MAX, SessionCounters, SessionOptions, WorkerSession
-from tests.scenes.mdp_messages import worker_request
+from tests.scenes.mdp_messages import read, worker_request
 
 if TYPE_CHECKING:
     from mdp.request import Request
@@ -278,7 +278,7 @@ class Walk:
         if reference.hand and self.dialect == V03 and len(batch) > 1 and any(frames[0][-8:] in dict(reference.hand) for frames in batch):
             batch = batch[:1]
         wanted = [body for frames in [[*frames] for frames in batch] for body in reference.receive(frames, self.now)]
-        new = machine.receive([[*frames] for frames in batch], self.now)
+        new = machine.receive(read([[*frames] for frames in batch]), self.now)
         if reference.serving:
             assert [[*request.body] for request in new] == wanted
             self.requests += new
@@ -453,7 +453,7 @@ def test_a_broker_that_was_silent_during_long_work_is_not_left_before_the_answer
     machine = Walk(0, dialect).machine
     machine.joined(0.0)
     machine.take_outgoing(0.0)
-    (request,) = machine.receive([worker_request(dialect, b"client", [b"x"])], 0.0)
+    (request,) = machine.receive(read([worker_request(dialect, b"client", [b"x"])]), 0.0)
     machine.tick(10.0)
     machine.answer(request, [b"y"])
     machine.tick(10.125)
@@ -475,5 +475,5 @@ def test_two_requests_read_at_once_of_a_broker_that_gives_one_at_a_time_are_both
     machine = Walk(0, V01).machine
     machine.joined(0.0)
     messages = [worker_request(V01, address, [b"x", b""]) for address in (b"one", b"two")]
-    assert [request._address for request in machine.receive(messages, 0.0)] == [b"one", b"two"]
+    assert [request._address for request in machine.receive(read(messages), 0.0)] == [b"one", b"two"]
     assert machine.counters.received == 2

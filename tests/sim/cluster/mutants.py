@@ -25,6 +25,7 @@ from bstar.reactor import Reactor
 from core.net.connector import Connector
 from core.rpc import connect_times
 from core.runtime.supervision import Timer
+from core.zmtp.scan import Batch
 from freelance.models.agent import Agent
 from freelance.models.server_list import ServerList
 from mdp.broker.broker import Broker
@@ -230,9 +231,9 @@ def _left_early(resources: Any) -> Any:
 def _first_channel(_: Any) -> Any:
     """Give what arrives on a shared connection to its first worker."""
 
-    def received(trunk: Any, batch: list[Any]) -> None:
+    def received(trunk: Any, batch: Batch) -> None:
         for channel in [*trunk._channels.values()][:1]:
-            channel.on_batch([message[1:] for message in batch])
+            channel.on_batch(Batch.of([], [message[1:] for message in batch]))
 
     return received
 

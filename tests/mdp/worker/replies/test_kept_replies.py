@@ -16,7 +16,7 @@ from mdp.wire.commands import V03, WORKER_READY_03, worker_cancel, worker_error,
 from mdp.wire.options import encode_options
 from mdp.worker.replies.kept_replies import EXECUTION_OVERHEAD_BYTES, KeptReplies
 from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
-from tests.scenes.mdp_messages import worker_request
+from tests.scenes.mdp_messages import read, worker_request
 from tests.scenes.mdp_scripted_broker import StandIn, give, token
 from tests.scenes.waiting import PATIENCE_S, eventually
 
@@ -51,7 +51,7 @@ class Desk:
         self.join(limits)
 
     def give(self, number: int, *body: bytes, options: bytes = KEYED) -> list[Request]:
-        return self.session.receive([worker_request(V03, token(number), body or (b"x",), options=options)], self.now)
+        return self.session.receive(read([worker_request(V03, token(number), body or (b"x",), options=options)]), self.now)
 
     def sent(self) -> list[list[bytes]]:
         return [Encoded(one).frames() if isinstance(one, bytes) else [*one] for one in self.session.take_outgoing(self.now)]
@@ -159,7 +159,7 @@ def test_the_end_of_one_request_alone_ends_no_other(code: str) -> None:
     (second,) = desk.kept.take_successors()
     assert desk.kept.take_successors() == []
     assert desk.give(5) == []
-    desk.session.receive([worker_cancel(token(3))], desk.now)
+    desk.session.receive(read([worker_cancel(token(3))]), desk.now)
     (third,) = desk.session.take_unwanted()
     desk.session.refuse(third, "CANCELLED", "")
     desk.session.answer(second, [b"done"])
@@ -172,7 +172,7 @@ def test_a_successor_that_is_gone_before_its_handler_is_called_has_a_successor_t
     (first,) = desk.give(1)
     assert desk.give(2) + desk.give(3) == []
     desk.session.refuse(first, "CANCELLED", "")
-    desk.session.receive([worker_cancel(token(2))], desk.now)
+    desk.session.receive(read([worker_cancel(token(2))]), desk.now)
     (second,) = desk.session.take_unwanted()
     desk.session.refuse(second, "CANCELLED", "")
     assert [one._token for one in desk.kept.take_successors()] == [token(3)]
@@ -194,10 +194,10 @@ def test_a_reply_in_parts_is_not_kept() -> None:
 def test_one_that_was_returned_or_cancelled_can_be_executed_later() -> None:
     desk = Desk()
     (first,) = desk.give(1)
-    desk.session.receive([worker_recall(token(1))], desk.now)
+    desk.session.receive(read([worker_recall(token(1))]), desk.now)
     desk.session.return_one(first)
     (again,) = desk.give(2)
-    desk.session.receive([worker_cancel(token(2))], desk.now)
+    desk.session.receive(read([worker_cancel(token(2))]), desk.now)
     desk.session.refuse(again, "CANCELLED", "")
     assert len(desk.give(3)) == 1
 

@@ -20,7 +20,7 @@ from mdp.worker.replies.progress_reports import PROGRESS_S, ProgressReports
 from mdp.worker.session import SessionOptions, WorkerSession
 from tests.scenes.fault_injection import sabotaged
 from tests.scenes.mdp_dispatcher import Scene
-from tests.scenes.mdp_messages import worker_request
+from tests.scenes.mdp_messages import read, worker_request
 
 if TYPE_CHECKING:
     from mdp.request import Request
@@ -47,7 +47,7 @@ class Desk:
 
     def give(self, number: int, options: dict[str, Any]) -> Request:
         message = worker_request(V03, number.to_bytes(8, "big"), (b"x",), options=encode_options(options))
-        (request,) = self.session.receive([message], 0.0)
+        (request,) = self.session.receive(read([message]), 0.0)
         return request
 
     def flush(self) -> None:
