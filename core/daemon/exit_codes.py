@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EEXIST, EISDIR, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
+from errno import EACCES, EDQUOT, EEXIST, EISDIR, EMFILE, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -29,6 +29,7 @@ _FILE_FIXES: Final = {
     EPERM: "check the permissions of it and of its directory",
     EROFS: "choose another path",
     ENAMETOOLONG: "choose a shorter path",
+    EMFILE: "raise the limit of open files (ulimit -n)",
     ENOSPC: "free some space or choose another path",
     EDQUOT: "free some space or choose another path",
 }

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
@@ -101,7 +102,7 @@ class Server:
     """Shows one page over HTTP."""
 
     def __init__(self, page: MetricsPage, limits: WebLimits, names: Sequence[str] = ()) -> None:
-        self.dropped = dict.fromkeys(("connections_max", "request_s", "host"), 0)  # what was refused or closed, by the limit it met
+        self.dropped = dict.fromkeys(("connections_max", "request_s", "host", "malformed"), 0)  # refused or closed, by its reason
         self._names = {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), *names)}
         self._page = page  # to serve
         self.limits = limits  # of HTTP clients
@@ -124,7 +125,7 @@ class Server:
             app,
             handle_signals=False,
             access_log=None,
-            logger=_library_log(),
+            logger=_library_log(self.dropped),
             keepalive_timeout=0,
             lingering_time=0,
             shutdown_timeout=limits.write_s,  # for open answers when the server closes; aiohttp waits a minute, twice
@@ -253,10 +254,25 @@ class Server:
         return response
 
 
-def _library_log() -> logging.Logger:
-    """Return a rate-limited log for aiohttp, which logs a traceback for each malformed request."""
-    made = logging.Logger("core.daemon.http.server")
-    made.parent = logging.getLogger("core.daemon.http")
+def _library_log(dropped: dict[str, int]) -> logging.Logger:
+    """Return a rate-limited log for aiohttp, which logs an error with its traceback for each malformed request.
+
+    These are counted, and no fault of ours.
+    """
+
+    def lower(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            dropped["malformed"] += 1
+            record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+            record.msg, record.args, record.exc_info = "malformed HTTP request", (), None
+            record.reason = str(error.message).partition("\n")[0].rstrip(":")
+        return record.levelno >= parent.getEffectiveLevel()
+
+    parent = logging.getLogger("core.daemon.http")
+    made = logging.Logger("core.daemon.http.server", logging.DEBUG)  # some of them come at this level
+    made.parent = parent
+    made.addFilter(lower)
     made.addFilter(RateLimit())
     return made
 

@@ -30,7 +30,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from errno import EACCES
+from errno import EACCES, EMFILE, ENFILE
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -70,7 +70,13 @@ CALLBACK: Final = "event loop callback"  # name of faults that reached the loop
 # processes may close each descriptor up to the limit, one by one.
 OPEN_FILES_MAX: Final = 1_048_576
 
+# Open files that an event loop, a few endpoints and the files of a store take; with fewer nothing can be said about what fails.
+OPEN_FILES_MIN: Final = 24
+MORE_FILES: Final = "raise the limit of open files: `ulimit -n 1024`, or LimitNOFILE= of the unit"
+
 _LISTEN_FIXES: Final = {
+    EMFILE: MORE_FILES,
+    ENFILE: "this machine has too many open files",
     errors.EADDRINUSE: "another program listens there; stop it or choose another port",
     errors.EADDRNOTAVAIL: "this machine has no such address",
     errors.ENODEV: "this machine has no such address or interface",
@@ -145,6 +151,19 @@ def raise_open_files() -> None:
         log.info("the limit of open files stays", extra={"open_files": soft, "reason": str(error)})
     else:
         log.debug("the limit of open files is raised", extra={"from": soft, "to": wanted})
+
+
+def check_open_files() -> None:
+    """Raise BadConfig if a daemon may not open the few files that every one needs."""
+    opened: list[int] = []
+    try:
+        opened += (os.open(os.devnull, os.O_RDONLY) for _ in range(OPEN_FILES_MIN))
+    except OSError as error:
+        if error.errno in (EMFILE, ENFILE):
+            raise BadConfig(f"fewer than {OPEN_FILES_MIN} further files can be opened, a daemon needs these; {MORE_FILES}") from None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 class Daemon:
@@ -329,7 +348,7 @@ class Daemon:
 
 
 def run_daemon(body: Callable[[Daemon], Coroutine[Any, Any, None]], settings: DaemonSettings) -> None:
-    """Run a daemon to its orderly end; raises Unreachable, BadConfig without a required uvloop, or RequestFailed."""
+    """Run a daemon to its orderly end; raises Unreachable, RequestFailed, or BadConfig without a required uvloop or enough files."""
 
     async def main() -> None:
         failure: BaseException | None = None
@@ -347,6 +366,7 @@ def run_daemon(body: Callable[[Daemon], Coroutine[Any, Any, None]], settings: Da
                 os._exit(0 if failure is None else getattr(failure, "exit_code", RequestFailed.exit_code))
 
     raise_open_files()
+    check_open_files()
     try:
         run(main(), uvloop=settings.uvloop)
     except MemoryError:

@@ -144,8 +144,8 @@ class Probe:
 
     def _answer(self, dialect: Dialect, ballot: Ballot, shards: int) -> None:
         if not self._answered:
-            self._answered = True
             self.on_dialect(dialect, ballot, shards)
+            self._answered = True  # not where that failed: then it is a refusal, and the broker is asked again
 
     def _refuse(self, retry_s: float, why: str = PASSIVE) -> None:
         if not self._answered:

@@ -5,8 +5,8 @@
     [stage][name][number][ttl_ms][service][rows]   -> [200]                 the rows are kept, and not delivered yet
                                     [500][reason]                           they are not: the store has no space for them, or cannot write
     [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
-                                    [500][DAMAGED: …] [500][TOO_LARGE: …]   none of them is: a chunk is unreadable, or the batch exceeds the
-                                                                            share of its user
+                                    [500][DAMAGED: …] [500][EXPIRED: …]     none of them is: a chunk is unreadable, or has expired
+                                    [500][TOO_LARGE: …]                     or the batch exceeds the share of its user
     [abort][prefix]                                -> [200][chunks]         staged and uncommitted chunks under prefix/… are dropped
     [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 bytes each, in order
     [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are closed
@@ -73,6 +73,10 @@ T = TypeVar("T")
 
 class TooManyRows(BadRequest):
     """A batch exceeds the share of its user, so it could never be stored."""
+
+
+class ExpiredChunk(BadChunk):
+    """A staged chunk has expired, so a commit cannot store its rows."""
 
 
 class Batches:
@@ -295,7 +299,7 @@ class Batches:
             self._drop_stages(wanted)
         except BadRequest as error:
             if self._lives(entry):
-                code = "TOO_LARGE" if isinstance(error, TooManyRows) else "DAMAGED"
+                code = {TooManyRows: "TOO_LARGE", ExpiredChunk: "EXPIRED"}.get(type(error), "DAMAGED")
                 await self._refuse(batch, entry, f"{code}: {error}; {len(uuids)} of its rows were stored before that was found")
         # Not after a fault: the commit is repeated and needs its chunks.
         self._reserved -= reserved
@@ -314,12 +318,17 @@ class Batches:
         self._commits.pop(batch, None)
 
     async def _rows_in(self, name: Name, number: int) -> tuple[bytes, list[tuple[bytes, list[bytes]]]]:
-        """Return (service, rows) of a staged chunk; raises BadChunk if it is missing or unreadable."""
+        """Return (service, rows) of a staged chunk; raises ExpiredChunk, or BadChunk if it is missing or unreadable."""
         what = f"chunk {number} of stage {name[1].decode(errors='backslashreplace')}"
         chunk = self._staged.get(name, {}).get(number)
         if chunk is None or not self._lives(chunk):
             raise BadChunk(f"{what} is not there any more")
-        service, rows = await self._body(chunk, what, 2)
+        try:
+            service, rows = await self._body(chunk, what, 2)
+        except BadChunk:
+            if chunk.state != State.DEAD:
+                raise
+            raise ExpiredChunk(f"{what} has expired") from None  # a store in memory forgets its rows at once
         return service, BatchChunk.decode(service, rows).rows
 
     async def _release(self, owner: bytes, service: bytes, rows: list[tuple[bytes, list[bytes]]]) -> list[bytes]:

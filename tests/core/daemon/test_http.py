@@ -311,8 +311,15 @@ async def test_what_is_refused_or_closed_is_counted_on_the_page_by_the_limit_it_
         silent[1].close()
 
 
-async def test_malformed_requests_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "octets", [b"GARBAGE %d\x00\r\n\r\n", b"\x16\x03\x01%d\r\n\r\n", b"GET / HTTP/9.%d\r\n\r\n", b"GET /%d HTTP/1.1\r\nno\r\n\r\n"]
+)
+async def test_malformed_requests_fill_no_log(octets: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     async with served(a_page()) as url:
         for number in range(40):
-            await raw(url, b"GARBAGE %d\x00\r\n\r\n" % number)
+            await raw(url, octets % number)
+        assert 'http_dropped_total{limit="malformed"} 40.0' in (await get(f"{url}/metrics"))[1]
+    lines = [record for record in caplog.records if record.name == "core.daemon.http.server"]
+    assert [(record.levelname, record.getMessage(), record.exc_info) for record in lines] == [("INFO", "malformed HTTP request", None)]
     assert len(caplog.records) <= 3

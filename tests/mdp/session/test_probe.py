@@ -57,8 +57,8 @@ class Calls:
 
 
 @asynccontextmanager
-async def probing(broker: StandIn, *, votes: bool = True, then: Callable[[], object] = object) -> AsyncIterator[Calls]:
-    """Probe; `then` is called soon after the connection is up or lost."""
+async def probing(broker: StandIn, *, votes: bool = True, then: Callable[[], object] = object, fails: bool = False) -> AsyncIterator[Calls]:
+    """Probe; `then` is called soon after the connection is up or lost; with `fails`, what takes the dialect raises."""
     calls = Calls(broker)
 
     def on_reached(reached: bool) -> None:
@@ -67,6 +67,8 @@ async def probing(broker: StandIn, *, votes: bool = True, then: Callable[[], obj
 
     def on_dialect(*answer: Any) -> None:
         calls.said.put_nowait(("dialect", *answer))
+        if fails:
+            raise ValueError
 
     async with core.Context() as context:
         calls.probe = Probe(
@@ -227,6 +229,15 @@ async def test_after_a_lost_connection_the_question_is_asked_again_and_its_silen
         assert said == ("reached", True)
         assert [await calls.next() for _ in range(2)] == [("unreachable", SILENT), ("refused", RETRY_S_USUAL, SILENT)]
         assert broker.probes == 2
+
+
+@pytest.mark.faults
+async def test_a_dialect_that_cannot_be_taken_is_a_refusal() -> None:
+    """Else the broker would never be asked again."""
+    async with StandIn(protocol=None) as broker, probing(broker, fails=True) as calls:
+        broker.send(await calls.asked(), *PROBE[:3], b"200")
+        assert await calls.next() == ("dialect", V03, NO_BALLOT, 0)
+        assert (await calls.next())[:2] == ("refused", RETRY_S_USUAL)
 
 
 @pytest.mark.parametrize("serves", [True, False])

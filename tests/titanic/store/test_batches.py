@@ -73,8 +73,8 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(path: Path, limits: Limits | None = None, *, dispatch: bool = True) -> AsyncIterator[Shop]:
-    opened = Shop(Store(RealDisk(str(path)), JournalOptions(), limits))
+async def shop(path: Path | None, limits: Limits | None = None, *, dispatch: bool = True) -> AsyncIterator[Shop]:
+    opened = Shop(Store(RealDisk(str(path)), JournalOptions(), limits) if path is not None else Store(None, None, limits))
     await opened.store.open()
     try:
         opened.batches.start()

@@ -130,6 +130,18 @@ async def test_a_stage_whose_time_is_up_may_be_committed_for_a_moment(tmp_path: 
         assert (await opened.commit("job", "job/0"))[1] == DONE
 
 
+async def test_rows_in_memory_whose_time_is_up_are_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store in memory forgets them at once, also during a commit."""
+    monkeypatch.setattr("titanic.store.batches.GRACE_S", 60.0)
+    async with shop(None) as opened:
+        await opened.stage("job/0", (b"a", b"1"), ttl_ms=60_000)
+        await opened.stage("job/1", (b"b", b"1"), ttl_ms=1)
+        await eventually(lambda: of(opened)[-1].state == State.DEAD)
+        status, reason = await opened.commit("job", "job/0", "job/1")
+        assert (status, reason) == (b"500", b"EXPIRED: chunk 0 of stage job/1 has expired; 0 of its rows were stored before that was found")
+        assert not opened.bodies()
+
+
 @replaces_names
 async def test_a_chunk_whose_time_was_up_during_a_commit_that_was_refused_goes_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
