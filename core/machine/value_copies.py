@@ -32,7 +32,7 @@ def check_whole(value: Any) -> None:
 
 
 class KeepsFields:
-    """Base of the root of a tree of errors: a copy has the text and fields of the error, whatever its `__init__` takes."""
+    """Base of the root of a tree of errors: a copy of one has its text and fields."""
 
     __slots__ = ()
 
