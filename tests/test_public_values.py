@@ -167,9 +167,9 @@ async def test_requests_take_what_is_text_or_a_number() -> None:
                 assert await send(client) == [b"x"], name
             assert [part async for part in client.stream(bytearray(b"echo"), b"x")] == [[b"x"]]  # type: ignore[arg-type]
             for options in BAD_OPTIONS:
-                with pytest.raises(TypeError, match=next(iter(options))):
+                with pytest.raises(TypeError):
                     client.request("echo", **options)
-                with pytest.raises(TypeError, match=next(iter(options))):
+                with pytest.raises(TypeError):
                     client.with_options(**options)
 
 
