@@ -70,6 +70,12 @@ class Owned:
         elif self._loop is not None and not self._loop.is_closed():
             raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
 
+    def check_loop(self) -> None:
+        """Raise WrongOwner while the loop of the socket runs on another thread."""
+        loop = self._loop
+        if loop is not None and loop.is_running() and asyncio._get_running_loop() is not loop:
+            raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
+
     def _refuse(self, *_: Any) -> Any:
         raise WrongOwner
 

@@ -195,6 +195,8 @@ class SocketMonitoring:
 
     @abstractmethod
     def check_open(self) -> None: ...
+    @abstractmethod
+    def check_loop(self) -> None: ...
 
     def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
         """Call `sink` with each `MonitorEvent` of these kinds, at once; an error that it raises is logged and counted."""
@@ -210,8 +212,10 @@ class SocketMonitoring:
 
         Raises:
             ZMQError: EPROTONOSUPPORT, `addr` is not inproc; AddressInUse, the name is bound.
+            WrongOwner: another thread runs the event loop of this socket.
         """
         self.check_open()
+        self.check_loop()
         if addr is not None and not addr.startswith("inproc://"):
             raise InvalidEndpoint(EPROTONOSUPPORT, "a monitor is reached by inproc only", endpoint=addr)
         self.monitors.stop_pair()

@@ -43,6 +43,10 @@ class SocketOptions(OptionValues, UpperCase):
         """Raise SocketClosed (ENOTSOCK) or ContextTerminated (ETERM) after the end."""
 
     @abstractmethod
+    def check_loop(self) -> None:
+        """Raise WrongOwner while the loop of the socket runs on another thread."""
+
+    @abstractmethod
     def options_changed(self, name: str) -> None: ...  # apply the new value of an option, if it acts at once
     @abstractmethod
     def peer_limits(self, routing_id: bytes | None = None) -> PeerLimits | None:
@@ -56,8 +60,10 @@ class SocketOptions(OptionValues, UpperCase):
 
         Raises:
             ZMQError: EINVAL with option, value and range.
+            WrongOwner: another thread runs the event loop of this socket.
         """
         self.check_open()
+        self.check_loop()
         if option in (c.SUBSCRIBE, c.UNSUBSCRIBE):
             topic = value.encode() if isinstance(value, str) else value
             if isinstance(topic, int):

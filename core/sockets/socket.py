@@ -327,9 +327,13 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """Close; queued messages are sent within `linger` ms (default: option LINGER; -1 no limit, 0 drops them).
 
         Returns at once; `wait_closed`, or leaving the context, waits for the end.
+
+        Raises:
+            WrongOwner: another thread runs the event loop of this socket.
         """
         if self.closed or self.context.parent:
             return
+        self.check_loop()
         self.closed = True
         self.counters.undelivered += sum(len(pending.messages) for pending in self._senders if not pending.done())
         self._end(SocketClosed())

@@ -163,6 +163,25 @@ async def test_a_thread_is_refused_while_somebody_waits() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ANYWHERE)
+async def test_another_thread_neither_closes_nor_sets_options(endpoint: str) -> None:
+    """A socket was closed by half, and no more use to its owner."""
+    async with core.Context() as context:
+        one, two = await pair(context, endpoint)
+        for act in (
+            two.close,
+            lambda: two.setsockopt(core.SNDHWM, 5),
+            lambda: setattr(two, "sndhwm", 5),
+            two.get_monitor_socket,
+            context.destroy,
+        ):
+            with pytest.raises(core.WrongOwner, match="another thread"):
+                await asyncio.to_thread(act)
+        assert two.sndhwm != 5
+        await two.send(b"of the owner")
+        assert await one.recv() == b"of the owner"
+
+
+@pytest.mark.parametrize("endpoint", ANYWHERE)
 async def test_another_loop_is_refused(endpoint: str) -> None:
     for verb in ON_A_SOCKET:
         with named(verb):
