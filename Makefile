@@ -31,6 +31,8 @@ LONG := --timeout 0 -o faulthandler_timeout=0
 # Some hundred programs are started, and each test process imports all modules: 14 s instead of 7 without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Parts of `make test`.
+.PHONY: set-up-lowest sources compiled said
 .PHONY: docs spark test-pure test-compiled wheels lowest help venv java lint types test demo pipeline bench soak fuzz models sim differential mutants clean
 
 help:
@@ -85,29 +87,23 @@ MISSING := without="not soak"; said=""; \
 	.ci/setup browser || { without="$$without and not browser"; said="$$said The tests in a browser did not run: no Chromium."; }; \
 	.ci/setup strace || true;
 
-# What needs no environment of its own is installed and made beside it: on a new machine the set-up takes as long as its longest part.
-# The assertions of the test files are rewritten once while the types are checked, or each test process would do that at once with the others.
+# Its parts are below and in .ci/test.py: the set-up, lint and types, then the tests on the sources beside those with the lowest versions
+# and those on the compiled modules.
 test:
-	@mkdir -p out; .ci/setup uv || exit 1; \
-	{ .ci/setup ccache; .ci/setup java; .ci/setup browser; .ci/setup strace; } >out/programs.txt 2>&1 & programs=$$!; \
-	$(MAKE) --no-print-directory $(LOWEST_STAMP) >out/lowest.txt 2>&1 & lowest=$$!; \
-	$(MAKE) --no-print-directory venv || { kill $$programs $$lowest 2>/dev/null; exit 1; }; \
-	nice .ci/setup compiled >out/compiled.txt 2>&1 & compiling=$$!; \
-	$(PYTEST) --collect-only -q >/dev/null 2>&1 & collecting=$$!; \
-	$(MAKE) --no-print-directory lint types || { kill $$programs $$lowest $$compiling $$collecting 2>/dev/null; exit 1; }; \
-	wait $$collecting; wait $$programs; wait $$lowest || { cat out/lowest.txt; kill $$compiling 2>/dev/null; exit 1; }; \
-	$(MAKE) --no-print-directory lowest || { kill $$compiling 2>/dev/null; exit 1; }; \
-	$(MISSING) \
-	echo "==> pytest, $(JOBS) processes"; \
+	@.ci/setup uv || exit 1; exec $(PY) .ci/test.py
+
+set-up-lowest: $(LOWEST_STAMP)
+
+sources: $(STAMP)
+	@$(MISSING) echo "==> pytest, $(JOBS) processes"; \
 	HUNTS=$$($(PY) -c 'from majordomo_toolkit import extension; print("all" if extension.impediment() else "")') \
-	$(PYTEST) $(SPREAD) --durations=25 -m "$$without" || { kill $$compiling 2>/dev/null; exit 1; }; \
-	wait $$compiling; compiled=$$?; \
-	case $$compiled in \
-	0) echo "==> pytest on the compiled modules"; ( $(COMPILED_PYTEST) -q $(SPREAD) -m "$$without" $(COMPILED) ) || exit 1 ;; \
-	3) said="$$said $$(tail -n 1 out/compiled.txt)" ;; \
-	*) cat out/compiled.txt; exit 1 ;; \
-	esac; \
-	[ -z "$$said" ] || echo "$$said"
+	$(PYTEST) $(SPREAD) --durations=25 -m "$$without"
+
+compiled:
+	@$(MISSING) echo "==> pytest on the compiled modules"; ( $(COMPILED_PYTEST) -q $(SPREAD) -m "$$without" $(COMPILED) )
+
+said:
+	@$(MISSING) [ -z "$$said" ] || echo "$$said"
 
 test-pure: $(STAMP)
 	@$(MISSING) export MAJORDOMO_PURE=1 HUNTS=all; $(PYTEST) $(SPREAD) -m "$$without"; status=$$?; [ -z "$$said" ] || echo "$$said"; exit $$status
