@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
+    from tests.scenes.distribution import Distribution
     from tests.scenes.spark_processes import AllServices
     from tests.scenes.titanic_spark_processes import House
 
@@ -111,12 +113,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Watch the loop of every asynchronous test; let the Spark tests start first, they take longest."""
+    """Watch the loop of every asynchronous test; let the Spark tests start first, and then what takes long."""
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("asyncio"):
             # The first fixture set up is the last torn down: those of the test have ended their tasks by then.
             item.fixturenames.insert(0, "watched_loop")
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None and 1 + (item.get_closest_marker("long") is None))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Distribution | None:
+    """Distribute the tests to several processes."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    # Only the process that distributes needs it, and only where pytest-xdist is installed.
+    from tests.scenes.distribution import Distribution
+
+    return Distribution(config, log)
 
 
 class Faults(logging.Handler):

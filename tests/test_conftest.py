@@ -126,3 +126,27 @@ def test_no_other_test_compares_what_something_took() -> None:
     tests = Path(__file__).parent
     held = {str(path.relative_to(tests)) for path in tests.rglob("*.py") if STOPWATCHES.search(path.read_text(encoding="utf-8"))}
     assert held - {path for path in held if path.startswith("sim/")} == set(HOLD_STOPWATCHES)
+
+
+def test_every_test_runs_once_and_a_group_in_one_process(house: pytest.Pytester) -> None:
+    house.makepyfile(
+        """
+        import os
+        import pytest
+        def note(name):
+            with open("ran", "a") as file:
+                file.write(f"{name} {os.getpid()}\\n")
+        @pytest.mark.parametrize("number", range(20))
+        def test_alone(number):
+            note(number)
+        @pytest.mark.xdist_group("all")
+        @pytest.mark.parametrize("number", range(20, 30))
+        def test_together(number):
+            note(number)
+        """
+    )
+    result = house.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup")
+    result.assert_outcomes(passed=30)
+    ran = [(int(number), pid) for number, pid in map(str.split, (house.path / "ran").read_text(encoding="utf-8").splitlines())]
+    assert sorted(number for number, _ in ran) == [*range(30)]
+    assert len({pid for number, pid in ran if number >= 20}) == 1

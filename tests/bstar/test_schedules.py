@@ -39,6 +39,7 @@ async def run_schedules(folder: Path, kind: str, witness: bool, schedules: int, 
     assert sum(stage.counters.values()) == schedules
 
 
+@pytest.mark.long
 @ONE_LOOP
 @pytest.mark.parametrize("kind", ["bstar", "mdp"])
 async def test_every_request_is_answered_once_whatever_happens(tmp_path: Path, kind: str) -> None:

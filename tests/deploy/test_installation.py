@@ -29,6 +29,7 @@ def run_installation(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_parts_are_killed_and_every_request_of_a_steady_client_is_answered() -> None:
     victims = ("broker-a", "titanic", "worker-1", "witness")
@@ -38,6 +39,7 @@ def test_parts_are_killed_and_every_request_of_a_steady_client_is_answered() -> 
     assert re.search(r"^stored: \d+ answered, 0 wrong, 0 failed", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_an_upgrade_one_part_after_another_fails_no_request() -> None:
     done = run_installation("--upgrade")

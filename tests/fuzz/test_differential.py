@@ -113,6 +113,7 @@ class Libzmq:
             yield self._pull.recv_multipart()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_libzmq_and_we_hear_the_same(part: int) -> None:

@@ -173,6 +173,7 @@ TARGETS: list[tuple[Callable[[bytes, int], None], int, list[bytes]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("target", "count", "corpus"), TARGETS, ids=[target.__name__ for target, _, _ in TARGETS])
 def test_a_million_damaged_inputs(target: Callable[[bytes, int], None], count: int, corpus: list[bytes]) -> None:

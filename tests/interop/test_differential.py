@@ -59,6 +59,7 @@ def shows_each_time(one: dict[str, object], loop: str) -> bool:
     return all(any(again["row"] is None for again in results(seed, 1, loop)[0]) for _ in range(TRIES - 1))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(PROGRAMMES // CHUNK))
 def test_what_differs_from_libzmq_is_in_the_table(number: int) -> None:

@@ -62,6 +62,7 @@ def origin(wheel: Path, folder: Path, **environment: str) -> str:
     return Path(found).name
 
 
+@pytest.mark.long
 @pytest.mark.skipif(extension.impediment() != "", reason="needs a C compiler and mypyc")
 def test_with_a_compiler_the_wheel_is_compiled_and_its_sources_are_there_too(project: Path, tmp_path: Path) -> None:
     source = project / "core" / "machine" / "backoff.py"
@@ -95,6 +96,7 @@ def test_without_a_compiler_the_sources_are_installed_and_one_line_says_so(
     assert origin(wheel, tmp_path / "installed") == "backoff.py"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(extension.impediment() != "", reason="needs a C compiler and mypyc")
 def test_a_module_that_cannot_be_compiled_leaves_the_sources(project: Path, tmp_path: Path) -> None:
     source = project / "core" / "machine" / "backoff.py"

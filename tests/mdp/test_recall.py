@@ -255,6 +255,7 @@ def test_one_that_is_slow_is_asked_for_the_one_it_has_not_begun_while_others_wai
     scene.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gives_back", [True, False])
 def test_a_slow_one_keeps_what_it_may_hold_ahead(gives_back: bool) -> None:
     """It takes 1 ms for one, and may have what it does in 5 ms.

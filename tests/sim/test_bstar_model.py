@@ -55,6 +55,7 @@ SEARCHES: dict[str, tuple[dict[str, Any], bool, int | None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SEARCHES)
 def test_nothing_wrong_can_be_reached(name: str, request: pytest.FixtureRequest) -> None:
     """BST-26 to BST-33, F1, P2, BST-45.
@@ -287,6 +288,7 @@ MUTANTS: list[tuple[Callable[[Patch], None] | None, dict[str, Any], bool, str]] 
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mutant, arguments, single, what",
     MUTANTS,

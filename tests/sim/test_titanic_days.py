@@ -121,6 +121,7 @@ async def month(clock: VirtualTime, disk: SimDisk, seen: dict[str, Any]) -> None
                 await ticket.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)  # a machine that may be busy
 def test_a_whole_titanic_waits_thirty_days_for_a_worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """TI3: bounded in requests and on the disk, no busy loop, nothing lost, nothing done twice.

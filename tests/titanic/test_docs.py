@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 page = Page("titanic.md")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     (client,) = page.blocks("python")

@@ -30,6 +30,7 @@ ROOT = HERE.parents[1]
 PROGRAM = (HERE / "program.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_each_seeded_mistake_is_found_and_nothing_else(tmp_path: Path) -> None:
     program = tmp_path / "program.py"  # outside of the tree, as a user's

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 page = Page("watching.md")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     port = free_port()

@@ -89,6 +89,7 @@ async def test_it_never_ends(mdp_client):
 """
 
 
+@pytest.mark.long
 def test_limits_a_single_handler_and_the_marker_in_strict_mode(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     (tmp_path / "test_strict.py").write_text(STRICT, encoding="utf-8")

@@ -42,6 +42,7 @@ print(run(ALL[{name!r}], 7, minutes=1.0).trace)
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_what_was_promised_holds_whatever_fails(name: str) -> None:
     result = run(ALL[name], SEED, minutes=MINUTES)
@@ -71,6 +72,7 @@ def test_another_seed_is_another_run() -> None:
     assert run(ALL["one_broker"], 7, minutes=1.0).trace != run(ALL["one_broker"], 8, minutes=1.0).trace
 
 
+@pytest.mark.long
 def test_a_store_that_acknowledges_before_the_sync_is_found_shrunk_kept_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks can fail: each fault that is left in the list is needed."""
     commit = SegmentLog.commit

@@ -202,6 +202,7 @@ async def play(programs: Programs, away: str, acts: Sequence[str], random: Rando
             await act(stage, name, random)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)  # processes are started again and again, on a machine that may be busy
 def test_each_request_is_answered_once_whatever_happens_to_the_two(programs: Programs) -> None:
     """F1, F4, BEY-08, BST-44: kill -9, SIGSTOP, both down, a switchover; the rest continues alone, and nothing accepted is lost."""

@@ -216,12 +216,14 @@ async def serve_the_copy(nursery: Nursery, scene: Scene, endpoint: str, crowd: C
     assert await asyncio.to_thread(nursery.stop, serving) == 0
 
 
+@pytest.mark.long
 @ONE_LOOP
 @pytest.mark.timeout(300)  # many processes, on a machine that may be busy
 async def test_kill_dash_nine_again_and_again_loses_nothing_acknowledged(tmp_path: Path) -> None:
     await kill_again_and_again(tmp_path, 30, seed=1)
 
 
+@pytest.mark.long
 @ONE_LOOP
 @pytest.mark.timeout(300)
 async def test_nothing_acknowledged_is_lost_when_the_mirror_is_killed_too(tmp_path: Path) -> None:

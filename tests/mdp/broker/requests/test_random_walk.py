@@ -27,6 +27,7 @@ WALKS = int(os.environ.get("SIM_WALKS") or examples(10_000, divisor=50))
 CHUNKS = 40  # for two processes to share
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0 if "SIM_WALKS" in os.environ else 300)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_whatever_crosses_every_request_has_one_place_and_one_end(chunk: int) -> None:
