@@ -154,6 +154,10 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
         self._unopened: ZMQError | None = None  # why the last connection that was ordered could not be made
         self.machine.begin()
         self.flush()
+        self._check_opened()
+
+    def _check_opened(self) -> None:
+        # Not in `open`: mypyc takes `_unopened` for None there, as it was set, whatever was called since.
         if self._unopened is not None and not self._connections:
             raise self._unopened
 
