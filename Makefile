@@ -94,10 +94,11 @@ test:
 
 set-up-lowest: $(LOWEST_STAMP)
 
+# Those that take minutes are not even imported: each process would do that.
 sources: $(STAMP)
 	@$(MISSING) echo "==> pytest, $(JOBS) processes"; \
 	HUNTS=$$($(PY) -c 'from majordomo_toolkit import extension; print("all" if extension.impediment() else "")') \
-	$(PYTEST) $(SPREAD) --durations=25 -m "$$without"
+	$(PYTEST) $(SPREAD) --durations=25 -m "$$without" --ignore tests/soak
 
 compiled:
 	@$(MISSING) echo "==> pytest on the compiled modules"; ( $(COMPILED_PYTEST) -q $(SPREAD) -m "$$without" $(COMPILED) )
