@@ -1,6 +1,6 @@
-"""How pytest-xdist distributes 17,000 tests to its processes, in less time than it takes itself.
+"""Distribution of 17,000 tests to the processes of pytest-xdist.
 
-Of all tests that a process has had it counts, after each, those that are left, and it looks for each in the list of all: half a minute.
+After each test it counts all that its process has done, and it looks for the next one in the list of all: half a minute in a run.
 """
 
 from __future__ import annotations
