@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from core.security.credentials import Secured
-    from core.zmtp.limits import PeerLimits
 
 __all__ = ["Server"]
 
@@ -86,12 +85,11 @@ class Server(Service):
         self._model = model
         self._socket: core.Socket | None = None
         self._running = RunningHandlers(running_max)
-        self._limits: dict[bytes, PeerLimits] = {}  # of clients that announced them
 
     async def _start(self) -> None:
         self._socket = await self._listen()
         receiver = self._receive_pings_and_requests if self._model == 3 else self._receive_enveloped
-        self._socket.set_receiver(receiver, on_peer=self._client_changed)
+        self._socket.set_receiver(receiver)
 
     async def _stop(self) -> None:
         self.draining = self._socket is not None  # a server that did not start may be entered again
@@ -128,13 +126,6 @@ class Server(Service):
             where = TcpBind(bind, where.host, where.kind, port)
         identity = self._identity or _public_endpoint(bind, where)
         return self._bound(core.ROUTER, bind, linger_ms=LINGER_MS, **{"tell_limits": 1, **self._options, "routing_id": identity})
-
-    def _client_changed(self, client: bytes, joined: bool) -> None:
-        limits = self._listening().peer_limits(client) if joined else None
-        if limits is not None:
-            self._limits[client] = limits
-        else:
-            self._limits.pop(client, None)
 
     def _receive_pings_and_requests(self, batch: list[list[bytes]]) -> None:
         replies: list[list[bytes]] = []

@@ -279,12 +279,11 @@ class Broker(Service):
             self._apply(self.machine.worker(frames, now))
 
     def _worker_changed(self, name: bytes, joined: bool) -> None:
-        if joined or not self._localbe.peer_metadata(name):  # else the name was taken over, and the loss was recorded then
-            self._apply(self.machine.worker_gone(name, self._loop.time()))
+        # Whether it has gone, or a new connection has its name.
+        self._apply(self.machine.worker_gone(name, self._loop.time()))
 
     def _sender_changed(self, side: Side, name: bytes, joined: bool) -> None:
-        if joined or not self._frontend(side).peer_metadata(name):
-            self._apply(self.machine.sender_gone(side, name, self._loop.time()))
+        self._apply(self.machine.sender_gone(side, name, self._loop.time()))
 
     def _peer_changed(self, peer: bytes, joined: bool) -> None:
         now = self._loop.time()

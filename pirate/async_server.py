@@ -143,7 +143,7 @@ class AsyncServer(Service):
             self._log.error(type(error).__name__, "handler failed", cause=error)
 
     def _peer_changed(self, client: bytes, joined: bool) -> None:
-        if not joined and not self._socket.peer_metadata(client):  # else another client has the id by now
+        if not joined:
             self._sessions.gone(client)
 
     def _tick(self) -> None:

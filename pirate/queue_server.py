@@ -161,9 +161,7 @@ class Queue(Service):
             self._apply(self._machine.receive(frames, now))
 
     def _worker_changed(self, name: bytes, joined: bool) -> None:
-        if not joined:
-            if self._backend.peer_metadata(name):
-                return  # the id was taken over, and the old connection is forgotten already
+        # Whether it has gone, or a new connection has its id: its request was given to the old one.
         self._apply(self._machine.worker_gone(name, self._loop.time()))
 
     def _client_changed(self, name: bytes, joined: bool) -> None:

@@ -138,7 +138,7 @@ class Worker(Service):
                     self._start_handler(body)
                 case CancelHandler():
                     self._running.interrupt()
-        if not self._stopping:
+        if not self._stopping or self._running.full:  # a worker that drains heartbeats while it works, and is silent then
             self._wake_at(self._session.deadline())
 
     def _connect(self, endpoint: str) -> None:

@@ -36,7 +36,7 @@ class Heartbeat:
     timeout_s: float  # silence after a PING that ends the connection, 0 for never (ZMTP-56)
     ping: Callable[[], None]
     dead: Callable[[str], None]  # called with a reason when the peer was silent for too long
-    alive: Callable[[], float]  # sends a sign of life; returns the seconds until the next one, 0 for none
+    alive: Callable[[], float | None]  # sends a sign of life; returns the seconds until the next one, None for none
     heard: bool = False  # set by the owner when anything was read (ZMTP-57)
     _suspended: bool = False  # nothing is read
     _ttl_s: float = 0.0
@@ -52,7 +52,6 @@ class Heartbeat:
     def stop(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        self._timers.clear()
 
     def ttl(self, ttl_s: float) -> None:
         """Restart the timer of the TTL in the peer's last PING (ZMTP-53)."""
@@ -83,7 +82,7 @@ class Heartbeat:
     def _show_life(self) -> None:
         del self._timers["life"]
         again_s = self.alive()
-        if again_s:
+        if again_s is not None:
             self.show_life(again_s)
 
     def _note(self) -> None:
@@ -107,7 +106,6 @@ class Heartbeat:
             self.dead(f"silent for {self.timeout_s:g} s after a PING")
 
     def _ttl_over(self) -> None:
-        del self._timers["ttl"]
         self._note()
         if self._suspended:
             self.ttl(self._ttl_s)
@@ -195,14 +193,14 @@ class KeptAlive(FrameReading):
         if connection is not None and self._may_beat():
             self._write(connection.send_command(ping(self.options.heartbeat_ttl)))
 
-    def _show_life(self) -> float:
-        """Answer pending PINGs, and read on at the high-water mark; returns seconds until the next call, 0 for none.
+    def _show_life(self) -> float | None:
+        """Answer pending PINGs, and read on at the high-water mark; returns seconds until the next call, None for none.
 
         A peer that sends or receives PINGs gets a PONG while its messages are not taken: otherwise it would take us for dead.
         """
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or self._closing:
-            return 0
+            return None
         throttled = self.pipe.throttled
         if throttled and self._ahead is None:
             self._read_ahead()
@@ -214,7 +212,7 @@ class KeptAlive(FrameReading):
             if throttled and not self._pongs and connection.minor and (connection.pinged or self.options.heartbeat_ivl):
                 self._write(connection.send_command(command(b"PONG")))
             self._write(connection.take_output())
-        return SIGN_OF_LIFE_S if throttled else 0
+        return SIGN_OF_LIFE_S if throttled else None
 
     def _may_beat(self) -> bool:
         """Whether a heartbeat can be written without losing the unread bytes of a peer that has closed."""

@@ -37,6 +37,7 @@ class Service(ABC):
 
     def __init__(self, context: Context | None, security: Secured | None, socket_options: Mapping[str, Any] | None) -> None:
         self._own_context = context is None
+        self._security = security
         self._context = context_for(context, security)
         self._options = dict(socket_options or {})
         self._stack = AsyncExitStack()  # ended last
@@ -48,6 +49,8 @@ class Service(ABC):
         self._ended: asyncio.Future[None] = self._loop.create_future()
         try:
             if self._own_context:
+                if self._context.closed:  # entered again, after a start that failed
+                    self._context = context_for(None, self._security)
                 await self._stack.enter_async_context(self._context)
             await self._start()
         except BaseException:

@@ -257,3 +257,9 @@ RECORDS = (
     "tests/mdp/test_recall.py",
     "tests/mdp/broker/test_dispatcher.py",
 )
+PIRATES = (
+    "tests/pirate/test_queue_server.py",
+    "tests/pirate/test_pirates.py",
+    "tests/pirate/test_too_large.py",
+    "tests/spec/test_queue_ends.py",
+)

@@ -30,7 +30,7 @@ class Clock:
     def __init__(self, interval_s: float = 0.0, timeout_s: float = 0.0) -> None:
         self.now = 0.0
         self.did: list[tuple[float, str]] = []
-        self.life_s = 0.0
+        self.life_s: float | None = None
         self._numbers = count()
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Callable[[], object]]] = []
         loop: Any = _NoLoop()
@@ -40,7 +40,7 @@ class Clock:
             heapq.heappush(self._timers, (self.now + delay_s, next(self._numbers), handle, call))
             return handle
 
-        def alive() -> float:
+        def alive() -> float | None:
             self.note("alive")
             return self.life_s
 
@@ -172,7 +172,7 @@ def test_a_connection_that_is_not_read_shows_life_and_is_not_taken_for_dead() ->
     clock.life_s = 4.0
     assert clock.until(15.0) == [*((SIGN_OF_LIFE_S + at, "alive") for at in (0, 4, 8)), (10.0, "ping"), (SIGN_OF_LIFE_S + 12, "alive")]
     clock.heartbeat.resume()
-    clock.life_s = 0.0
+    clock.life_s = None
     assert clock.until(17.0) == [(SIGN_OF_LIFE_S + 16, "alive")]
     # The TTL of 14.0 to 16.0 has heard the resumption, and there is no further one; the next timeout hears nothing.
     assert clock.until(23.0) == [(20.0, "ping"), (23.0, SILENT)]
