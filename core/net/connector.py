@@ -12,7 +12,7 @@ from core.constants import Event, ReconnectStop
 from core.errors import EINPROGRESS, EndpointError
 from core.machine.backoff import backoff_s
 from core.machine.socks import REFUSED, SocksError
-from core.net.os_sockets import descriptor, open_ipc, open_tcp, tune
+from core.net.os_sockets import descriptor, open_ipc, open_tcp
 from core.net.session import Session
 from core.net.socket_port import SocketPort  # noqa: TC001 - compiled: fields name it
 from core.options import Options  # noqa: TC001 - compiled: fields name it
@@ -132,7 +132,6 @@ class Connector:
     def _connected(self, session: Session, transport: asyncio.Transport) -> None:
         self.session = session
         self._delay.reset()
-        tune(transport, self.options)
         self.owner.emit(Event.CONNECTED, descriptor(transport), self.endpoint)
 
     def _session_closed(self, session: Session) -> None:

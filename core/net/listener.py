@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from core.address import source_of
 from core.constants import Event
 from core.net.acceptor import Acceptor
-from core.net.os_sockets import Listening, descriptor, tune
+from core.net.os_sockets import Listening, descriptor
 from core.net.session import Session
 from core.runtime.supervision import Restart
 from core.security.handshake_budget import HandshakeBudget
@@ -191,7 +191,6 @@ class AcceptedSession(Session):
             self._closing = True
             transport.abort()
             return
-        tune(transport, self.options)
         self.owner.emit(Event.ACCEPTED, descriptor(transport), self.endpoint, peer=address)
         super().connection_made(transport)
         if self.connection is not None:

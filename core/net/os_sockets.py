@@ -407,7 +407,7 @@ def _size_buffers(sock: socket.socket, options: Options) -> None:
 
 
 def tune(transport: asyncio.Transport, options: Options) -> None:
-    """Set the socket options of a new connection; TCP_NODELAY is always on (TRN-06)."""
+    """Set the socket options of a new connection; TCP_NODELAY is always on (TRN-06). Raises OSError: the system refuses one."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return
@@ -427,7 +427,10 @@ def tune(transport: asyncio.Transport, options: Options) -> None:
     ):
         number = getattr(socket, name, None)
         if value > 0 and number is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, number, value)
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, number, value)
+            except OSError as error:
+                raise OSError(error.errno, f"the system refuses {name} {value}: {error.strerror}") from error
 
 
 def descriptor(transport: asyncio.Transport | None) -> int:

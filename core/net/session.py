@@ -15,7 +15,7 @@ from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch
 from core.net.handshake import Handshake
 from core.net.heartbeat import SIGN_OF_LIFE_S
 from core.net.large_frames import NO_DECODER
-from core.net.os_sockets import descriptor, is_self_connect, peer_address, unread
+from core.net.os_sockets import descriptor, is_self_connect, peer_address, tune, unread
 from core.net.read_ahead import Muted, read_rest
 from core.net.writing import LAST_WORDS_S, Ending, Writing, write_nothing
 from core.pattern.pipe import DETACHED, Pipe
@@ -112,6 +112,13 @@ class Session(Writing):
         self.peer_address = peer_address(transport)
         if is_self_connect(transport):  # ZMTP-87
             self.abort_with("connected to itself")
+            return
+        try:
+            tune(transport, options)
+        except OSError as error:  # of our configuration: the peer has no fault
+            self._closing = True
+            self._emit(Event.HANDSHAKE_FAILED_NO_DETAIL, error.errno or 0, error.strerror or str(error))
+            transport.abort()
             return
         mechanism, limits = self.owner.new_mechanism(options, self.peer_address), ConnectionLimits.of(options)
         raw = RawConnection(_STREAM, mechanism, limits, self._on_ready) if self.owner.type_name == _STREAM else None

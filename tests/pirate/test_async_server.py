@@ -127,7 +127,7 @@ async def test_clients_that_are_silent_are_forgotten_one_after_the_other() -> No
         assert await first.recv_multipart() == [b"a", b"1", b"x"]
 
 
-async def test_clients_are_told_the_limits_of_the_server() -> None:
+async def test_clients_get_the_limits_of_the_server() -> None:
     async with serving(socket_options={"max_parts": 7}) as (_, client):
         dealer = client(b"a")
         await Watch(dealer).peers()

@@ -116,7 +116,7 @@ async def test_the_end_of_a_worker_cancels_its_handler_and_opens_no_connection()
 
 
 async def test_a_handler_is_cancelled_when_its_queue_goes() -> None:
-    """Nobody would take its reply."""
+    """No queue would take its reply."""
     begun, ended = [], []
 
     async def wait(body: list[bytes]) -> None:

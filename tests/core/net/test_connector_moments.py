@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import time
+from errno import EINVAL
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -223,3 +224,20 @@ async def test_a_second_connection_is_kept_like_the_first(context: core.Context)
         assert core.EVENT_CONNECT_RETRIED not in events[len(events) - 1 - events[::-1].index(core.EVENT_CONNECTED) :]
         server.close()
         await server.wait_closed()
+
+
+@pytest.mark.parametrize("side", ["connects", "accepts"])
+async def test_a_socket_option_that_the_system_refuses_ends_the_connection_with_its_reason(context: core.Context, side: str) -> None:
+    """And nothing stays open: the socket can be closed."""
+    refused = {"tcp_keepalive_cnt": 100_000}  # Linux takes up to 127
+    server = context.socket(core.ROUTER, linger=0, **refused if side == "accepts" else {})
+    client = dealer(context, reconnect_ivl=1, **refused if side == "connects" else {})
+    watch = Watch(server if side == "accepts" else client)
+    server.bind(TCP)
+    client.connect(server.last_endpoint)
+    await watch.until(core.EVENT_HANDSHAKE_FAILED_NO_DETAIL, 2)
+    failed = [one for one in watch.events if one.event == core.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
+    assert {(one.value, one.reason.partition(":")[0]) for one in failed} == {(EINVAL, "the system refuses TCP_KEEPCNT 100000")}
+    for one in (client, server):
+        one.close()
+        await one.wait_closed()
