@@ -18,7 +18,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 LOWEST_STAMP := .venv-lowest/.installed
-SOURCES := $(wildcard hatch_build.py majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy docs)
+SOURCES := $(wildcard .ci hatch_build.py majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy docs)
 PYTEST := $(PY) -m pytest
 # Four test processes on two processors: with fewer, one waits a third of the time for programs that start and for slow answers.
 # All Spark tests go to one of them and share its session.
