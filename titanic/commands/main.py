@@ -66,7 +66,7 @@ def mirror(
 ) -> None:
     """Keep a second copy of the store of a titanic serve with --mirror."""
     chosen = MirrorDaemonOptions(endpoint, store, take_over, security, http)
-    with disk_errors():
+    with disk_errors(store):
         run_daemon(partial(serve_mirror, chosen), settings)
 
 

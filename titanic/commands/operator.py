@@ -57,7 +57,7 @@ def operator() -> None:
 
 
 @contextmanager
-def disk_errors() -> Iterator[None]:
+def disk_errors(store: str | None) -> Iterator[None]:
     try:
         with exits({StoreLocked: Unreachable, Wounded: DiskFailed}):
             yield
@@ -68,13 +68,13 @@ def disk_errors() -> Iterator[None]:
             raise BadConfig(str(error)) from None
         raise StoreDamaged(f"{error}; check with titanic verify, repair with titanic repair --accept-loss") from None
     except OSError as error:
-        raise DiskFailed(file_problem(error, error.filename or "the store")) from None
+        raise DiskFailed(file_problem(error, error.filename or store or "the store")) from None
 
 
 @contextmanager
 def _held(store: str, kind: type[RealDisk] = RealDisk) -> Iterator[RealDisk]:
     """Lock a store that is not served."""
-    with disk_errors():
+    with disk_errors(store):
         disk = kind(store)
         _check_is_there(disk)
         disk.lock()
@@ -134,7 +134,7 @@ def repair(store: str, accept_loss: bool) -> None:
 
 def _restart(store: str, work: Callable[[SegmentLog, RequestIndex], None]) -> None:
     """Open a store as the daemon does, run `work`, write a checkpoint, and close it."""
-    with disk_errors():
+    with disk_errors(store):
         index = RequestIndex(Limits())
         disk = RealDisk(store)
         _check_is_there(disk)

@@ -132,5 +132,5 @@ def serve(
     )
 
     chosen = StoreDaemonOptions(store, paired, new_pair, fenced, http)
-    with disk_errors(), pair_errors():
+    with disk_errors(store), pair_errors():
         run_daemon(partial(serve_store, chosen), settings)
