@@ -13,7 +13,7 @@ from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
 from core.security.nacl import MAC_BYTES, BoxError, SharedKey, crypto_box_afternm, crypto_box_open_afternm
 from core.zmtp.commands import parse_command
-from core.zmtp.frames import COMMAND, LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, UNPACK_SIZE
+from core.zmtp.frames import COMMAND, LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, long_size
 from core.zmtp.mechanism import Mechanism, refusal, sealed_too_long
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class CurveMechanism(Mechanism):
             flags = octets[at]
             if flags & LONG:
                 start = at + 9
-                size: int = UNPACK_SIZE(octets, at + 1)[0]
+                size = long_size(octets, at)
             else:
                 start = at + 2
                 size = octets[at + 1]
@@ -156,7 +156,7 @@ class CurveMechanism(Mechanism):
                     start = at + 9
                     if start > end:
                         break
-                    size: int = UNPACK_SIZE(octets, at + 1)[0]
+                    size = long_size(octets, at)
                 else:
                     start = at + 2
                     if start > end:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from core.errors import LimitExceeded
-from core.zmtp.frames import COMMAND, LONG, MORE, UNPACK_SIZE, Message, encode_message
+from core.zmtp.frames import COMMAND, LONG, MORE, Message, encode_message, long_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -166,8 +166,7 @@ def scan(octets: bytes, starts: list[int], ends: list[int], commands: list[int],
                         ends.append(at)
                         continue
                 elif octets[at] == LONG and at + _LONG_HEADER_BYTES <= end:
-                    long: int = UNPACK_SIZE(octets, at + 1)[0]
-                    at += _LONG_HEADER_BYTES + long
+                    at += _LONG_HEADER_BYTES + long_size(octets, at)
                     if at <= end and at - start <= small:
                         starts.append(start)
                         ends.append(at)
@@ -237,7 +236,7 @@ def frames_between(octets: bytes, at: int, end: int) -> Message:
         flags = octets[at]
         if flags & LONG:
             body = at + _LONG_HEADER_BYTES
-            at = body + int(UNPACK_SIZE(octets, at + 1)[0]) if flags & MORE else end
+            at = body + long_size(octets, at) if flags & MORE else end
         else:
             body = at + _HEADER_BYTES
             at = body + octets[at + 1] if flags & MORE else end  # the last one ends with the message

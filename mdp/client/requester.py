@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from core.machine.requests import Timeouts
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
+    from mdp.client.calls import Call
     from mdp.client.pending import RequesterCounters, RequesterLimits
 
 _REQUEST_HEAD: Final = MORE_HEADERS[NUMBERED_BYTES] + CLIENT_REQUEST_03
@@ -48,6 +49,8 @@ _PACK_NUMBER: Final = Struct(">Q").pack
 # copied.
 SPLICED_BYTES_MAX: Final = 4096
 _ENVELOPE_PARTS: Final = 3  # frames of a REQUEST before its body
+_PLAIN_FRAMES_MAX: Final = 2  # of the body of a plain request
+_PLAIN_PARTS: Final = _ENVELOPE_PARTS + _PLAIN_FRAMES_MAX
 _AMPLE_BYTES: Final = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest request with a joined body
 
 P = TypeVar("P", bound=PendingRequest)
@@ -108,7 +111,7 @@ class Requester(RequesterBase[P]):
         self._unanswered = 0  # heartbeats sent since the last message of the broker
         self._resending: Resending[P] = Resending()
         self._peer = USUAL  # limits of the broker
-        self._plain_max = SPLICED_BYTES_MAX  # bytes of a body of one frame that need no check
+        self._plain_max = SPLICED_BYTES_MAX  # bytes of a body of few frames that need no check
 
     @property
     def in_flight(self) -> int:
@@ -131,7 +134,7 @@ class Requester(RequesterBase[P]):
     def submit_many(self, batch: Sequence[P], now: float) -> int:
         """Send the first requests of a batch that are plain, up to the window; none of them was submitted before.
 
-        A plain request has no deadline, a body of one frame of up to `SPLICED_BYTES_MAX` bytes, and a timeout that is in use already.
+        A plain request has no deadline, a plain body (`_is_plain`), and a timeout that is in use already.
 
         Returns:
             How many were sent; the others are for `submit`.
@@ -145,12 +148,12 @@ class Requester(RequesterBase[P]):
         timeout_s = due = -1.0
         taken = 0
         for pending in batch[: self._window - len(table)]:
-            call, body = pending.call, pending.body
+            call, body = pending.call, tuple(pending.body)
             if call.timeout_s != timeout_s:
                 timeout_s = call.timeout_s
                 due = now + timeout_s
                 bucket = timeouts.bucket(timeout_s, due)
-            if bucket is None or call.deadline_s is not None or len(body) != 1 or (size := len(frame := body[0])) > plain_max:
+            if bucket is None or call.deadline_s is not None or not _is_plain(body, plain_max):
                 break
             pending.id = id = _PACK_NUMBER(next(numbers))
             pending.expected = expected = CLIENT_FINAL_03 + id
@@ -162,7 +165,7 @@ class Requester(RequesterBase[P]):
             bucket[pending] = None
             pending.sent = 1
             pending.stage = SENT
-            put(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[size] if size < 256 else long_header(size), frame)))
+            put(_plain_request(id, call, body))
             taken += 1
         self.counters.sent += taken
         return taken
@@ -189,7 +192,7 @@ class Requester(RequesterBase[P]):
     def joined(self, now: float, limits: PeerLimits | None = None) -> None:
         """Use a new connection; what was in flight on the last one is sent first."""
         self._peer = USUAL if limits is None else limits
-        takes_plain = min(self._peer.message_bytes, self._peer.frame_bytes) >= _AMPLE_BYTES and self._peer.parts > _ENVELOPE_PARTS
+        takes_plain = min(self._peer.message_bytes, self._peer.frame_bytes) >= _AMPLE_BYTES and self._peer.parts >= _PLAIN_PARTS
         self._plain_max = SPLICED_BYTES_MAX if takes_plain else -1
         self.connected = True
         self.dead = False
@@ -294,10 +297,9 @@ class Requester(RequesterBase[P]):
             return
         pending.id = id = _PACK_NUMBER(next(self._numbers))
         call = pending.call
-        body = pending.body
-        if len(body) == 1 and (size := len(body[0])) <= self._plain_max and call.deadline_s is None:
-            header = LAST_HEADERS[size] if size < 256 else long_header(size)
-            self.outgoing.append(b"".join((_REQUEST_HEAD, id, call.prefix, header, body[0])))
+        body = tuple(pending.body)
+        if call.deadline_s is None and _is_plain(body, self._plain_max):
+            self.outgoing.append(_plain_request(id, call, body))
         else:
             self.outgoing.append(_request(pending, now, self._peer))
         self.counters.sent += 1
@@ -407,6 +409,27 @@ class Requester(RequesterBase[P]):
         self._unanswered += 1
         self._quiet_since = now
         self.outgoing.append(_HEARTBEAT)
+
+
+def _is_plain(body: tuple[bytes, ...], bytes_max: int) -> bool:
+    """Return whether a body has few frames and needs no check against the limits."""
+    # Two with a short first one are those of Titanic: a service and a body.
+    size = len(body[0])
+    if len(body) == 1:
+        return size <= bytes_max
+    return len(body) == _PLAIN_FRAMES_MAX and size < 256 and size + len(body[1]) <= bytes_max
+
+
+def _plain_request(id: bytes, call: Call, body: tuple[bytes, ...]) -> bytes:
+    """Return a REQUEST with a plain body, encoded."""
+    # Hot path: one copy; a message that is encoded first and then joined with its head is copied three times.
+    last = body[len(body) - 1]
+    size = len(last)
+    header = LAST_HEADERS[size] if size < 256 else long_header(size)
+    if len(body) == 1:
+        return b"".join((_REQUEST_HEAD, id, call.prefix, header, last))
+    first = body[0]
+    return b"".join((_REQUEST_HEAD, id, call.prefix, MORE_HEADERS[len(first)], first, header, last))
 
 
 def _request(pending: PendingRequest, now: float, limits: PeerLimits) -> Message | bytes:

@@ -260,9 +260,11 @@ class WorkerSession:
 
     # ---------------------------------------------------------------------------------------------------------------- answers
 
-    def answer(self, request: Request, body: Sequence[bytes]) -> None:
+    def answer(self, request: Request, frames: Sequence[bytes]) -> None:
         """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more; raises ReplyTooLarge."""
         token = request._token
+        # Hot path: compiled, the items of a list cost a third of those of a sequence.
+        body = frames if isinstance(frames, list) else list(frames)
         if request._execution is not None:
             self.kept.complete(request, body)
         if self._in_flight.get(token) is not request:

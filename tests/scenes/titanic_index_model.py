@@ -494,6 +494,6 @@ def _is_of(record: Record, uuid: bytes) -> bool:
 
 
 def _shown(entry: Entry) -> dict[str, Any]:
-    unseen = {"closing", "ending", "lowest"}
+    unseen = {"closing", "ending", "kept", "kept_bytes", "lowest"}
     shown = {name: getattr(entry, name) for name in dir(entry) if not name.startswith("_") and name not in unseen}
     return shown | {"attempts": 0} if entry.state == State.ANSWERED else shown  # which count no more, and need not be kept

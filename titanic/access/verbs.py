@@ -39,7 +39,8 @@ NAMES_MAX: Final = 4096  # cached user names, so that all requests of a user sha
 class StoredRequests(Protocol):
     """Part of the store that authorization uses."""
 
-    counters: dict[str, int]
+    @property
+    def counters(self) -> dict[str, int]: ...
 
     def find(self, frames: Sequence[bytes], /) -> Entry | None: ...
     def submit(self, frames: Sequence[bytes], done: Done, parse: Parse = None, owner: bytes = b"", /) -> None: ...
@@ -87,7 +88,7 @@ class Access:
         except BadRequest:
             self._store.submit(frames, done)  # answers the reason, and counts it
             return
-        self._if_callable(owner, asked.service, done, partial(self._store.submit, frames, done, lambda _: asked, owner))
+        self._if_callable(owner, asked.service, done, partial(self._store.submit, frames, done, partial(_parsed, asked), owner))
 
     def _if_callable(self, owner: bytes, service: bytes, done: Done, act: Callable[[], None]) -> None:
         """Act if the user may call the service; otherwise answer the reason."""
@@ -200,7 +201,7 @@ class Access:
             done([BAD, str(error).encode()])
             return
         stored = partial(self._wait_for, wait_ms / 1000, done)
-        submit = partial(self._store.submit, frames[2:], stored, lambda _: asked, owner)
+        submit = partial(self._store.submit, frames[2:], stored, partial(_parsed, asked), owner)
         if owner:
             self._if_callable(owner, asked.service, done, submit)
         else:
@@ -226,6 +227,10 @@ def refusal(owner: bytes, service: bytes) -> str:
 
 def user_of(entry: Entry) -> str | None:
     return entry.owner.decode(errors="replace") if entry.owner else None
+
+
+def _parsed(asked: Submission, _: Sequence[bytes]) -> Submission:
+    return asked
 
 
 def _unknown(verb: bytes) -> list[bytes]:

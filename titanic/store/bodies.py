@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from core.zmtp.decoder import decode_frames
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("titanic")
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # the rest is read from the disk
+SLACK: Final = 1024  # a sweep is worth its cost only when there are many
 
 
 class Bodies:
@@ -32,41 +33,49 @@ class Bodies:
         self._index = index
         self._journal = journal
         self._counters = counters  # `damaged` is counted here
-        self._cache: dict[Location, list[bytes]] = {}  # what to send, oldest first: [body...] of a request, a whole reply
-        self._cache_bytes = 0
+        # Requests with frames in memory (`Entry.kept`: [body...] of a request, a whole reply), oldest first; others that had some are among
+        # them. Hot path: a dictionary by place costs each request a search in memory that no cache of the processor has.
+        self._oldest: deque[Entry] = deque()
+        self._count = 0
+        self._kept_bytes = 0
 
     # ---- in memory
 
-    def keep(self, place: Location, frames: list[bytes]) -> None:
-        """Keep the frames of a record that was just stored, while the cache has capacity."""
-        self._cache[place] = frames
-        self._cache_bytes += place[2]
-        if self._cache_bytes > CACHE_BYTES_MAX:
+    def keep(self, entry: Entry, frames: list[bytes], size: int) -> None:
+        """Keep the frames of a record of this size, while there is capacity, in place of those kept before."""
+        self._release(entry)
+        entry.kept, entry.kept_bytes = frames, size
+        self._oldest.append(entry)
+        self._count += 1
+        self._kept_bytes += size
+        if self._kept_bytes > CACHE_BYTES_MAX:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        # Many at once: each search for the first of a dictionary passes the places of all that were dropped before.
-        while self._cache_bytes > CACHE_BYTES_MAX:
-            for place in list(islice(self._cache, len(self._cache) // 8 + 1)):
-                del self._cache[place]
-                self._cache_bytes -= place[2]
+        while self._kept_bytes > CACHE_BYTES_MAX - CACHE_BYTES_MAX // 8:
+            self._release(self._oldest.popleft())
 
-    def forget(self, place: Location | None) -> None:
-        """Drop a body that is no longer needed from the cache, and from the memory journal too."""
-        if place is None:
-            return
-        if self._cache.pop(place, None) is not None:
-            self._cache_bytes -= place[2]
-        if isinstance(self._journal, MemoryJournal):
+    def _release(self, entry: Entry) -> list[bytes] | None:
+        """Return the frames of a request, which are no longer kept."""
+        frames = entry.kept
+        if frames is None:
+            return None
+        self._count -= 1
+        self._kept_bytes -= entry.kept_bytes
+        entry.kept, entry.kept_bytes = None, 0
+        if len(self._oldest) > 2 * self._count + SLACK:
+            self._oldest = deque(dict.fromkeys(one for one in self._oldest if one.kept is not None))
+        return frames
+
+    def forget(self, entry: Entry, place: Location | None) -> None:
+        """Drop frames that are no longer needed, and the record at this place from the memory journal too."""
+        self._release(entry)
+        if place is not None and isinstance(self._journal, MemoryJournal):
             self._journal.forget(place)
 
     def take(self, entry: Entry) -> list[bytes] | None:
-        """Take `[body...]` of a request out of the cache; None when it is not there, see `request_of`."""
-        place = entry.request
-        if place is None or (frames := self._cache.pop(place, None)) is None:
-            return None
-        self._cache_bytes -= place[2]
-        return frames
+        """Take `[body...]` of a waiting request out of memory; None when it is not there, see `request_of`."""
+        return self._release(entry) if entry.reply is None else None
 
     # ---- from the journal too
 
@@ -91,9 +100,8 @@ class Bodies:
     def reply_of(self, entry: Entry, done: Callable[[list[bytes]], None]) -> None:
         """Call `done` with the frames that titanic.reply returns for a request that has ended."""
         assert entry.reply is not None
-        reply = self._cache.get(entry.reply)
-        if reply is not None:
-            done(reply)
+        if entry.kept is not None:
+            done(entry.kept)
         else:
             self._journal.read(entry.reply, (self._reply_read, (entry, entry.reply, done)))
 

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
+from mypy_extensions import mypyc_attr
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
 from core.zmtp.decoder import encode_frame, encode_message
@@ -77,6 +78,7 @@ class Options(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})  # small texts for the handler
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Submission:
     """Valid request: `frames` is `[service][body...]` encoded as on disk, `body` is `[body...]` for the worker."""
 

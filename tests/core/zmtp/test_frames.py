@@ -9,6 +9,9 @@ import pytest
 
 from core.errors import RemoteProtocolError
 from core.zmtp.frames import (
+    LONG,
+    LONG_HEADER,
+    MORE,
     Encoded,
     decode_frames,
     encode_command,
@@ -19,6 +22,7 @@ from core.zmtp.frames import (
     encode_prefix,
     frame_at,
     long_header,
+    long_size,
     octets_of,
     split_frames,
 )
@@ -116,6 +120,13 @@ def test_a_frame_is_found_by_its_header_alone(flags: int, size: int) -> None:
     for cut in range(6, start):
         with pytest.raises(IndexError):
             frame_at(octets[:cut], 6)
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536, 65_537, 1 << 32, (1 << 63) + 5, (1 << 64) - 1])
+@pytest.mark.parametrize("flags", [LONG, LONG | MORE])
+@pytest.mark.parametrize("before", [b"", b"\xff" * 9])
+def test_the_size_of_a_long_frame_is_read_from_all_eight_bytes(size: int, flags: int, before: bytes) -> None:
+    assert long_size(before + LONG_HEADER(flags, size) + b"\xff", len(before)) == size
 
 
 def test_frames_are_taken_off_the_front() -> None:

@@ -68,11 +68,14 @@ OTHER = Call("other", timeout_s=7.0, attempts=1)
         [(ECHO, [b"x"])] * 5,
         [(ECHO, [b"x"]), (ECHO, [b"x" * 255]), (ECHO, [b"x" * 256]), (ECHO, [b"y"])],
         [(ECHO, [b"x"]), (ECHO, [b"x", b"y"]), (ECHO, [b"y"])],
+        [(ECHO, [b"x", b"y" * size]) for size in (0, 1, 255, 256, 4095, 4096)],
+        [(ECHO, [b"x" * size, b"y"]) for size in (0, 255)],
+        [(ECHO, [b"x"]), (ECHO, [b"x" * 256, b"y"]), (ECHO, [b"x", b"y", b"z"])],
         [(ECHO, [b"x"]), (SLOW, [b"x"]), (ECHO, [b"y"])],
         [(ECHO, [b"x"]), (OTHER, [b"x"]), (ECHO, [b""])],
         [(ECHO, [b"x"])] * 30,
     ],
-    ids=["plain", "long", "two-frames", "deadline", "other-timeout", "more-than-the-window"],
+    ids=["plain", "long", "two-frames", "longer", "first-longer", "neither", "deadline", "other-timeout", "more-than-the-window"],
 )
 @pytest.mark.parametrize("buckets", [[], [ECHO], [ECHO, OTHER]], ids=["no-bucket", "one-bucket", "both-buckets"])
 def test_requests_sent_together_are_the_same_as_one_by_one(asked: list[tuple[Call, list[bytes]]], buckets: list[Call]) -> None:
@@ -91,6 +94,23 @@ def test_requests_sent_together_are_the_same_as_one_by_one(asked: list[tuple[Cal
     assert [facts(pending) for pending in batches[0]] == [facts(pending) for pending in batches[1]]
     assert (together.counters, together.in_flight, together.deadline()) == (single.counters, single.in_flight, single.deadline())
     assert [facts(pending) for pending in together.tick(99.0)] == [facts(pending) for pending in single.tick(99.0)]
+
+
+@pytest.mark.parametrize("body", [[b"x"], [b"nobody", b"x" * 256], [b"x" * 255, b"y" * (SPLICED_BYTES_MAX - 255)]], ids=len)
+def test_a_batch_of_requests_with_one_frame_or_two_is_sent_together(body: list[bytes]) -> None:
+    machine = connected(window=20)
+    machine.submit(PendingRequest(ECHO, [b"before"]), 1.0)
+    machine.take_outgoing()
+    assert machine.submit_many([PendingRequest(ECHO, body) for _ in range(5)], 2.0) == 5
+    assert [message[-len(body) :] for message in sent(machine)] == [body] * 5
+
+
+@pytest.mark.parametrize(("parts", "together"), [(4, 0), (5, 1)])
+def test_a_body_of_two_frames_is_checked_where_the_broker_takes_few_parts(parts: int, together: int) -> None:
+    machine = requester()
+    machine.submit(PendingRequest(ECHO, [b"before"]), 0.0)
+    machine.joined(0.0, PeerLimits(parts=parts))
+    assert machine.submit_many([PendingRequest(ECHO, [b"x", b"y"])], 1.0) == together
 
 
 def facts(pending: PendingRequest) -> tuple[object, ...]:

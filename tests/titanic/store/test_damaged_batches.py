@@ -12,8 +12,8 @@ import titanic
 from tests.scenes.builds import replaces_names
 from tests.scenes.waiting import eventually
 from tests.titanic.store.test_batches import Shop, live, shop
+from tests.titanic.store.test_store import drop_from_memory
 from titanic.store.batches import COMMIT, STAGED
-from titanic.store.bodies import Bodies
 from titanic.store.index.stored_request import State
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def break_reads(opened: Shop, monkeypatch: pytest.MonkeyPatch, *broken: tuple[in
         else:
             read(place, token)
 
-    opened.store.bodies = Bodies(opened.store.index, opened.store.journal, opened.store.counters)
+    drop_from_memory(opened.store)
     monkeypatch.setattr(opened.store.journal, "read", failing)
 
 

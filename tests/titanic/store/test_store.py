@@ -16,7 +16,6 @@ from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.inspection import segment_name
 from titanic.journal.record_bodies import Tick
 from titanic.journal.segment_log import LogOptions
-from titanic.store.bodies import Bodies
 from titanic.store.index.limits import Limits
 from titanic.store.index.stored_request import State
 from titanic.store.repair import read_store
@@ -31,6 +30,12 @@ if TYPE_CHECKING:
     from titanic.store.index.stored_request import Entry
 
 SMALL = JournalOptions(log=LogOptions(segment_bytes=65_536, reserve_bytes=4096))
+
+
+def drop_from_memory(store: Store) -> None:
+    """Have the bodies of all requests read from the disk."""
+    for entry in store.index.entries.values():
+        store.bodies.forget(entry, None)
 
 
 def store_on(disk: Disk | None, limits: Limits | None = None) -> Store:
@@ -296,7 +301,7 @@ async def test_the_store_gives_back_the_room_of_closed_requests_while_it_serves(
         assert store.status["segments"] < 6
         for number, uuid in enumerate(kept):
             assert await ask(store.fetch, [uuid]) == [b"200", b"%d" % number]
-        store.bodies = Bodies(store.index, store.journal, store.counters)
+        drop_from_memory(store)
         for number, uuid in enumerate(kept):
             assert await ask(store.fetch, [uuid]) == [b"200", b"%d" % number]
     async with store_on(RealDisk(tmp_path)) as store:
@@ -417,7 +422,7 @@ async def test_damage_behind_a_checkpoint_is_found_when_it_is_read(tmp_path: Pat
         await answered(store, uuid, b"r" * 100)
         place = store.index.entries[bytes.fromhex(uuid.decode())].reply
         assert place is not None
-        store.bodies = Bodies(store.index, store.journal, store.counters)
+        drop_from_memory(store)
         with (tmp_path / segment_name(place[0])).open("r+b") as file:
             file.seek(place[1] + 60)
             file.write(b"\0")
