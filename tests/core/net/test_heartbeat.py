@@ -132,6 +132,12 @@ def test_what_was_heard_within_the_ttl_ends_it() -> None:
     assert (clock.until(100.0), clock.pending()) == ([], 0)
 
 
+def test_a_ttl_below_a_second_is_one() -> None:
+    clock = Clock()
+    clock.heartbeat.ttl(0.5)
+    assert clock.until(0.5) == [(0.5, TTL)]
+
+
 def test_a_ttl_of_zero_ends_the_one_before() -> None:
     clock = Clock()
     clock.heartbeat.ttl(5.0)
