@@ -124,8 +124,6 @@ class Store:
         self._expiry_clock = self._supervisor.timer("titanic expiry clock", self._expire)
         self._loop: asyncio.AbstractEventLoop
 
-    # ---- life
-
     async def __aenter__(self) -> Self:
         await self.open()
         return self
@@ -163,6 +161,7 @@ class Store:
 
     @property
     def counters(self) -> dict[str, int]:
+        """Events by name."""
         self._counters["accepted"] = self._accepted
         return self._counters
 
@@ -223,10 +222,12 @@ class Store:
         self._waiters.cancel()
 
     def now_ms(self) -> int:
+        """Return the store clock in ms."""
         return int(self._now() * 1000) + self._clock_offset_ms
 
     @property
     def status(self) -> dict[str, Any]:
+        """State and counters for operators."""
         journal = self.journal
         opened = journal.log if isinstance(journal, Journal) else None
         state = "serving"
@@ -250,8 +251,6 @@ class Store:
             **self.counters,
             "over_share": self.index.over_share,
         }
-
-    # ---- titanic.request
 
     def submit(
         self, frames: Sequence[bytes], done: Done, parse: Callable[[Sequence[bytes]], Submission] | None = None, owner: bytes = b""
@@ -361,6 +360,7 @@ class Store:
             self._waiters.add(entry.uuid, timeout_s, done)
 
     def end_waits(self) -> None:
+        """Answer 300 to all waiting clients."""
         self._waiters.end()
 
     # ---- titanic.close

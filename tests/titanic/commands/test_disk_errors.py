@@ -1,4 +1,4 @@
-"""What a command says when the disk of its store fails."""
+"""titanic.commands.operator: errors of the disk of a store."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from core.daemon.exit_codes import DiskFailed
 from titanic.commands.operator import disk_errors
 
 
-@pytest.mark.parametrize(("named", "told"), [(None, "/var/lib/store"), ("/var/lib/store/00000001.seg", "/var/lib/store/00000001.seg")])
-def test_a_full_disk_is_told_with_its_place_and_what_to_do(named: str | None, told: str) -> None:
+@pytest.mark.parametrize(("named", "place"), [(None, "/var/lib/store"), ("/var/lib/store/00000001.seg", "/var/lib/store/00000001.seg")])
+def test_the_error_of_a_full_disk_has_its_place_and_what_to_do(named: str | None, place: str) -> None:
     """Allocating a segment fails without the name of a file."""
     with pytest.raises(DiskFailed) as failed, disk_errors("/var/lib/store"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), named)
-    assert failed.value.message == f"{told}: No space left on device; free some space or choose another path"
+    assert failed.value.message == f"{place}: No space left on device; free some space or choose another path"
