@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """Destroy what killed processes have left, and let no collection find the rest: its complaints would be those of a later test."""
+    """Destroy what killed processes have left, or hide it from collections.
+
+    Its complaints would be those of a later test.
+    """
     yield
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
