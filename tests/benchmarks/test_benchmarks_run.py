@@ -31,7 +31,8 @@ def test_every_variant_of_every_work_runs(work: Work) -> None:
     result.runs |= dict.fromkeys(passes, result.runs[passes[-1]])  # nothing is pinned here: both are alike
     assert set(result.absent) <= {variant.name for variant in work.variants if variant.absent()}  # installed nowhere but for this
     for row in work.rows:
-        if result.absent.keys().isdisjoint((row.ours, row.peer)):
+        # The system counts the CPU time of another process in steps of 10 ms: none may be over in so short a run.
+        if result.absent.keys().isdisjoint((row.ours, row.peer)) and row.figure != "broker_us":
             assert result.ratio(row, row.sides) is not None, row
     for variant in work.variants:
         if variant.name in result.absent:

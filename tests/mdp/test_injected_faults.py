@@ -142,8 +142,13 @@ async def test_a_handler_that_does_not_end_is_found_after_a_fault_of_the_clock_t
                 await eventually(lambda: not worker.running)
 
 
+def kept_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "leftovers"}
+
+
 async def test_what_is_left_is_kept_after_a_fault_of_the_thread_that_keeps_it() -> None:
     end = asyncio.Event()
+    before = kept_threads()
     with sabotaged("leftovers") as supervisor:
         task = asyncio.create_task(end.wait())
         leave([task])
@@ -151,7 +156,7 @@ async def test_what_is_left_is_kept_after_a_fault_of_the_thread_that_keeps_it() 
         assert task not in asyncio.all_tasks()
         end.set()
         await task
-        await eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "leftovers"])
+        await eventually(lambda: kept_threads() <= before)
 
 
 async def test_events_are_written_after_a_fault_of_the_thread_that_writes_them(tmp_path: Path) -> None:

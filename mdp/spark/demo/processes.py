@@ -27,6 +27,8 @@ READY_WITHIN_S = 60.0
 # Daemons drain within 10 s by themselves.
 _STOP_WITHIN_S = 15.0
 POLL_S = 0.05
+# Silent heartbeats of a worker: one minute. A worker that is paused is silent and not lost, and on a busy machine Spark begins late.
+LIVENESS = 24
 
 
 class Processes:
@@ -49,7 +51,7 @@ class Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
         with ExitStack() as starting:
             starting.callback(self._stop)
-            self.broker_process = self._start("broker", "broker", "--bind", self.broker)
+            self.broker_process = self._start_broker("broker")
             for _ in range(self._worker_count):
                 self.start_worker()
             self._wait_until_ready()
@@ -83,7 +85,10 @@ class Processes:
         assert self.broker_process is not None
         self.broker_process.kill()
         self.broker_process.wait()
-        self.broker_process = self._start("broker-again", "broker", "--bind", self.broker)
+        self.broker_process = self._start_broker("broker-again")
+
+    def _start_broker(self, name: str) -> subprocess.Popen[bytes]:
+        return self._start(name, "broker", "--bind", self.broker, "--liveness", str(LIVENESS))
 
     def kill(self, number: int) -> int:
         """Kill a worker process, as a crash of the machine would, and return its process id."""
