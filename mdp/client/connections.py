@@ -170,7 +170,9 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
         if machine.orders:
             for order in machine.take_orders():
                 if isinstance(order, CloseConnection):
-                    self._connections.pop(order.number).close()
+                    # Absent if it could not be opened, and was given up before this write.
+                    if (connection := self._connections.pop(order.number, None)) is not None:
+                        connection.close()
                     continue
                 try:
                     self._open(order.number)

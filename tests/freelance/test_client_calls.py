@@ -21,7 +21,7 @@ Model = Literal[1, 2, 3]
 
 @asynccontextmanager
 async def two_servers(model: Model) -> AsyncIterator[tuple[freelance.Server, freelance.Server]]:
-    """One that lives and answers no request, and one that returns each."""
+    """Serve twice: a server that answers no request, and one that returns each."""
     async with (
         asyncio.timeout(PATIENCE_S),
         freelance.Server(ANY, lambda _: None, model=model) as silent,
