@@ -323,9 +323,10 @@ async def test_trn_11_each_obstacle_is_named_with_what_to_do(make: Make, tmp_pat
     with pytest.raises(core.InvalidEndpoint, match=r"path of 108 bytes in .* at most 107 are possible; choose a shorter one"):
         make(core.PULL, bind="ipc:///" + 107 * "x")
     if sys.platform == "linux":
-        make(core.PULL, bind="ipc://@taken")
-        with pytest.raises(core.AddressInUse, match="ipc://@taken is in use; end the program that listens there, or choose another path"):
-            make(core.PULL, bind="ipc://@taken")
+        taken = f"ipc://@taken-{os.getpid()}"  # the names of all programs of the machine are in one place
+        make(core.PULL, bind=taken)
+        with pytest.raises(core.AddressInUse, match=f"{taken} is in use; end the program that listens there, or choose another path"):
+            make(core.PULL, bind=taken)
 
 
 @pytest.mark.parametrize(
