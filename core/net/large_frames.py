@@ -6,14 +6,16 @@ the transport's protocol and has the frame read to where it belongs; it steps ba
 frames it would cost a microsecond more per read. Measured: 0.4 of the time at 1 MiB.
 
 The buffers are few and belong to the loop: while all are used by frames that make progress, other frames are put together as
-small ones are.
+small ones are. A frame that is larger than a buffer is read into memory of its own, which becomes the frame.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from asyncio.protocols import BufferedProtocol  # not as `asyncio.BufferedProtocol`: mypyc wants the place of a base class
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from mypy_extensions import mypyc_attr
 
@@ -38,6 +40,15 @@ BUFFER_BYTES: Final = 1024 * 1024 + HEADER_BYTES + AFTER_BYTES
 BUFFERS_MAX: Final = 8  # 8 MiB per loop, while large frames come
 ITERATION_BYTES: Final = 512 * 1024  # read per loop iteration; the application takes them while they are in the caches
 IDLE_S: Final = 1.0  # a buffer unused for so long is given back
+# A larger frame gets memory of its own when a sixteenth of it has come: so what a peer can make us reserve is bounded by what it sends.
+OWN_PART: Final = 16
+OWN_BYTES_MAX: Final = 256 * 1024 * 1024  # reserved by all such frames of a loop, unless there is only one
+# From this size on the C library maps memory for one object, and unmaps it: all its pages are new. Of large pages there are few.
+MAPPED_BYTES_MIN: Final = 32 * 1024 * 1024
+OWN_MEMORY: Final = sys.platform == "linux" and sys.implementation.name == "cpython"  # elsewhere larger frames are put together
+PAGE_BYTES: Final = 4096  # or a multiple; what is not aligned is not advised
+MADV_HUGEPAGE: Final = 14
+PY_BUF_WRITE: Final = 0x200
 
 
 class SharedReading(Protocol):
@@ -97,7 +108,7 @@ class FrameReading:
         if not self.count_partial(decoder.progress):
             return
         pool = self._shared.large_frames
-        if pool.fits(decoder.begun_frame) and self._reads_clear() and self.transport is not None:
+        if pool.takes(decoder) and self._reads_clear() and self.transport is not None:
             pool.read(self, self.transport, decoder)
         if self._progress_timer is None and self.options.frame_ivl:
             self._whole = False
@@ -131,18 +142,22 @@ class FrameReading:
 class LargeFramePool:
     """The buffers of one loop."""
 
-    __slots__ = ("_clock", "_loop", "free", "readers")
+    __slots__ = ("_clock", "_loop", "free", "own_bytes", "readers")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop  # runs the readers
         self.free: list[bytearray] = []  # unused buffers
         self.readers: dict[LargeFrameReader, None] = {}  # each uses one buffer
+        self.own_bytes = 0  # of frames that are read into memory of their own
         self._clock = supervisor.timer("core large frames clock", self._clear_up)
 
-    @staticmethod
-    def fits(octets: int) -> bool:
-        """Whether a frame of so many bytes, header included, is read into a buffer."""
-        return LARGE_BYTES_MIN <= octets <= BUFFER_BYTES - AFTER_BYTES
+    def takes(self, decoder: Decoder) -> bool:
+        """Whether the frame that has begun is read into a buffer, or into memory of its own."""
+        octets = decoder.begun_frame
+        if octets <= BUFFER_BYTES - AFTER_BYTES:
+            return octets >= LARGE_BYTES_MIN
+        came = octets - decoder.wanted
+        return OWN_MEMORY and came * OWN_PART >= octets and (not self.own_bytes or self.own_bytes + octets <= OWN_BYTES_MAX)
 
     def read(self, session: FrameReading, transport: asyncio.Transport, decoder: Decoder) -> None:
         """Read the rest of the frame that has begun into a buffer, if one is free."""
@@ -152,8 +167,8 @@ class LargeFramePool:
                 return
             idle.leave()
         reader = LargeFrameReader(self, self._loop, session, transport, decoder, self.free.pop() if self.free else bytearray(BUFFER_BYTES))
+        reader.begin()  # first: there may be no memory for the frame
         self.readers[reader] = None
-        reader.begin()
         switch(transport, reader)
         if self._clock.when is None:
             self._clock.after(IDLE_S)
@@ -176,7 +191,9 @@ class LargeFramePool:
 class LargeFrameReader(BufferedProtocol):
     """Reads for a session while its peer sends large frames."""
 
-    __slots__ = ("_at", "_bytes", "_decoder", "_end", "_heard", "_loop", "_buffer", "_pool", "_session", "_transport", "_view")
+    __slots__ = (
+        "_at", "_buffer", "_bytes", "_decoder", "_end", "_heard", "_loop", "_own", "_pool", "_session", "_transport", "_view",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -193,7 +210,8 @@ class LargeFrameReader(BufferedProtocol):
         self._transport = transport
         self._decoder = decoder  # of the session, in which a frame has begun
         self._buffer = buffer  # is read into
-        self._view = memoryview(buffer)
+        self._own: bytes | None = None  # memory of the frame without its header, if it is larger than a buffer
+        self._view = memoryview(buffer)  # of the buffer or of that memory
         self._at = 0  # bytes in the buffer
         self._bytes = 0  # of whole frames, in this loop iteration
         self._end = 0  # where the frame ends, 0 between two of them
@@ -205,14 +223,27 @@ class LargeFrameReader(BufferedProtocol):
 
     def begin(self) -> None:
         self._end = self._decoder.begun_frame
+        if self._end > BUFFER_BYTES - AFTER_BYTES:
+            self._end -= HEADER_BYTES
+            self._own, self._view = new_frame(self._end)
+            self._pool.own_bytes += self._end
+        chunks = self._decoder.detach_frame()
+        if self._own is not None:
+            chunks[0] = chunks[0][HEADER_BYTES:]
         at = 0
-        for chunk in self._decoder.detach_frame():
+        for chunk in chunks:
             self._view[at : at + len(chunk)] = chunk
             at += len(chunk)
         self._at = at
 
+    def _end_own(self) -> None:
+        """Go back to the buffer; the memory belongs to the frame alone."""
+        if self._own is not None:
+            self._pool.own_bytes -= len(self._view)
+            self._own, self._view = None, memoryview(self._buffer)
+
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to read: the rest of the frame and a little more."""
+        """Return where to read: the rest of the frame and, in a buffer, a little more."""
         return self._view[self._at : self._end + AFTER_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -229,11 +260,15 @@ class LargeFrameReader(BufferedProtocol):
                 self.leave()
             return
         self._end = self._at = 0
-        if end:
+        own = self._own
+        if own is not None:
+            self._end_own()
+            batch = decoder.end_frame(own, b"")
+        elif end:
             batch = decoder.end_frame(bytes(view[HEADER_BYTES:end]), bytes(view[end:at]))
         else:
             batch = decoder.feed(bytes(view[:at]))
-        if decoder.failure is None and self._pool.fits(decoder.begun_frame):
+        if decoder.failure is None and self._pool.takes(decoder):
             self.begin()
         elif not end or at > end:
             self.leave()  # something else follows
@@ -250,6 +285,7 @@ class LargeFrameReader(BufferedProtocol):
             self._transport.resume_reading()
 
     def leave(self) -> None:
+        self._end_own()
         self._pool.left(self, self._buffer)
         switch(self._transport, cast("asyncio.BaseProtocol", self._session))
 
@@ -264,6 +300,7 @@ class LargeFrameReader(BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._session.connection_lost(exc)  # it may read the rest into this buffer
+        self._end_own()
         self._pool.left(self, self._buffer)
 
     def pause_writing(self) -> None:
@@ -271,6 +308,32 @@ class LargeFrameReader(BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._session.resume_writing()
+
+
+def new_frame(octets: int) -> tuple[bytes, memoryview]:
+    """Return a frame of unknown content, and a view to fill it, before anything else has it."""
+    make, address_of, view_of, advise = _c_functions()
+    frame = make(None, octets)
+    start = address_of(frame)
+    if octets >= MAPPED_BYTES_MIN:
+        begin = -(-start // PAGE_BYTES) * PAGE_BYTES
+        advise(begin, (start + octets) // PAGE_BYTES * PAGE_BYTES - begin, MADV_HUGEPAGE)  # where there are none, nothing changes
+    return frame, view_of(start, octets, PY_BUF_WRITE)
+
+
+@cache
+def _c_functions() -> tuple[Any, Any, Any, Any]:
+    """Return C functions: three of Python, which make bytes to be filled, and one that asks for large pages."""
+    import ctypes  # here: few programs receive such frames
+
+    library = ctypes.PyDLL(None)  # of our own: what its functions take and return is set here
+    make, address_of, view_of = library.PyBytes_FromStringAndSize, library.PyBytes_AsString, library.PyMemoryView_FromMemory
+    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_ssize_t), ctypes.py_object
+    address_of.argtypes, address_of.restype = (ctypes.py_object,), ctypes.c_void_p
+    view_of.argtypes, view_of.restype = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int), ctypes.py_object
+    advise = library.madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return make, address_of, view_of, advise
 
 
 def switch(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:

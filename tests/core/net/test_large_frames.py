@@ -9,7 +9,7 @@ import pytest
 
 import core
 from core.net import large_frames
-from core.net.large_frames import AFTER_BYTES, BUFFER_BYTES, BUFFERS_MAX, LARGE_BYTES_MIN
+from core.net.large_frames import AFTER_BYTES, BUFFER_BYTES, BUFFERS_MAX, LARGE_BYTES_MIN, MAPPED_BYTES_MIN, OWN_PART
 from tests.scenes.builds import replaces_names
 from tests.scenes.raw_octets import LONG, MORE, WirePeer, command, frame, message
 
@@ -51,10 +51,11 @@ SIZES = [
     [BUFFER_BYTES - AFTER_BYTES - 10, BUFFER_BYTES - AFTER_BYTES - 9, BUFFER_BYTES - AFTER_BYTES - 8],
     [700_000, 3, 700_000, 0, 255, 256, 700_000, 2 * 1024 * 1024, 70_000, 1],
     [100_000] * 30,
+    [3_000_000, 5, 2_000_000, 2_000_000, 100_000, 0, MAPPED_BYTES_MIN + 1],
 ]
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=["1 MiB", "threshold", "room", "mixed", "100 kB"])
+@pytest.mark.parametrize("sizes", SIZES, ids=["1 MiB", "threshold", "room", "mixed", "100 kB", "own memory"])
 @pytest.mark.parametrize("envelope", [[], [b"head", b""]], ids=["bare", "enveloped"])
 async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], envelope: list[bytes], rooms: list[LargeFramePool]) -> None:
     sent = [[*envelope, body(size, number), *([b"after"] if number % 2 else [])] for number, size in enumerate(sizes)]
@@ -71,8 +72,9 @@ async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], en
 
 
 @pytest.mark.parametrize("piece", [BUFFER_BYTES + 5, 100_000, 4099])
-async def test_cut_anywhere_with_commands_and_small_messages_between(piece: int, rooms: list[LargeFramePool]) -> None:
-    large_body = body(200_000)
+@pytest.mark.parametrize("large", [200_000, 1_200_000])
+async def test_cut_anywhere_with_commands_and_small_messages_between(piece: int, large: int, rooms: list[LargeFramePool]) -> None:
+    large_body = body(large)
     octets = b"".join(
         (
             frame(b"first", MORE),
@@ -185,3 +187,53 @@ async def test_a_peer_that_goes_in_the_middle_leaves_its_room(rooms: list[LargeF
         while reading(rooms):
             await asyncio.sleep(0)
         assert pull.readable() == (after == 300_009)
+
+
+@replaces_names
+async def test_memory_of_their_own_is_given_back_by_frames_that_end_and_by_peers_that_go(rooms: list[LargeFramePool]) -> None:
+    whole, half = body(3_000_000, 1), frame(body(2_000_000, 2))[:1_000_000]
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            await peer.send(frame(whole) + half)
+            assert await pull.recv_multipart() == [whole]
+            while not rooms[0].own_bytes:
+                await asyncio.sleep(0)
+            assert rooms[0].own_bytes == 2_000_000
+        while reading(rooms):
+            await asyncio.sleep(0)
+        assert rooms[0].own_bytes == 0
+        assert not pull.readable()
+
+
+@replaces_names
+async def test_a_frame_gets_memory_of_its_own_after_a_part_of_it_and_others_while_there_is_some(
+    rooms: list[LargeFramePool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W6: what peers announce reserves nothing; more than the bound is reserved for one frame only."""
+    monkeypatch.setattr(large_frames, "OWN_BYTES_MAX", 5_000_000)
+    sent = [body(octets, number) for number, octets in enumerate((6_000_000, 2_000_000, 4_000_000))]
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        peers = [await WirePeer.connect(pull.last_endpoint) for _ in sent]
+        for peer, each in zip(peers, sent, strict=True):
+            await peer.shake(b"PUSH")
+            await peer.send(frame(each)[: len(each) // OWN_PART - 1000])
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not rooms
+        for peer, each, reserved in zip(peers, sent, (6_000_000, 6_000_000, 6_000_000), strict=True):
+            await peer.send(frame(each)[len(each) // OWN_PART - 1000 : 1_000_000])
+            while not rooms or rooms[0].own_bytes < reserved:
+                await asyncio.sleep(0)
+            assert rooms[0].own_bytes == reserved
+        for peer, each in zip(peers, sent, strict=True):
+            sending = asyncio.ensure_future(peer.send(frame(each)[1_000_000:]))
+            assert await pull.recv_multipart() == [each]
+            await sending
+        assert rooms[0].own_bytes == 0
+        for peer in peers:
+            await peer.close()
