@@ -161,7 +161,7 @@ class KeptAlive(FrameReading):
             self._drop_ahead()
         if self._lost is not None:
             self._end(*self._lost)
-        elif self.transport is not None and not self._closing:
+        elif self.transport is not None:
             self.transport.resume_reading()
 
     def _gave(self, ahead: ReadAhead) -> bool:

@@ -243,7 +243,7 @@ class Session(Writing):
             self._heartbeat.resume()
         if self._ahead is not None:
             self._scheduler.later(self, 0, self._give_ahead)  # not within the receive that emptied the inbox
-        elif self.transport is not None and not self._closing:
+        elif self.transport is not None:
             self.transport.resume_reading()
 
     def throttle(self) -> None:
@@ -296,9 +296,8 @@ class Session(Writing):
             self.transport.abort()
             return
         self._phase = Phase.ENDED
-        if self.pipe.throttled:
-            self.pipe.throttled = False
-            self.transport.resume_reading()
+        self.pipe.throttled = False
+        self.transport.resume_reading()  # also where capacity has come, and the reading has not gone on yet
         self._paused = False
         if self._heartbeat is not None:
             self._heartbeat.stop()  # LINGER says how long the peer may be silent from now on

@@ -210,10 +210,9 @@ TABLE: dict[str, tuple[str, ...]] = {
     "titanic/store/index/answered_times.py": ("tests/titanic/store/index/test_answered_times.py",),
     "core/net/heartbeat.py": (
         "tests/core/net/test_heartbeat.py",
+        "tests/core/net/test_signs_of_life.py",
         "tests/core/net/test_kept_alive.py",
         "tests/core/net/test_read_ahead.py",
-        "tests/core/net/test_disconnected_peers.py",
-        "tests/spec/test_zmtp_heartbeat.py",
     ),
     "freelance/server.py": ("tests/freelance/test_server*.py", "tests/freelance/test_client.py", "tests/freelance/test_too_large.py"),
     "pirate/async_server.py": ("tests/pirate/test_async_server.py", "tests/spec/test_env.py"),

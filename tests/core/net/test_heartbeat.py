@@ -207,3 +207,9 @@ def test_a_sign_of_life_that_is_due_earlier_is_left() -> None:
     clock.heartbeat.show_life(1.0)
     clock.heartbeat.stop()
     assert clock.until(20.0) == []
+
+
+def test_a_timeout_below_a_second_is_one() -> None:
+    clock = Clock(10.0, 0.5)
+    clock.heartbeat.start()
+    assert clock.until(11.0) == [(10.0, "ping"), (10.5, "silent for 0.5 s after a PING")]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
 from mdp.shards.backpressure import IDLE_S, LOOK_S, MARK_MIN, Backpressure, Queue
-from mdp.testing import virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+from tests.scenes.virtual_loop import in_virtual_time
 
 MOST = 100_000
 TOTAL = 1_000_000
@@ -44,16 +40,6 @@ class Row:
 
 def _now() -> float:
     return round(asyncio.get_running_loop().time() - 1_000.0, 6)
-
-
-def in_virtual_time(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
-    """Run a test in virtual time."""
-
-    def run() -> None:
-        virtual_time.run(test())
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
 
 
 @in_virtual_time
