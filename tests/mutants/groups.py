@@ -263,3 +263,9 @@ PIRATES = (
     "tests/pirate/test_too_large.py",
     "tests/spec/test_queue_ends.py",
 )
+CALLS = (
+    "tests/freelance/test_client.py",
+    "tests/freelance/test_client_calls.py",
+    "tests/freelance/test_changing_servers.py",
+    "tests/freelance/test_too_large.py",
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.groups import (
     BROKER,
+    CALLS,
     CURVE,
     FRAMES,
     FREELANCE,
@@ -266,5 +267,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/session/probe.py": ("tests/mdp/session/test_probe.py",),
     "mdp/session/reconnector.py": ("tests/mdp/session/test_reconnector.py",),
     "mdp/session/connection.py": ("tests/mdp/session/test_*.py",),
+    "pirate/worker.py": ("tests/pirate/test_worker.py", "tests/pirate/test_too_large.py"),
+    "freelance/client.py": CALLS,
+    "freelance/engine.py": CALLS,
     "pirate/client.py": ("tests/pirate/test_client.py", "tests/pirate/test_too_large.py"),
 }

@@ -1,4 +1,7 @@
-"""A connection without a network: a test says what is read, and sees what is written. Its time is that of the running loop."""
+"""A connection without a network, whose reads a test makes.
+
+It sees what is written. The time is that of the running loop.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ __all__ = ["Driven", "HeldTransport"]
 
 
 class HeldTransport(asyncio.Transport):
-    """Keeps what is written and how it ended; a pair of sockets stands for what the system holds of the peer.
+    """Keeps what is written, and how it ended; a pair of sockets stands for the system.
 
     Attributes:
         said: octets written since they were last taken.
@@ -96,7 +99,7 @@ class Driven:
     def _ended(self, session: Session) -> None:
         assert session is self.session
         self.closed += 1
-        self.owner._endpoints.sessions.pop(session, None)  # noqa: SLF001 - as its listener would
+        self.owner._endpoints.sessions.pop(session, None)  # as its listener would
 
     def __enter__(self) -> Self:
         self.session.connection_made(self.transport)

@@ -1,4 +1,7 @@
-"""Signs of life of a connection whose messages are not taken (ZMTP-57, ZMTP-59), in virtual time: to the moment and to the octet."""
+"""Signs of life of a connection whose messages are not taken (ZMTP-57, ZMTP-59).
+
+In virtual time: to the moment and to the octet.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +133,7 @@ async def test_an_answer_that_waited_is_given_once_and_no_further_sign_is_due() 
 
 @in_virtual_time
 @pytest.mark.parametrize("unread", [b"", b"unread"])
-async def test_without_memory_to_read_on_who_is_known_is_told_and_nothing_more_is_read(unread: bytes) -> None:
+async def test_without_memory_to_read_on_a_known_peer_gets_pongs_and_nothing_more_is_read(unread: bytes) -> None:
     async with full(heartbeat_ivl=60_000, max_ahead_bytes=0) as driven:
         driven.peer.send(unread)
         for _ in range(3):
