@@ -100,19 +100,18 @@ class Client:
         self._model = model
         self._outstanding_max = outstanding_max
         self._outstanding = 0
-        whole = timeout if timeout is not None else TIMEOUT_S.get(model, TRIES_IN_TIMEOUT * TRY_S)
-        if try_timeout is None:
-            try_timeout = TRY_S if model == 1 else whole / TRIES_IN_TIMEOUT
         own: dict[str, Any] = {"context": context, "security": security, "socket_options": socket_options}
         self._engine: FreelanceEngine | SequentialEngine
         if model == 1:
-            self._engine = SequentialEngine(Sequential(self._endpoints, try_timeout, timeout), **own)
+            self._engine = SequentialEngine(Sequential(self._endpoints, TRY_S if try_timeout is None else try_timeout, timeout), **own)
             return
+        whole = TIMEOUT_S[model] if timeout is None else timeout
         if model == 2:
             machine: Agent | Shotgun = Shotgun(self._endpoints, whole)
         else:
-            hedge_s = None if hedge is None else hedge * try_timeout
-            limits = AgentLimits(timeout_s=whole, try_s=try_timeout, hedge_s=hedge_s, health=health or Health())
+            try_s = whole / TRIES_IN_TIMEOUT if try_timeout is None else try_timeout
+            hedge_s = None if hedge is None else hedge * try_s
+            limits = AgentLimits(timeout_s=whole, try_s=try_s, hedge_s=hedge_s, health=health or Health())
             machine = Agent(self._endpoints, limits)
         self._engine = FreelanceEngine(machine, model, self._endpoints, alias=alias, **own)
 
@@ -162,15 +161,16 @@ class Client:
 
         Raises:
             core.InvalidEndpoint: the endpoint is not valid.
+            core.ZMQError: it cannot be connected to, because its key is not known for example.
             ClientClosed: the client is closed or not entered.
         """
         self._check_open()
         if endpoint in self._endpoints:
             return
-        parse_connect(endpoint)  # before any change
+        parse_connect(endpoint)  # model 1 connects later
+        self._engine.connect(endpoint)
         self._endpoints.append(endpoint)
         self._engine.machine.add(endpoint)
-        self._engine.connect(endpoint)
 
     def remove_server(self, endpoint: str) -> None:
         """Remove a server, also the last one; its requests go to others and its replies are ignored.

@@ -57,26 +57,30 @@ class FreelanceEngine(ClientEngine[Machine]):
         self._strict: set[bytes] = set()  # servers that may not take every message that the machine has encoded
 
     def connect(self, endpoint: str) -> None:
+        """Connect to a server; raises core.ZMQError, and then nothing has changed."""
         name = endpoint.encode()
         if self._router is not None:
-            self._sockets[name] = self._router
             if self._alias:
                 self._router.connect_routing_id = name
             self._router.connect(endpoint)
+            self._sockets[name] = self._router
         elif self._model == 2:
             # A single DEALER would distribute the copies instead of sending one to each. Nothing is queued for a connection, or beyond
             # SNDHWM: the machine sends what is open then (FRL-07).
-            dealer = self._sockets[name] = self.new_socket(core.DEALER, linger=0, immediate=1, sndtimeo=0)
+            dealer = self.new_socket(core.DEALER, linger=0, immediate=1, sndtimeo=0)
             dealer.set_receiver(
                 lambda batch: self._receive([[name, *frames] for frames in batch]),
                 on_peer=lambda _, joined: self._peer_changed(name, joined),
             )
-            dealer.connect(endpoint)
+            try:
+                dealer.connect(endpoint)
+            except core.ZMQError:
+                dealer.close()
+                raise
+            self._sockets[name] = dealer
 
     def disconnect(self, endpoint: str) -> None:
-        socket = self._sockets.pop(endpoint.encode(), None)
-        if socket is None:
-            return
+        socket = self._sockets.pop(endpoint.encode())
         if socket is self._router:
             socket.disconnect(endpoint)
         else:

@@ -138,17 +138,13 @@ class Worker(Service):
                     self._start_handler(body)
                 case CancelHandler():
                     self._running.interrupt()
-        if not self._stopping or self._running.full:  # a worker that drains heartbeats while it works, and is silent then
-            self._wake_at(self._session.deadline())
+        self._wake_at(self._session.deadline())
 
     def _connect(self, endpoint: str) -> None:
         if self._stopping:
             return
-        # The lockstep of a REQ socket is for callers of recv(); this receiver keeps it itself, so the socket is relaxed.
-        kind, options = (core.REQ, {"req_relaxed": 1}) if self._simple else (core.DEALER, {})
-        socket = self._socket = self._context.socket(
-            kind, **{"tell_limits": 1, **with_connect_times(self._options), **options, "linger": 0}
-        )
+        kind = core.REQ if self._simple else core.DEALER
+        socket = self._socket = self._context.socket(kind, **{"tell_limits": 1, **with_connect_times(self._options), "linger": 0})
         socket.set_receiver(
             lambda batch: self._receive(socket, batch),
             on_peer=lambda _, joined: self._on_peer_changed(socket, joined),
@@ -212,4 +208,5 @@ class Worker(Service):
             self._apply(self._session.finished(task.result(), now))
 
     def _tick(self) -> None:
-        self._apply(self._session.tick(self._loop.time()))
+        if not self._stopping or self._running.full:  # a worker that drains heartbeats while it works, and is silent then
+            self._apply(self._session.tick(self._loop.time()))

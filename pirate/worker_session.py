@@ -138,14 +138,14 @@ class WorkerSession:
         try:
             message = decode([*self._head, *frames], simple=self._limits.simple)
         except MalformedMessage:
-            self.counters["queue_malformed"] += 1
-            return []
+            message = Control.READY  # as useless
         if message is Control.HEARTBEAT:
             self.counters["heartbeat"] += 1
             return []
         if message is Control.READY:
             self.counters["queue_malformed"] += 1
-            return []
+            again = self._limits.simple and self.state is SessionState.IDLE  # a REQ socket takes a request only after it has sent
+            return [Send([READY])] if again else []
         if self.state is SessionState.BUSY:  # the queue took our heartbeat for READY; its client will retry
             self.counters["request_while_busy"] += 1
             return []

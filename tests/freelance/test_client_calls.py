@@ -10,6 +10,7 @@ import pytest
 
 import core
 import freelance
+from tests.scenes.raw_octets import listening
 from tests.scenes.waiting import PATIENCE_S, Watch, eventually
 
 if TYPE_CHECKING:
@@ -91,3 +92,55 @@ async def test_a_server_that_is_removed_is_disconnected(model: Model) -> None:
             client.remove_server(socket.last_endpoint)
             await watch.lost()
             assert client.servers == []
+
+
+async def test_what_is_queued_for_a_server_that_is_removed_is_dropped() -> None:
+    large = 32 * 2**20  # more than the system takes for a peer that does not read
+    async with asyncio.timeout(PATIENCE_S), listening() as backend:
+        async with freelance.Client([backend.endpoint], model=2, timeout=PATIENCE_S) as client:
+            server = await backend.accept()
+            await server.shake(b"REP")
+            server.pause()
+            reply = asyncio.ensure_future(client.request(bytes(large)))
+            await eventually(lambda: client.counters["sent"])
+            client.remove_server(backend.endpoint)
+            server.go_on()
+            assert len(await server.rest()) < large
+            reply.cancel()
+
+
+@pytest.mark.parametrize(("model", "immediate"), [(1, 1), (2, 1), (3, 0)])
+async def test_sockets_hold_nothing_that_keeps_a_context(model: Model, immediate: int) -> None:
+    async with two_servers(model) as (silent, _), freelance.Client([silent.endpoint], model=model) as client:
+        reply = asyncio.ensure_future(client.request(b"x"))
+        await eventually(lambda: silent.counters["accepted"])
+        (socket,) = client._engine._open_sockets()
+        assert (socket.linger, socket.immediate, socket.tell_limits) == (0, immediate, 1)
+        reply.cancel()
+
+
+@pytest.mark.parametrize("model", [2, 3])
+async def test_a_server_that_cannot_be_connected_to_is_not_added(model: Model) -> None:
+    """It has no key."""
+    public, _ = core.curve_keypair()
+    known, unknown = "tcp://127.0.0.1:9", "tcp://127.0.0.1:10"
+    security = core.Curve(server_keys={known: public})
+    async with freelance.Client([known], model=model, security=security) as client:
+        for _ in range(2):
+            with pytest.raises(core.InvalidOption, match=unknown):
+                client.add_server(unknown)
+            assert client.servers == [known]
+            assert len(client._engine.context._sockets) == 1
+        with pytest.raises(core.EndpointNotFound):
+            client.remove_server(unknown)
+        client.remove_server(known)
+        with pytest.raises(freelance.NoServer):
+            await client.request(b"x", timeout=0.01)
+
+
+@pytest.mark.parametrize("model", [1, 2, 3])
+async def test_an_endpoint_that_is_none_is_not_added(model: Model) -> None:
+    async with freelance.Client(["tcp://127.0.0.1:9"], model=model) as client:
+        with pytest.raises(core.InvalidEndpoint):
+            client.add_server("nowhere")
+        assert client.servers == ["tcp://127.0.0.1:9"]

@@ -10,6 +10,7 @@ import pytest
 import core
 import freelance
 from core.rpc.handlers import echo
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +94,20 @@ async def test_what_one_server_does_not_take_another_does(tmp_path: Path, model:
         while model != 1 and len(client.live if model == 3 else [one, two]) < 2:
             await asyncio.sleep(0.001)
         assert await client.request(bytes(2000)) == [b"second"]
+
+
+async def test_a_request_that_only_a_removed_server_took_ends_at_once(tmp_path: Path) -> None:
+    async with (
+        server(tmp_path / "a", 3, lambda body: None) as ample,
+        server(tmp_path / "b", 3, maxmsgsize=100) as strict,
+        freelance.Client([ample.endpoint, strict.endpoint], timeout=1000, try_timeout=500, hedge=None) as client,
+    ):
+        await eventually(lambda: len(client.live) == 2)
+        reply = asyncio.ensure_future(client.request(bytes(5000)))
+        await eventually(lambda: ample.counters["accepted"])
+        client.remove_server(ample.endpoint)
+        with pytest.raises(freelance.TooLarge):
+            await reply
 
 
 @pytest.mark.parametrize("model", [1, 3])

@@ -266,6 +266,21 @@ PIRATES = (
 CALLS = (
     "tests/freelance/test_client.py",
     "tests/freelance/test_client_calls.py",
+    "tests/freelance/test_client_times.py",
     "tests/freelance/test_changing_servers.py",
     "tests/freelance/test_too_large.py",
+)
+CONNECTIONS = (
+    "tests/core/net/test_session.py",
+    "tests/core/net/test_signs_of_life.py",
+    "tests/core/net/test_kept_alive.py",
+    "tests/core/net/test_read_ahead.py",
+    "tests/core/net/test_writing.py",
+    "tests/core/net/test_connect_options.py",
+)
+LISTENERS = (
+    "tests/core/net/test_listener.py",
+    "tests/core/net/test_acceptor.py",
+    "tests/core/sockets/test_before_the_loop.py",
+    "tests/core/sockets/test_after_the_loop.py",
 )

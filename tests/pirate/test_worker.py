@@ -11,6 +11,7 @@ import pytest
 
 import core
 import pirate
+from tests.scenes.raw_octets import listening, message
 from tests.scenes.waiting import PATIENCE_S, Watch, eventually
 
 if TYPE_CHECKING:
@@ -173,3 +174,27 @@ async def test_a_reply_that_is_too_large_for_the_queue_is_logged_and_the_worker_
             assert other != name
             assert ready == [READY]
     assert "reply dropped, too large for the queue" in caplog.text
+
+
+async def test_hb_06_what_is_queued_for_a_queue_that_is_given_up_is_dropped() -> None:
+    large = 32 * 2**20  # more than the system takes for a peer that does not read
+    async with asyncio.timeout(PATIENCE_S), listening() as backend:
+        options: dict[str, Any] = {"heartbeat_ms": 10, "liveness": 2, "reconnect_ms": 60_000, "reconnect_max_ms": 60_000}
+        async with pirate.Worker(backend.endpoint, lambda body: bytes(large), **options) as worker:
+            queue = await backend.accept()
+            await queue.shake(b"ROUTER")
+            assert await queue.message() == [READY]
+            queue.pause()
+            await queue.send(message(b"client", b"", b"x"))
+            await eventually(lambda: worker.counters["queue_silent"])
+            queue.go_on()
+            assert len(await queue.rest()) < large
+
+
+async def test_the_end_of_a_worker_waits_for_its_socket() -> None:
+    async with asyncio.timeout(PATIENCE_S), core.Context() as context:
+        queue = context.socket(core.ROUTER, linger=0)
+        queue.bind(ANY)
+        async with pirate.Worker(queue.last_endpoint, print, context=context):
+            await queue.recv_multipart()
+        assert not context._closing

@@ -215,8 +215,9 @@ def test_simple_has_no_time() -> None:
     worker = session(simple=True)
     assert worker.deadline() is None
     assert worker.joined(0.0) == [Send([READY])]
-    assert worker.receive([HEARTBEAT], 0.0) == []
-    assert worker.counters["queue_malformed"] == 1
+    for number, useless in enumerate((HEARTBEAT, READY), 1):
+        assert worker.receive([useless], 0.0) == [Send([READY])]
+        assert worker.counters["queue_malformed"] == number
     assert worker.receive(REQUEST, 0.0) == [StartHandler([b"x", b"y"])]
     assert worker.tick(100.0) == []
     assert worker.deadline() is None
@@ -349,7 +350,7 @@ def test_interleavings(simple: bool, heartbeat_busy: bool, steps: list[tuple[str
                     assert is_open
                     assert said_ready or frames == [READY]
                     if frames == [READY]:
-                        assert not said_ready
+                        assert not said_ready or (simple and not owed)
                         said_ready = True
                     elif frames != [HEARTBEAT]:
                         assert owed

@@ -92,6 +92,7 @@ class Driven:
         self.options = Options(**options)
         ours, self.peer = system.socketpair()
         self.held = ours
+        ours.setblocking(False)
         self.transport = HeldTransport(ours)
         self.session = Session(cast("Any", owner), None, "tcp://127.0.0.1:5", self._ended, self.options)
         self.transport.set_protocol(cast("Any", self.session))

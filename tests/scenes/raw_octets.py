@@ -178,6 +178,14 @@ class WirePeer(asyncio.Protocol):
         _, body = await self.frame()
         return body
 
+    def pause(self) -> None:
+        """Read nothing more."""
+        self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Read again."""
+        self._transport.resume_reading()
+
     async def rest(self) -> bytes:
         """Everything that is left until the other side closes."""
         await self._until(sys.maxsize)
