@@ -64,7 +64,7 @@ async def working(handler: Any = lambda body: body, count: int = 1, **options: A
 
 @in_virtual_time
 async def test_silent_queues_are_tried_by_turns_after_pauses_that_double() -> None:
-    """PPP-05: each is silent for two seconds; the pauses are of 0.5 s, 1 s, 2 s and then 3 s."""
+    """Pauses of PPP-05: 0.5 s, 1 s, 2 s and then 3 s, after two silent seconds each."""
     async with working(count=2, liveness=2, reconnect_ms=500, reconnect_max_ms=3000) as (worker, queues):
         await asyncio.sleep(20)
         assert [(at, number) for at, number, frames in queues.taken() if frames == [READY]] == [
