@@ -32,7 +32,7 @@ LONG := --timeout 0 -o faulthandler_timeout=0
 unexport PYTHONDONTWRITEBYTECODE
 
 # Parts of `make test`.
-.PHONY: set-up-lowest sources compiled said
+.PHONY: set-up-lowest sources beside compiled said
 .PHONY: docs spark test-pure test-compiled wheels lowest help venv java lint types test demo pipeline bench soak fuzz models sim differential mutants clean
 
 help:
@@ -87,18 +87,25 @@ MISSING := without="not soak"; said=""; \
 	.ci/setup browser || { without="$$without and not browser"; said="$$said The tests in a browser did not run: no Chromium."; }; \
 	.ci/setup strace || true;
 
-# Its parts are below and in .ci/test.py: the set-up, lint and types, then the tests on the sources beside those with the lowest versions
-# and those on the compiled modules.
+# Its parts are below and in .ci/test.py: the set-up, lint and types, then the tests in two rows: most of those on the sources; those with the
+# lowest versions, the rest on the sources, and those on the compiled modules.
 test:
 	@.ci/setup uv || exit 1; exec $(PY) .ci/test.py
 
 set-up-lowest: $(LOWEST_STAMP)
 
+# Tests on the sources that go with the lowest versions and the compiled modules: the row of the others would be longer by half, and its four
+# processes alone leave a third of two processors idle. Spark tests stay where the session is.
+BESIDE := $(filter-out %/spark %/__pycache__,$(wildcard tests/titanic/*)) tests/sim tests/interop tests/bstar
+ON_SOURCES = HUNTS=$$($(PY) -c 'from majordomo_toolkit import extension; print("all" if extension.impediment() else "")') \
+	$(PYTEST) $(SPREAD) -m "$$without"
+
 # Those that take minutes are not even imported: each process would do that.
 sources: $(STAMP)
-	@$(MISSING) echo "==> pytest, $(JOBS) processes"; \
-	HUNTS=$$($(PY) -c 'from majordomo_toolkit import extension; print("all" if extension.impediment() else "")') \
-	$(PYTEST) $(SPREAD) --durations=25 -m "$$without" --ignore tests/soak
+	@$(MISSING) echo "==> pytest, $(JOBS) processes"; $(ON_SOURCES) --durations=25 --ignore tests/soak $(addprefix --ignore ,$(BESIDE))
+
+beside: $(STAMP)
+	@$(MISSING) echo "==> pytest, the rest on the sources"; $(ON_SOURCES) -q $(BESIDE)
 
 compiled:
 	@$(MISSING) echo "==> pytest on the compiled modules"; ( $(COMPILED_PYTEST) -q $(SPREAD) -m "$$without" $(COMPILED) )

@@ -52,7 +52,7 @@ def groups() -> dict[str, tuple[Decoding, dict[str, Decoding]]]:
     stages = msgpack.packb([(b"job-7/%d/0" % number, 1) for number in range(4_200)])
     short_stages = msgpack.packb([(b"s", 1)] * 7_500 + [(b"s" * 200, 1)] * 130)
     return {
-        "typed": (typed(Any, HONEST), {name: typed(annotation, octets) for name, (annotation, octets) in HOSTILE.items()}),
+        "typed": (typed(Any, HONEST), {name: typed(annotation, make()) for name, (annotation, make) in HOSTILE.items()}),
         "rows": (partial(chunk, rows), {"the shortest rows": partial(chunk, short_rows())}),
         "stages": (partial(decode_stages, stages), {"the shortest stages": partial(decode_stages, short_stages)}),
     }

@@ -26,7 +26,7 @@ from tests.scenes.loops import is_within
 from tests.scenes.programs import Programs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
@@ -53,6 +53,7 @@ ABOVE_SOCKETS = re.compile(r"test_(mdp|titanic|bstar|freelance|peering|pirate|pp
 # A task that was cancelled or has its result needs an event-loop iteration or two before it counts as done.
 SETTLE_TURNS = 5
 SPARK_TIMEOUT_S = 240
+FOLDERS = pytest.StashKey[dict[Path, pytest.Collector]]()
 
 # The same examples in every run, so that a failure is the change's and not the day's; and no time limit: machines are busy at times.
 settings.register_profile("test", derandomize=True, deadline=None)
@@ -91,6 +92,16 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, LoopFactory]:
     names = sorted(LOOP_FACTORIES)
     chosen = names[crc32(f"{item.path.name}::{getattr(item, 'originalname', item.name)}".encode()) % len(names)]
     return {chosen: LOOP_FACTORIES[chosen]}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
+    """Return for each folder one and the same collector.
+
+    pytest 9.1 makes another one after a file of the folder above was given by name, and that one has no fixtures (pytest-dev/pytest 14635).
+    """
+    made = yield
+    return None if made is None else parent.session.stash.setdefault(FOLDERS, {}).setdefault(path, made)
 
 
 def pytest_collection() -> None:

@@ -109,6 +109,18 @@ def test_what_one_test_sets_up_for_the_logs_is_not_there_in_the_next(house: pyte
     house.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
+def test_files_given_by_name_have_the_fixtures_of_their_folders_in_any_order(house: pytest.Pytester) -> None:
+    house.mkpydir("inner")
+    inner = house.path / "inner"
+    (inner / "conftest.py").write_text("import pytest\n@pytest.fixture\ndef needed():\n    return 1\n", encoding="utf-8")
+    for name in ("first", "second"):
+        (inner / f"test_{name}.py").write_text(f"def test_{name}(needed):\n    assert needed\n", encoding="utf-8")
+    house.makepyfile("def test_outer():\n    assert True\n")
+    (outer,) = house.path.glob("test_*.py")
+    files = (inner / "test_first.py", outer, inner / "test_second.py")
+    house.runpytest_inprocess("-p", "no:cacheprovider", *map(str, files)).assert_outcomes(passed=3)
+
+
 STOPWATCHES = re.compile(r"\b(?:process_time|thread_time|perf_counter)(?:_ns)?\b")
 HOLD_STOPWATCHES = {
     "core/sockets/test_many_peers.py": "prints latencies of a long search",

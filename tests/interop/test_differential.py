@@ -25,13 +25,13 @@ from tests.interop.differential.libzmq import died_here
 from tests.scenes.hunts import examples
 
 ROOT = Path(__file__).parents[2]
-CHUNK = 100
 PROGRAMMES = int(os.environ.get("DIFFERENTIAL") or examples(2000))
 LOOPS = ("asyncio", "uvloop") if sys.platform != "win32" else ("asyncio",)
+CHUNK = min(200, PROGRAMMES // len(LOOPS))  # of one process: each spends a third of a second on imports
 # A habit shows each time. What does not is the order in which peers of one routing id, or of one endpoint, happened to come.
 TRIES = 3
 # Programmes that libzmq 4.3.5 does not survive, of a chunk: an assertion of its own ends the process, or a pipe that is gone.
-ENDS_MAX = 5
+ENDS_MAX = CHUNK // 20
 
 
 def results(first: int, count: int, loop: str) -> tuple[list[dict[str, object]], list[int]]:

@@ -22,6 +22,13 @@ SLICE = "\n\ndef between(octets: bytes, start: int, end: int) -> bytes:\n    ret
 
 
 @pytest.fixture
+def compiler() -> None:
+    """Let the test run where something can be compiled: looking takes a second, so not whenever this file is imported."""
+    if why := extension.impediment():
+        pytest.skip(why)
+
+
+@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the project that compiles a single module."""
     folder = tmp_path / "project"
@@ -63,7 +70,7 @@ def origin(wheel: Path, folder: Path, **environment: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(extension.impediment() != "", reason="needs a C compiler and mypyc")
+@pytest.mark.usefixtures("compiler")
 def test_with_a_compiler_the_wheel_is_compiled_and_its_sources_are_there_too(project: Path, tmp_path: Path) -> None:
     source = project / "core" / "machine" / "backoff.py"
     source.write_text(source.read_text(encoding="utf-8") + SLICE, encoding="utf-8")
@@ -97,7 +104,7 @@ def test_without_a_compiler_the_sources_are_installed_and_one_line_says_so(
 
 
 @pytest.mark.long
-@pytest.mark.skipif(extension.impediment() != "", reason="needs a C compiler and mypyc")
+@pytest.mark.usefixtures("compiler")
 def test_a_module_that_cannot_be_compiled_leaves_the_sources(project: Path, tmp_path: Path) -> None:
     source = project / "core" / "machine" / "backoff.py"
     source.write_text(source.read_text(encoding="utf-8") + "\n\nclass Queue(list[int]):\n    pass\n", encoding="utf-8")

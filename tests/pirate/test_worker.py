@@ -33,6 +33,21 @@ async def working(handler: Callable[[list[bytes]], Any], **options: Any) -> Asyn
             yield worker, queue, name
 
 
+class Waiting:
+    """A handler that works until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.begun: list[list[bytes]] = []
+        self.ended: list[list[bytes]] = []
+
+    async def __call__(self, body: list[bytes]) -> None:
+        self.begun.append(body)
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            self.ended.append(body)
+
+
 async def answer_of(queue: core.Socket) -> list[bytes]:
     """Return the next message that is no heartbeat."""
     while (frames := await queue.recv_multipart())[1:] == [HEARTBEAT]:
@@ -97,41 +112,25 @@ async def test_ppp_09_a_worker_that_drains_heartbeats_while_it_works_and_is_sile
 
 
 async def test_the_end_of_a_worker_cancels_its_handler_and_opens_no_connection() -> None:
-    begun, ended = [], []
-
-    async def wait(body: list[bytes]) -> None:
-        begun.append(body)
-        try:
-            await asyncio.sleep(PATIENCE_S)
-        finally:
-            ended.append(body)
-
-    async with working(wait, reconnect_ms=1, reconnect_max_ms=1) as (worker, queue, name):
+    handler = Waiting()
+    async with working(handler, reconnect_ms=1, reconnect_max_ms=1) as (worker, queue, name):
         watch = Watch(queue)
         await queue.send_multipart([name, b"client", b"", b"x"])
-        await eventually(lambda: begun)
+        await eventually(lambda: handler.begun)
         await worker.__aexit__(None, None, None)
-        assert begun == ended == [[b"x"]]
+        assert handler.begun == handler.ended == [[b"x"]]
         await watch.lost()
         assert watch.seen[core.EVENT_ACCEPTED] == 0
 
 
 async def test_a_handler_is_cancelled_when_its_queue_goes() -> None:
     """No queue would take its reply."""
-    begun, ended = [], []
-
-    async def wait(body: list[bytes]) -> None:
-        begun.append(body)
-        try:
-            await asyncio.sleep(PATIENCE_S)
-        finally:
-            ended.append(body)
-
-    async with working(wait) as (_, queue, name):
+    handler = Waiting()
+    async with working(handler) as (_, queue, name):
         await queue.send_multipart([name, b"client", b"", b"x"])
-        await eventually(lambda: begun)
+        await eventually(lambda: handler.begun)
         queue.close()
-        await eventually(lambda: ended)
+        await eventually(lambda: handler.ended)
 
 
 async def test_a_simulated_crash_ends_the_worker_and_its_connection(caplog: pytest.LogCaptureFixture) -> None:

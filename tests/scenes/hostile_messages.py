@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from uuid import UUID
 
 import msgpack
@@ -16,15 +16,15 @@ import msgspec
 
 from tests.scenes.meeting_hashes import meeting
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["HONEST", "HOSTILE", "NAMES", "SIZE", "Dot", "Item", "Loose", "Order", "Place", "Record", "filled", "named", "padded"]
 
 SIZE = 64 * 1024
 NAMES = SIZE // 20
 P = 2**61 - 1  # CPython's hash of a number is its remainder
 HONEST = msgpack.packb([{"id": 7919 * row, "name": f"item {row:05}", "price": 1.37 * row, "active": row % 3 == 0} for row in range(1_360)])
-
-LONG_WAY = meeting(12, 2_700)
-GOES_AGAIN = [*LONG_WAY[:1_350], *LONG_WAY[-1:] * 5_250]
 
 
 def filled(head: int, count: int, pieces: bytes) -> bytes:
@@ -52,6 +52,13 @@ def packed(value: Any) -> bytes:
 def of_one_hash(hashed: int) -> list[float | int]:
     """Return different numbers with one hash: a remainder of 2**61 - 1, to which 2**61 is 1."""
     return [*(hashed + P * times for times in range(7)), *(float(hashed) * 2.0 ** (61 * times) for times in range(-16, 16))]
+
+
+def going_again() -> bytes:
+    """Return a map in which a number that goes a long way comes again and again."""
+    way = meeting(12, 2_700)
+    keys = [*way[:1_350], *way[-1:] * 5_250]
+    return b"\xdf" + len(keys).to_bytes(4, "big") + b"".join(packed(key) + b"\x01" for key in keys)
 
 
 @dataclass
@@ -93,41 +100,45 @@ class Dot(msgspec.Struct):
     y: int
 
 
-HOSTILE: dict[str, tuple[Any, bytes]] = {
-    "arrays, refused": (Any, filled(0xDD, 60_000, b"\x90" * 60_000)),
-    "arrays, refused, typed": (list[list[int] | int], filled(0xDD, 60_000, b"\x90" * 60_000)),
-    "arrays, just allowed": (Any, filled(0xDD, 6_455, b"\x90" * 6_455)),
-    "arrays, just allowed, typed": (list[list[int] | int], filled(0xDD, 22_000, b"\x90" * 22_000)),
-    "maps, just allowed": (Any, filled(0xDD, 6_455, b"\x81\xa1k\x01" * 6_455)),
-    "one map, refused": (dict[str, Any], named(10_900, b"\x90")),
-    "one map, just allowed": (Any, padded(named(NAMES, b"\x90"))),
-    "two maps of other names, refused": (Any, padded(b"\x92" + named(NAMES, b"\x90") + named(NAMES, b"\x90", NAMES))),
-    "six maps of other names, refused": (Any, padded(b"\x96" + b"".join(named(1_800, b"\x01", 1_800 * one) for one in range(6)))),
+# Made when they are asked for: some take a tenth of a second.
+HOSTILE: dict[str, tuple[Any, Callable[[], bytes]]] = {
+    "arrays, refused": (Any, lambda: filled(0xDD, 60_000, b"\x90" * 60_000)),
+    "arrays, refused, typed": (list[list[int] | int], lambda: filled(0xDD, 60_000, b"\x90" * 60_000)),
+    "arrays, just allowed": (Any, lambda: filled(0xDD, 6_455, b"\x90" * 6_455)),
+    "arrays, just allowed, typed": (list[list[int] | int], lambda: filled(0xDD, 22_000, b"\x90" * 22_000)),
+    "maps, just allowed": (Any, lambda: filled(0xDD, 6_455, b"\x81\xa1k\x01" * 6_455)),
+    "one map, refused": (dict[str, Any], lambda: named(10_900, b"\x90")),
+    "one map, just allowed": (Any, lambda: padded(named(NAMES, b"\x90"))),
+    "two maps of other names, refused": (Any, lambda: padded(b"\x92" + named(NAMES, b"\x90") + named(NAMES, b"\x90", NAMES))),
+    "six maps of other names, refused": (Any, lambda: padded(b"\x96" + b"".join(named(1_800, b"\x01", 1_800 * one) for one in range(6)))),
     "maps of one name, each another": (
         Any,
-        padded(b"\xdd" + (6_455).to_bytes(4, "big") + b"".join(b"\x81\xa4%04x\x01" % one for one in range(6_455))),
+        lambda: padded(b"\xdd" + (6_455).to_bytes(4, "big") + b"".join(b"\x81\xa4%04x\x01" % one for one in range(6_455))),
     ),
     "names and maps together": (
         Any,
-        filled(0xDD, 5_000, b"".join(b"\x81\xa2" + bytes([number % 100, number % 25]) + b"\x01" for number in range(5_000))),
+        lambda: filled(0xDD, 5_000, b"".join(b"\x81\xa2" + bytes([number % 100, number % 25]) + b"\x01" for number in range(5_000))),
     ),
-    "dataclasses with one field of four": (list[Item], b"\xdd" + (12_000).to_bytes(4, "big") + b"\x81\xa2id\x01" * 12_000),
-    "dataclasses without their fields": (list[Order], filled(0xDD, 22_000, b"\x80" * 22_000)),
-    "structs without their fields": (list[Record], filled(0xDD, 22_000, b"\x80" * 22_000)),
-    "arrays in place of structs": (list[Record], b"\xdd" + (60_000).to_bytes(4, "big") + b"\x90" * 60_000),
-    "a set of texts": (set[str], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
-    "UUIDs of one hash": (set[UUID], packed([str(UUID(int=number * P + 5)) for number in range(1, 1_720)])),
-    "UUIDs of one hash as keys": (dict[UUID, int], packed({str(UUID(int=number * P + 5)): 1 for number in range(1, 1_660)})),
-    "decimals of one hash": (set[Decimal], packed([str(number * P + 5) for number in range(1, 2_850)])),
-    "numbers of a few hashes": (set[Any], packed([value for hashed in range(1, 185) for value in of_one_hash(hashed)])),
-    "numbers whose ways meet": (dict[int, int], packed(dict.fromkeys(meeting(13, 5_400), 1))),
-    "a number that comes again and goes a long way": (
-        dict[int, int],
-        b"\xdf" + len(GOES_AGAIN).to_bytes(4, "big") + b"".join(packed(key) + b"\x01" for key in GOES_AGAIN),
+    "dataclasses with one field of four": (list[Item], lambda: b"\xdd" + (12_000).to_bytes(4, "big") + b"\x81\xa2id\x01" * 12_000),
+    "dataclasses without their fields": (list[Order], lambda: filled(0xDD, 22_000, b"\x80" * 22_000)),
+    "structs without their fields": (list[Record], lambda: filled(0xDD, 22_000, b"\x80" * 22_000)),
+    "arrays in place of structs": (list[Record], lambda: b"\xdd" + (60_000).to_bytes(4, "big") + b"\x90" * 60_000),
+    "a set of texts": (
+        set[str],
+        lambda: b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000)),
     ),
-    "numbers whose ways meet, for anything": (list[Any], padded(packed(dict.fromkeys(meeting(12, 2_700), 1)))),
-    "multiples of 2**40": (set[int], packed([number << 40 for number in range(1, 7_200)])),
-    "floats that are multiples of 2**48": (set[float], packed([float(number << 48) for number in range(1, 7_200)])),
-    "multiples of 2**48 as keys": (dict[int, int], packed({number << 48: 1 for number in range(1, 6_500)})),
-    "a set of anything": (set[Any], b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000))),
+    "UUIDs of one hash": (set[UUID], lambda: packed([str(UUID(int=number * P + 5)) for number in range(1, 1_720)])),
+    "UUIDs of one hash as keys": (dict[UUID, int], lambda: packed({str(UUID(int=number * P + 5)): 1 for number in range(1, 1_660)})),
+    "decimals of one hash": (set[Decimal], lambda: packed([str(number * P + 5) for number in range(1, 2_850)])),
+    "numbers of a few hashes": (set[Any], lambda: packed([value for hashed in range(1, 185) for value in of_one_hash(hashed)])),
+    "numbers whose ways meet": (dict[int, int], lambda: packed(dict.fromkeys(meeting(13, 5_400), 1))),
+    "a number that comes again and goes a long way": (dict[int, int], going_again),
+    "numbers whose ways meet, for anything": (list[Any], lambda: padded(packed(dict.fromkeys(meeting(12, 2_700), 1)))),
+    "multiples of 2**40": (set[int], lambda: packed([number << 40 for number in range(1, 7_200)])),
+    "floats that are multiples of 2**48": (set[float], lambda: packed([float(number << 48) for number in range(1, 7_200)])),
+    "multiples of 2**48 as keys": (dict[int, int], lambda: packed({number << 48: 1 for number in range(1, 6_500)})),
+    "a set of anything": (
+        set[Any],
+        lambda: b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000)),
+    ),
 }

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 import core
 
-__all__ = ["examples", "stride"]
+__all__ = ["examples", "stride", "whole_hunts"]
 
 
 def examples(number: int, *, divisor: int = 10) -> int:
@@ -30,3 +32,7 @@ def stride(step: int) -> int:
 
 def _all() -> bool:
     return core.compiled or os.environ.get("HUNTS") == "all"
+
+
+# What tells of a whole hunt, and says the same of both builds.
+whole_hunts = pytest.mark.skipif(not _all(), reason="the compiled modules take the whole hunt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,12 @@ HASH_BITS = 60
 
 
 def meeting(bits: int, count: int, is_set: bool = False) -> list[int]:
+    """Return numbers for a table of 2**bits slots that are slow in it."""
+    return [*_meeting(bits, count, is_set)]
+
+
+@cache  # a tenth of a second, and asked for again and again
+def _meeting(bits: int, count: int, is_set: bool) -> tuple[int, ...]:
     """Return numbers for a table of 2**bits slots: half of them fill the way that the others take.
 
     CPython looks at `slot`, then at `5 * slot + perturb + 1` while the hash has bits left in `perturb`, then at `5 * slot + 1`: so all ways
@@ -45,7 +52,7 @@ def meeting(bits: int, count: int, is_set: bool = False) -> list[int]:
         values |= dict.fromkeys(islice(longer(begin, bits, begin, 5), count)) if begin in full else {}
         if len(values) >= count:
             break
-    return [*values][:count]
+    return (*values,)[:count]
 
 
 def _way(key: int, taken: set[int], mask: int) -> tuple[int, int]:

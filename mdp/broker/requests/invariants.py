@@ -126,10 +126,17 @@ def check_stats(machine: Dispatcher) -> None:
 
 def _check_channels(machine: Dispatcher) -> None:
     """Check that the workers of a shared connection are known to be lost with it."""
-    directory = machine.directory
-    known = {peer: connection for connection, peers in directory.channels.items() for peer in peers}
-    if known != {peer: connection_of(peer) for peer in directory.workers if is_channel(peer)} or not all(directory.channels.values()):
-        _broken(f"{len(known)} workers on {len(directory.channels)} shared connections are not those that are registered")
+    channels, known, wrong = machine.directory.channels, 0, False
+    for peers in channels.values():
+        known += len(peers)
+        wrong = wrong or not peers
+    have = 0
+    for peer in machine.directory.workers:
+        if is_channel(peer):
+            have += 1
+            wrong = wrong or peer not in channels.get(connection_of(peer), ())
+    if wrong or known != have:
+        _broken(f"{known} workers on {len(channels)} shared connections are not those that are registered")
 
 
 def _check_standing(machine: Dispatcher, service: Service) -> None:
@@ -162,26 +169,22 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
         more, octets = _check_requests(service, queue._front, None, places)
         stand, size = stand + more, size + octets
     delayed = 0
-    queues, rotations = [queue._client_queues], [queue._rotation]
     if isinstance(queue, PolicyQueue):
         waited = len(places)
         more, octets = _check_requests(service, [request for *_, request in queue.delayed], None, places)
         stand, size, delayed = stand + more, size + octets, len(places) - waited
-        queues, rotations = queue._queues, queue._rotations
         if delayed and service not in machine.request_table.checks:
             _broken(f"nothing looks after {delayed} requests of {service.name!r} that wait for their next attempt")
-    for client_queue in [one for client_queues in queues for one in client_queues.values()]:
-        waited = len(places)
-        more, octets = _check_requests(service, client_queue.requests, client_queue, places)
+        for client_queues, rotation in zip(queue._queues, queue._rotations, strict=True):
+            more, octets = _check_client_queues(service, client_queues, rotation, places)
+            stand, size = stand + more, size + octets
+    elif queue._client_queues or queue._rotation:
+        more, octets = _check_client_queues(service, queue._client_queues, queue._rotation, places)
         stand, size = stand + more, size + octets
-        if client_queue.waiting != len(places) - waited:
-            _broken(f"a client's queue at {service.name!r} counts {client_queue.waiting} requests, {len(places) - waited} wait in it")
     count = len(places) - before
     if queue.count != count or queue.size != size or queue._dead != stand - count:
         counted = f"{queue.count} requests, {queue.size} bytes, {queue._dead} that left"
         _broken(f"the queue of {service.name!r} counts {counted}; there are {count}, {size}, {stand - count}")
-    if any(len(rotation) != len(one) or not one.keys() >= set(rotation) for rotation, one in zip(rotations, queues, strict=True)):
-        _broken(f"the clients whose turn it is at {service.name!r} are not those that have requests in its queue")
     if count > lost + delayed and _waits_for_token(service):
         if service not in machine.request_table.checks:
             _broken(f"nothing looks after the next token of {service.name!r}, for which {count} requests wait")
@@ -189,10 +192,26 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
         if service not in machine.request_table.checks:
             _broken(f"nothing goes on with the queue of {service.name!r}")
     elif count > lost + delayed:
-        free = sum(worker.ready_list is not None for worker in service.workers.values())
+        free = len([worker for worker in service.workers.values() if worker.ready_list is not None])
         if free:
             _broken(f"{count - lost - delayed} requests wait for {service.name!r} though {free} workers have credit")
     return count
+
+
+def _check_client_queues(
+    service: Service, client_queues: dict[bytes, ClientQueue], rotation: Collection[bytes], places: set[Request]
+) -> tuple[int, int]:
+    """Check the queues of all clients and their turns; return the number of their entries and the waiting octets."""
+    stand = size = 0
+    for client_queue in client_queues.values():
+        waited = len(places)
+        more, octets = _check_requests(service, client_queue.requests, client_queue, places)
+        stand, size = stand + more, size + octets
+        if client_queue.waiting != len(places) - waited:
+            _broken(f"a client's queue at {service.name!r} counts {client_queue.waiting} requests, {len(places) - waited} wait in it")
+    if len(rotation) != len(client_queues) or [client for client in rotation if client not in client_queues]:
+        _broken(f"the clients whose turn it is at {service.name!r} are not those that have requests in its queue")
+    return stand, size
 
 
 def _waits_for_token(service: Service) -> bool:
@@ -355,13 +374,15 @@ def _check_clients(machine: Dispatcher, places: set[Request], placed: int, follo
 
 def _check_clock(machine: Dispatcher) -> None:
     table, due = machine.request_table, machine.deadline()
-    requests, workers, services = table.deadlines._at, machine._beats._at, table.checks._at
-    if requests and due > min(requests.values()):
-        _broken(f"the machine wants to be called at {due}, a request is due before")
-    if workers and due > min(workers.values()):
-        _broken(f"the machine wants to be called at {due}, a worker is due before")
-    if services and due > min(services.values()):
-        _broken(f"the machine wants to be called at {due}, a service is due before")
+    for at in table.deadlines._at.values():
+        if due > at:
+            _broken(f"the machine wants to be called at {due}, a request is due before")
+    for at in machine._beats._at.values():
+        if due > at:
+            _broken(f"the machine wants to be called at {due}, a worker is due before")
+    for at in table.checks._at.values():
+        if due > at:
+            _broken(f"the machine wants to be called at {due}, a service is due before")
 
 
 def _broken(text: str, request: Request | None = None) -> NoReturn:

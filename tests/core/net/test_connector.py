@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from errno import ECONNREFUSED
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import core
-from tests.core.net.test_connect_options import free_port, given_up, until
-from tests.scenes.waiting import PATIENCE_S, Watch
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-TCP = "tcp://127.0.0.1:*"
-
-
-@pytest.fixture
-async def context() -> AsyncIterator[core.Context]:
-    async with core.Context() as made, asyncio.timeout(PATIENCE_S):
-        yield made
-
-
-def dealer(context: core.Context, **options: Any) -> core.Socket:
-    return context.socket(core.DEALER, linger=0, **options)
-
-
-def values(watch: Watch, event: int) -> list[int]:
-    return [one.value for one in watch.events if one.event == event]
+from tests.scenes.connection_attempts import TCP, dealer, free_port, given_up, until, values
+from tests.scenes.waiting import Watch
 
 
 async def test_opt_03_the_delay_after_a_failure_is_in_its_event(context: core.Context) -> None:

@@ -15,21 +15,12 @@ import pytest
 import core
 from core.net.connector import ReconnectDelay
 from core.runtime import runtime
-from tests.core.net.test_connect_options import Proxy, free_port, given_up, until
-from tests.core.net.test_connector import dealer, values
+from tests.scenes.connection_attempts import TCP, Proxy, dealer, free_port, given_up, until, values
 from tests.scenes.waiting import PATIENCE_S, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
-
-TCP = "tcp://127.0.0.1:*"
-
-
-@pytest.fixture
-async def context() -> AsyncIterator[core.Context]:
-    async with core.Context() as made, asyncio.timeout(PATIENCE_S):
-        yield made
 
 
 @pytest.mark.parametrize(("random", "factor"), [(0.0, 1.0), (0.5, 1.5), (0.75, 1.75)])

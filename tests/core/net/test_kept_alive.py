@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket as system
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,19 +11,10 @@ import core
 from core.runtime import supervision
 from tests.core.net.test_read_ahead import COUNT, behind
 from tests.scenes.raw_octets import GREETING_NULL, WirePeer, message, ready
-from tests.scenes.waiting import PATIENCE_S, Watch, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from tests.scenes.waiting import Watch, eventually
 
 LARGE = 32 * 2**20  # more than the system takes for a peer that does not read
 PING = b"\x04PING"
-
-
-@pytest.fixture
-async def context() -> AsyncIterator[core.Context]:
-    async with core.Context() as made, asyncio.timeout(PATIENCE_S):
-        yield made
 
 
 async def test_zmtp_55_no_pings_wait_for_a_peer_that_does_not_read(context: core.Context) -> None:

@@ -150,17 +150,21 @@ class Plan:
         """Connections that must be up: (connecting socket, its life, endpoint, which of several, cuts, binding socket, its life)."""
         found: dict[tuple[str, int, int, int, int, str, int], None] = {}
         for who, endpoints in self.connected.items():
-            nth: Counter[int] = Counter()
+            nth: dict[int, int] = {}
             for endpoint in endpoints:
-                nth[endpoint] += 1
+                nth[endpoint] = nth.get(endpoint, 0) + 1
                 binder = self.bound.get(endpoint)
                 if binder is not None:
                     found[who, self.lives[who], endpoint, nth[endpoint], self.cuts[who], binder, self.lives[binder]] = None
         return found
 
-    def linked(self, who: str) -> list[str]:
-        """Sockets this one has a connection with now."""
-        return [b if a == who else a for a, _, _, _, _, b, _ in self.links() if who in (a, b)]
+    def linked(self) -> dict[str, list[str]]:
+        """Sockets with which each open one has a connection now."""
+        found: dict[str, list[str]] = {who: [] for who in self.alive()}
+        for connecting, _, _, _, _, binding, _ in self.links():
+            found[connecting].append(binding)
+            found[binding].append(connecting)
+        return found
 
     def allows(self, step: Step) -> bool:
         """Whether the step makes sense now."""
@@ -200,15 +204,15 @@ class Plan:
         early = self.programme.kinds in (("PUSH", "PULL"), ("PUB", "SUB"), ("PUB", "XSUB"))
         return endpoint not in self.connected[who] and (early or endpoint in self.bound)
 
-    def _refuses(self, who: str) -> bool:
+    def _refuses(self, who: str, linked: list[str]) -> bool:
         """Whether a socket has a peer it cannot take.
 
         A PAIR one too many, a ROUTER two of the same name.
         """
         kind, options = self.programme.kind(who), self.programme.options
         if kind == "PAIR":
-            return len(self.linked(who)) > 1 or len(self.connected[who]) > 1
-        names = [options[name]["identity"] for name in self.linked(who) if "identity" in options[name]]
+            return len(linked) > 1 or len(self.connected[who]) > 1
+        names = [options[name]["identity"] for name in linked if "identity" in options[name]]
         return kind == "ROUTER" and len(names) > len(set(names)) and not options[who].get("router_handover")
 
     def _side(self, who: str) -> list[str]:
@@ -275,12 +279,13 @@ class Plan:
     ) -> tuple[Counter[str], Counter[str]]:
         up: Counter[str] = Counter()
         down: Counter[str] = Counter()
-        self.twice = self.twice or any(len(self.linked(name)) > len(set(self.linked(name))) for name in self.alive())
+        linked = self.linked()
+        self.twice = self.twice or any(len(peers) > len(set(peers)) for peers in linked.values())
         newcomers = Counter(link[5] for link in after if link not in before)
         names = Counter((link[5], self.programme.options[link[0]].get("identity")) for link in after if link not in before)
         self.raced = self.raced or any(count > 1 and name for (_, name), count in names.items())
         self.raced = self.raced or any(count > 1 and self.programme.kind(who) in TURNS for who, count in newcomers.items())
-        self.refusing_sockets |= {name for name in self.alive() if self._refuses(name)}
+        self.refusing_sockets |= {name for name, peers in linked.items() if self._refuses(name, peers)}
         for link in after:
             if link not in before:
                 up.update((link[0], link[5]))

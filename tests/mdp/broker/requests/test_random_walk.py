@@ -15,7 +15,7 @@ from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.request_states import AFTER, RequestState
 from mdp.wire.channels import connection_of
 from tests.scenes.builds import stands_in
-from tests.scenes.hunts import examples
+from tests.scenes.hunts import examples, whole_hunts
 from tests.scenes.mdp_broker_walk import Walk, WalkFailed, walk
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def has_policies(seed: int) -> bool:
     return seed % 4 == 3
 
 
+@whole_hunts
 def test_walks_with_policies_come_by_what_they_are_for() -> None:
     total: dict[str, int] = {}
     delayed = waited = ranked = 0
@@ -74,6 +75,7 @@ def test_walks_with_policies_come_by_what_they_are_for() -> None:
     assert min(total["retried"], delayed, waited, ranked) > 0
 
 
+@whole_hunts
 def test_walks_with_shared_connections_come_by_what_they_are_for() -> None:
     """Requests of several services are lost with one connection, and given to others."""
     lost_together = beside = 0
@@ -109,6 +111,7 @@ def test_a_walk_is_the_same_each_time() -> None:
     assert len(first) > 400
 
 
+@whole_hunts
 def test_walks_come_by_what_they_are_for() -> None:
     """A walk tests only what happens in it."""
     total: dict[str, int] = {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KEYED = encode_options({"key": b"order-17"})
 
 
-class Desk:
+class KeepingSession:
     """A session that keeps replies, and what it has sent."""
 
     def __init__(self, results_max: int = 3, results_max_bytes: int = 10_000, results_s: float = 60.0) -> None:
@@ -70,147 +70,147 @@ def frames_of(message: Any) -> list[bytes]:
 
 
 def test_a_kept_reply_answers_the_request_on_the_next_connection() -> None:
-    desk = Desk()
-    (first,) = desk.give(1, b"x", b"y")
-    desk.session.answer(first, [b"one", b"two"])
-    desk.reconnect()
-    assert desk.give(2, b"x", b"y") == []
-    assert desk.sent() == [frames_of(final(2, b"one", b"two"))]
-    assert (desk.seen, desk.session.in_flight) == ((1, 0), 0)
+    keeping = KeepingSession()
+    (first,) = keeping.give(1, b"x", b"y")
+    keeping.session.answer(first, [b"one", b"two"])
+    keeping.reconnect()
+    assert keeping.give(2, b"x", b"y") == []
+    assert keeping.sent() == [frames_of(final(2, b"one", b"two"))]
+    assert (keeping.seen, keeping.session.in_flight) == ((1, 0), 0)
     # The same key with another body is another request; so is one without a key.
-    assert len(desk.give(3, b"x")) == len(desk.give(4, b"x", b"y", options=b"")) == 1
+    assert len(keeping.give(3, b"x")) == len(keeping.give(4, b"x", b"y", options=b"")) == 1
 
 
 def test_the_same_key_of_another_user_is_another_key() -> None:
     """The digest of the user comes from the broker."""
-    desk = Desk(results_max=9)
+    keeping = KeepingSession(results_max=9)
     owners = [b"", b"1" * 16, b"2" * 16]
-    given = [desk.give(n, options=encode_options({"key": b"k", "owner": owner or None})) for n, owner in enumerate(owners)]
+    given = [keeping.give(n, options=encode_options({"key": b"k", "owner": owner or None})) for n, owner in enumerate(owners)]
     assert [len(one) for one in given] == [1, 1, 1]
     for (one,), owner in zip(given, owners, strict=True):
-        desk.session.answer(one, [owner])
-    desk.sent()
+        keeping.session.answer(one, [owner])
+    keeping.sent()
     for number, owner in enumerate(owners, 10):
-        assert desk.give(number, options=encode_options({"key": b"k", "owner": owner or None})) == []
-        assert desk.sent() == [frames_of(final(number, owner))]
+        assert keeping.give(number, options=encode_options({"key": b"k", "owner": owner or None})) == []
+        assert keeping.sent() == [frames_of(final(number, owner))]
 
 
 def test_requests_without_a_key_do_not_wait_for_one_another() -> None:
-    desk = Desk()
-    assert len(desk.give(1, options=b"")) == len(desk.give(2, options=b"")) == 1
-    keeps_none = Desk(results_max=0)
+    keeping = KeepingSession()
+    assert len(keeping.give(1, options=b"")) == len(keeping.give(2, options=b"")) == 1
+    keeps_none = KeepingSession(results_max=0)
     assert len(keeps_none.give(1)) == len(keeps_none.give(2)) == 1
 
 
 def test_a_reply_is_kept_if_it_is_as_large_as_all_may_be_and_as_long_as_it_may_be() -> None:
     for more, kept in ((0, True), (1, False)):
-        desk = Desk(results_max_bytes=EXECUTION_OVERHEAD_BYTES + 10)
-        (first,) = desk.give(1)
-        desk.session.answer(first, bytes(10 + more).split(b"-"))
-        assert (desk.kept.size, len(desk.kept)) == ((EXECUTION_OVERHEAD_BYTES + 10, 1) if kept else (0, 0))
-    desk = Desk(results_s=60.0)
-    (first,) = desk.give(1)
-    desk.session.answer(first, [b"r"])
-    desk.now = 59.9
-    assert desk.give(2) == []
-    desk.now = 60.0
-    assert len(desk.give(3)) == 1
+        keeping = KeepingSession(results_max_bytes=EXECUTION_OVERHEAD_BYTES + 10)
+        (first,) = keeping.give(1)
+        keeping.session.answer(first, bytes(10 + more).split(b"-"))
+        assert (keeping.kept.size, len(keeping.kept)) == ((EXECUTION_OVERHEAD_BYTES + 10, 1) if kept else (0, 0))
+    keeping = KeepingSession(results_s=60.0)
+    (first,) = keeping.give(1)
+    keeping.session.answer(first, [b"r"])
+    keeping.now = 59.9
+    assert keeping.give(2) == []
+    keeping.now = 60.0
+    assert len(keeping.give(3)) == 1
 
 
 def test_a_reply_that_was_not_sent_is_kept_too() -> None:
-    desk = Desk()
-    (first,) = desk.give(1)
-    desk.reconnect()
-    desk.session.answer(first, [b"late"])
-    assert desk.give(2) == []
-    assert desk.sent() == [frames_of(final(2, b"late"))]
+    keeping = KeepingSession()
+    (first,) = keeping.give(1)
+    keeping.reconnect()
+    keeping.session.answer(first, [b"late"])
+    assert keeping.give(2) == []
+    assert keeping.sent() == [frames_of(final(2, b"late"))]
 
 
 def test_a_request_waits_for_the_handler_that_runs() -> None:
-    desk = Desk()
-    (first,) = desk.give(1)
-    desk.reconnect()
-    assert desk.give(2) == []
-    desk.reconnect()
-    assert desk.give(3) == []
-    assert (desk.sent(), desk.session.in_flight) == ([], 1)
-    desk.session.answer(first, [b"late"])
-    assert desk.sent() == [frames_of(final(3, b"late"))]
-    assert (desk.seen, desk.session.counters.unwanted) == ((0, 2), 1)  # only the one that ran is gone with its connection
+    keeping = KeepingSession()
+    (first,) = keeping.give(1)
+    keeping.reconnect()
+    assert keeping.give(2) == []
+    keeping.reconnect()
+    assert keeping.give(3) == []
+    assert (keeping.sent(), keeping.session.in_flight) == ([], 1)
+    keeping.session.answer(first, [b"late"])
+    assert keeping.sent() == [frames_of(final(3, b"late"))]
+    assert (keeping.seen, keeping.session.counters.unwanted) == ((0, 2), 1)  # only the one that ran is gone with its connection
 
 
 def test_an_error_is_not_kept_and_ends_those_that_wait() -> None:
-    desk = Desk()
-    (first,) = desk.give(1)
-    desk.reconnect()
-    assert desk.give(2) == []
-    desk.session.refuse(first, "HANDLER_ERROR", "no")
-    assert desk.sent() == [frames_of(worker_error(token(2), "HANDLER_ERROR", "no"))]
-    assert len(desk.give(3)) == 1
+    keeping = KeepingSession()
+    (first,) = keeping.give(1)
+    keeping.reconnect()
+    assert keeping.give(2) == []
+    keeping.session.refuse(first, "HANDLER_ERROR", "no")
+    assert keeping.sent() == [frames_of(worker_error(token(2), "HANDLER_ERROR", "no"))]
+    assert len(keeping.give(3)) == 1
 
 
 @pytest.mark.parametrize("code", ["CANCELLED", "DEADLINE_EXCEEDED"])
 def test_the_end_of_one_request_alone_ends_no_other(code: str) -> None:
-    desk = Desk()
-    (first,) = desk.give(1)
+    keeping = KeepingSession()
+    (first,) = keeping.give(1)
     for number in (2, 3, 4):
-        assert desk.give(number) == []
-    desk.session.refuse(first, code, "")
-    (second,) = desk.kept.take_successors()
-    assert desk.kept.take_successors() == []
-    assert desk.give(5) == []
-    desk.session.receive(read([worker_cancel(token(3))]), desk.now)
-    (third,) = desk.session.take_unwanted()
-    desk.session.refuse(third, "CANCELLED", "")
-    desk.session.answer(second, [b"done"])
+        assert keeping.give(number) == []
+    keeping.session.refuse(first, code, "")
+    (second,) = keeping.kept.take_successors()
+    assert keeping.kept.take_successors() == []
+    assert keeping.give(5) == []
+    keeping.session.receive(read([worker_cancel(token(3))]), keeping.now)
+    (third,) = keeping.session.take_unwanted()
+    keeping.session.refuse(third, "CANCELLED", "")
+    keeping.session.answer(second, [b"done"])
     ends = [worker_error(token(1), code, ""), worker_error(token(3), "CANCELLED", ""), *(final(n, b"done") for n in (4, 5, 2))]
-    assert desk.sent() == [frames_of(one) for one in ends]
+    assert keeping.sent() == [frames_of(one) for one in ends]
 
 
 def test_a_successor_that_is_gone_before_its_handler_is_called_has_a_successor_too() -> None:
-    desk = Desk()
-    (first,) = desk.give(1)
-    assert desk.give(2) + desk.give(3) == []
-    desk.session.refuse(first, "CANCELLED", "")
-    desk.session.receive(read([worker_cancel(token(2))]), desk.now)
-    (second,) = desk.session.take_unwanted()
-    desk.session.refuse(second, "CANCELLED", "")
-    assert [one._token for one in desk.kept.take_successors()] == [token(3)]
+    keeping = KeepingSession()
+    (first,) = keeping.give(1)
+    assert keeping.give(2) + keeping.give(3) == []
+    keeping.session.refuse(first, "CANCELLED", "")
+    keeping.session.receive(read([worker_cancel(token(2))]), keeping.now)
+    (second,) = keeping.session.take_unwanted()
+    keeping.session.refuse(second, "CANCELLED", "")
+    assert [one._token for one in keeping.kept.take_successors()] == [token(3)]
 
 
 def test_a_reply_in_parts_is_not_kept() -> None:
-    desk = Desk()
-    (first,) = desk.give(1)
-    assert desk.give(2) == []
-    desk.session.send_part(first, [b"part"])
-    desk.session.answer(first, [b""])
-    busy, part, end = desk.sent()
+    keeping = KeepingSession()
+    (first,) = keeping.give(1)
+    assert keeping.give(2) == []
+    keeping.session.send_part(first, [b"part"])
+    keeping.session.answer(first, [b""])
+    busy, part, end = keeping.sent()
     assert busy == frames_of(worker_error(token(2), "BUSY", "a request with this key runs, and its reply comes in parts"))
     assert part[1:] == [b"part"]
     assert end == frames_of(final(1, b""))
-    assert len(desk.give(3)) == 1
+    assert len(keeping.give(3)) == 1
 
 
 def test_one_that_was_returned_or_cancelled_can_be_executed_later() -> None:
-    desk = Desk()
-    (first,) = desk.give(1)
-    desk.session.receive(read([worker_recall(token(1))]), desk.now)
-    desk.session.return_one(first)
-    (again,) = desk.give(2)
-    desk.session.receive(read([worker_cancel(token(2))]), desk.now)
-    desk.session.refuse(again, "CANCELLED", "")
-    assert len(desk.give(3)) == 1
+    keeping = KeepingSession()
+    (first,) = keeping.give(1)
+    keeping.session.receive(read([worker_recall(token(1))]), keeping.now)
+    keeping.session.return_one(first)
+    (again,) = keeping.give(2)
+    keeping.session.receive(read([worker_cancel(token(2))]), keeping.now)
+    keeping.session.refuse(again, "CANCELLED", "")
+    assert len(keeping.give(3)) == 1
 
 
 def test_a_broker_with_lower_limits_gets_an_error() -> None:
-    desk = Desk()
-    (first,) = desk.give(1)
-    desk.session.answer(first, [b"r" * 2000])
-    desk.reconnect(PeerLimits(7, 1000, 1000))
-    assert desk.give(2) == []
-    ((head, *_),) = desk.sent()
+    keeping = KeepingSession()
+    (first,) = keeping.give(1)
+    keeping.session.answer(first, [b"r" * 2000])
+    keeping.reconnect(PeerLimits(7, 1000, 1000))
+    assert keeping.give(2) == []
+    ((head, *_),) = keeping.sent()
     assert head.endswith(token(2))
-    assert desk.session.in_flight == 0
+    assert keeping.session.in_flight == 0
 
 
 @pytest.mark.parametrize(
@@ -224,16 +224,16 @@ def test_a_broker_with_lower_limits_gets_an_error() -> None:
     ],
 )
 def test_number_octets_and_age_are_bounded(limits: dict[str, Any], kept: list[int]) -> None:
-    desk = Desk(**limits)
+    keeping = KeepingSession(**limits)
     options = [encode_options({"key": b"%d" % number}) for number in range(3)]
     for number in range(3):
-        (request,) = desk.give(number, options=options[number])
-        desk.session.answer(request, [b"r"])
-        desk.now += 1.0
-        desk.session.tick(desk.now)
-    assert len(desk.kept) == len(kept)
-    assert desk.kept.size == len(kept) * (EXECUTION_OVERHEAD_BYTES + 1)
-    assert [number for number in range(3) if not desk.give(10 + number, options=options[number])] == kept
+        (request,) = keeping.give(number, options=options[number])
+        keeping.session.answer(request, [b"r"])
+        keeping.now += 1.0
+        keeping.session.tick(keeping.now)
+    assert len(keeping.kept) == len(kept)
+    assert keeping.kept.size == len(kept) * (EXECUTION_OVERHEAD_BYTES + 1)
+    assert [number for number in range(3) if not keeping.give(10 + number, options=options[number])] == kept
 
 
 # ------------------------------------------------------------------------------------------------------------ with a connection

@@ -33,7 +33,7 @@ def frames_of(sent: list[Any]) -> list[list[bytes]]:
     return [Encoded(one).frames() if isinstance(one, bytes) else [*one] for one in sent]
 
 
-class Desk:
+class ReportingSession:
     """A session with two requests in flight, and its reports."""
 
     def __init__(self) -> None:
@@ -65,16 +65,16 @@ def test_the_first_report_is_sent_at_once_and_then_the_newest_of_each_request() 
     """PRG-04."""
 
     async def body() -> None:
-        desk = Desk()
-        desk.one.progress(0.1)
-        assert desk.sent() == [(1, Progress(0.1))]
+        reporting = ReportingSession()
+        reporting.one.progress(0.1)
+        assert reporting.sent() == [(1, Progress(0.1))]
         for done in (0.2, 0.3, 0.4):
-            desk.one.progress(done)
-            desk.two.progress(text="waits")
-        assert desk.sent() == []
+            reporting.one.progress(done)
+            reporting.two.progress(text="waits")
+        assert reporting.sent() == []
         await asyncio.sleep(PROGRESS_S)
-        assert sorted(desk.sent()) == [(1, Progress(0.4)), (2, Progress(text="waits"))]
-        assert desk.flushed == 2
+        assert sorted(reporting.sent()) == [(1, Progress(0.4)), (2, Progress(text="waits"))]
+        assert reporting.flushed == 2
 
     mdp.testing.run(body())
 
@@ -83,78 +83,78 @@ def test_a_report_alone_is_sent_when_its_time_has_come_unless_the_session_ends_b
     """PRG-04."""
 
     async def body() -> None:
-        desk = Desk()
-        desk.one.progress(0.1)
-        desk.sent()
-        desk.one.progress(0.2)
+        reporting = ReportingSession()
+        reporting.one.progress(0.1)
+        reporting.sent()
+        reporting.one.progress(0.2)
         await asyncio.sleep(PROGRESS_S)
-        assert (desk.sent(), desk.flushed) == ([(1, Progress(0.2))], 2)
-        desk.one.progress(0.3)
-        desk.reports.close()
+        assert (reporting.sent(), reporting.flushed) == ([(1, Progress(0.2))], 2)
+        reporting.one.progress(0.3)
+        reporting.reports.close()
         await asyncio.sleep(2 * PROGRESS_S)
-        assert (desk.sent(), desk.flushed) == ([], 2)
+        assert (reporting.sent(), reporting.flushed) == ([], 2)
 
     mdp.testing.run(body())
 
 
 def test_a_thread_that_reports_after_the_end_of_the_loop_is_not_disturbed() -> None:
-    async def begin() -> Desk:
-        return Desk()
+    async def begin() -> ReportingSession:
+        return ReportingSession()
 
-    desk = mdp.testing.run(begin())
-    desk.one.progress(0.5)
-    assert desk.flushed == 0
+    reporting = mdp.testing.run(begin())
+    reporting.one.progress(0.5)
+    assert reporting.flushed == 0
 
 
 async def test_nothing_is_sent_where_no_client_asked_or_waits() -> None:
     """PRG-03, PRG-05."""
-    desk = Desk()
-    desk.give(3, {"progress": True}).progress(0.5)  # an older broker has passed the client's option on
-    desk.session.answer(desk.one, [b"reply"])
-    desk.session.take_outgoing(0.0)
-    desk.one.progress(0.5)
-    assert (desk.sent(), desk.flushed) == ([], 0)
+    reporting = ReportingSession()
+    reporting.give(3, {"progress": True}).progress(0.5)  # an older broker has passed the client's option on
+    reporting.session.answer(reporting.one, [b"reply"])
+    reporting.session.take_outgoing(0.0)
+    reporting.one.progress(0.5)
+    assert (reporting.sent(), reporting.flushed) == ([], 0)
     with pytest.raises(ValueError, match="from 0 to 1"):
-        desk.give(4, {}).progress(50)
+        reporting.give(4, {}).progress(50)
 
 
 async def test_a_report_that_waits_is_dropped_with_its_request() -> None:
     """PRG-05: nothing follows the reply."""
-    desk = Desk()
-    desk.one.progress(0.1)
-    desk.sent()
-    desk.two.progress(0.5)
-    desk.session.answer(desk.two, [b"reply"])
-    desk.session.take_outgoing(0.0)
-    desk.reports._send()
-    assert desk.sent() == []
-    desk.one.progress(0.5)
-    desk.reports.close()
-    desk.reports._send()
-    assert desk.sent() == []
+    reporting = ReportingSession()
+    reporting.one.progress(0.1)
+    reporting.sent()
+    reporting.two.progress(0.5)
+    reporting.session.answer(reporting.two, [b"reply"])
+    reporting.session.take_outgoing(0.0)
+    reporting.reports._send()
+    assert reporting.sent() == []
+    reporting.one.progress(0.5)
+    reporting.reports.close()
+    reporting.reports._send()
+    assert reporting.sent() == []
 
 
 async def test_a_report_of_another_thread_is_sent_by_the_loop() -> None:
     """PRG-03."""
-    desk = Desk()
-    thread = threading.Thread(target=desk.one.progress, args=(0.5,))
+    reporting = ReportingSession()
+    thread = threading.Thread(target=reporting.one.progress, args=(0.5,))
     thread.start()
     thread.join()
-    assert desk.sent() == []
+    assert reporting.sent() == []
     await asyncio.sleep(0)
-    assert desk.sent() == [(1, Progress(0.5))]
+    assert reporting.sent() == [(1, Progress(0.5))]
 
 
 @pytest.mark.faults
 def test_a_fault_of_the_timer_loses_no_later_report() -> None:
     async def body() -> None:
         with sabotaged("mdp worker progress"):
-            desk = Desk()
-            desk.one.progress(0.1)
-            desk.one.progress(0.2)
+            reporting = ReportingSession()
+            reporting.one.progress(0.1)
+            reporting.one.progress(0.2)
             await asyncio.sleep(PROGRESS_S)
-            desk.one.progress(0.3)
-            assert desk.sent()[-1] == (1, Progress(0.3))
+            reporting.one.progress(0.3)
+            assert reporting.sent()[-1] == (1, Progress(0.3))
 
     mdp.testing.run(body())
 
