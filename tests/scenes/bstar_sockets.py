@@ -48,6 +48,7 @@ async def settled(primary: bstar.Pair, backup: bstar.Pair) -> None:
     """Wait until the primary is active and the backup passive, and both know it of each other.
 
     Where intervals are short and the machine is busy, the backup may have heard nothing for so long that it is active: then it hands over.
+    Or a pause of the primary has ended its term, and nobody serves before a client asks.
     """
     end = time.monotonic() + PATIENCE_S
     while (primary.status()["peer"]["state"], backup.status()["peer"]["state"]) != ("passive", "active") or not primary.serving:
@@ -55,6 +56,8 @@ async def settled(primary: bstar.Pair, backup: bstar.Pair) -> None:
             raise AssertionError(f"the pair did not settle: {primary.status()}, {backup.status()}")
         with suppress(bstar.errors.NotActive):
             await backup.switchover()
+        if not primary.serving and not backup.serving:
+            await primary.vote()
         await asyncio.sleep(0.004)
 
 

@@ -84,6 +84,12 @@ class Brokers:
         worker = mdp.Worker(self.fronts, service, handler=handler, **{"drain_s": 0.0, **options})
         return await self.stack.enter_async_context(worker)
 
+    async def has_workers(self, count: int) -> None:
+        """Wait until the primary serves so many workers, also where a pause of this process has ended its term."""
+        while self.brokers[0].stats["workers"] != count:
+            await self.settle()
+            await until(lambda: self.brokers[0].stats["workers"] == count or not self.pairs[0].serving)
+
     async def client(self, **options: Any) -> mdp.Client:
         return await self.stack.enter_async_context(mdp.Client(self.fronts, **{"timeout": 20.0, "attempts": 1, **options}))
 

@@ -181,7 +181,7 @@ async def test_a_worker_alone_is_no_vote() -> None:
     async with Brokers(heartbeat_ms=QUICK_MS) as pair:
         await pair.settle()
         await pair.worker()
-        await until(lambda: pair.brokers[0].stats["workers"] == 1)
+        await pair.has_workers(1)
         await pair.stop(0)
         await until(lambda: pair.pairs[1].status()["peer"]["state"] == "silent")
         before = pair.brokers[1].pair_counters["refused"]
@@ -372,7 +372,7 @@ async def test_garbage_at_a_passive_broker_changes_nothing(frames: list[bytes]) 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
 async def test_a_given_dialect_finds_the_other_broker_too(dialect: str) -> None:
     """Without a query there are no ballots, but the passive broker keeps no peer."""
-    async with Brokers(heartbeat_ms=QUICK_MS) as pair:
+    async with Brokers() as pair:
         await pair.settle()
         await pair.worker()
         await pair.pairs[0].switchover()
