@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["SHORT_LIVED", "Kept", "session_of_tests"]
 
 # Java's second compiler and its parallel collector are for programs that run for long: here they cost half of all time, and gain nothing.
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+# To verify the code of some twenty thousand classes of Spark takes two seconds.
+_UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+SHORT_LIVED = {"spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_UNVERIFIED}"}
 # Code that Spark makes and compiles for each query pays for millions of rows.
 SMALL_DATA = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
