@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 from mypy_extensions import mypyc_attr
 
-from core.machine.hash_cost import FEW, check_keys
+from core.machine.hash_cost import FEW, make_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -79,6 +79,18 @@ def check_counts(octets: bytes, containers_max: int, maps_max: int = -1) -> None
             raise _bad(error) from None
 
 
+def check_elements(octets: bytes, most: int) -> None:
+    """Raise BadMsgpack for more elements in all arrays and maps together than allowed; see `check`."""
+    if len(octets) <= most:
+        return
+    hook = _entry_counter(most, None, keep=False)
+    try:
+        _check_claims(octets, maps=True)
+        _unpackb(octets, raw=True, strict_map_key=False, list_hook=hook, object_pairs_hook=hook)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise _bad(error) from None
+
+
 def unpack(
     octets: bytes,
     *,
@@ -92,15 +104,14 @@ def unpack(
     together_max: int = -1,
     entries_max: int = -1,
     judge: Callable[[list[Any]], object] | None = None,
+    judge_above: int = FEW,
 ) -> Any:
     """Return the only value in a peer's bytes; -1 means no limit.
 
     `names_max` is for the different keys of all maps together: a new one costs three times as much as another value. `together_max` is
-    for twice these and the maps, if there is a `names_max`. `entries_max` is for all elements together, instead of a `names_max`. Without
-    `strict_map_key`, `judge` gets each array that is not short, and the keys of such a map before it is made; it may raise ValueError.
-
-    Raises BadMsgpack for anything but exactly one value: a false claim of elements, an extension type unless `extensions`, text that is not
-    UTF-8, an unusable key (`strict_map_key`: neither text nor bytes), nesting deeper than DEPTH_MAX, or beyond a limit.
+    for twice these and the maps. `entries_max` is for all elements, in place of a `names_max`. Without `strict_map_key`, `judge` gets each
+    array of more elements than `judge_above`, and the keys of such a map; it may raise ValueError.
+    Raises BadMsgpack beyond a limit or DEPTH_MAX, for extension types, unusable keys, text that is not UTF-8, and a second value.
     """
     size = len(octets)  # hot path: once per request with options, so arguments are passed by name and not as a map
     hook: Callable[[list[Any]], object] | None = None
@@ -118,7 +129,8 @@ def unpack(
         if 0 <= entries_max < size:
             hook = map_hook = _entry_counter(entries_max, map_hook)
         if not strict_map_key:
-            hook, map_hook, pairs_hook = _judged(judge, hook), None, _checked_maps(judge, map_hook)
+            hook, pairs_hook = _judged(judge, judge_above, hook), _checked_maps(judge, judge_above, map_hook)
+            map_hook = None  # a statement of its own: in the one above, compiled code takes it for None already when it is read
         if collecting:
             gc.disable()
         value = _unpackb(
@@ -199,28 +211,31 @@ def _counter(most: int, keep: bool = True, inner: Callable[[Any], Any] | None = 
     return counter.send
 
 
-def _checked_maps(judge: Callable[[list[Any]], object] | None, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+def _checked_maps(judge: Callable[[list[Any]], object] | None, judge_above: int, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     """Return a function that makes a map of pairs and calls a hook; it refuses keys that make it slow."""
 
     def make(pairs: list[tuple[Any, Any]]) -> Any:
         if len(pairs) > FEW:
             keys = [key for key, _ in pairs]
-            check_keys(keys)
-            if judge is not None:
+            made = make_dict(pairs, keys)
+            if judge is not None and len(keys) > judge_above:
                 judge(keys)
-        made = dict(pairs)
+        else:
+            made = dict(pairs)
         return made if hook is None else hook(made)
 
     return make
 
 
-def _judged(judge: Callable[[list[Any]], object] | None, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+def _judged(
+    judge: Callable[[list[Any]], object] | None, judge_above: int, hook: Callable[[Any], Any] | None
+) -> Callable[[Any], Any] | None:
     """Return a function that has an array judged, and gives it to a hook."""
     if judge is None:
         return hook
 
     def look(values: list[Any]) -> Any:
-        if len(values) > FEW:
+        if len(values) > judge_above:
             judge(values)
         return values if hook is None else hook(values)
 
@@ -250,14 +265,14 @@ def _name_counter(most: int, together_max: int, counted: Callable[[Any], Any] | 
     return counter.send
 
 
-def _entry_counter(most: int, counted: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """Return a function that gives arrays and maps back; it raises BadMsgpack for more elements than allowed."""
+def _entry_counter(most: int, counted: Callable[[Any], Any] | None, keep: bool = True) -> Callable[[Any], Any]:
+    """Return a function that gives arrays and maps back, or None; it raises BadMsgpack for more elements than allowed."""
 
     def count() -> Generator[Any, Any, None]:
         given: Any = ()
         left = most
         while left >= 0:
-            given = yield given
+            given = yield given if keep else None
             left -= len(given)
             if counted is not None:
                 counted(given)

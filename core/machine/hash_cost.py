@@ -6,12 +6,13 @@ others do, such numbers as keys 200 times, and one of them that comes again and 
 refuse honest sets. So a set or dict of the hashes alone is made first, part by part, and the CPU time of this thread is looked at. Where
 it is as quick as all honest ones, nothing else is done. Else the steps are counted that CPython's tables take, each time they grow
 included: a machine that is slow or busy refuses nothing that another takes. Counting honest numbers takes 50 times as long as that.
+Values that are compared quickly, as integers are, are put in themselves: a dict made so is the wanted one.
 """
 
 from __future__ import annotations
 
-from itertools import islice, repeat
-from operator import eq, lt
+from itertools import compress, islice
+from operator import lt, ne
 from time import thread_time_ns
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from mypy_extensions import mypyc_attr
 
 # Types of values whose hashes nobody can know.
 _MIXED: Final = frozenset((str, bytes))
+_WHOLE: Final = frozenset((int,))
 # So few values are cheap whatever they are.
 FEW: Final = 8
 # Different values of one hash: by chance two are rare. Each is compared with those before it.
@@ -27,6 +29,8 @@ ALIKE_MAX: Final = 8
 FEW_HASHES: Final = 64
 # CPU time of a hash in a set or dict: with so much, nothing is counted. Random numbers take 60, multiples of 2**48 take 200.
 QUICK_NS: Final = 400
+# So much of the time of all hashes may be taken in advance, an eighth: those that are slow are often the last.
+_ADVANCE_SHIFT: Final = 3
 # So many hashes are added between two looks at the clock: a look takes as long as five of them.
 PART: Final = 128
 # Steps that each key of a dict and each element of a set may take on average; a set looks at ten slots in one. Random numbers take 1.4 and
@@ -58,13 +62,19 @@ class TooCostly(ValueError):
         super().__init__("a set or map of values that were chosen to be slow")
 
 
-def check_set(values: list[Any], quick_ns: int = QUICK_NS) -> None:
+def check_set(values: list[Any], quick_ns: int = QUICK_NS, are_compared_in_c: bool = False) -> None:
     """Raise TooCostly if a set of these is slow, TypeError if one is not hashable.
 
     What takes less than `quick_ns` of CPU time for each of them is never slow.
     """
-    if len(values) > FEW:
+    if len(values) > FEW and not (are_compared_in_c and len(values) > FEW_HASHES and _made(values, True, quick_ns)):
         _check(values, True, quick_ns)
+
+
+def check_integers(values: list[int]) -> None:
+    """As `check_set`, for integers of 64 bits."""
+    if len(values) > FEW_HASHES and not _made(values, True, QUICK_NS):
+        _check(values, True, 0)
 
 
 def check_keys(keys: list[Any], quick_ns: int = QUICK_NS) -> None:
@@ -73,27 +83,47 @@ def check_keys(keys: list[Any], quick_ns: int = QUICK_NS) -> None:
         _check(keys, False, quick_ns)
 
 
+def make_dict(pairs: list[tuple[Any, Any]], keys: list[Any]) -> dict[Any, Any]:
+    """Return the dict of some pairs, whose keys are given too; raises as `check_keys`. Integers have 64 bits."""
+    if set(map(type, keys)) != _WHOLE:
+        check_keys(keys)
+    elif len(keys) > FEW_HASHES:
+        late = thread_time_ns() + QUICK_NS * (len(keys) >> _ADVANCE_SHIFT)
+        made: dict[Any, Any] = {}
+        for begin in range(0, len(pairs), PART):
+            if thread_time_ns() >= late:
+                break
+            made.update(pairs[begin : begin + PART])
+            late += QUICK_NS * PART
+        else:
+            return made
+        check_keys(keys, 0)
+    return dict(pairs)
+
+
 def _check(values: list[Any], is_set: bool, quick_ns: int) -> None:
-    if set(map(type, values)) <= _MIXED:
+    kinds = set(map(type, values))
+    if kinds <= _MIXED:
+        return
+    many, is_whole = len(values) > FEW_HASHES, kinds == _WHOLE
+    if many and is_whole and _made(values, is_set, quick_ns):
         return
     hashes = list(map(hash, values))
-    different = 0
-    if len(values) > FEW_HASHES:
+    different = 0 if is_whole or not many else _made(hashes, is_set, quick_ns)
+    if many and not different:
         span = max(hashes) - min(hashes)
         # Numbers that follow one another have a slot each, however large the table is.
         if span >= len(hashes) or not all(map(lt, hashes, islice(hashes, 1, None))):
-            different = _made(hashes, is_set, quick_ns * len(hashes))
-            if not different:
-                _fill(hashes, span, is_set)
+            _fill(hashes, span, is_set)
     if different < len(values) and hashes != values:  # numbers that are their own hashes are equal if these are
         _refuse_alike(values, hashes)
 
 
-def _made(hashes: list[int], is_set: bool, quick_ns: int) -> int:
-    """Make a set or dict of hashes, and return how many are different; 0 if it took too long."""
-    late = thread_time_ns() + quick_ns
-    elements = set[int]()
-    keys: dict[int, None] = {}
+def _made(hashes: list[Any], is_set: bool, quick_ns: int) -> int:
+    """Make a set or dict, and return how many values are different; 0 if it took too long."""
+    late = thread_time_ns() + quick_ns * (len(hashes) >> _ADVANCE_SHIFT)
+    elements = set[Any]()
+    keys: dict[Any, Any] = {}
     for begin in range(0, len(hashes), PART):
         if thread_time_ns() >= late:
             return 0
@@ -101,24 +131,20 @@ def _made(hashes: list[int], is_set: bool, quick_ns: int) -> int:
         if is_set:
             elements.update(part)
         else:
-            any(map(keys.__setitem__, part, repeat(None)))  # one by one, as the table of a decoder grows
+            keys.update(zip(part, part, strict=True))  # one by one, as the table of a decoder grows
+        late += quick_ns * PART
     return (len(elements) or len(keys)) if thread_time_ns() < late else 0
 
 
 def _refuse_alike(values: list[Any], hashes: list[int]) -> None:
-    """Raise TooCostly for many different values of one hash."""
-    ordered = sorted(hashes)
-    if not any(map(eq, ordered, islice(ordered, 1, None))):
-        return
-    # Rare. A set of hashes would be as slow as what is to be refused, so they are sorted.
-    alike: list[Any] = []  # different values of one hash
-    last: int | None = None
-    for place in sorted(range(len(hashes)), key=hashes.__getitem__):
-        if hashes[place] != last:
-            last, alike = hashes[place], [values[place]]
-        elif values[place] not in alike:
-            alike.append(values[place])
-            if len(alike) > ALIKE_MAX:
+    """Raise TooCostly for many different values of one hash; a table of the hashes is not slow."""
+    last = dict(zip(hashes, values, strict=True))  # the last value of each hash; most others are equal to it
+    alike: dict[int, list[Any]] = {}  # different values of one hash, where there are two
+    for hashed, value in compress(zip(hashes, values, strict=True), map(ne, values, map(last.__getitem__, hashes))):
+        known = alike.setdefault(hashed, [last[hashed]])
+        if value not in known:
+            known.append(value)
+            if len(known) > ALIKE_MAX:
                 raise TooCostly
 
 

@@ -28,15 +28,12 @@ if TYPE_CHECKING:
 
     from core.options import Options
 
-
 P = TypeVar("P", bound=asyncio.Protocol)
 
 _Address = tuple[socket.AddressFamily, Any]  # as `connect` takes it
 _Source = tuple[str, int] | None  # local side
-
 # After so long without an answer the next address of a name is tried too (RFC 8305).
 NEXT_ADDRESS_S: Final = 0.25
-
 # Checking and binding a path takes microseconds; a directory that is locked for longer is locked by another program.
 FOLDER_WAIT_S: Final = 0.5
 FOLDER_RETRY_S: Final = 0.005
@@ -277,25 +274,30 @@ class _Addresses:
     async def first(self, found: list[_Address], delay_s: float) -> socket.socket:
         """Return the first socket that is connected; raises OSError when no address is left."""
         attempts: set[asyncio.Task[None]] = set()
-        supervisor = supervision.current()
         winner: socket.socket | None = None
         try:
-            for number, address in enumerate(found, 1):
-                supervisor.task("core connector address", partial(self._connect, address), restart=ONCE, among=attempts)
-                failed, is_last = len(self._errors), number == len(found)
-                while attempts and not self._opened and (is_last or len(self._errors) == failed):
-                    done, _ = await asyncio.wait(attempts, timeout=None if is_last else delay_s, return_when="FIRST_COMPLETED")
-                    if not done:
-                        break
-                if self._opened:
-                    winner = self._opened[0]
-                    return winner
-            raise self._failure()
+            try:
+                await self._until_one_answers(found, delay_s, attempts)
+            finally:
+                await supervision.cancel_all(attempts)  # which may be cancelled too: then no one has won
+            winner = self._opened[0]
+            return winner
         finally:
-            await supervision.cancel_all(attempts)
             for sock in self._opened:
                 if sock is not winner:
                     sock.close()
+
+    async def _until_one_answers(self, found: list[_Address], delay_s: float, attempts: set[asyncio.Task[None]]) -> None:
+        supervisor = supervision.current()
+        for number, address in enumerate(found, 1):
+            supervisor.task("core connector address", partial(self._connect, address), restart=ONCE, among=attempts)
+            failed, is_last = len(self._errors), number == len(found)
+            while attempts and not self._opened and (is_last or len(self._errors) == failed):
+                if not (await asyncio.wait(attempts, timeout=None if is_last else delay_s, return_when="FIRST_COMPLETED"))[0]:
+                    break
+            if self._opened:
+                return
+        raise self._failure()
 
     async def _connect(self, address: _Address) -> None:
         family, target = address
@@ -305,12 +307,11 @@ class _Addresses:
             if self._source is not None:
                 sock.bind(self._source)
             await asyncio.get_running_loop().sock_connect(sock, target)
-        except OSError as error:
+        except BaseException as error:
             sock.close()
+            if not isinstance(error, OSError):
+                raise
             self._errors.append(error)
-        except BaseException:
-            sock.close()
-            raise
         else:
             self._opened.append(sock)
 
@@ -417,6 +418,8 @@ def tune(transport: asyncio.Transport, options: Options) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if options.tos:
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.tos)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, options.tos)
     if options.tcp_keepalive >= 0:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.tcp_keepalive)
     for value, name in (

@@ -55,6 +55,10 @@ class CallOptions(MapOptions, total=False):
     progress: Callable[[Progress], object] | None
 
 
+# Compiled, the class above does not know its own names.
+CALL_OPTIONS: Final = ("timeout", "attempts", "deadline", "once", "wait", "trace", "headers", "priority", "key", "progress")
+
+
 @dataclass(frozen=True, slots=True)
 class CallDefaults:
     """Options of requests that do not set them: those of a client, or of `mdp.Client.with_options`.

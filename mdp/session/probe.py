@@ -135,8 +135,14 @@ class Probe:
             self._schedule(SOON_S, self._refuse, member.retry_s or RETRY_S_USUAL)
 
     def _schedule(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Call later; an error counts as a refusal, so that the question is asked again."""
-        self._timer = self._supervisor.later("mdp probe", delay_s, call, *arguments, failed=lambda _: self._refuse(RETRY_S_USUAL))
+        """Call later; an error counts as a refusal: the question is asked again.
+
+        A refusal with an error is repeated after a while.
+        """
+        then_s = RETRY_S_USUAL if call == self._refuse else SOON_S
+        self._timer = self._supervisor.later(
+            "mdp probe", delay_s, call, *arguments, failed=lambda _: self._schedule(then_s, self._refuse, RETRY_S_USUAL)
+        )
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -149,5 +155,5 @@ class Probe:
 
     def _refuse(self, retry_s: float, why: str = PASSIVE) -> None:
         if not self._answered:
-            self._answered = True
             self.on_refused(retry_s, why)
+            self._answered = True  # as above

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from mdp.client.calls import CallOptions
+from mdp.client.calls import CALL_OPTIONS, CallOptions
 from mdp.errors import BadArguments
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class TypedCalls(ABC):
 
 def _advise(error: BadArguments, named: Mapping[str, Any]) -> None:
     """Add to an error what to do with options of a request that were given as arguments of the function."""
-    options = [name for name in named if name in CallOptions.__annotations__]
+    options = [name for name in named if name in CALL_OPTIONS]
     if options:
         error.text += (
             f"; if {options[0]} is an option of the request: options={{{options[0]!r}: …}}, or client.with_options({options[0]}=…)"

@@ -9,16 +9,30 @@ from __future__ import annotations
 
 from datetime import datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final, Literal, Union
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Union
 from uuid import UUID
 
 import msgspec
 from msgspec import inspect as shapes
 
-from core.machine.hash_cost import check_keys, check_set
+from core.machine.hash_cost import FEW, FEW_HASHES, check_integers, check_keys, check_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Of enumerations, literals, bools and None there are only so many values.
 _MIXED: Final = (shapes.StrType, shapes.BytesType, shapes.DateType, shapes.EnumType, shapes.LiteralType, shapes.BoolType, shapes.NoneType)
+# Two values are compared without a function in Python: as quickly as numbers, or nearly so.
+_COMPARED_IN_C: Final = (
+    *_MIXED,
+    shapes.IntType,
+    shapes.FloatType,
+    shapes.DecimalType,
+    shapes.DateTimeType,
+    shapes.TimeType,
+    shapes.TimeDeltaType,
+)
 _PLAIN: Final[dict[type, Any]] = {
     shapes.StrType: str,
     shapes.BytesType: bytes,
@@ -38,41 +52,80 @@ class HashedTypes:
     """Types of the sets and dicts of one annotation.
 
     Attributes:
-        keys: types of the keys of dicts that are text in msgpack.
         numbers: whether some dict has numbers as keys, which `bounded_msgpack.unpack` checks.
+        are_whole: whether all that is hashed are integers.
+        are_nested: whether there are sets of sets, which take the time of two.
     """
 
     def __init__(self) -> None:
-        self.elements: list[Any] = []
-        self.keys: list[Any] = []
+        self._checks: list[tuple[Any, Callable[[list[Any]], None]]] = []  # of arrays, and of keys that are text in msgpack
         self.numbers = False
         self.are_whole = True
+        self.are_nested = False
+        self._take_integers = False
+
+    @property
+    def check_above(self) -> int:
+        """So many elements and keys need no check: of integers few in 64 bits have one hash."""
+        return FEW_HASHES if self.are_whole else FEW
+
+    def __bool__(self) -> bool:
+        """Whether there is something to check."""
+        return bool(self._checks)
 
     def look_at(self, info: Any) -> None:
         match info:
-            case shapes.SetType(item_type=inner) | shapes.FrozenSetType(item_type=inner) if not _is_mixed(inner):
-                self.elements.append(list[_annotation(inner)])  # type: ignore[misc]
+            case shapes.SetType(item_type=inner) | shapes.FrozenSetType(item_type=inner) if not _consists_of(inner, _MIXED):
+                kind: Any = list[_annotation(inner)]  # type: ignore[misc]
+                self._checks.append((kind, partial(check_set, are_compared_in_c=_consists_of(inner, _COMPARED_IN_C))))
                 self.are_whole &= isinstance(inner, shapes.IntType)
+                self.are_nested |= isinstance(inner, shapes.FrozenSetType)
+                self._take_integers |= _takes_integers(kind)
             case shapes.DictType(key_type=shapes.UUIDType()):
-                self.keys.append(list[UUID])
+                self._checks.append((list[UUID], check_keys))
                 self.are_whole = False
             case shapes.DictType(key_type=shapes.IntType()):
                 self.numbers = True
 
     def check(self, values: list[Any]) -> None:
         """Check an array, or the keys of a map; raises TooCostly: a set or dict of them would be slow."""
-        for check, kinds in ((check_set, self.elements), (check_keys, self.keys)):
-            for kind in kinds:
-                try:
-                    check(msgspec.convert(values, kind, builtin_types=(bytes,)))
-                except (msgspec.ValidationError, TypeError):  # another part of the message
-                    continue
+        if self._take_integers and type(values[0]) is int and _are_integers(values):
+            check_integers(values)  # a float or decimal has the hash of its integer
+            return
+        for kind, check in self._checks:
+            try:
+                check(_converted(values, kind))
+            except (msgspec.ValidationError, TypeError):  # another part of the message
+                continue
 
 
-def _is_mixed(info: Any) -> bool:
-    """Return whether a peer cannot choose the hashes of such values, or there are few of them."""
-    parts = {shapes.UnionType: "types", shapes.TupleType: "item_types"}.get(type(info))
-    return all(map(_is_mixed, getattr(info, parts))) if parts else isinstance(info, _MIXED)
+def _converted(values: list[Any], kind: Any) -> list[Any]:
+    """Return values of msgpack as those of an annotation; raises ValidationError or TypeError."""
+    return msgspec.convert(values, kind, builtin_types=(bytes,))  # type: ignore[no-any-return]
+
+
+def _are_integers(values: list[Any]) -> bool:
+    """Return whether all values are integers or bools, in a third of the time of looking at their types."""
+    try:
+        return type(sum(values)) is int
+    except TypeError:
+        return False
+
+
+def _takes_integers(kind: Any) -> bool:
+    try:
+        _converted([1], kind)
+    except (msgspec.ValidationError, TypeError):
+        return False
+    return True
+
+
+def _consists_of(info: Any, kinds: tuple[type, ...]) -> bool:
+    """Return whether a type, and each that it is made of, is one of some kinds."""
+    match info:
+        case shapes.UnionType(types=parts) | shapes.TupleType(item_types=parts):
+            return all(_consists_of(one, kinds) for one in parts)
+    return isinstance(info, kinds)
 
 
 def _annotation(info: Any) -> Any:

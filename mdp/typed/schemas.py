@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 import msgspec
 from msgspec import inspect as shapes
 
-from core.machine.bounded_msgpack import LARGE_BYTES, BadMsgpack, check, check_counts, claimed, uncollected, unpack
+from core.machine.bounded_msgpack import LARGE_BYTES, BadMsgpack, check, check_counts, check_elements, claimed, uncollected, unpack
 from mdp.typed.hash_types import HashedTypes
 from mdp.typed.schema_details import add_details
 
@@ -55,6 +55,10 @@ BYTES_PER_OBJECT_MAX: Final = 16
 # are free, and more need so many bytes each, which a name of ten characters and a number have.
 NAMES_FREE_ANY: Final = 1_000
 BYTES_PER_NAME: Final = 20
+# Elements of all arrays and maps where some of many take long to make: decimals, and members of an enumeration in a set. So many are free,
+# and each further one needs so many bytes: decimals of one digit take as long as prices, and there are three times as many.
+ELEMENTS_FREE: Final = 4_000
+BYTES_PER_ELEMENT: Final = 3
 # Bytes before the kind of an extension type: of 4 and 8 bytes, and the length of one of 12.
 _BEFORE_KIND: Final = (0xD6, 0xD7, 12)
 # So few bytes contain no set and no map that is slow. If these are of integers alone, more do: few of these have one hash, and they are
@@ -75,7 +79,8 @@ _KEYS: Final = (
     shapes.UUIDType,
     shapes.DateType,
 )
-_COLLECTIONS: Final = (shapes.ListType, shapes.VarTupleType, shapes.SetType, shapes.FrozenSetType, shapes.DictType)
+_ARRAYS: Final = (shapes.ListType, shapes.VarTupleType, shapes.SetType, shapes.FrozenSetType)
+_COLLECTIONS: Final = (*_ARRAYS, shapes.DictType)
 _MAPS: Final = (shapes.DictType, shapes.StructType, shapes.DataclassType, shapes.TypedDictType)
 _PLACE: Final = re.compile(r"(.*) - at `(key` in `)?\$?(.*)`", re.DOTALL)
 
@@ -156,8 +161,9 @@ class Schema:
             shape = _Shape()
             info = shapes.type_info(annotation)
             shape.look_at(info)
-            if isinstance(info, shapes.ListType | shapes.VarTupleType) and not shape.is_deep:
+            if isinstance(info, _ARRAYS) and not shape.is_deep:
                 shape.is_flat_array = _is_flat(info.item_type)
+                shape.is_row = _is_scalar(info.item_type)
         except NameError as error:
             raise TypeError(f"{NEEDED_AT_RUN_TIME}: {error}") from None
         except (RecursionError, AttributeError) as error:
@@ -168,10 +174,14 @@ class Schema:
         self._has_times = shape.has_times
         self._has_arrays = shape.has_arrays
         self._bytes_per_object = shape.bytes_per_object
-        self._judge = shape.hashed.check if shape.hashed.elements or shape.hashed.keys else None
+        self._judge = shape.hashed.check if shape.hashed else None
+        self._judge_above = shape.hashed.check_above
         self._few_bytes = shape.few_bytes()
         self._harmless_bytes = shape.harmless_bytes()
         self._is_flat_array = shape.is_flat_array
+        self._is_row = shape.is_row
+        self._are_slow = shape.are_slow
+        self._is_strict = shape.is_deep or shape.hashed.are_nested
 
     def pack(self, value: Any) -> bytes:
         """Return a value as msgpack, if that is a value of this type; raises TypeMismatch or TypeError."""
@@ -198,7 +208,9 @@ class Schema:
 
     def _unpack_checked(self, octets: bytes) -> Any:
         size = len(octets)
-        most = containers_max(size, self._is_deep)
+        most = containers_max(size, self._is_strict)
+        if self._are_slow:
+            self._check_elements(octets, ELEMENTS_FREE + size // BYTES_PER_ELEMENT)
         objects = OBJECTS_FREE + size // self._bytes_per_object if self._bytes_per_object else -1
         if self._is_flat_array and claimed(octets) <= objects:
             objects = -1  # msgspec makes no more
@@ -210,7 +222,13 @@ class Schema:
         plain = self._plain(octets, most)
         if self._is_any:
             return plain
-        return msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain)
+        return uncollected(lambda _: msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain), octets)
+
+    def _check_elements(self, octets: bytes, most: int) -> None:
+        if not self._is_row:
+            check_elements(octets, most)
+        elif claimed(octets) > most:
+            raise BadMsgpack("too many elements")
 
     def _plain(self, octets: bytes, most: int) -> Any:
         """Return the value in types of msgpack, after a check of its keys and sets."""
@@ -222,7 +240,15 @@ class Schema:
             except BadMsgpack as error:
                 if "strict_map_key" not in str(error):
                     raise
-        return unpack(octets, strict_map_key=False, containers_max=most, names_max=names, together_max=together, judge=self._judge)
+        return unpack(
+            octets,
+            strict_map_key=False,
+            containers_max=most,
+            names_max=names,
+            together_max=together,
+            judge=self._judge,
+            judge_above=self._judge_above,
+        )
 
 
 class SchemaRegistry:
@@ -283,7 +309,10 @@ class _Shape:
         self.has_arrays = False  # where many are possible; else the decoder ends at the first that is not expected
         self.bytes_per_object = 0  # of a map where many are possible, 0 if there is none
         self.is_flat_array = False  # an array, with as many maps at most as it has elements
+        self.is_row = False  # an array without arrays and maps
+        self.are_slow = False  # many values are possible that take long to make
         self.hashed = HashedTypes()
+        self._collections = 0  # around the type that is looked at
         self._above: set[int] = set()  # ids of the types around the one that is looked at
 
     def look_at(self, info: Any) -> None:
@@ -295,6 +324,10 @@ class _Shape:
                 self.is_deep = True
             case shapes.DateTimeType():
                 self.has_times = True
+            case shapes.DecimalType() if self._collections:
+                self.are_slow = True
+            case shapes.SetType(item_type=shapes.EnumType()) | shapes.FrozenSetType(item_type=shapes.EnumType()):
+                self.are_slow = True
             case shapes.CustomType(cls=kind):
                 self.is_deep = True
                 if kind is not object and not _is_pydantic(kind):
@@ -306,15 +339,17 @@ class _Shape:
         self.hashed.look_at(info)
         self._above.add(id(info))
         is_collection = isinstance(info, _COLLECTIONS)
+        self._collections += is_collection
         for inner in _parts(info):
             if is_collection:
                 self._look_at_element(inner)
             self.look_at(inner)
+        self._collections -= is_collection
         self._above.discard(id(info))
 
     def few_bytes(self) -> int:
         """Return the bytes up to which no set and no dict is slow."""
-        if not (self.hashed.elements or self.hashed.keys or self.hashed.numbers):
+        if not (self.hashed or self.hashed.numbers):
             return sys.maxsize
         return FEW_BYTES_WHOLE if self.hashed.are_whole else FEW_BYTES
 
@@ -375,6 +410,11 @@ def _parts(info: Any) -> list[Any]:
 
 def _has_map(info: Any) -> bool:
     return isinstance(info, _MAPS) or any(map(_has_map, _parts(info)))
+
+
+def _is_scalar(info: Any) -> bool:
+    """Return whether a value is no array and no map."""
+    return all(map(_is_scalar, info.types)) if isinstance(info, shapes.UnionType) else not _parts(info)
 
 
 def _is_flat(info: Any) -> bool:

@@ -1,13 +1,18 @@
-"""Hostile msgpack of 64 KiB for typed services, beside an honest message of that size (fault X2).
+"""Hostile msgpack of 64 KiB for typed services, beside honest messages of that size (fault X2).
 
 The honest message is a list of records with four fields, for a service that takes `Any`: what a program without annotated records
-sends. The limits are set so that none of the others costs more than 3 times its decoding: `python -m benchmarks.hostile_messages`.
+sends. Honest sets, dicts and decimals take longer than that, so a service that takes one of these has an honest message of
+its own kind in `OF_THEIR_KIND`: numbers and UUIDs at random, prices below a thousand. The limits are set so that no hostile message costs
+more than 3 times the dearer of its two honest ones: `python -m benchmarks.hostile_messages`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from decimal import Decimal
+from enum import Enum
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from uuid import UUID
 
@@ -19,7 +24,10 @@ from tests.scenes.meeting_hashes import meeting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HONEST", "HOSTILE", "NAMES", "SIZE", "Dot", "Item", "Loose", "Order", "Place", "Record", "filled", "named", "padded"]
+__all__ = [
+    "HONEST", "HOSTILE", "NAMES", "OF_THEIR_KIND", "SIZE",
+    "Dot", "Item", "Loose", "Order", "Place", "Record", "filled", "named", "padded",
+]  # fmt: skip
 
 SIZE = 64 * 1024
 NAMES = SIZE // 20
@@ -100,6 +108,56 @@ class Dot(msgspec.Struct):
     y: int
 
 
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+def repeated(element: Any) -> bytes:
+    """Return an array of one element again and again."""
+    piece = packed(element)
+    count = (SIZE - 5) // len(piece)
+    return b"\xdd" + count.to_bytes(4, "big") + piece * count
+
+
+def honest(make: Callable[[], Any]) -> bytes:
+    """Return an array of as many values as the size has, or a map of as many pairs."""
+    made, pieces, size = make(), list[bytes](), 5
+    first = b"\xdf" if isinstance(made, tuple) else b"\xdd"
+    while size < SIZE - 64:
+        made = make()
+        pieces.append(b"".join(map(packed, made)) if isinstance(made, tuple) else packed(made))
+        size += len(pieces[-1])
+    return first + len(pieces).to_bytes(4, "big") + b"".join(pieces)
+
+
+DRAW = Random(7)
+
+
+def price() -> str:
+    return f"{DRAW.randrange(1_000)}.{DRAW.randrange(100):02}"
+
+
+def any_uuid() -> str:
+    return str(UUID(int=DRAW.getrandbits(128)))
+
+
+OF_THEIR_KIND: dict[Any, Callable[[], bytes]] = {
+    set[int]: lambda: honest(lambda: DRAW.getrandbits(63)),
+    set[float]: lambda: honest(lambda: DRAW.random()),
+    set[UUID]: lambda: honest(any_uuid),
+    set[Decimal]: lambda: honest(price),
+    set[timedelta]: lambda: honest(lambda: f"PT{DRAW.randrange(100_000)}S"),
+    set[tuple[int, int]]: lambda: honest(lambda: [DRAW.getrandbits(31), DRAW.getrandbits(31)]),
+    set[frozenset[int]]: lambda: honest(lambda: [DRAW.getrandbits(31) for _ in range(4)]),
+    list[Decimal]: lambda: honest(price),
+    list[tuple[str, Decimal]]: lambda: honest(lambda: [f"item {DRAW.randrange(10_000)}", price()]),
+    list[set[int]]: lambda: honest(lambda: [DRAW.getrandbits(31) for _ in range(4)]),
+    dict[int, int]: lambda: honest(lambda: (DRAW.getrandbits(63), DRAW.getrandbits(20))),
+    dict[UUID, int]: lambda: honest(lambda: (any_uuid(), DRAW.getrandbits(20))),
+    dict[str, Decimal]: lambda: honest(lambda: (f"item {DRAW.randrange(10_000)}", price())),
+}
+
 # Made when they are asked for: some take a tenth of a second.
 HOSTILE: dict[str, tuple[Any, Callable[[], bytes]]] = {
     "arrays, refused": (Any, lambda: filled(0xDD, 60_000, b"\x90" * 60_000)),
@@ -129,6 +187,22 @@ HOSTILE: dict[str, tuple[Any, Callable[[], bytes]]] = {
     ),
     "UUIDs of one hash": (set[UUID], lambda: packed([str(UUID(int=number * P + 5)) for number in range(1, 1_720)])),
     "UUIDs of one hash as keys": (dict[UUID, int], lambda: packed({str(UUID(int=number * P + 5)): 1 for number in range(1, 1_660)})),
+    "decimals of one digit, refused": (list[Decimal], lambda: repeated("1")),
+    "integers as decimals, refused": (list[Decimal], lambda: repeated(1)),
+    "integers as decimals, just allowed": (
+        list[Decimal],
+        lambda: b"\xdd" + (25_800).to_bytes(4, "big") + b"\xce\x01\x00\x00\x00" * 9_900 + b"\x01" * 15_900,
+    ),
+    "integers as decimals in tuples, refused": (list[tuple[str, Decimal]], lambda: repeated(["", 1])),
+    "integers as decimals of short names": (dict[str, Decimal], lambda: named(10_900, b"\x01")),
+    "decimals of long exponents in a set": (set[Decimal], lambda: repeated("1E999999")),
+    "one integer again and again": (set[int], lambda: repeated(1)),
+    "one integer again and again, for floats": (set[float], lambda: repeated(1)),
+    "one duration again and again": (set[timedelta], lambda: repeated("P1D")),
+    "members of an enumeration in a set, refused": (set[Colour], lambda: repeated(1)),
+    "short tuples in a set": (set[tuple[int, int]], lambda: repeated([1, 2])),
+    "short sets": (list[set[int]], lambda: repeated([*range(9)])),
+    "sets in a set, refused": (set[frozenset[int]], lambda: repeated([1])),
     "decimals of one hash": (set[Decimal], lambda: packed([str(number * P + 5) for number in range(1, 2_850)])),
     "numbers of a few hashes": (set[Any], lambda: packed([value for hashed in range(1, 185) for value in of_one_hash(hashed)])),
     "numbers whose ways meet": (dict[int, int], lambda: packed(dict.fromkeys(meeting(13, 5_400), 1))),

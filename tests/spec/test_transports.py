@@ -94,6 +94,24 @@ async def test_trn_06_nothing_waits_in_either_direction(make: Make) -> None:
         assert connection.getsockopt(system.IPPROTO_TCP, system.TCP_NODELAY)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_opt_the_type_of_service_is_that_of_the_family(make: Make, host: str) -> None:
+    """IPv6 has a field of its own: as with libzmq both are set."""
+    router = make(core.ROUTER, bind=f"tcp://{host}:*", tos=0x28, ipv6=1)
+    watch = Watch(router)
+    dealer = make(core.DEALER, connect=router.last_endpoint, tos=0x48, ipv6=1)
+    await watch.peers()
+    await eventually(lambda: any(session.ready for session in dealer._endpoints.sessions))
+    for end, octet in ((router, 0x28), (dealer, 0x48)):
+        (session,) = end._endpoints.sessions
+        assert isinstance(session, Session)
+        assert session.transport is not None
+        connection = session.transport.get_extra_info("socket")
+        assert connection.getsockopt(system.IPPROTO_IP, system.IP_TOS) == octet
+        if host == "[::1]":
+            assert connection.getsockopt(system.IPPROTO_IPV6, system.IPV6_TCLASS) == octet
+
+
 # -- TRN-07
 
 

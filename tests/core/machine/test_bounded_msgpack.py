@@ -20,6 +20,7 @@ from core.machine.bounded_msgpack import (
     BadMsgpack,
     check,
     check_counts,
+    check_elements,
     claimed,
     uncollected,
     unpack,
@@ -206,6 +207,19 @@ def test_a_check_has_a_limit_for_all_and_one_for_maps() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 16 * len(many), "an empty map takes 64 bytes"
+
+
+@pytest.mark.parametrize("value", [[1] * 90, dict.fromkeys(range(90), 1), [[1] * 29] * 3, [{"a": 1}] * 45, [[1, {2: [3]}]] * 18])
+def test_a_check_counts_the_elements_of_all_arrays_and_maps(value: Any) -> None:
+    octets = msgpack.packb(value)
+    check_elements(octets, 90)
+    check_elements(b"\xdd\xff\xff\xff\xff", 5)  # so few bytes cannot have more
+    for most in (0, 50, 89):
+        with pytest.raises(BadMsgpack, match="too many elements"):
+            check_elements(octets, most)
+    for claims in (b"\xdd\xff\xff\xff\xff", b"\xdf\x00\x10\x00\x00", b"\xc1"):
+        with pytest.raises(BadMsgpack):
+            check_elements(claims, 2 if len(claims) > 2 else 0)
 
 
 def test_different_keys_of_all_maps_are_bounded() -> None:

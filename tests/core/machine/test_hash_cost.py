@@ -188,6 +188,58 @@ def test_values_of_one_hash_are_refused_however_quick(check: Callable[..., None]
         check(values, quick_ns=0)
 
 
+@pytest.mark.parametrize("count", [FEW + 1, FEW_HASHES, FEW_HASHES + 1, 700, COUNT])
+@pytest.mark.parametrize("name", ["numbers in order", "random numbers", "multiples of 2**48", "texts and numbers", "UUIDs"])
+def test_a_dict_of_pairs_is_made(name: str, count: int) -> None:
+    keys = [*HONEST[name][:count], *HONEST[name][: count // 2]]
+    pairs = [(key, number) for number, key in enumerate(keys)]
+    made = hash_cost.make_dict(pairs, keys)
+    assert made == dict(pairs)
+    assert list(made) == list(dict(pairs))
+
+
+@pytest.mark.parametrize("name", ["UUIDs", "decimals"])
+def test_no_dict_is_made_of_many_keys_of_one_hash(name: str) -> None:
+    keys = [MAKERS[name](5 + P * times) for times in range(ALIKE_MAX + 1)]
+    with pytest.raises(TooCostly):
+        hash_cost.make_dict(list(zip(keys, keys, strict=True)), keys)
+
+
+@replaces_names
+def test_integers_that_a_dict_or_set_is_slow_with_are_refused_however_many_come_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine on which all of them are slow."""
+    monkeypatch.setattr(hash_cost, "QUICK_NS", 0)
+    for keys in (meeting(12, 2_700), [*range(1_000), *meeting(12, 2_700)]):
+        with pytest.raises(TooCostly):
+            hash_cost.make_dict([(key, 1) for key in keys], keys)
+    values = meeting(13, 4_900, True)
+    with pytest.raises(TooCostly):
+        hash_cost.check_integers(values)
+    hash_cost.check_integers(values[:FEW_HASHES])
+    for name in ("multiples of 2**48", "random numbers", "one number again and again"):
+        hash_cost.check_integers(HONEST[name])
+        assert hash_cost.make_dict([(key, 1) for key in HONEST[name]], HONEST[name]) == dict.fromkeys(HONEST[name], 1)
+
+
+@replaces_names
+def test_what_is_compared_in_c_and_quick_is_looked_at_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [Decimal(number) / 8 for number in range(500)]
+    monkeypatch.setattr(hash_cost, "_refuse_alike", None)
+    hash_cost.check_set([*values, values[0]], quick_ns=10**9, are_compared_in_c=True)
+    for quick_ns, are_compared_in_c in ((10**9, False), (0, True)):
+        with pytest.raises(TypeError):
+            hash_cost.check_set([*values, values[0]], quick_ns, are_compared_in_c)
+
+
+@pytest.mark.parametrize("are_compared_in_c", [True, False])
+def test_decimals_of_one_hash_are_refused_as_quickly(are_compared_in_c: bool) -> None:
+    alike = [Decimal(5 + P * times) for times in range(2_000)]
+    with pytest.raises(TooCostly):
+        hash_cost.check_set(alike, are_compared_in_c=are_compared_in_c)
+    with pytest.raises(TooCostly):
+        hash_cost.check_set(alike[: ALIKE_MAX + 1], are_compared_in_c=are_compared_in_c)
+
+
 @replaces_names
 def test_texts_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can know their hashes."""

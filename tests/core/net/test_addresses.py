@@ -15,7 +15,7 @@ from tests.scenes.fault_injection import sabotaged
 from tests.scenes.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 NAME = "several.test"
 
@@ -152,6 +152,57 @@ async def test_opt_05_closing_ends_the_attempts_that_run() -> None:
                 client.connect(f"tcp://{NAME}:{port}")
             await anext(events)  # one attempt is over, another begins
         assert [task.get_name() for task in asyncio.all_tasks() if "address" in task.get_name()] == []
+
+
+class Noted(socket.socket):
+    """A socket that calls something when it is connected."""
+
+    answered: Callable[[], None]
+
+    def connect(self, address: Any) -> None:
+        try:
+            super().connect(address)
+        finally:
+            if address[0] == "127.0.0.4":
+                self.answered()
+
+
+class Watched(Names):
+    """Keeps each socket, which the garbage collector would close else, and calls something when one is connected."""
+
+    def __init__(self, answered: Callable[[], None], *hosts: str) -> None:
+        super().__init__(*hosts)
+        self.answered = answered
+        self.made: list[socket.socket] = []
+
+    def stream_socket(self, family: socket.AddressFamily) -> socket.socket:
+        made = Noted(family, socket.SOCK_STREAM)
+        made.answered = self.answered
+        self.made.append(made)
+        return made
+
+
+@pytest.mark.parametrize("iterations", range(12))
+async def test_opt_05_an_attempt_that_ends_as_an_address_answers_leaves_no_socket(iterations: int) -> None:
+    loop = asyncio.get_running_loop()
+
+    def close_after(left: int) -> None:
+        if left:
+            loop.call_soon(close_after, left - 1)
+        else:
+            client.close()
+
+    with silent("127.0.0.2") as port, socket.create_server(("127.0.0.4", port)):
+        names = Watched(lambda: close_after(iterations), "127.0.0.2", "127.0.0.4")
+        async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+            client = context.socket(core.PUSH, linger=0, reconnect_ivl=600_000, connect_timeout=100)
+            with runtime.scope(names):
+                client.connect(f"tcp://{NAME}:{port}")
+            while not client.closed:
+                await asyncio.sleep(0.001)
+            await client.wait_closed()
+        assert len(names.made) == 2
+        assert [one.fileno() for one in names.made] == [-1, -1]
 
 
 @pytest.mark.faults

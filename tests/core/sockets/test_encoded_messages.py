@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -103,6 +103,25 @@ async def test_encoded_messages_reach_the_peer_they_are_for(endpoint: str) -> No
         assert [await dealers[1].recv_multipart() for _ in range(2)] == [[b"a", b"b"], [b"c"]]
         assert await dealers[0].recv_multipart() == [b"d"]
         assert router.counters.unroutable == 1
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "inproc://pieces"])
+@pytest.mark.parametrize("kind", [bytearray, memoryview, list, str])
+async def test_an_encoded_message_that_could_change_is_refused(endpoint: str, kind: Callable[[Any], Any]) -> None:
+    """Alone and behind another one, with a peer and without: nothing of such a call is sent."""
+    octets = encode_message([b"a", b"b"])
+    wrong: Any = str(octets) if kind is str else kind(octets)
+    async with core.Context() as context:
+        dealer, router = context.socket(core.DEALER), context.socket(core.ROUTER)
+        router.bind(endpoint)
+        for connected in (False, True):
+            for pieces in ([wrong], [octets, wrong], [wrong, octets]):
+                with pytest.raises(TypeError, match=f"must be bytes, not {type(wrong).__name__}"):
+                    dealer.send_octets(b"", pieces)
+            if not connected:
+                dealer.connect(router.last_endpoint)
+            dealer.send_octets(b"", [core.Encoded.of([b"c", b"d"])])
+            assert (await router.recv_multipart())[1:] == [b"c", b"d"]
 
 
 async def test_encoded_messages_of_a_dealer_wait_as_others_do() -> None:

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import time
 import weakref
+from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,18 +59,22 @@ class Calls:
 
 
 @asynccontextmanager
-async def probing(broker: StandIn, *, votes: bool = True, then: Callable[[], object] = object, fails: bool = False) -> AsyncIterator[Calls]:
-    """Probe; `then` is called soon after the connection is up or lost; with `fails`, what takes the dialect raises."""
+async def probing(
+    broker: StandIn, *, votes: bool = True, then: Callable[[], object] = object, fails: dict[str, int] | None = None
+) -> AsyncIterator[Calls]:
+    """Probe; `then` is called soon after the connection is up or lost; what `fails` names raises so often."""
     calls = Calls(broker)
+    left = Counter(fails or {})
+
+    def said(name: str, *rest: Any) -> None:
+        calls.said.put_nowait((name, *rest))
+        if left[name]:
+            left[name] -= 1
+            raise ValueError
 
     def on_reached(reached: bool) -> None:
-        calls.said.put_nowait(("reached", reached))
         asyncio.get_running_loop().call_soon(then)
-
-    def on_dialect(*answer: Any) -> None:
-        calls.said.put_nowait(("dialect", *answer))
-        if fails:
-            raise ValueError
+        said("reached", reached)
 
     async with core.Context() as context:
         calls.probe = Probe(
@@ -76,9 +82,9 @@ async def probing(broker: StandIn, *, votes: bool = True, then: Callable[[], obj
             broker.endpoint,
             {"reconnect_ivl": 1},
             on_reached=on_reached,
-            on_dialect=on_dialect,
-            on_refused=lambda retry_s, why: calls.said.put_nowait(("refused", retry_s, why)),
-            on_unreachable=lambda: calls.said.put_nowait(("unreachable", calls.probe.connection.trouble)),
+            on_dialect=partial(said, "dialect"),
+            on_refused=partial(said, "refused"),
+            on_unreachable=lambda: said("unreachable", calls.probe.connection.trouble),
             seen=SEEN,
             votes=votes,
         )
@@ -234,10 +240,19 @@ async def test_after_a_lost_connection_the_question_is_asked_again_and_its_silen
 @pytest.mark.faults
 async def test_a_dialect_that_cannot_be_taken_is_a_refusal() -> None:
     """Else the broker would never be asked again."""
-    async with StandIn(protocol=None) as broker, probing(broker, fails=True) as calls:
+    async with StandIn(protocol=None) as broker, probing(broker, fails={"dialect": 1}) as calls:
         broker.send(await calls.asked(), *PROBE[:3], b"200")
         assert await calls.next() == ("dialect", V03, NO_BALLOT, 0)
         assert (await calls.next())[:2] == ("refused", RETRY_S_USUAL)
+
+
+@pytest.mark.faults
+async def test_a_refusal_that_cannot_be_taken_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "RETRY_S_USUAL", 0.01)
+    async with StandIn(protocol=None) as broker, probing(broker, fails={"dialect": 1, "refused": 3}) as calls:
+        broker.send(await calls.asked(), *PROBE[:3], b"200")
+        assert await calls.next() == ("dialect", V03, NO_BALLOT, 0)
+        assert [(await calls.next())[0] for _ in range(4)] == ["refused"] * 4
 
 
 @pytest.mark.parametrize("serves", [True, False])

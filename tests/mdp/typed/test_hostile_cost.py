@@ -8,15 +8,20 @@ from __future__ import annotations
 import tracemalloc
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
 
 from mdp.typed.schemas import Schema, TypeMismatch
-from tests.scenes.hostile_messages import HONEST, HOSTILE, NAMES, SIZE, Dot, Item, Loose, Order, Place, Record, named, padded
+from tests.scenes.hostile_messages import HONEST, HOSTILE, NAMES, OF_THEIR_KIND, SIZE, Dot, Item, Loose, Order, Place, Record, named, padded
 
-MANY, KEYS, SLOW = "too many arrays and maps", "too many different keys", "chosen to be slow"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MANY, KEYS, SLOW, ELEMENTS = "too many arrays and maps", "too many different keys", "chosen to be slow", "too many elements"
 REFUSED = {
     "arrays, refused": MANY,
     "arrays, refused, typed": MANY,
@@ -28,6 +33,11 @@ REFUSED = {
     "dataclasses without their fields": MANY,
     "structs without their fields": MANY,
     "arrays in place of structs": MANY,
+    "decimals of one digit, refused": ELEMENTS,
+    "integers as decimals, refused": ELEMENTS,
+    "integers as decimals in tuples, refused": ELEMENTS,
+    "members of an enumeration in a set, refused": ELEMENTS,
+    "sets in a set, refused": MANY,
     "UUIDs of one hash": SLOW,
     "UUIDs of one hash as keys": SLOW,
     "decimals of one hash": SLOW,
@@ -56,6 +66,13 @@ def test_x2_hostile_64_kib_are_refused_or_within_the_limits(name: str) -> None:
 def test_x2_the_honest_message_is_taken() -> None:
     assert 0.9 * SIZE < len(HONEST) <= SIZE
     assert len(Schema(Any).unpack(HONEST)) == 1_360
+
+
+@pytest.mark.parametrize("annotation", OF_THEIR_KIND, ids=str)
+def test_x2_honest_messages_of_each_kind_are_taken(annotation: Any) -> None:
+    octets = OF_THEIR_KIND[annotation]()
+    assert 0.9 * SIZE < len(octets) <= SIZE
+    assert len(Schema(annotation).unpack(octets)) > 1_000
 
 
 def test_x2_maps_have_as_many_different_names_as_their_bytes_pay_for() -> None:
@@ -159,6 +176,79 @@ def test_x2_msgspec_believes_no_claim_of_elements_that_are_not_there(annotation:
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert most < 100_000
+
+
+class Size(Enum):
+    SMALL = 1
+    LARGE = 2
+
+
+@dataclass
+class Invoice:
+    prices: list[Decimal]
+    more: Decimal = Decimal(0)
+
+
+@dataclass
+class Article:
+    id: int
+    price: Decimal
+    tags: list[int]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "make"),
+    [
+        (list[Decimal], lambda count: [1] * count),
+        (tuple[Decimal | None, ...], lambda count: [1] * count),
+        (set[Decimal], lambda count: [1] * count),
+        (frozenset[Size], lambda count: [1] * count),
+        (dict[str, Decimal], lambda count: {f"{number:05}": 1 for number in range(count)}),
+        (dict[str, list[Decimal]], lambda count: {"a": [1] * (count - 1)}),
+        (Invoice, lambda count: {"prices": [1] * (count - 2), "more": 1}),
+        (list[Article], lambda count: [{"id": 1, "price": 2, "tags": [7] * (count - 4)}]),
+        (list[tuple[Decimal, int]], lambda count: [[1, 2]] * (count // 3)),
+    ],
+    ids=str,
+)
+def test_x2_elements_that_take_long_need_their_bytes(annotation: Any, make: Callable[[int], Any]) -> None:
+    schema = Schema(annotation)
+    assert schema.unpack(msgpack.packb(make(3_999))) is not None
+    for count in (9_000, 36_000):
+        octets = msgpack.packb(make(count))
+        if count > 4_000 + len(octets) // 3:
+            with pytest.raises(TypeMismatch, match="too many elements"):
+                schema.unpack(octets)
+        else:
+            assert schema.unpack(octets) is not None
+
+
+def test_x2_a_row_of_decimals_has_as_many_as_its_bytes_pay_for() -> None:
+    schema = Schema(list[Decimal])
+    for count, refused in ((25_845, False), (25_846, True)):
+        digits = SIZE - 7 - count
+        octets = b"\xdd" + count.to_bytes(4, "big") + b"\x01" * (count - 1) + b"\xda" + digits.to_bytes(2, "big") + b"5" * digits
+        assert len(octets) == SIZE
+        if refused:
+            with pytest.raises(TypeMismatch, match="too many elements"):
+                schema.unpack(octets)
+        else:
+            assert len(schema.unpack(octets)) == count
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Decimal, "1.5"),
+        (tuple[Decimal, list[int]], ["1.5", [1] * 60_000]),
+        (tuple[Size, Decimal, list[int]], [1, "1.5", [1] * 60_000]),
+        (list[Size], [1] * 60_000),
+        (dict[str, int], {f"{number:x}": 1 for number in range(13_000)}),
+    ],
+    ids=str,
+)
+def test_x2_elements_that_take_no_longer_than_others_are_not_counted(annotation: Any, value: Any) -> None:
+    assert Schema(annotation).unpack(msgpack.packb(value)) is not None
 
 
 @dataclass
