@@ -55,7 +55,7 @@ class CallOptions(MapOptions, total=False):
     progress: Callable[[Progress], object] | None
 
 
-# Compiled, the class above does not know its own names.
+# Compiled, the class above does not have the names of its base.
 CALL_OPTIONS: Final = ("timeout", "attempts", "deadline", "once", "wait", "trace", "headers", "priority", "key", "progress")
 
 
