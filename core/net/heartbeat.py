@@ -182,7 +182,7 @@ class KeptAlive(FrameReading):
 
     # -- heartbeats
 
-    def _new_heartbeat(self, interval_s: float, timeout_s: float) -> Heartbeat:
+    def _new_heartbeat(self, interval_s: float = 0.0, timeout_s: float = 0.0) -> Heartbeat:
         self._heartbeat = Heartbeat(
             partial(self._scheduler.later, self), interval_s, timeout_s, self._send_ping, self.abort_with, self._show_life
         )

@@ -188,7 +188,6 @@ class AcceptedSession(Session):
         self._counted_as = source_of(address)
         self._counted = self._listener.admit(self, self._counted_as)
         if not self._counted:
-            self._closing = True
             transport.abort()
             return
         self.owner.emit(Event.ACCEPTED, descriptor(transport), self.endpoint, peer=address)

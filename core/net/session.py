@@ -252,7 +252,7 @@ class Session(Writing):
         if self.transport is not None:
             if not self.has_place():
                 self.transport.pause_reading()
-            (self._heartbeat or self._new_heartbeat(0, 0)).suspend()
+            (self._heartbeat or self._new_heartbeat()).suspend()
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
         """Send a subscription to the publisher, in the form it understands (ZMTP-61)."""
@@ -359,9 +359,9 @@ class Session(Writing):
         if octets and not transport.is_closing():
             self._write(octets)
         if hold:
-            (self._heartbeat or self._new_heartbeat(0, 0)).show_life(SIGN_OF_LIFE_S)
+            (self._heartbeat or self._new_heartbeat()).show_life(SIGN_OF_LIFE_S)
         if connection.ping_ttl_ms:
-            (self._heartbeat or self._new_heartbeat(0, 0)).ttl(connection.ping_ttl_ms / 1000)
+            (self._heartbeat or self._new_heartbeat()).ttl(connection.ping_ttl_ms / 1000)
             connection.ping_ttl_ms = 0
         if not self.ready and self._handshake is not None:
             self._handshake.proceed()

@@ -272,15 +272,23 @@ CALLS = (
 )
 CONNECTIONS = (
     "tests/core/net/test_session.py",
+    "tests/core/net/test_session_ends.py",
     "tests/core/net/test_signs_of_life.py",
     "tests/core/net/test_kept_alive.py",
     "tests/core/net/test_read_ahead.py",
     "tests/core/net/test_writing.py",
     "tests/core/net/test_connect_options.py",
+    "tests/core/net/test_connector_moments.py",
+    "tests/core/net/test_large_frames.py",
+    "tests/core/security/test_zap_client.py",
+    "tests/core/sockets/test_freed.py",
+    "tests/interop/test_stream.py",
+    "tests/spec/test_curve_sockets.py",
 )
 LISTENERS = (
     "tests/core/net/test_listener.py",
     "tests/core/net/test_acceptor.py",
     "tests/core/sockets/test_before_the_loop.py",
     "tests/core/sockets/test_after_the_loop.py",
+    "tests/spec/test_curve_sockets.py",
 )

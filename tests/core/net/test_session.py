@@ -10,6 +10,8 @@ import pytest
 
 import core
 from core.constants import Event
+from core.pattern.pipe import DETACHED
+from core.zmtp.zmtp2 import zmtp2_tail
 from tests.scenes.driven_session import Driven
 from tests.scenes.raw_octets import GREETING_NULL, command, frame, greeting, message, ready
 from tests.scenes.virtual_loop import in_virtual_time
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 ENDPOINT, PEER = "tcp://127.0.0.1:5", "127.0.0.9"
+OLD_2_0 = bytes.fromhex("FF 00 00 00 00 00 00 00 01 7F 01")
 PING, PONG = command(b"PING", b"\0\0"), command(b"PONG")
 
 
@@ -26,6 +29,10 @@ class Seen(Driven):
     """A driven session whose events are kept."""
 
     watch: Watch
+
+    @property
+    def end(self) -> str:
+        return self.transport.end
 
     def events(self) -> list[tuple[int, int, str]]:
         """Return (event, value, reason) of what was reported since the last call."""
@@ -101,7 +108,7 @@ async def test_zmtp_87_a_connection_to_itself_is_given_up_before_a_word() -> Non
     async with session_of(core.DEALER) as seen:
         seen.transport = type(seen.transport)(seen.held, (("127.0.0.9", 7), ("127.0.0.9", 7)))
         seen.__enter__()
-        assert (seen.said(), seen.transport.end) == (b"", "closed")
+        assert (seen.said(), seen.end) == (b"", "closed")
         assert "connected to itself" in str(seen.session.failure)
         assert [(event, reason) for event, _, reason in seen.events()] == [
             (Event.HANDSHAKE_FAILED_PROTOCOL, str(seen.session.failure)),
@@ -113,7 +120,7 @@ async def test_a_peer_of_a_kind_that_does_not_fit_is_refused_with_an_event() -> 
     async with session_of(core.PULL) as seen:
         seen.__enter__()
         seen.says(GREETING_NULL + ready(b"PUB"))
-        assert (seen.session.ready, seen.session.was_ready, seen.transport.end) == (False, False, "closed")
+        assert (seen.session.ready, seen.session.was_ready, seen.end) == (False, False, "closed")
         assert [event for event, _, _ in seen.events()] == [Event.HANDSHAKE_FAILED_PROTOCOL]
         assert seen.owner.counters.handshakes_failed == 1
         assert seen.says(message(b"later")) == b""
@@ -131,7 +138,7 @@ async def test_a_peer_that_the_socket_does_not_take_is_refused() -> None:
             assert not other.session.ready
             assert other.transport.end == "closed"
             assert str(other.session.failure) == "the socket does not take this peer"
-            assert not other.session.pipe.connected
+            assert (other.session.pipe.connected, other.session.pipe.engine) == (False, DETACHED)
         assert seen.session.ready
 
 
@@ -170,16 +177,38 @@ async def test_an_error_command_of_the_peer_is_a_refusal() -> None:
 
 
 @in_virtual_time
-@pytest.mark.parametrize(("timeout_ms", "ends_s"), [(-1, 0.8), (100, 0.5), (700, 1.1)])
-async def test_zmtp_56_the_timeout_of_a_ping_is_the_interval_unless_it_is_given(timeout_ms: int, ends_s: float) -> None:
+@pytest.mark.parametrize(("timeout_ms", "ends_s"), [(-1, 0.8), (100, 0.5), (700, 1.1), (1, 0.401), (0, None)])
+async def test_zmtp_56_the_timeout_of_a_ping_is_the_interval_unless_it_is_given(timeout_ms: int, ends_s: float | None) -> None:
+    """None for ever with 0."""
     async with traffic(core.PULL, b"PUSH", heartbeat_ivl=400, heartbeat_timeout=timeout_ms) as seen:
-        await asyncio.sleep(0.399)
-        assert seen.said() == b""
-        await asyncio.sleep(ends_s - 0.399 - 0.001)
-        assert (seen.said().startswith(PING), seen.transport.end) == (True, "")
-        await asyncio.sleep(0.002)
-        assert (seen.transport.end, str(seen.session.failure)[:6]) == ("closed", "silent")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def until(at_s: float) -> bytes:
+            await asyncio.sleep(began + at_s - loop.time())
+            return seen.said()
+
+        assert await until(0.3998) == b""
+        assert await until(0.4002) == PING
+        if ends_s is None:
+            assert await until(10.1) == 24 * PING
+            return
+        await until(ends_s - 0.0002)
+        assert seen.end == ""
+        await until(ends_s + 0.0002)
+        assert (seen.end, str(seen.session.failure)[:6]) == ("closed", "silent")
         assert seen.owner.counters.protocol_errors == 1
+
+
+@in_virtual_time
+async def test_zmtp_60_older_peers_get_no_pings() -> None:
+    async with session_of(core.PULL, heartbeat_ivl=100) as seen:
+        seen.__enter__()
+        seen.says(OLD_2_0 + zmtp2_tail(b"PUSH", b""))
+        assert seen.session.ready
+        seen.said()
+        await asyncio.sleep(1)
+        assert (seen.said(), seen.end) == (b"", "")
 
 
 @in_virtual_time
@@ -188,17 +217,28 @@ async def test_whatever_is_read_is_heard() -> None:
         for _ in range(6):
             await asyncio.sleep(0.3)
             seen.says(PONG)
-        assert seen.transport.end == ""
+        assert seen.end == ""
 
 
 @in_virtual_time
 async def test_zmtp_53_a_ping_is_answered_and_its_ttl_is_tenths_of_a_second() -> None:
     async with traffic(core.PULL, b"PUSH") as seen:
         assert seen.says(command(b"PING", b"\x00\x05context")) == command(b"PONG", b"context")
-        await asyncio.sleep(0.499)
-        assert seen.transport.end == ""
-        await asyncio.sleep(0.002)
-        assert seen.transport.end == "closed"
+        await asyncio.sleep(0.4999)
+        assert seen.end == ""
+        await asyncio.sleep(0.0002)
+        assert seen.end == "closed"
+
+
+@in_virtual_time
+async def test_zmtp_53_only_a_ping_begins_the_ttl_anew() -> None:
+    async with traffic(core.SUB, b"PUB") as seen:
+        seen.says(command(b"PING", b"\x00\x05"))
+        await asyncio.sleep(0.3)
+        seen.says(message(b"x"))
+        seen.owner.subscribe(b"topic")
+        await asyncio.sleep(5)
+        assert seen.end == ""
 
 
 @in_virtual_time
@@ -231,7 +271,7 @@ async def test_a_broken_rule_is_the_reason_of_the_end() -> None:
         seen.says(message(b"1", b"2", b"3"))
         failure = seen.session.failure
         assert failure is not None
-        assert (seen.transport.end, seen.events()) == ("closed", [])
+        assert (seen.end, seen.events()) == ("closed", [])
         seen.session.connection_lost(None)
         assert [(event, reason) for event, _, reason in seen.events()] == [(Event.DISCONNECTED, str(failure))]
 
@@ -241,13 +281,13 @@ async def test_a_peer_that_reads_nothing_does_not_keep_a_failed_connection() -> 
     async with traffic(core.PULL, b"PUSH", max_parts=2) as seen:
         seen.transport.waiting = 1000
         seen.says(message(b"1", b"2", b"3"))
-        assert seen.transport.end == "closed"
+        assert seen.end == "closed"
         await asyncio.sleep(1.1)
-        assert seen.transport.end == "aborted"
+        assert seen.end == "aborted"
     async with traffic(core.PULL, b"PUSH") as seen:
         seen.session.pause_writing()
         seen.session.abort_with("silent")
-        assert seen.transport.end == "aborted"
+        assert seen.end == "aborted"
 
 
 @in_virtual_time
@@ -260,18 +300,18 @@ async def test_sock_15_a_connection_is_closed_after_what_is_queued_within_linger
         assert seen.said() == b""
         seen.session.close(linger_s)
         if linger_s == 0:
-            assert (seen.said(), seen.transport.end) == (b"", "aborted")
+            assert (seen.said(), seen.end) == (b"", "aborted")
             return
-        assert (seen.said(), seen.transport.end) == (message(b"queued"), "eof")
+        assert (seen.said(), seen.end) == (message(b"queued"), "eof")
         seen.session.close(0)  # no second end
-        assert seen.transport.end == "eof"
+        assert seen.end == "eof"
         await asyncio.sleep(4.9)
-        assert seen.transport.end == "eof"
+        assert seen.end == "eof"
         await asyncio.sleep(0.2)
-        assert seen.transport.end == ("eof" if linger_s is None else "aborted")
+        assert seen.end == ("eof" if linger_s is None else "aborted")
         seen.transport.waiting = 0
         await asyncio.sleep(1.1)
-        assert seen.transport.end == "aborted"
+        assert seen.end == "aborted"
 
 
 @in_virtual_time
@@ -280,10 +320,10 @@ async def test_a_connection_that_is_not_ready_or_has_ended_does_not_linger() -> 
         seen.__enter__()
         seen.says(GREETING_NULL)
         seen.session.close(60.0)
-        assert seen.transport.end == "aborted"
+        assert seen.end == "aborted"
     async with traffic(core.PULL, b"PUSH") as seen:
         seen.session.finish()
-        assert (seen.session.finished, seen.transport.end) == (True, "eof")
+        assert (seen.session.finished, seen.end) == (True, "eof")
         assert seen.says(message(b"later") + PING) == b""
         seen.session.connection_lost(None)
         seen.session.finish()
@@ -296,7 +336,7 @@ async def test_nothing_more_is_said_when_a_connection_has_begun_to_close() -> No
     async with traffic(core.PULL, b"PUSH", heartbeat_ivl=100) as seen:
         seen.session.close(60.0)
         await asyncio.sleep(0.5)
-        assert (seen.said(), seen.transport.end) == (b"", "eof")
+        assert (seen.said(), seen.end) == (b"", "eof")
 
 
 # -- messages of the peer

@@ -1,0 +1,215 @@
+"""core.net.session: what is left of a connection that is closed, has ended or is given up, and of its messages."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import core
+from core.constants import Event
+from tests.core.net.test_session import PING, PONG, Seen, session_of, traffic
+from tests.scenes.raw_octets import frame, message
+from tests.scenes.virtual_loop import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+OLD_1_0 = b"\x01\x00"  # an empty identity
+
+
+@in_virtual_time
+async def test_zmtp_11_a_handshake_that_is_complete_or_over_has_no_time_limit() -> None:
+    async with traffic(core.PULL, b"PUSH", handshake_ivl=100) as seen:
+        await asyncio.sleep(1)
+        assert seen.end == ""
+    async with session_of(core.PULL, handshake_ivl=100) as seen:
+        seen.__enter__()
+        seen.session.connection_lost(None)
+        await asyncio.sleep(1)
+        assert len(seen.events()) == 1
+    async with session_of(core.PULL, handshake_ivl=100) as seen:
+        seen.__enter__()
+        await asyncio.sleep(1)
+        assert (seen.end, str(seen.session.failure)) == ("closed", "handshake not complete after 100 ms")
+
+
+@in_virtual_time
+async def test_a_connection_that_is_closed_while_its_inbox_is_full_is_read_to_its_end() -> None:
+    async with traffic(core.PULL, b"PUSH", of_socket={"rcvhwm": 1}) as seen:
+        for number in range(3):
+            seen.says(message(b"%d" % number))
+        assert not seen.transport.reading
+        seen.session.close(60.0)
+        assert (seen.end, seen.transport.reading, seen.session.pipe.throttled) == ("eof", True, False)
+
+
+@asynccontextmanager
+async def ahead(kind: core.SocketType, peer: bytes, count: int = 4) -> AsyncIterator[Seen]:
+    """Yield a session with messages that were read beyond the high-water mark."""
+    async with traffic(kind, peer, of_socket={"rcvhwm": 1}) as seen:
+        for number in range(3):
+            seen.says(message(b"%d" % number))
+        await asyncio.sleep(0.3)
+        for number in range(3, 3 + count):
+            seen.says(message(b"%d" % number))
+        assert seen.owner.scheduler.ahead > 0
+        yield seen
+
+
+@in_virtual_time
+async def test_what_was_read_ahead_goes_with_a_connection_that_is_closed() -> None:
+    async with ahead(core.PULL, b"PUSH") as seen:
+        seen.session.close(60.0)
+        assert (seen.owner.scheduler.ahead, seen.end, seen.closed) == (0, "eof", 0)
+    async with ahead(core.PULL, b"PUSH") as seen:
+        seen.session.connection_lost(None)
+        assert (seen.closed, seen.events()) == (0, [])
+        seen.session.close(60.0)
+        assert (seen.owner.scheduler.ahead, seen.closed) == (0, 1)
+        assert [event for event, _, _ in seen.events()] == [Event.DISCONNECTED]
+
+
+@in_virtual_time
+async def test_a_connection_that_has_ended_already_may_be_given_up() -> None:
+    async with ahead(core.PULL, b"PUSH") as seen:
+        number = seen.held.fileno()
+        seen.session.connection_lost(None)
+        seen.session.abort_with("enough")
+        assert seen.closed == 1
+        assert [(event, value) for event, value, _ in seen.events()] == [(Event.DISCONNECTED, number)]
+        seen.session.abort_with("enough")
+        assert seen.closed == 1
+
+
+@in_virtual_time
+async def test_what_was_read_ahead_of_a_connection_that_has_ended_is_taken_before_its_end() -> None:
+    async with ahead(core.PULL, b"PUSH") as seen:
+        seen.session.connection_lost(None)
+        assert [await seen.owner.recv() for _ in range(7)] == [b"%d" % number for number in range(7)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert seen.closed == 1
+        assert not seen.session.pipe.throttled
+
+
+@in_virtual_time
+async def test_a_socket_may_subscribe_while_the_end_of_its_publisher_waits() -> None:
+    async with session_of(core.SUB, of_socket={"rcvhwm": 1}) as seen:
+        seen.owner.subscribe(b"")
+        seen.__enter__()
+        seen.shake(b"PUB")
+        for number in range(3):
+            seen.says(message(b"%d" % number))
+        await asyncio.sleep(0.3)
+        for number in range(3, 6):
+            seen.says(message(b"%d" % number))
+        seen.session.connection_lost(None)
+        seen.owner.subscribe(b"more")
+        assert [await seen.owner.recv() for _ in range(6)] == [b"%d" % number for number in range(6)]
+
+
+@in_virtual_time
+async def test_nothing_follows_the_end_of_a_stream_or_of_a_failed_connection() -> None:
+    async with traffic(core.PUSH, b"PULL") as seen:
+        seen.session.finish()
+        await seen.owner.send(b"later")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (seen.said(), seen.end) == (b"", "eof")
+    async with traffic(core.DEALER, b"ROUTER", max_parts=2) as seen:
+        for body in (b"1", b"2"):
+            await seen.owner.send(body)
+        seen.says(message(b"1", b"2", b"3"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert seen.end == "closed"
+        failure = seen.session.failure
+        seen.session.abort_with("once more")
+        assert seen.session.failure is failure
+        assert seen.owner.counters.protocol_errors == 1
+
+
+@in_virtual_time
+async def test_zmtp_19_a_peer_of_1_0_gets_and_sends_frames_of_that_time() -> None:
+    async with session_of(core.DEALER, oldest_zmtp=1) as seen:
+        seen.__enter__()
+        seen.says(OLD_1_0)
+        assert seen.session.ready
+        await asyncio.sleep(0)
+        seen.said()
+        await seen.owner.send(b"body")
+        await asyncio.sleep(0)
+        assert seen.said() == b"\x05\x00body"
+        seen.says(b"\x05\x00back")
+        assert await seen.owner.recv() == b"back"
+
+
+@in_virtual_time
+async def test_more_than_one_iteration_translates_leaves_before_the_end_of_the_stream() -> None:
+    async with session_of(core.PUSH, oldest_zmtp=1) as seen:
+        seen.__enter__()
+        seen.says(OLD_1_0)
+        await asyncio.sleep(0)
+        seen.said()
+        seen.session.pause_writing()
+        for _ in range(3):
+            await seen.owner.send(bytes(3 * 2**20))
+        seen.session.close(60.0)
+        assert (seen.end, 0 < len(seen.said()) < 9 * 2**20) == ("", True)
+        for _ in range(8):
+            await asyncio.sleep(0)
+        assert seen.end == "eof"
+
+
+@in_virtual_time
+async def test_one_octet_that_is_unread_holds_an_answer_back() -> None:
+    async with traffic(core.PULL, b"PUSH") as seen:
+        seen.peer.send(b"x")
+        assert seen.says(PING) == b""
+        await asyncio.sleep(0.2499)
+        assert seen.said() == b""
+        await asyncio.sleep(0.0002)
+        assert seen.said() == PONG
+
+
+@in_virtual_time
+async def test_the_answer_to_what_was_read_leaves_at_once_and_others_with_the_iteration() -> None:
+    async with traffic(core.DEALER, b"ROUTER") as seen:
+        await seen.owner.send(b"1")
+        assert seen.said() == message(b"1")
+        await seen.owner.send(b"2")
+        assert seen.said() == b""
+        assert seen.says(PONG) == b""
+        await seen.owner.send(b"3")
+        assert seen.said() == b""  # after the one that waits
+        await asyncio.sleep(0)
+        assert seen.said() == message(b"2") + message(b"3")
+        await asyncio.sleep(0)
+        await seen.owner.send(b"4")
+        assert seen.said() == message(b"4")
+        seen.says(PONG)
+        await seen.owner.send(b"5")
+        assert seen.said() == message(b"5")
+
+
+@in_virtual_time
+async def test_w7_a_message_makes_progress_or_its_peer_is_disconnected() -> None:
+    octets = frame(bytes(50_000))
+    async with traffic(core.PULL, b"PUSH", frame_ivl=100) as seen:
+        seen.says(octets[:10])
+        await asyncio.sleep(0.09)
+        seen.says(octets[10 : 10 + 1024])
+        await asyncio.sleep(0.1)
+        assert seen.end == ""
+        await asyncio.sleep(0.1)
+        assert seen.end == "closed"
+        assert seen.owner.counters.cut_progress == 1
+
+
+@in_virtual_time
+async def test_a_socket_ends_connections_that_are_not_ready() -> None:
+    async with session_of(core.PULL) as seen:
+        seen.__enter__()
+        seen.owner.close(linger=0)
+        assert seen.end == "aborted"
