@@ -258,7 +258,7 @@ def test_a_file_that_is_taken_away_or_exchanged_is_there_again_at_the_next_ballo
 
 
 def next_descriptors() -> list[int]:
-    """Return the numbers of the three files that are opened next: one more that stays open takes the first of them away."""
+    """Return the numbers of the three files that are opened next, of which one that stays open takes the first."""
     handles = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
     for handle in handles:
         os.close(handle)
