@@ -129,7 +129,8 @@ class Command(Documented):
         ctx.given_args = list(args)
         _name_environment(ctx, self)
         try:
-            return super().parse_args(ctx, args)
+            with _arguments_as_text(ctx):
+                return super().parse_args(ctx, args)
         except click.BadParameter as error:
             raise _blamed(ctx, error) from None
 
@@ -139,9 +140,23 @@ class Command(Documented):
             _show_config(ctx)
             return None
         try:
-            return super().invoke(ctx)
+            with _arguments_as_text(ctx):
+                return super().invoke(ctx)
         except click.BadParameter as error:  # of a value that is checked when it is used
             raise _blamed(ctx, error) from None
+
+
+@contextmanager
+def _arguments_as_text(ctx: Context) -> Iterator[None]:
+    """Raise UsageError for an argument that is needed as text and is not UTF-8; bodies, topics and paths are not needed as text."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        octet = error.object[error.start]
+        for argument in ctx.given_args:
+            if octet in argument:
+                raise click.UsageError(f"{os.fsencode(argument)!r} is not UTF-8", ctx) from None
+        raise
 
 
 class Lazy(NamedTuple):

@@ -16,6 +16,8 @@ from click.testing import CliRunner
 
 import majordomo_toolkit
 import core
+import mdp.commands.main
+import titanic.commands.main
 from core.daemon.command import BIND, CONNECT, Command
 from core.daemon.config import CONFIG_BYTES_MAX, toml_text
 
@@ -176,6 +178,28 @@ def test_x3_failures_are_one_printable_line(how: str, code: int) -> None:
     result = run("fail", how)
     assert result.exit_code == code
     assert result.stderr == "idle: the peer said \\x1b[31mno\\nand more\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "titanic fetch W",
+        "titanic wait W",
+        "titanic close W",
+        "titanic submit --key W echo hello",
+        "mdp call --key=W echo hello",
+        "mdp call W hello",
+        "mdp describe W",
+        "mdp stub W",
+        "mdp mmi W",
+    ],
+)
+def test_x3_an_argument_that_is_needed_as_text_and_is_not_utf_8_is_a_usage_error(arguments: str) -> None:
+    program, *rest = arguments.replace("W", "q\udcff").split()  # as Python has such octets
+    group = titanic.commands.main.main if program == "titanic" else mdp.commands.main.main
+    result = CliRunner().invoke(group, [*rest, "--broker", "tcp://127.0.0.1:1"])
+    assert result.exit_code == 2, result.output
+    assert "q\\xff" in result.stderr.splitlines()[-1]
 
 
 def test_interrupted_is_130() -> None:
