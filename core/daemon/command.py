@@ -148,7 +148,7 @@ class Command(Documented):
 
 @contextmanager
 def _arguments_as_text(ctx: Context) -> Iterator[None]:
-    """Raise UsageError for an argument that is needed as text, as no body, topic or path is, and is not UTF-8."""
+    """Raise UsageError for an argument that is not UTF-8 and is needed as text; bodies, topics and paths are not."""
     try:
         yield
     except UnicodeEncodeError as error:
