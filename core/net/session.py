@@ -288,7 +288,6 @@ class Session(Writing):
         self._drop_ahead()
         if self._lost is not None:
             self._end(*self._lost)
-            return
         if self._closing or self._closed or self.transport is None:
             return
         self._closing = True

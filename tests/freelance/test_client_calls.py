@@ -109,6 +109,20 @@ async def test_what_is_queued_for_a_server_that_is_removed_is_dropped() -> None:
             reply.cancel()
 
 
+async def test_what_is_queued_in_a_try_that_is_over_is_dropped() -> None:
+    large = 32 * 2**20  # more than the system takes for a peer that does not read
+    async with asyncio.timeout(PATIENCE_S), listening() as backend:
+        async with freelance.Client([backend.endpoint], model=1, timeout=PATIENCE_S, try_timeout=0.3) as client:
+            reply = asyncio.ensure_future(client.request(bytes(large)))
+            server = await backend.accept()
+            await server.shake(b"REP")
+            server.pause()
+            with pytest.raises(freelance.NoServer):
+                await reply
+            server.go_on()
+            assert len(await server.rest()) < large
+
+
 @pytest.mark.parametrize(("model", "immediate"), [(1, 1), (2, 1), (3, 0)])
 async def test_sockets_hold_nothing_that_keeps_a_context(model: Model, immediate: int) -> None:
     async with two_servers(model) as (silent, _), freelance.Client([silent.endpoint], model=model) as client:

@@ -10,6 +10,7 @@ import pytest
 
 import core
 import freelance
+from core.runtime import supervision
 from tests.scenes.virtual_loop import in_virtual_time
 
 if TYPE_CHECKING:
@@ -119,3 +120,81 @@ async def test_requests_of_a_server_that_is_removed_go_to_the_next_at_once() -> 
         await asyncio.sleep(0.1)
         assert asked == [(0, 0), (0.3, 1)]
         reply.cancel()
+
+
+@in_virtual_time
+async def test_a_request_that_waits_for_a_server_is_sent_as_soon_as_that_says_a_word() -> None:
+    asked: list[bytes] = []
+    async with core.Context() as context:
+        server = context.socket(core.ROUTER, linger=0)
+        server.bind("inproc://server")
+        server.set_receiver(lambda batch: asked.extend(frames[-1] for frames in batch))
+        names: list[bytes] = []
+        async with freelance.Client(["inproc://server"], context=context, timeout=100, alias=True) as client:
+            server.set_receiver(lambda batch: names.extend(frames[0] for frames in batch))
+            while client.live or not client.counters["server_dead"]:
+                await asyncio.sleep(0.1)
+            server.set_receiver(lambda batch: asked.extend(frames[-1] for frames in batch))
+            reply = asyncio.ensure_future(client.request(b"body"))
+            await asyncio.sleep(0)
+            assert b"body" not in asked
+            await server.send_multipart([names[0], b"PONG"])
+            await asyncio.sleep(0.001)
+            assert b"body" in asked
+            reply.cancel()
+
+
+@in_virtual_time
+async def test_a_full_queue_of_model_3_ends_an_attempt_and_is_counted() -> None:
+    """With `router_mandatory` a ROUTER says so."""
+    async with core.Context() as context:
+        server = context.socket(core.ROUTER, linger=0, rcvhwm=1)
+        server.bind("inproc://server")
+        options = {"router_mandatory": 1, "sndhwm": 1, "sndtimeo": 0}
+        async with freelance.Client(["inproc://server"], context=context, timeout=2, socket_options=options) as client:
+            replies = [asyncio.ensure_future(client.request(b"%d" % number)) for number in range(10)]
+            ended = await asyncio.gather(*replies, return_exceptions=True)
+            assert {type(one) for one in ended} == {freelance.NoServer}
+            assert client.counters["sent"] - client.counters["send_blocked"] == 1
+            assert not supervision.current().faults
+
+
+@in_virtual_time
+async def test_each_try_of_model_1_has_a_socket_that_is_closed_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    async with core.Context() as context:
+        endpoints = mute(context, 2, lambda number, frames: None)
+        async with freelance.Client(endpoints, model=1, context=context) as client:
+            reply = asyncio.ensure_future(client.request(b"body"))
+            for _ in range(2):
+                await asyncio.sleep(0.9)
+                assert len(context._sockets) == 3
+            with pytest.raises(freelance.NoServer):
+                await reply
+            await asyncio.sleep(0)
+            assert len(context._sockets) == 2
+    lines = [record.getMessage() for record in caplog.records if record.name == "freelance.engine"]
+    assert lines == [f"no response from {endpoint}" for endpoint in endpoints]
+
+
+@in_virtual_time
+async def test_without_a_socket_a_try_of_model_1_fails_with_the_reason() -> None:
+    async with core.Context() as context:
+        endpoints = mute(context, 2, lambda number, frames: None)
+        context.max_sockets = 2
+        async with freelance.Client(endpoints, model=1, context=context) as client:
+            with pytest.raises(core.ZMQError, match="2 open sockets"):
+                await client.request(b"body")
+
+
+@in_virtual_time
+async def test_a_server_of_model_1_that_goes_is_sent_nothing_more() -> None:
+    async with core.Context() as context:
+        server = context.socket(core.REP, linger=0)
+        server.bind("inproc://server")
+        async with freelance.Client(["inproc://server"], model=1, context=context) as client:
+            reply = asyncio.ensure_future(client.request(b"body"))
+            assert await server.recv() == b"body"
+            server.close()
+            with pytest.raises(freelance.NoServer):
+                await reply
+            assert client.counters["send_blocked"] == 0

@@ -96,6 +96,26 @@ async def test_what_one_server_does_not_take_another_does(tmp_path: Path, model:
         assert await client.request(bytes(2000)) == [b"second"]
 
 
+async def test_the_envelope_of_model_2_leaves_a_frame_less(tmp_path: Path) -> None:
+    async with server(tmp_path / "s", 2, max_parts=2) as one, freelance.Client([one.endpoint], model=2, **QUICK) as client:
+        with pytest.raises(freelance.TooLarge) as caught:
+            await client.request(bytes(300))
+        assert (caught.value.what, caught.value.size, caught.value.limit) == ("frames of the request", 1, 0)
+
+
+async def test_a_server_that_does_not_tell_its_limits_gets_frames_as_well(tmp_path: Path) -> None:
+    async with server(tmp_path / "s", 3, tell_limits=0) as one, freelance.Client([one.endpoint], **QUICK) as client:
+        assert await client.request(bytes(3000), b"x") == [bytes(3000), b"x"]
+
+
+async def test_octets_of_model_1_have_no_envelope(tmp_path: Path) -> None:
+    async with server(tmp_path / "s", 1, max_message_bytes=100) as one, freelance.Client([one.endpoint], model=1, **QUICK) as client:
+        assert await client.request(bytes(100)) == [bytes(100)]
+        with pytest.raises(freelance.TooLarge) as caught:
+            await client.request(bytes(101))
+        assert (caught.value.size, caught.value.limit) == (101, 100)
+
+
 async def test_a_request_that_only_a_removed_server_took_ends_at_once(tmp_path: Path) -> None:
     async with (
         server(tmp_path / "a", 3, lambda body: None) as ample,

@@ -113,8 +113,17 @@ class Driven:
         self.peer.close()
 
     def says(self, octets: bytes) -> bytes:
-        """Have the session read octets; return what it has written since the last call."""
-        self.session.data_received(octets)
+        """Have the session, or what reads for it, read octets; return what was written since the last call."""
+        protocol = self.transport.get_protocol()
+        while octets and isinstance(protocol, asyncio.BufferedProtocol):
+            place = memoryview(protocol.get_buffer(len(octets)))
+            count = min(len(place), len(octets))
+            place[:count] = octets[:count]
+            protocol.buffer_updated(count)
+            octets = octets[count:]
+            protocol = self.transport.get_protocol()
+        if octets:
+            self.session.data_received(octets)
         return self.said()
 
     def said(self) -> bytes:

@@ -18,6 +18,7 @@ import core
 from core.net.listener import AcceptedSession, Listener
 from core.net.os_sockets import Listening
 from core.options import Options
+from tests.scenes.builds import stands_in
 from tests.scenes.driven_session import HeldTransport
 from tests.scenes.raw_octets import GREETING_NULL, ready
 from tests.scenes.virtual_loop import in_virtual_time
@@ -184,6 +185,7 @@ async def test_c3_steps_of_accepted_connections_wait_for_their_turn() -> None:
         assert session.connection.gated
 
 
+@stands_in
 @in_virtual_time
 async def test_c3_an_address_does_not_wait_for_another_that_has_spent_its_share() -> None:
     async with door(max_key_agreements=100, max_key_agreements_per_ip=10) as made:
@@ -258,6 +260,7 @@ async def test_failures_to_accept_are_events_and_a_log_line_a_minute(caplog: pyt
         assert [vars(record)["reason"] for record in caplog.records if record.name == "core.net.listener"] == ["Too many open files"] * 3
 
 
+@stands_in
 @in_virtual_time
 async def test_c3_key_agreements_are_allowed_one_after_the_other() -> None:
     async with door(max_key_agreements=100, max_key_agreements_per_ip=10) as made:
@@ -280,6 +283,7 @@ async def test_c3_key_agreements_are_allowed_one_after_the_other() -> None:
             made.listener.queue(session, "10.0.0.1", 5)
             made.listener.finished(session, "10.0.0.1")
             made.listener.sessions.pop(session)
+        assert made.listener._permit_clock.when is None
         await asyncio.sleep(10)
         assert len(permitted) == 12  # no connection that has gone
         assert made.admitted("10.0.0.1") == [True]

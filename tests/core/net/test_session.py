@@ -397,3 +397,57 @@ async def test_what_the_system_still_holds_is_read_after_a_failed_write_alone(er
         seen.peer.send(message(b"last words"))
         seen.session.connection_lost(error)
         assert seen.owner.readable() is isinstance(error, OSError)
+
+
+LARGE = frame(bytes(1_000_000))
+
+
+@asynccontextmanager
+async def large(**options: Any) -> AsyncIterator[Seen]:
+    """Yield a session whose peer has sent the first part of a large frame."""
+    async with traffic(core.DEALER, b"ROUTER", **options) as seen:
+        seen.says(LARGE[:100_000])
+        assert isinstance(seen.transport.get_protocol(), asyncio.BufferedProtocol)
+        yield seen
+
+
+@in_virtual_time
+async def test_each_part_of_a_large_frame_is_heard() -> None:
+    async with large(heartbeat_ivl=100) as seen:
+        for at in range(100_000, len(LARGE), 100_000):
+            await asyncio.sleep(0.09)
+            seen.says(LARGE[at : at + 100_000])
+        assert (seen.end, await seen.owner.recv()) == ("", bytes(1_000_000))
+
+
+@in_virtual_time
+async def test_the_answer_to_a_part_of_a_large_frame_leaves_at_once() -> None:
+    async with large() as seen:
+        await seen.owner.send(b"1")
+        assert seen.said() == message(b"1")
+        seen.says(LARGE[100_000:200_000])
+        await seen.owner.send(b"2")
+        assert seen.said() == message(b"2")
+
+
+@in_virtual_time
+async def test_the_rest_of_a_large_frame_is_dropped_when_its_connection_is_closed() -> None:
+    async with large() as seen:
+        seen.session.close(60.0)
+        seen.says(LARGE[100_000:] + message(b"later"))
+        assert not seen.owner.readable()
+
+
+@in_virtual_time
+async def test_octets_that_come_while_a_handshake_waits_are_read_when_it_goes_on() -> None:
+    async with session_of(core.PULL) as seen:
+        seen.__enter__()
+        seen.says(GREETING_NULL)
+        connection = seen.session.connection
+        assert connection is not None
+        seen.session.suspend_handshake()
+        assert (seen.says(ready(b"PUSH") + message(b"x")), seen.session.ready) == (b"", False)
+        seen.session.resume_handshake(lambda: connection.receive(b""))
+        assert seen.session.ready
+        assert await seen.owner.recv() == b"x"
+        assert not seen.owner.readable()

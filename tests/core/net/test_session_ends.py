@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket as system
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+
+import pytest
 
 import core
 from core.constants import Event
@@ -213,3 +218,40 @@ async def test_a_socket_ends_connections_that_are_not_ready() -> None:
         seen.__enter__()
         seen.owner.close(linger=0)
         assert seen.end == "aborted"
+
+
+@in_virtual_time
+async def test_what_is_sent_while_the_end_of_a_connection_waits_is_kept() -> None:
+    """The next connection of the endpoint sends it."""
+    async with ahead(core.DEALER, b"ROUTER") as seen:
+        seen.session.connection_lost(None)
+        await seen.owner.send(b"kept")
+        await asyncio.sleep(0)
+        assert seen.session.pipe.outbox
+        assert seen.said() == b""
+
+
+@in_virtual_time
+async def test_zmtp_59_silence_counts_again_once_there_is_capacity() -> None:
+    async with traffic(core.PULL, b"PUSH", of_socket={"rcvhwm": 1}, heartbeat_ivl=100) as seen:
+        for number in range(3):
+            seen.says(message(b"%d" % number))
+        await asyncio.sleep(5)
+        assert seen.end == ""
+        for _ in range(3):
+            await seen.owner.recv()
+        await asyncio.sleep(0.5)
+        assert (seen.end, seen.closed) == ("closed", 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take such a number")
+@in_virtual_time
+async def test_a_connection_whose_options_the_system_refuses_is_ended_before_a_word() -> None:
+    async with session_of(core.PULL, tcp_keepalive_cnt=1000) as seen:
+        with system.socket() as sock:
+            seen.transport = type(seen.transport)(sock)
+            seen.__enter__()
+            assert (seen.said(), seen.end) == (b"", "aborted")
+            ((event, number, reason),) = seen.events()
+        assert (event, number) == (Event.HANDSHAKE_FAILED_NO_DETAIL, errno.EINVAL)
+        assert "TCP_KEEPCNT 1000" in reason
