@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
 from bstar.net.ballot_file import BallotFile
@@ -20,6 +21,11 @@ log = logging.getLogger(__name__)
 # Bounds of the pause between two tries; the upper one bounds the wait after an operator has freed space.
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 5.0
+
+
+def _close(opening: asyncio.Future[BallotFile]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 class BallotWriter:
@@ -41,7 +47,13 @@ class BallotWriter:
         if self._path is None:
             return self.record
         fresh = self.record
-        self._store = await asyncio.to_thread(BallotFile, self._path, fresh.owner)
+        opening = asyncio.get_running_loop().run_in_executor(None, copy_context().run, BallotFile, self._path, fresh.owner)
+        try:
+            self._store = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close)  # the thread goes on, and takes the lock
+            await asyncio.wait([opening])
+            raise
         old = await asyncio.to_thread(self._store.load)
         if old is not None:
             self.record = old._replace(incarnation=old.incarnation + 1)
