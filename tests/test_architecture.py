@@ -126,6 +126,7 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "freelance/names/resolver.py _beside create_task",
         "mdp/client/middleware.py request create_task",
         "mdp/spark/flow/parts_window.py send create_task",
+        "bstar/net/ballot_writer.py open run_in_executor",
         "titanic/client.py results ensure_future",
         "titanic/paired_store.py _ask_peer ensure_future",
         "titanic/paired_store.py _pause ensure_future",
@@ -134,6 +135,7 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "titanic/paired_store.py _while_active ensure_future",
     ),
     HANDED_ON: (
+        "bstar/net/ballot_writer.py open add_done_callback",
         "core/sockets/endpoints.py _retire add_done_callback",
         "core/runtime/leftovers.py leave add_done_callback",
         "core/sockets/waiters.py wait_for call_at",
