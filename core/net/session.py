@@ -271,7 +271,6 @@ class Session(Writing):
         self._drop_ahead()
         if self._lost is not None:
             self._end(RemoteProtocolError(reason), self._lost[1])
-            return
         self._fail(RemoteProtocolError(reason))
         if self._paused and self.transport is not None:
             self.transport.abort()  # the peer does not read: drop what waits for it

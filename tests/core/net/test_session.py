@@ -10,6 +10,7 @@ import pytest
 
 import core
 from core.constants import Event
+from core.errors import HandshakeError
 from core.pattern.pipe import DETACHED
 from core.zmtp.zmtp2 import zmtp2_tail
 from tests.scenes.driven_session import Driven
@@ -239,6 +240,19 @@ async def test_zmtp_53_only_a_ping_begins_the_ttl_anew() -> None:
         seen.owner.subscribe(b"topic")
         await asyncio.sleep(5)
         assert seen.end == ""
+    async with traffic(core.SUB, b"PUB") as seen:
+        seen.says(command(b"PING", b"\x00\x05"))
+        await asyncio.sleep(0.3)
+        seen.owner.subscribe(b"topic")
+        await asyncio.sleep(0.21)
+        assert seen.end == "closed"
+
+
+@in_virtual_time
+async def test_commands_that_are_not_known_are_counted() -> None:
+    async with traffic(core.PULL, b"PUSH") as seen:
+        assert seen.says(command(b"NEWS", b"x")) == b""
+        assert (seen.owner.counters.commands_ignored, seen.end) == (1, "")
 
 
 @in_virtual_time
@@ -451,3 +465,21 @@ async def test_octets_that_come_while_a_handshake_waits_are_read_when_it_goes_on
         assert seen.session.ready
         assert await seen.owner.recv() == b"x"
         assert not seen.owner.readable()
+
+
+@in_virtual_time
+async def test_a_handshake_that_is_over_does_not_go_on() -> None:
+    async with session_of(core.PULL, handshake_ivl=100) as seen:
+        seen.__enter__()
+        seen.says(GREETING_NULL)
+        seen.session.suspend_handshake()
+        await asyncio.sleep(1)
+        assert seen.end == "closed"
+        steps: list[str] = []
+        seen.session.resume_handshake(lambda: steps.append("step"))  # type: ignore[arg-type,return-value]
+        assert steps == []
+    async with session_of(core.PULL) as seen:
+        seen.__enter__()
+        seen.session.close(60.0)
+        seen.session.refuse(HandshakeError("too late"))
+        assert (seen.end, seen.session.failure, seen.events()) == ("aborted", None, [])

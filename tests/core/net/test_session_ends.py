@@ -13,6 +13,7 @@ import pytest
 
 import core
 from core.constants import Event
+from core.pattern.pipe import DETACHED
 from tests.core.net.test_session import PING, PONG, Seen, session_of, traffic
 from tests.scenes.raw_octets import frame, message
 from tests.scenes.virtual_loop import in_virtual_time
@@ -72,6 +73,7 @@ async def test_what_was_read_ahead_goes_with_a_connection_that_is_closed() -> No
         assert (seen.closed, seen.events()) == (0, [])
         seen.session.close(60.0)
         assert (seen.owner.scheduler.ahead, seen.closed) == (0, 1)
+        assert (seen.session.pipe.engine, seen.session.pipe.throttled) == (DETACHED, False)
         assert [event for event, _, _ in seen.events()] == [Event.DISCONNECTED]
 
 
@@ -170,6 +172,7 @@ async def test_more_than_one_iteration_translates_leaves_before_the_end_of_the_s
 @in_virtual_time
 async def test_one_octet_that_is_unread_holds_an_answer_back() -> None:
     async with traffic(core.PULL, b"PUSH") as seen:
+        await asyncio.sleep(1)
         seen.peer.send(b"x")
         assert seen.says(PING) == b""
         await asyncio.sleep(0.2499)
@@ -227,8 +230,14 @@ async def test_what_is_sent_while_the_end_of_a_connection_waits_is_kept() -> Non
         seen.session.connection_lost(None)
         await seen.owner.send(b"kept")
         await asyncio.sleep(0)
-        assert seen.session.pipe.outbox
+        assert seen.session.pipe.outbox == [message(b"kept")]
         assert seen.said() == b""
+    async with ahead(core.DEALER, b"ROUTER") as seen:
+        seen.session.connection_lost(None)
+        for _ in range(3):
+            seen.owner.recv(core.NOBLOCK).result()
+        await seen.owner.send(b"kept")  # before what was read ahead is handed over
+        assert seen.session.pipe.outbox == [message(b"kept")]
 
 
 @in_virtual_time
@@ -255,3 +264,48 @@ async def test_a_connection_whose_options_the_system_refuses_is_ended_before_a_w
             ((event, number, reason),) = seen.events()
         assert (event, number) == (Event.HANDSHAKE_FAILED_NO_DETAIL, errno.EINVAL)
         assert "TCP_KEEPCNT 1000" in reason
+
+
+@in_virtual_time
+async def test_a_connection_that_ends_as_its_inbox_gets_full_has_ended_at_once() -> None:
+    async with traffic(core.PULL, b"PUSH", of_socket={"rcvhwm": 1}) as seen:
+        for number in range(3):
+            seen.says(message(b"%d" % number))
+        assert seen.session.pipe.throttled
+        seen.session.connection_lost(None)
+        assert seen.closed == 1
+        assert [await seen.owner.recv() for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+@in_virtual_time
+async def test_a_closed_connection_that_has_ended_is_not_aborted_later() -> None:
+    async with traffic(core.PULL, b"PUSH") as seen:
+        seen.session.close(60.0)
+        seen.session.connection_lost(None)
+        await asyncio.sleep(100)
+        assert (seen.end, seen.closed) == ("eof", 1)
+
+
+@in_virtual_time
+async def test_w7_the_time_of_an_incomplete_message_begins_anew_with_the_capacity() -> None:
+    async with traffic(core.PULL, b"PUSH", of_socket={"rcvhwm": 1}, frame_ivl=100) as seen:
+        for number in range(3):
+            seen.says(message(b"%d" % number))
+        seen.says(frame(bytes(50_000))[:10])
+        await asyncio.sleep(0.15)
+        for _ in range(3):
+            await seen.owner.recv()
+        await asyncio.sleep(0.1)
+        assert seen.end == ""
+        await asyncio.sleep(0.1)
+        assert seen.end == "closed"
+
+
+@in_virtual_time
+async def test_a_connection_that_has_ended_leaves_no_timers_of_heartbeats() -> None:
+    async with traffic(core.PULL, b"PUSH", heartbeat_ivl=100, heartbeat_timeout=50) as seen:
+        heartbeat = seen.session._heartbeat
+        assert heartbeat is not None
+        await asyncio.sleep(0.12)
+        seen.session.connection_lost(None)
+        assert [timer.cancelled() for timer in heartbeat._timers.values()] == [True, True]
