@@ -121,19 +121,19 @@ class KeptAlive(FrameReading):
         "connection", "owner",
     )  # fmt: skip
 
-    owner: SocketPort
-    connection: Connection | None
-    _ahead: ReadAhead | None
     _closed: bool
     _closing: bool
-    _heartbeat: Heartbeat | None
-    _lost: tuple[Exception | None, int] | None
-    _outgoing: list[bytes]
     _paused: bool
+    _heartbeat: Heartbeat | None
+    _outgoing: list[bytes]
     _pongs: list[bytes]
     _scheduler: WriteScheduler
     _sink: MessageSink  # takes decoded messages: the socket, or what stands in for it
     _write: Callable[[bytes], None]
+    owner: SocketPort
+    connection: Connection | None
+    _ahead: ReadAhead | None
+    _lost: tuple[Exception | None, int] | None
 
     def abort_with(self, reason: str) -> None: ...
     def _end(self, exc: Exception | None, number: int) -> None: ...

@@ -62,6 +62,7 @@ class Session(Writing):
     __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "finished", "peer_address", "refused", "was_ready")
 
     def __init__(self, owner: SocketPort, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
+        self._phase = Phase.ENDED
         self.owner = self._sink = owner
         self.options = options
         self.pipe = pipe if pipe is not None else owner.new_pipe(endpoint)
@@ -78,7 +79,6 @@ class Session(Writing):
         self._loop = asyncio.get_running_loop()
         self._shared = self._scheduler = owner.scheduler
         self._on_closed = on_closed
-        self._phase = Phase.ENDED
         self._translates = False
         self._rest, self._rest_at = b"", 0
         self._decoder = NO_DECODER
@@ -166,12 +166,15 @@ class Session(Writing):
 
     def deliver(self, batch: Batch, octets: int) -> None:
         """Hand over whole messages, then check what is incomplete."""
-        if self._outgoing or self._pongs or not self.ready:
-            self._after_receive()
+        decoder = self._decoder
+        if decoder.called or not self.ready or self._phase is not CLEAR:  # the lists themselves are two more lines of memory
+            if self._outgoing or self._pongs or not self.ready:
+                self._after_receive()
+            decoder.called = bool(self._outgoing or self._pongs)  # PONGs may be held back
         if batch.ends or batch.made:
             self._whole = True
             self._sink.received(self.pipe, batch, octets)
-        decoder = self._decoder
+        decoder = self._decoder  # another one if the session has ended meanwhile
         if decoder.begun or decoder.failure is not None:
             self._check_partial(decoder)
         elif self._partial:
@@ -330,6 +333,7 @@ class Session(Writing):
             connection.refuse(HandshakeError("the socket does not take this peer"))
             return
         connection.decoder.head = [pipe.routing_id] if owner.type_name in _ADDRESSED else []
+        connection.decoder.called = True  # the end of our handshake is still to be sent
         self._translates = connection.translates
         self._phase = Phase.CONNECTION if self._translates else CLEAR
         self._start_traffic()

@@ -82,13 +82,13 @@ class Writing(KeptAlive):
     __slots__ = ("_backlog", "_loop", "_rest", "_rest_at", "_translates", "_write_scheduled", "_wrote", "ready")
 
     ready: bool
-    _backlog: deque[Pipe]  # pipes of the socket with messages to be received
-    _loop: asyncio.AbstractEventLoop
-    _rest: bytes  # messages from the outbox that are to be translated in later iterations of the event loop, from `_rest_at` on
-    _rest_at: int
     _translates: bool  # the mechanism encrypts, or the peer speaks ZMTP 1.0
     _write_scheduled: bool
     _wrote: bool  # since the last read or loop iteration: what follows waits for the end of this one
+    _backlog: deque[Pipe]  # pipes of the socket with messages to be received
+    _rest: bytes  # messages from the outbox that are to be translated in later iterations of the event loop, from `_rest_at` on
+    _rest_at: int
+    _loop: asyncio.AbstractEventLoop
 
     # -- callbacks of the transport
 

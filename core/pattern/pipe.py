@@ -86,29 +86,30 @@ class Pipe:
     )  # fmt: skip
 
     def __init__(self, *, connecting: bool = False, endpoint: str = "") -> None:
+        # Compiled, attributes are kept in this order: first what each message needs, in as few lines of memory as possible.
+        self.engine: Engine = DETACHED
+        self.outbox: list[Any] | deque[Any] = []  # encoded messages to be written, one item per message (inproc: the other end's inbox)
+        self.limit = UNLIMITED  # messages at which the outbox is full; 0 while it has too many bytes
+        self._heavy = 0
+        self._sndhwm = UNLIMITED
+        self._sndhwm_bytes = UNLIMITED
+        self.in_parts = False  # an item of the outbox is a list of the pieces of a large message
+        self.takes_octets = True  # encoded messages can be put into the outbox (not with inproc)
+        self.waiting_for_capacity = False  # a send found the outbox full; the socket is to be called when it has capacity
+        self.throttled = False  # the inbox was full and the engine stopped reading
+        self.connected = False  # the handshake with the present peer is complete
+        self.connecting = connecting  # made by connect(); outlives its connections
+        self.listed = False  # in the list of the load balancer
+        self.inbox: deque[Message] = deque()  # messages received and not yet taken by the application
+        self.unread_bytes = 0  # bytes received since the inbox was last empty
+        self.rcvhwm = UNLIMITED
+        self.rcvhwm_bytes = UNLIMITED
         self.routing_id = b""  # name of the peer for ROUTER; b"" where it has none
         self.identity = b""  # announced by the peer
         self.local_name = b""  # routing id given by CONNECT_ROUTING_ID (RTR-10)
         self.endpoint = endpoint  # as given or accepted on, for events
         self.metadata: dict[bytes, bytes] = {}  # of the peer's handshake
         self.limits: PeerLimits | None = None  # announced by the peer, None for none; kept between connections
-        self.engine: Engine = DETACHED
-        self.inbox: deque[Message] = deque()  # messages received and not yet taken by the application
-        self.in_parts = False  # an item of the outbox is a list of the pieces of a large message
-        self.outbox: list[Any] | deque[Any] = []  # encoded messages to be written, one item per message (inproc: the other end's inbox)
-        self.connected = False  # the handshake with the present peer is complete
-        self.connecting = connecting  # made by connect(); outlives its connections
-        self.takes_octets = True  # encoded messages can be put into the outbox (not with inproc)
-        self.waiting_for_capacity = False  # a send found the outbox full; the socket is to be called when it has capacity
-        self.throttled = False  # the inbox was full and the engine stopped reading
-        self.listed = False  # in the list of the load balancer
-        self.unread_bytes = 0  # bytes received since the inbox was last empty
-        self.limit = UNLIMITED  # messages at which the outbox is full; 0 while it has too many bytes
-        self.rcvhwm = UNLIMITED
-        self.rcvhwm_bytes = UNLIMITED
-        self._sndhwm = UNLIMITED
-        self._sndhwm_bytes = UNLIMITED
-        self._heavy = 0
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
         """Set the high-water marks, messages and bytes; 0 is no limit (SOCK-05, SOCK-07: at once)."""

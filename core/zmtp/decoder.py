@@ -29,7 +29,7 @@ from core.zmtp.frames import (
     octets_of,
     split_frames,
 )
-from core.zmtp.scan import COMMAND_BYTES_MAX, NOTHING, Batch, Begun, ScanLimits, frames_between, scan
+from core.zmtp.scan import COMMAND_BYTES_MAX, NOTHING, Batch, Begun, frames_between, limits_of, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ CHUNK_BYTES_MIN: Final = 4 * 1024  # smaller reads of an incomplete frame are ke
 _LONG_HEADER_BYTES: Final = 9
 
 
-class Decoder:
+class Decoder(Begun):
     """Bytes in, messages out, with limits checked on the header (ZMTP-72, 73).
 
     Commands go to `on_command(body)` in the order of the wire; a message it returns takes the command's place. A command between the
@@ -72,23 +72,11 @@ class Decoder:
         head: items put before the frames of every message (ROUTER: the routing id).
         failure: what the peer did wrong, once it did; nothing more can be decoded then.
         begun: bytes of an incomplete message are held.
+        called: a command has come; reset by the session that has answered.
         elsewhere: bytes of it that were received and not decoded yet.
     """
 
-    __slots__ = (
-        "_begun",
-        "_chunks",
-        "_commands",
-        "_frames",
-        "_held",
-        "_lent",
-        "_limits",
-        "_on_command",
-        "begun",
-        "elsewhere",
-        "failure",
-        "head",
-    )
+    __slots__ = ("_chunks", "_frames", "_held", "_lent", "_limits", "_on_command", "begun", "called", "elsewhere", "failure", "head")
 
     def __init__(
         self,
@@ -98,14 +86,15 @@ class Decoder:
         message_bytes_max: int = SIZE_MAX,
         parts_max: int = 1024,
     ) -> None:
+        # Compiled, attributes are kept in this order. Those of the first lines are all that most reads need, and with ten thousand
+        # connections each line of memory beyond them costs as much as a hundred instructions.
+        super().__init__()
+        self.begun = self.called = False
         self.head: Message = []
         self.failure: RemoteProtocolError | None = None
-        self.begun = False
+        self._limits = limits_of(frame_bytes_max, message_bytes_max, parts_max)
         self.elsewhere = 0
         self._on_command = on_command
-        self._limits = ScanLimits(frame_bytes_max, message_bytes_max, parts_max)
-        self._begun = Begun()
-        self._commands: list[int] = []  # of one read; empty after most, so it is made once
         self._frames: Message = []  # whole frames of the incomplete message
         self._chunks: list[bytes] = []  # bytes of its incomplete frame, the header in the first
         self._held = 0  # how many
@@ -114,18 +103,18 @@ class Decoder:
     @property
     def wanted(self) -> int:
         """Bytes missing of the incomplete frame, or of its header."""
-        return self._begun.wanted - self._held if self._chunks else 0
+        return self.frame - self._held if self._chunks else 0
 
     @property
     def progress(self) -> int:
         """Received bytes of the incomplete message."""
-        return self._begun.size + self._held + self.elsewhere
+        return self.size + self._held + self.elsewhere
 
     @property
     def begun_frame(self) -> int:
         """Bytes, header included, of the incomplete long frame; 0 if there is none or its header is incomplete."""
         chunks = self._chunks
-        return self._begun.wanted if chunks and len(chunks[0]) >= 9 and chunks[0][0] & (LONG | COMMAND) == LONG else 0
+        return self.frame if chunks and len(chunks[0]) >= 9 and chunks[0][0] & (LONG | COMMAND) == LONG else 0
 
     def detach_frame(self) -> list[bytes]:
         """Return what is here of `begun_frame`, which the caller completes; nothing is fed until `end_frame`."""
@@ -145,23 +134,23 @@ class Decoder:
 
     def feed(self, data: bytes) -> Batch:
         """Decode what was received; a broken rule sets `failure`, behind the whole messages before it (ZMTP-27)."""
-        if self._chunks:
+        if self.begun and self._chunks:
             return self._resume(data)
         # From here on the bytes begin with a frame.
         starts: list[int] = []
         ends: list[int] = []
-        commands = self._commands
-        begun = self._begun
-        parts, size = begun.parts, begun.size
+        parts, size = self.parts, self.size
         end = len(data)
         try:
-            taken = scan(data, starts, ends, commands, begun, self._limits)
+            taken = scan(data, starts, ends, self, self._limits)
         except RemoteProtocolError as error:
             taken = end
             self.failure = error
-        if commands:
-            self._commands = []
-            begun.parts, begun.size, self.failure = parts, size, None
+        commands = self.commands
+        if commands is not None:
+            self.commands = None
+            self.called = True
+            self.parts, self.size, self.failure = parts, size, None
             return self._with_commands(data, commands)
         if taken == end and not parts:  # what most reads are: whole messages only
             self.begun = False
@@ -180,7 +169,7 @@ class Decoder:
 
     def _hold(self, octets: bytes, start: int) -> None:
         """Keep the incomplete message that begins, or goes on, at `start`."""
-        at = self._begun.at
+        at = self.at
         if start < at:
             self._frames += frames_between(octets, start, at)
         self._held = len(octets) - at
@@ -191,7 +180,7 @@ class Decoder:
     def _resume(self, data: bytes) -> Batch:
         chunks = self._chunks
         held = self._held + len(data)
-        if held < self._begun.wanted:
+        if held < self.frame:
             # A peer that sends byte by byte must not make us hold an object for each.
             if len(chunks) > 1 and len(chunks[-1]) < CHUNK_BYTES_MIN:
                 chunks[-1] += data
@@ -209,13 +198,12 @@ class Decoder:
 
     def _go_on(self, flags: int, body: bytes, rest: bytes) -> Batch:
         """Add a whole frame to the incomplete message, then decode what follows."""
-        begun = self._begun
         self._frames.append(body)
         if flags & MORE:
-            begun.parts += 1
-            begun.size += len(body)
+            self.parts += 1
+            self.size += len(body)
             return self.feed(rest)
-        begun.parts = begun.size = 0
+        self.parts = self.size = 0
         message, self._frames = self.head + self._frames, []
         batch = self.feed(rest)
         return Batch(batch.head, batch.octets, batch.starts, batch.ends, [message, *batch.made])

@@ -9,6 +9,7 @@ a read is cheaper than a check per frame.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from core.errors import LimitExceeded
@@ -41,21 +42,31 @@ class ScanLimits:
         self.small = min(_HEADER_BYTES * parts, self.frame_bytes)
 
 
+@lru_cache(maxsize=64)
+def limits_of(frame_bytes: int, message_bytes: int, parts: int) -> ScanLimits:
+    """Return limits, the same object for all connections that have them: it stays in the caches."""
+    return ScanLimits(frame_bytes, message_bytes, parts)
+
+
 class Begun:
-    """The incomplete message at the end of what was scanned.
+    """The incomplete message at the end of what was scanned; base of a decoder.
 
     Attributes:
+        parts: its whole frames.
         size: their bytes.
-        wanted: bytes of that frame, or of its header while that is incomplete.
+        at: where the incomplete frame begins.
+        frame: bytes of that frame, or of its header while that is incomplete.
+        commands: two numbers for each command: where its message begins, and where it begins itself; None for none.
     """
 
-    __slots__ = ("at", "parts", "size", "wanted")
+    __slots__ = ("at", "commands", "frame", "parts", "size")
 
     def __init__(self) -> None:
         self.parts = 0
         self.size = 0
         self.at = 0
-        self.wanted = 0
+        self.frame = 0
+        self.commands: list[int] | None = None
 
 
 _NONE_MADE: Final[list[Message]] = []  # nothing is ever added to it: most batches have none, and one list less is made for each read
@@ -133,15 +144,14 @@ class Batch:
 NOTHING: Final = Batch([], b"", [], [])
 
 
-def scan(octets: bytes, starts: list[int], ends: list[int], commands: list[int], begun: Begun, limits: ScanLimits) -> int:
+def scan(octets: bytes, starts: list[int], ends: list[int], begun: Begun, limits: ScanLimits) -> int:
     """Find the messages in received bytes, which begin with a frame.
 
     Args:
         octets: what was received.
         starts: takes where each message begins; the first may go on with one that has begun before.
         ends: takes where each whole message ends.
-        commands: takes two numbers for each command: where its message begins, and where it begins itself.
-        begun: the message that has begun before these bytes, then the one that is incomplete at their end.
+        begun: the message that has begun before these bytes, then the one that is incomplete at their end, and the commands.
         limits: of a message.
 
     Returns:
@@ -173,35 +183,37 @@ def scan(octets: bytes, starts: list[int], ends: list[int], commands: list[int],
                         continue
             except IndexError:
                 pass
-        at = _walk(octets, start, commands, begun, limits)
+        at = _walk(octets, start, begun, limits)
         if not at:
             return start
         starts.append(start)
         ends.append(at)
     begun.at = end
-    begun.wanted = 0
+    begun.frame = 0
     return end
 
 
-def _walk(octets: bytes, start: int, commands: list[int], begun: Begun, limits: ScanLimits) -> int:
+def _walk(octets: bytes, start: int, begun: Begun, limits: ScanLimits) -> int:
     """Walk one message that is long, incomplete or has commands in it; return its end, 0 if it is incomplete."""
     at, end = start, len(octets)
     while True:
         begun.at = at
         flags = octets[at] if at < end else 0
         body = at + (_LONG_HEADER_BYTES if flags & LONG else _HEADER_BYTES)
-        begun.wanted = body - at if at < end else 0
+        begun.frame = body - at if at < end else 0
         if body > end:
             return 0
         size = int.from_bytes(octets[at + 1 : body], "big")
-        begun.wanted += size
+        begun.frame += size
         if flags & COMMAND:
             if size > COMMAND_BYTES_MAX:
                 raise _beyond("command_bytes", "command", "bytes", size, COMMAND_BYTES_MAX)
             at = body + size
             if at > end:
                 return 0
-            commands += (start, begun.at)
+            if begun.commands is None:
+                begun.commands = []
+            begun.commands += (start, begun.at)
             continue
         _judge(size, begun.parts + 1, begun.size + size, limits)
         at = body + size

@@ -112,8 +112,8 @@ class GuardedDispatcher(Dispatcher):
             else:
                 self._tell_users(worker)
         for peer, client_requests in list(self.request_table.clients.items()):
-            for key in list(client_requests):  # by key: when a request ends, its record may be reused for another
-                request = client_requests[key]
+            for part, key in client_requests.entries():
+                request = part[key]
                 if request.worker is None and not self._may(peer, "call", request.service.name):
                     self.request_table.end(request, now, FORBIDDEN, "by new rules")
         return self.take_output()
@@ -174,7 +174,7 @@ class GuardedDispatcher(Dispatcher):
     # Entry points of everything that is not known to be allowed.
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
-        if key in self.request_table.clients.get(peer, ()):
+        if self.request_table.open_request(peer, key) is not None:
             self.counters.count("dropped_duplicate")  # even if the rules have changed: the first request was allowed and continues
         elif name.startswith(mmi.PREFIX) or self._may(peer, "call", name):
             self._remember(peer, name)

@@ -7,8 +7,6 @@ iteration: no task, no queue and no await per message. It does not parse MDP.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import sys
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
 
@@ -23,6 +21,7 @@ from mdp.access.audit_log import AuditLog
 from mdp.broker.authorization import GuardedDispatcher
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions, BrokerSettings
+from mdp.broker.memory import give_back
 from mdp.broker.recorder import Recorder
 from mdp.broker.refusal_log import RefusalLog
 from mdp.broker.slow_peers import Backlog
@@ -137,7 +136,7 @@ class Broker:
         self._held: dict[bytes, list[bytes]] = {}  # replies collected for one write, by client
         self._hold_s = self._limits.hold_replies_ms / 1000
         self._release_clock = self._supervisor.timer("mdp broker release clock", self._release)
-        self._memory_clock = self._supervisor.timer("mdp broker memory clock", _give_memory_back)
+        self._memory_clock = self._supervisor.timer("mdp broker memory clock", self._give_memory_back)
         self._disconnecting: set[bytes] = set()  # peers that are being disconnected
         self._recorder: Recorder | None = None
 
@@ -360,9 +359,14 @@ class Broker:
         self._refusals.look(self.machine.counters.as_dict(), self.machine.request_table.reasons)
         self._refusals.strangers(self.machine.strangers.take(), self._address_of)
         accepted = self.machine.counters.accepted
-        if self.machine.idle and accepted - self._calm >= BURST_REQUESTS:
+        # After the sweep, which drops what is kept of clients without requests.
+        if not self.machine.request_table.clients and self.machine.idle and accepted - self._calm >= BURST_REQUESTS:
             self._calm = accepted
-            _give_memory_back()
+            self._give_memory_back()
+
+    def _give_memory_back(self) -> None:
+        self.machine.let_go()
+        give_back(len(self._socket.pattern.pipes))
 
     def _rearm(self, pause_s: float = 0.0) -> None:
         """Set the timer to the machine's deadline, but not before the end of a pause."""
@@ -477,11 +481,3 @@ def _backlog(limits: BrokerOptions) -> Backlog:
     hold_ms = min(limits.unread_hold_ms, limits.heartbeat_ms * limits.liveness / 2)
     total_bytes = limits.unread_total_max_bytes - limits.unread_total_max_bytes // AHEAD_PART  # the rest: read from paused workers
     return Backlog(limits.unread_max_bytes, total_bytes, hold_ms / 1000)
-
-
-def _give_memory_back() -> None:
-    """Return free memory of the C library to the system (glibc only)."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

@@ -24,7 +24,6 @@ States of the machine, with the method on each edge; those of requests are in `m
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -239,7 +238,7 @@ class Dispatcher(WorkerLifecycle):
                 body = [event.options, *event.body] if event.dialect == V03 else event.body
                 self._request(peer, event.dialect, key, event.service, encode_message(body), event.options, now)
             case Cancel():
-                request = self.request_table.clients.get(peer, {}).get(event.id)
+                request = self.request_table.open_request(peer, event.id)
                 if request is None:
                     self.counters.count("cancel_unknown")
                 else:
@@ -268,7 +267,7 @@ class Dispatcher(WorkerLifecycle):
         if name.startswith(mmi.PREFIX):  # MMI-01, MMI-10
             self._answer_mmi(peer, dialect, key, name, tail, now)
             return
-        if key in table.clients.get(peer, ()):
+        if table.open_request(peer, key) is not None:
             self.counters.count("dropped_duplicate")
             return
         extras = key_extras(options)
@@ -298,6 +297,8 @@ class Dispatcher(WorkerLifecycle):
             if extras is not None:
                 owner = self._owner_of(extras, peer, name, wish.user)
                 if owner and extras.key is not None:
+                    from hashlib import blake2b  # here: see `core.security.curve_keys.same_octets`
+
                     extras.key = owner + extras.key
                     digest = blake2b(owner, digest_size=OWNER_BYTES, key=self._owner_secret).digest()
                     extras.options = tell_owner(extras.options, digest)
@@ -333,7 +334,7 @@ class Dispatcher(WorkerLifecycle):
             if dead_letter is not None and dead_letter.retried:
                 self.request_table.reject(peer, dialect, key, "BUSY", "another retry of this dead letter is open")
                 return
-            if dead_letter is not None and service is not None and key not in self.request_table.clients.get(peer, ()):
+            if dead_letter is not None and service is not None and self.request_table.open_request(peer, key) is None:
                 dead_letter.retried = True
                 extras = RequestExtras()
                 extras.dead_letter = dead_letter
@@ -435,13 +436,20 @@ class Dispatcher(WorkerLifecycle):
         """End everything: waiting requests with BUSY, running ones with WORKER_LOST, workers with DISCONNECT (MDP-44)."""
         self.directory.close(now)
         for client_requests in list(self.request_table.clients.values()):
-            for key in list(client_requests):
-                request = client_requests[key]  # by key: the record may be reused for another request by now
+            for part, key in client_requests.entries():
+                request = part[key]
                 self.request_table.end(request, now, "WORKER_LOST" if self.request_table.runs(request) else "BUSY", "the broker stops")
         for worker in list(self._workers.values()):
             self.request_table.send(worker.peer, DISCONNECTS[worker.dialect])
             self._remove(worker, "workers_left", now)
         return self.take_output()
+
+    def let_go(self) -> None:
+        """Drop what past requests have left: single objects that would keep the memory around them in use."""
+        for worker in self._workers.values():
+            if not worker.in_flight:
+                worker.in_flight.clear()  # an empty dictionary keeps its table
+        self.request_table.let_go()
 
     def stats(self) -> dict[str, int]:
         services = self.directory.services.values()

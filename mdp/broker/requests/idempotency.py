@@ -171,7 +171,7 @@ class SharedRequestTable(RequestTable):
         for part in execution.parts:
             error = self.hops.reply(client, dialect, name, part)
             if error is not None:
-                follower = self.clients.get(client, {}).get(key)
+                follower = self.open_request(client, key)
                 if follower is None:
                     self.reject(client, dialect, key, TOO_LARGE, error.text)
                 else:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mdp.broker.dispatcher import Dispatcher
-    from mdp.broker.requests.records import ClientQueue, Request, Service, SharedExecution, Worker
+    from mdp.broker.requests.client_requests import ClientQueue
+    from mdp.broker.requests.records import Request, Service, SharedExecution, Worker
 
 _QUEUED, _GIVEN, _FOLLOWING, _UNCLAIMED = RequestState.QUEUED, RequestState.GIVEN, RequestState.FOLLOWING, RequestState.UNCLAIMED
 
@@ -205,7 +206,7 @@ def _check_client_queues(
     stand = size = 0
     for client_queue in client_queues.values():
         waited = len(places)
-        more, octets = _check_requests(service, client_queue.requests, client_queue, places)
+        more, octets = _check_requests(service, [*client_queue], client_queue, places)
         stand, size = stand + more, size + octets
         if client_queue.waiting != len(places) - waited:
             _broken(f"a client's queue at {service.name!r} counts {client_queue.waiting} requests, {len(places) - waited} wait in it")
@@ -339,9 +340,12 @@ def _check_clients(machine: Dispatcher, places: set[Request], placed: int, follo
     opened = timed = octets = known = 0
     for client, client_requests in table.clients.items():
         opened += len(client_requests)
-        for key, request in client_requests.items():
-            if request.client != client or request.key != key or request.client_requests is not client_requests:
+        for part, key in client_requests.entries():
+            request = part[key]
+            if request.client != client or request.key != key or request.client_requests is not part:
                 _broken(f"is kept for client {client.hex()}", request)
+            if isinstance(key, bytes) and key > client_requests.highest:
+                _broken(f"has an id above the highest of client {client.hex()}", request)
             state = request.state
             if state is _FOLLOWING:
                 following -= 1

@@ -16,10 +16,12 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from mdp.broker.requests.records import ClientQueue, Request, RequestQueue
+from mdp.broker.requests.records import Request, RequestQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from mdp.broker.requests.client_requests import ClientQueue
 
 # How many requests of higher classes are given while a lower one waits: low priority gets a tenth at least.
 SHARE: Final = 8
@@ -52,7 +54,7 @@ class PolicyQueue(RequestQueue):
 
     def __iter__(self) -> Iterator[Request]:
         lists = ([request for _, request in self.lost], self._front, [request for *_, request in self.delayed])
-        for requests in (*lists, *(waiting.requests for queues in self._queues for waiting in queues.values())):
+        for requests in (*lists, *([*waiting] for queues in self._queues for waiting in queues.values())):
             yield from (request for request in requests if request.client is not None)
 
     @property
@@ -67,10 +69,11 @@ class PolicyQueue(RequestQueue):
             found += super().waiting(client)
         return found
 
-    def push(self, client: bytes, request: Request) -> None:
-        """Add a request after the others of its client and priority."""
-        self._use(_NORMAL if request.extras is None else _NORMAL - request.extras.priority)
-        super().push(client, request)
+    def push(self, client: bytes, requests: list[Request]) -> None:
+        """Add requests behind the others of their client and priority."""
+        for request in requests:
+            self._use(_NORMAL if request.extras is None else _NORMAL - request.extras.priority)
+            super().push(client, [request])
 
     def push_delayed(self, request: Request, at: float) -> None:
         """Add a request that may not run before a time."""
@@ -96,6 +99,12 @@ class PolicyQueue(RequestQueue):
                 for lower in range(rank + 1, len(self._passed)):
                     self._passed[lower] = self._passed[lower] + 1 if self._rotations[lower] else 0
             return request
+
+    def pop_many(self, heard: float, most: int) -> list[Request]:
+        popped: list[Request] = []
+        while len(popped) < most and (request := self.pop(heard)) is not None:
+            popped.append(request)
+        return popped
 
     def drop(self, request: Request) -> None:
         super().drop(request)

@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import encode_frame, encode_prefix
+from mdp.broker.requests.client_requests import ClientQueue
 from mdp.broker.workers.pacing import Pace
 from mdp.broker.workers.policies import HIGHEST, Policies
 from mdp.wire.commands import EMPTY, MDPC01, MDPC02, V03
@@ -14,7 +15,7 @@ from mdp.wire.message_runs import NO_OPTIONS
 from mdp.wire.size_limits import ANY_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
     from mdp.broker.requests.dead_letters import DeadLetter, Loss
@@ -82,7 +83,7 @@ class Request:
     )  # fmt: skip
 
     client: bytes | None  # routing id of the client, None when no client waits for the answer
-    client_requests: dict[bytes | int, Request]  # open requests of the client by key; contains this one while `client` is set
+    client_requests: dict[bytes | int, Request]  # a part of the client's open requests by key; contains this one while `client` is set
     key: bytes | int  # in `client_requests`: the client's id in MDP/0.3, else a number
     dialect: Dialect  # of the client
     service: Service
@@ -115,16 +116,6 @@ class SharedExecution:
         self.shared = True  # False once the answer is too large to keep: no further request can follow
 
 
-class ClientQueue:
-    """The requests of one client in one queue."""
-
-    __slots__ = ("requests", "waiting")
-
-    def __init__(self) -> None:
-        self.requests: deque[Request] = deque()  # in order; entries of dropped requests may remain
-        self.waiting = 0  # requests that were not dropped
-
-
 class RequestQueue:
     """Requests waiting for one service: round robin over clients, each first in, first out; returned requests first (MDP-31).
 
@@ -144,23 +135,27 @@ class RequestQueue:
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over the live requests: the front, then client by client; for sweeps and tests."""
-        for requests in ([request for _, request in self.lost], self._front, *(one.requests for one in self._client_queues.values())):
+        for requests in self._lists():
             yield from (request for request in requests if request.client is not None)
+
+    def _lists(self) -> list[Iterable[Request]]:
+        return [[request for _, request in self.lost], self._front, *self._client_queues.values()]
 
     def waiting(self, client: bytes) -> int:
         client_queue = self._client_queues.get(client)
         return 0 if client_queue is None else client_queue.waiting
 
-    def push(self, client: bytes, request: Request) -> None:
+    def push(self, client: bytes, requests: list[Request]) -> None:
+        """Add requests behind the others of their client."""
         client_queue = self._client_queues.get(client)
         if client_queue is None:
             self._client_queues[client] = client_queue = ClientQueue()
             self._rotation.append(client)
-        client_queue.requests.append(request)
-        client_queue.waiting += 1
-        request.client_queue = client_queue
-        self.count += 1
-        self.size += len(request.payload)
+        client_queue.push(requests)
+        self.count += len(requests)
+        for request in requests:
+            request.client_queue = client_queue
+            self.size += len(request.payload)
 
     def push_front(self, request: Request) -> None:
         """Add a request that was given before in front of all others, for any worker."""
@@ -212,8 +207,8 @@ class RequestQueue:
             else:
                 client = self._rotation[0]
                 client_queue = self._client_queues[client]
-                request = client_queue.requests.popleft()
-                if not client_queue.requests:
+                request = client_queue.take(1)[0]
+                if not client_queue.pieces:
                     self._rotation.popleft()
                     del self._client_queues[client]
                 elif len(self._rotation) > 1:
@@ -227,6 +222,28 @@ class RequestQueue:
             self.size -= len(request.payload)
             return request
         return None
+
+    def pop_many(self, heard: float, most: int) -> list[Request]:
+        """Remove and return the next requests, up to `most`; see `pop`."""
+        popped: list[Request] = []
+        while len(popped) < most and self.count:
+            if self._dead or self.lost or self._front or len(self._rotation) != 1:
+                request = self.pop(heard)
+                if request is None:
+                    break
+                popped.append(request)
+                continue
+            # All are of one client, and none was dropped.
+            client_queue = self._client_queues[self._rotation[0]]
+            taken: list[Request] = client_queue.take(most - len(popped))
+            if not client_queue.pieces:
+                del self._client_queues[self._rotation.popleft()]
+            client_queue.waiting -= len(taken)
+            self.count -= len(taken)
+            for request in taken:
+                self.size -= len(request.payload)
+            popped += taken
+        return popped
 
     def drop(self, request: Request) -> None:
         """Remove a waiting request; call it before its `client` and `payload` are cleared."""
@@ -249,8 +266,8 @@ class RequestQueue:
         self.lost = deque(entry for entry in self.lost if entry[1].client is not None)
         self._front = deque(request for request in self._front if request.client is not None)
         for client, client_queue in list(self._client_queues.items()):
-            client_queue.requests = deque(request for request in client_queue.requests if request.client is not None)
-            if not client_queue.requests:
+            client_queue.keep([request for request in client_queue if request.client is not None])
+            if not client_queue.pieces:
                 del self._client_queues[client]
         self._rotation = deque(client for client in self._rotation if client in self._client_queues)
         self._dead = 0
@@ -261,7 +278,7 @@ class RequestQueue:
         Each client is searched up to the first with time left.
         """
         found: list[Request] = []
-        for requests in ([request for _, request in self.lost], self._front, *(one.requests for one in self._client_queues.values())):
+        for requests in self._lists():
             for request in requests:
                 if request.client is None:
                     continue
@@ -310,20 +327,21 @@ class Worker:
     )  # fmt: skip
 
     def __init__(self, peer: bytes, service: Service, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> None:
+        # Compiled, attributes are kept in this order: first what each request needs, in as few lines of memory as possible.
         self.peer = peer
-        self.service = service
-        self.dialect: Dialect = dialect
-        self.credit = self.allowed = credit
-        self.pace = Pace()
-        self.concurrency = min(concurrency or credit, credit)
         self.in_flight: dict[bytes, Request] = {}
-        self.seen = self.since = self.beat_at = now
+        self.dialect: Dialect = dialect
         self.live = self.plain = True
         self.is_v03 = dialect == V03
         self.small = ANY_SIZE
+        self.since = self.seen = now
         self.ready_list: deque[Worker] | None = None
-        self.list_from = self.list_to = credit
+        self.list_from = self.list_to = self.allowed = self.credit = credit
+        self.concurrency = min(concurrency or credit, credit)
         self.done = self.entries = 0
+        self.service = service
+        self.beat_at = now
+        self.pace = Pace()
         self.recalled: set[bytes] = set()
         self.knows_ping = self.pinged = False
         self.beats_busy = dialect == V03

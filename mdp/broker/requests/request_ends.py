@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mdp.broker.counters import Counters
     from mdp.broker.limits import BrokerOptions
     from mdp.broker.recorder import Recorder
+    from mdp.broker.requests.client_requests import OpenRequests
     from mdp.broker.requests.records import Request, Service, Worker
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
@@ -48,7 +49,7 @@ class RequestEnds:
         self.options = options
         self.counters = counters
         self.directory = directory
-        self.clients: dict[bytes, dict[bytes | int, Request]] = {}
+        self.clients: dict[bytes, OpenRequests] = {}
         self._number = self._serial = first_number  # the next ones
         self.memory_left_bytes = options.memory_max_bytes
         self.deadlines: Deadlines[Request] = Deadlines()
@@ -78,6 +79,12 @@ class RequestEnds:
         self._serial = serial + 1
         return serial
 
+    def open_request(self, client: bytes, key: bytes | int) -> Request | None:
+        """Return the open request of a client with a key, None without one."""
+        client_requests = self.clients.get(client)
+        found: Request | None = None if client_requests is None else client_requests.get(key)
+        return found
+
     def user_for(self, request: Request) -> str | None:
         """Return the user of a request, "" for a peer without a name, None without rules."""
         if self.user_of is None or request.client is None:
@@ -95,7 +102,7 @@ class RequestEnds:
 
     def reject(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
         """Refuse a request that was not accepted: record it, and send ERROR if the dialect has it."""
-        if self.recorder is not None and key not in self.clients.get(client, ()):
+        if self.recorder is not None and self.open_request(client, key) is None:
             self.recorder.refused(client, key, code, text)
         self.send_error(client, dialect, key, code, text)
 
@@ -175,10 +182,12 @@ class RequestEnds:
 
     def forget_client(self, client: bytes, now: float) -> None:
         """Close the requests of a lost client: remove waiting ones, cancel running ones (BEY-07, fault B5)."""
-        client_requests = self.clients.pop(client, {})
-        for key in list(client_requests):  # by key: when a request ends, its record may become another one's
+        client_requests = self.clients.pop(client, None)
+        if client_requests is None:
+            return
+        for part, key in client_requests.entries():
             self.counters.count("client_gone")
-            self.end(client_requests[key], now)
+            self.end(part[key], now)
 
     # Time.
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from core.zmtp.frames import OCTETS, split_frames
 from mdp.broker.forwarding import WORK_HEADS, as_prefix, body_octets, error_octets, final_head, partial_head, reply_head, work_octets
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
+from mdp.broker.requests.client_requests import OpenRequests
 from mdp.broker.requests.dead_letters import DeadLetter
 from mdp.broker.requests.records import Request, RequestExtras
 from mdp.broker.requests.request_ends import GONE, Output, RequestEnds
@@ -77,7 +78,8 @@ class RequestTable(RequestEnds):
         self._high, self._high_octets = -1, b""
         self._until = (-inf, 0.0)  # a time, and when requests queued then must leave: computed once per batch
 
-    # Client to worker.
+    def let_go(self) -> None:
+        self._high, self._high_octets = -1, b""
 
     def accept(
         self,
@@ -102,16 +104,20 @@ class RequestTable(RequestEnds):
         """
         client_requests = self.clients.get(client)
         if client_requests is None:
-            client_requests = self.clients[client] = {}
+            client_requests = self.clients[client] = OpenRequests()
+        part, numbered = client_requests.newest(), dialect == V03
         accepted: list[Request] = []
         size = 0
         for key, service, tail in zip(keys, services, tails):
-            request = Request()
-            if client_requests.setdefault(key, request) is not request:
-                self.counters.count("dropped_duplicate")
-                continue
+            if numbered:
+                if key > client_requests.highest:
+                    client_requests.highest = key
+                elif client_requests.has(key):
+                    self.counters.count("dropped_duplicate")
+                    continue
+            request = part[key] = Request()
             request.client = client
-            request.client_requests = client_requests
+            request.client_requests = part
             request.key = key
             request.dialect = dialect
             request.service = service
@@ -134,7 +140,7 @@ class RequestTable(RequestEnds):
         """Give new requests to workers or put them into their queues."""
         at, count = 0, len(requests)
         if count == 1 and requests[0].service.policies is not None:  # such requests come one by one
-            self._queue_last(requests[0], now)
+            self._queue_last(requests, now)
             self.pump(requests[0].service, now)
             self.tell_rate(requests[0], now)
             return
@@ -144,7 +150,9 @@ class RequestTable(RequestEnds):
             worker = service.next_worker()
             stop = at + 1
             if worker is None:
-                self._queue_last(request, now)
+                while stop < count and requests[stop].service is service:
+                    stop += 1
+                self._queue_last(requests[at:stop], now)
             elif stop < count and len(service.ready) == 1:
                 # A single worker gets as many as it may before it would move to another ready list.
                 most = min(count, at + worker.list_to - len(worker.in_flight))
@@ -157,21 +165,26 @@ class RequestTable(RequestEnds):
                 service.mark_used(worker)
             at = stop
 
-    def _queue_last(self, request: Request, now: float) -> None:
-        service = request.service
-        queue, limits, client = service.queue, self.options, request.client
+    def _queue_last(self, requests: list[Request], now: float) -> None:
+        """Queue new requests of one client for one service; fail those beyond the capacity of its queue."""
+        service, client = requests[0].service, requests[0].client
+        queue, limits = service.queue, self.options
         assert client is not None
-        if (
-            queue.count >= limits.queue_max
-            or queue.size + len(request.payload) > limits.queue_max_bytes
-            or queue.waiting(client) >= limits.client_queue_max
-        ):
-            self.fail(request, "BUSY", "the queue is full")
-        else:
+        capacity = min(limits.queue_max - queue.count, limits.client_queue_max - queue.waiting(client))
+        left_bytes = limits.queue_max_bytes - queue.size
+        queued: list[Request] = []
+        for request in requests:
+            if capacity <= 0 or len(request.payload) > left_bytes:
+                self.fail(request, "BUSY", "the queue is full")
+                continue
+            capacity -= 1
+            left_bytes -= len(request.payload)
             request.state = _QUEUED
             request.expires = self.queue_until(request, now)
-            queue.push(client, request)
-            if queue.count == 1:
+            queued.append(request)
+        if queued:
+            queue.push(client, queued)
+            if queue.count == len(queued):
                 self.watch(service, now)
         if not service.workers:
             self.directory.update_routes(service, now)
@@ -240,19 +253,15 @@ class RequestTable(RequestEnds):
             heard = now - self._settle_s  # messages read now may have been sent before the loss
         ends_left = self.ends_at_once
         while True:
-            free = allowed - len(in_flight)
-            if policies is not None:
-                free = policies.tokens(now, free)
+            free = allowed - len(in_flight) if policies is None else policies.tokens(now, allowed - len(in_flight))
             live: list[Request] = []
-            while len(live) < free and ends_left:
-                request = queue.pop(heard)
-                if request is None:
-                    break
-                if request.expires > now:
-                    live.append(request)
-                else:
-                    self.expire(request, now)
-                    ends_left -= 1
+            while len(live) < free and ends_left and (popped := queue.pop_many(heard, min(free - len(live), ends_left))):
+                for request in popped:
+                    if request.expires > now:
+                        live.append(request)
+                    else:
+                        self.expire(request, now)
+                        ends_left -= 1
             if not live:
                 break
             self.give(worker, live, now)

@@ -18,10 +18,9 @@ WIDE = ScanLimits(-1, 2**63 - 1, 1024)
 def scanned(octets: bytes, limits: ScanLimits = WIDE) -> tuple[list[tuple[int, int]], int, Begun, list[int]]:
     starts: list[int] = []
     ends: list[int] = []
-    commands: list[int] = []
     begun = Begun()
-    taken = scan(octets, starts, ends, commands, begun, limits)
-    return list(zip(starts, ends, strict=True)), taken, begun, commands
+    taken = scan(octets, starts, ends, begun, limits)
+    return list(zip(starts, ends, strict=True)), taken, begun, begun.commands or []
 
 
 @given(MESSAGES, st.lists(FRAMES, min_size=1, max_size=4), st.integers(0, 1200))
@@ -40,7 +39,7 @@ def test_every_whole_message_is_found_and_what_begins_after_them_is_described(
     have = len(whole + tail) - begun.at
     assert rest.startswith((whole + tail)[begun.at :])
     header = 9 if len(last[len(held)]) > 255 else 2
-    assert begun.wanted == (0 if not have else len(rest) if have >= header else header)
+    assert begun.frame == (0 if not have else len(rest) if have >= header else header)
 
 
 def test_a_message_goes_on_in_the_next_bytes() -> None:
@@ -48,9 +47,9 @@ def test_a_message_goes_on_in_the_next_bytes() -> None:
     starts: list[int] = []
     ends: list[int] = []
     octets = encode_message([b"a", b"b", b"c"])
-    assert scan(octets[:6], starts, ends, [], begun, WIDE) == 0
+    assert scan(octets[:6], starts, ends, begun, WIDE) == 0
     assert (starts, ends, begun.parts, begun.at) == ([], [], 2, 6)
-    assert scan(octets[6:] + encode_message([b"d"]), starts, ends, [], begun, WIDE) == 6
+    assert scan(octets[6:] + encode_message([b"d"]), starts, ends, begun, WIDE) == 6
     assert (starts, ends, begun.parts, begun.size) == ([0, 3], [3, 6], 0, 0)
 
 
@@ -77,12 +76,12 @@ def test_a_limit_is_judged_on_the_header_and_the_messages_before_it_are_kept(
     starts: list[int] = []
     ends: list[int] = []
     with pytest.raises(LimitExceeded) as caught:
-        scan(octets + encode_message(bad), starts, ends, [], Begun(), limits)
+        scan(octets + encode_message(bad), starts, ends, Begun(), limits)
     assert caught.value.kind == kind
     assert (starts, ends) == ([0], [len(octets)])
     header = encode_frame(bad[-1])[: -len(bad[-1]) or None]
     with pytest.raises(LimitExceeded):
-        scan(encode_message(bad)[: -len(encode_frame(bad[-1]))] + header, [], [], [], Begun(), limits)
+        scan(encode_message(bad)[: -len(encode_frame(bad[-1]))] + header, [], [], Begun(), limits)
 
 
 def test_a_batch_is_a_sequence_of_messages_however_they_came() -> None:

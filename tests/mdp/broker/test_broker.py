@@ -383,14 +383,15 @@ async def test_a_broker_that_was_never_entered_does_nothing() -> None:
 async def test_memory_is_given_back_after_a_burst(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when no request waits any longer; the C library accepts the call."""
     given: list[int] = []
-    really = broker_module._give_memory_back
+    really = broker_module.give_back
 
-    def give() -> None:
+    def give(peers: int) -> None:
+        assert peers == 2
         given.append(broker.machine.counters.accepted)
-        really()
+        really(peers)
 
     monkeypatch.setattr(broker_module, "BURST_REQUESTS", 20)
-    monkeypatch.setattr(broker_module, "_give_memory_back", give)
+    monkeypatch.setattr(broker_module, "give_back", give)
     async with mdp.Broker(context=context, heartbeat_ms=20, liveness=1000) as broker:
         at = broker.bind("tcp://127.0.0.1:*")
         worker, client = peer(context, at), peer(context, at)

@@ -24,7 +24,7 @@ def filled(**counts: int) -> PolicyQueue:
     queue = PolicyQueue()
     for at, (name, count) in enumerate(counts.items()):
         for number in range(count):
-            queue.push(b"%d" % at, request(number, {"high": HIGH, "normal": NORMAL, "low": LOW}[name], client=b"%d" % at))
+            queue.push(b"%d" % at, [request(number, {"high": HIGH, "normal": NORMAL, "low": LOW}[name], client=b"%d" % at)])
     return queue
 
 
@@ -53,20 +53,20 @@ def test_each_class_that_waits_gets_a_turn_after_as_many_of_higher_ones() -> Non
 def test_a_class_counts_only_while_it_waits() -> None:
     queue = filled(high=40)
     assert turns(queue, 7) == "H" * 7
-    queue.push(b"low", request(1, LOW))
+    queue.push(b"low", [request(1, LOW)])
     assert turns(queue, 9) == "HHHHHHHHL"
 
 
 def test_a_queue_takes_over_what_a_plain_one_has() -> None:
     plain = RequestQueue()
     first, second, third, lost = (request(number) for number in range(1, 5))
-    plain.push(b"c", first)
-    plain.push(b"c", second)
+    plain.push(b"c", [first])
+    plain.push(b"c", [second])
     plain.push_front(third)
     plain.push_lost(lost, 5.0)
     queue = PolicyQueue.of(plain)
     assert PolicyQueue.of(queue) is queue
-    queue.push(b"c", request(9, HIGH))
+    queue.push(b"c", [request(9, HIGH)])
     assert (queue.count, queue.size, queue.waiting(b"c"), queue.waiting(b"d")) == (5, 1 + 2 + 3 + 4 + 9, 3, 0)
     assert [one.number for one in queue] == [4, 3, 9, 1, 2]
     assert [given.number for given in iter(lambda: queue.pop(6.0), None)] == [4, 3, 9, 1, 2]
@@ -80,7 +80,7 @@ def test_delayed_requests_come_in_front_when_their_time_has_come() -> None:
         queue.push_delayed(request(number), at)
     assert (queue.next_delayed_at, queue.count, queue.size, queue.pop()) == (10.0, 3, 6, None)
     queue.release_delayed(10.0)
-    queue.push(b"c", request(4, HIGH))
+    queue.push(b"c", [request(4, HIGH)])
     assert queue.next_delayed_at == 20.0
     assert [given.number for given in iter(queue.pop, None)] == [1, 4]
     queue.release_delayed(31.0)
@@ -105,14 +105,14 @@ def test_when_the_last_request_was_dropped_nothing_is_left() -> None:
     queue = PolicyQueue()
     requests = [request(number, priority) for number, priority in enumerate((HIGH, NORMAL, LOW))]
     for one in requests:
-        queue.push(b"c", one)
+        queue.push(b"c", [one])
     delayed = request(4)
     queue.push_delayed(delayed, 9.0)
     drop(queue, *requests, delayed)
     assert (queue.count, queue.size, queue.next_delayed_at, list(queue)) == (0, 0, inf, [])
     assert [queue.waiting(b"c"), queue.pop()] == [0, None]
     for priority in (LOW, NORMAL, HIGH):
-        queue.push(b"c", request(7, priority))
+        queue.push(b"c", [request(7, priority)])
     assert turns(queue, 3) == "HNL"
     assert queue.pop() is None
 
@@ -124,7 +124,7 @@ def test_many_dropped_requests_are_cleared_out_of_all_classes_and_the_others_sta
     for number in range(90):
         for priority in (HIGH, NORMAL, LOW):
             one = request(number, priority, client=b"%d" % priority)
-            queue.push(b"%d" % priority, one)
+            queue.push(b"%d" % priority, [one])
             (kept if number == 50 else gone).append(one)
     for number in range(90):
         delayed = request(number)
@@ -132,11 +132,11 @@ def test_many_dropped_requests_are_cleared_out_of_all_classes_and_the_others_sta
         (kept if number == 50 else gone).append(delayed)
     for priority in (HIGH, NORMAL, LOW):
         gone.append(request(1, priority, client=b"gone"))
-        queue.push(b"gone", gone[-1])
+        queue.push(b"gone", [gone[-1]])
     drop(queue, *gone)
     queue.tidy()
     assert sorted(map(id, queue)) == sorted(map(id, kept))
-    assert sum(len(waiting.requests) for queues in queue._queues for waiting in queues.values()) == 3
+    assert sum(len([*waiting]) for queues in queue._queues for waiting in queues.values()) == 3
     assert queue.next_delayed_at == 50.0
     assert turns(queue, 3) == "HNL"
     queue.release_delayed(50.0)
@@ -148,7 +148,7 @@ def test_a_few_dropped_requests_stay_where_they_are() -> None:
     queue = PolicyQueue()
     gone = request(1)
     queue.push_delayed(gone, 5.0)
-    queue.push(b"c", request(2))
+    queue.push(b"c", [request(2)])
     drop(queue, gone)
     queue.tidy()
     assert queue.next_delayed_at == 5.0
@@ -159,7 +159,7 @@ def test_what_has_expired_is_found_in_each_class_and_among_the_delayed_once() ->
     times = {HIGH: (1.0, 2.0, 9.0), NORMAL: (1.0, 3.0), LOW: (2.0,)}
     for priority, ends in times.items():
         for end in ends:
-            queue.push(b"%d" % priority, request(1, priority, end, b"%d" % priority))
+            queue.push(b"%d" % priority, [request(1, priority, end, b"%d" % priority)])
     front, early, late = request(1, expires=1.5), request(1, expires=2.0), request(2, expires=2.5)
     queue.push_front(front)
     queue.push_delayed(early, 1.0)
