@@ -11,11 +11,9 @@ removed are disconnected within a second. While the file cannot be read, no new 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import ipaddress
 import logging
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from core.constants import ROUTER
@@ -23,7 +21,7 @@ from core.daemon.logs import RateLimitedLog
 from core.errors import InvalidOption, RemoteProtocolError
 from core.runtime import cold_files, runtime, supervision
 from core.runtime.supervision import ONCE
-from core.security.curve_keys import KEY_BYTES, KEY_CHARACTERS, key_pair, parse_key
+from core.security.curve_keys import KEY_BYTES, KEY_CHARACTERS, key_pair, parse_key, same_octets
 from core.security.curve_keys import public_key as raw_public_key
 from core.security.guess_limit import GUESSES_MAX, WINDOW_S, GuessLimit
 from core.security.zap_client import verdict_of
@@ -235,6 +233,8 @@ class Authenticator:
 
     def passwords_digest(self) -> bytes | None:
         """Return a digest of all PLAIN users and their passwords, 32 bytes; None without users."""
+        from hashlib import blake2b  # here: see `core.security.curve_keys.same_octets`
+
         pairs = sorted(self._passwords.items())
         octets = b"".join(len(text).to_bytes(4, "big") + text for pair in pairs for text in pair)
         return blake2b(octets, digest_size=32).digest() if pairs else None
@@ -295,7 +295,7 @@ class Authenticator:
             return _COME_AGAIN
         known = self._passwords.get(user)
         # An unknown user takes as long as a wrong password.
-        right = hmac.compare_digest(password, password + b"?" if known is None else known)
+        right = same_octets(password, password + b"?" if known is None else known)
         if right and known is not None:
             return ZapReply(_ACCEPTED, b"OK", user)
         self._guesses.wrong(host, now)

@@ -23,12 +23,11 @@ Both roles, sans-I/O; random bytes come from the caller.
 from __future__ import annotations
 
 from dataclasses import replace
-from hmac import compare_digest
 from typing import TYPE_CHECKING, Final
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, LocalProtocolError
-from core.security.curve_keys import COOKIE_NONCE, KEY_BYTES, check_key, key_pair, shared_key
+from core.security.curve_keys import COOKIE_NONCE, KEY_BYTES, check_key, key_pair, same_octets, shared_key
 from core.security.curve_messages import CurveMechanism
 from core.security.nacl import (
     BoxError,
@@ -102,7 +101,7 @@ class CurveClient(CurveMechanism):
         check_key("secret key", secret_key)
         check_key("server key", server_key)
         self._public = crypto_scalarmult_base(secret_key)
-        if public_key and not compare_digest(public_key, self._public):
+        if public_key and not same_octets(public_key, self._public):
             raise LocalProtocolError("CURVE public key does not belong to the secret key")
         self._secret = secret_key  # c, 32 bytes
         self._server_key = server_key  # S, 32 bytes
@@ -212,7 +211,7 @@ class CurveServer(CurveMechanism):
             raise HandshakeError(f"CURVE version {body[6:8].hex()}", code=Code.ZMTP_MALFORMED_COMMAND_HELLO)
         client_transient, nonce = body[80:112], body[112:120]
         key = shared_key(client_transient, self._secret)
-        if not compare_digest(_unbox("HELLO", body[120:], _HELLO_NONCE + nonce, key), _ZEROS):
+        if not same_octets(_unbox("HELLO", body[120:], _HELLO_NONCE + nonce, key), _ZEROS):
             raise HandshakeError("HELLO does not hold zeros", code=Code.ZMTP_CRYPTOGRAPHIC)
         self._take_nonce(nonce)
         transient_public, transient_secret = key_pair(self._random_bytes)
@@ -255,7 +254,7 @@ class CurveServer(CurveMechanism):
         self._take_nonce(nonce)
         client_key, vouch_nonce, vouch_box, metadata = content[:32], content[32:48], content[48:128], content[128:]
         vouch = _unbox("vouch", vouch_box, _VOUCH_NONCE + vouch_nonce, shared_key(client_key, transient_secret))
-        if not compare_digest(vouch, client_transient + crypto_scalarmult_base(self._secret)):
+        if not same_octets(vouch, client_transient + crypto_scalarmult_base(self._secret)):
             raise HandshakeError("vouch is for another connection or server", code=Code.ZMTP_KEY_EXCHANGE)
         properties = claimed(metadata)
         properties[b"curve-key"] = client_key

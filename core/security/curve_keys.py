@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from core.constants import ProtocolErrorCode as Code
@@ -104,5 +103,14 @@ class CookieKeys:
         return _cookie_key(self._previous, half) if generation == self.generation - 1 and self._previous else None
 
 
+def same_octets(left: bytes, right: bytes) -> bool:
+    """Compare secrets in a time that does not depend on them."""
+    from hmac import compare_digest  # here: it and hashlib need 0.7 MiB, of which a broker without keys and passwords needs nothing
+
+    return compare_digest(left, right)
+
+
 def _cookie_key(ours: bytes, half: bytes) -> bytes:
+    from hashlib import blake2b  # here: see `core.security.curve_keys.same_octets`
+
     return blake2b(half, key=ours, digest_size=KEY_BYTES, person=COOKIE_NONCE).digest()

@@ -8,7 +8,6 @@ answered from the cache. The same key with another body is an error. Streams are
 from __future__ import annotations
 
 from collections import OrderedDict
-from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +33,8 @@ _UNKNOWN: Final = b"-"
 
 def digest_of(body: bytes) -> bytes:
     """Return the digest of a body (encoded frames), by which bodies are compared."""
+    from hashlib import blake2b  # here: see `core.security.curve_keys.same_octets`
+
     return blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
