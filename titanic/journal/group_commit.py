@@ -151,14 +151,22 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
 
-        def opened() -> SegmentLog:
-            return SegmentLog.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress)
+        made: list[SegmentLog] = []
+
+        def make() -> None:
+            made.append(SegmentLog.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress))
+
+        def unmake() -> None:
+            for log in made:
+                log.close()
 
         try:
-            self.log = await self._reader.run(opened)
+            await self._reader.run(make)
         except BaseException:
+            self._reader.submit(unmake)  # cancelled, the thread goes on: behind it the directory is given back
             self._reader.end()
             raise
+        self.log = made[0]
         self._reader.seed = seed_of(self.log.store)
         self._writer = self._supervisor.thread("titanic writer", self._write)
         return self.log

@@ -61,6 +61,10 @@ class RecordReader:
     async def run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
+    def submit(self, call: Callable[[], object]) -> None:
+        """Call something behind what the thread does now, and wait for nothing."""
+        self._pool.submit(call)
+
     def end(self) -> None:
         self._pool.shutdown(wait=False)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.scenes.prefork import ROOT, Forked
+from tests.scenes.waiting import PATIENCE_S
 from tests.sim.disk import SimDisk
 from titanic.errors import Damaged, MirrorAway, StoreFull, StoreLocked, Wounded
 from titanic.journal.disk import RealDisk
@@ -25,6 +26,7 @@ from titanic.journal.record_bodies import encode_request
 from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
+from titanic.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -390,3 +392,28 @@ def kill_again_and_again(tmp_path: Path, cycles: int) -> None:
     assert {uuid_of(number) for number in acknowledged} <= set(index.entries)
     assert len(acknowledged) >= 300 * cycles
     log.close()
+
+
+@pytest.mark.parametrize("iterations", range(1, 6))
+async def test_a_start_that_is_cancelled_gives_the_directory_back(tmp_path: Path, iterations: int) -> None:
+    """It was locked until garbage was collected."""
+    store = Store(RealDisk(tmp_path), JournalOptions())
+    starting = asyncio.ensure_future(store.open())
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    if starting.done():
+        await store.close()
+    else:
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    other = Store(RealDisk(tmp_path), JournalOptions())
+    async with asyncio.timeout(PATIENCE_S):
+        while True:  # the thread of the first one may be reading still
+            try:
+                await other.open()
+                break
+            except StoreLocked:
+                await asyncio.sleep(0.001)
+    await other.close()
+    assert store is not other
