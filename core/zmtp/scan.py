@@ -17,10 +17,14 @@ from core.zmtp.frames import COMMAND, LONG, MORE, Message, encode_message, long_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from mypy_extensions import i64
 
 COMMAND_BYTES_MAX: Final = 64 * 1024  # the longest valid command has a topic; a peer must not make us hold more
 _HEADER_BYTES: Final = 2
 _LONG_HEADER_BYTES: Final = 9
+_SMALL_MAX: Final = 1 << 30  # so that offsets of the hot path fit into 64 bits
 
 
 class ScanLimits:
@@ -39,7 +43,7 @@ class ScanLimits:
         self.frame_bytes = message_bytes if frame_bytes < 0 else min(frame_bytes, message_bytes)
         self.message_bytes = message_bytes
         self.parts = parts
-        self.small = min(_HEADER_BYTES * parts, self.frame_bytes)
+        self.small = min(_HEADER_BYTES * parts, self.frame_bytes, _SMALL_MAX)
 
 
 @lru_cache(maxsize=64)
@@ -160,9 +164,13 @@ def scan(octets: bytes, starts: list[int], ends: list[int], begun: Begun, limits
     Raises:
         LimitExceeded: from the header of the frame on that exceeds a limit; the messages before it are in `starts` and `ends`.
     """
-    at = 0
-    end = len(octets)
-    small = limits.small
+    # Hot path: compiled, offsets are numbers of the machine, and what is kept in lists is an object each; the end of a message and the
+    # start of the next one share theirs.
+    at: i64 = 0
+    end: i64 = len(octets)
+    most = limits.small
+    small: i64 = most
+    edge: Any = 0
     while at < end:
         start = at
         if not begun.parts:
@@ -171,23 +179,23 @@ def scan(octets: bytes, starts: list[int], ends: list[int], begun: Begun, limits
                     at += 2 + octets[at + 1]
                 if not octets[at]:
                     at += 2 + octets[at + 1]
-                    if at <= end and at - start <= small:
-                        starts.append(start)
-                        ends.append(at)
-                        continue
-                elif octets[at] == LONG and at + _LONG_HEADER_BYTES <= end:
-                    at += _LONG_HEADER_BYTES + long_size(octets, at)
-                    if at <= end and at - start <= small:
-                        starts.append(start)
-                        ends.append(at)
-                        continue
+                elif octets[at] == LONG and at + _LONG_HEADER_BYTES <= end and (size := long_size(octets, at)) <= most:  # may be 2**64 - 1
+                    at += _LONG_HEADER_BYTES + size
+                else:
+                    at = end + 1
+                if at <= end and at - start <= small:
+                    starts.append(edge)
+                    edge = at
+                    ends.append(edge)
+                    continue
             except IndexError:
                 pass
         at = _walk(octets, start, begun, limits)
         if not at:
             return start
-        starts.append(start)
-        ends.append(at)
+        starts.append(edge)
+        edge = at
+        ends.append(edge)
     begun.at = end
     begun.frame = 0
     return end

@@ -42,6 +42,11 @@ def test_every_whole_message_is_found_and_what_begins_after_them_is_described(
     assert begun.frame == (0 if not have else len(rest) if have >= header else header)
 
 
+def test_limits_that_exceed_64_bits_are_taken() -> None:
+    octets = encode_message([b"a", b"b"])
+    assert scanned(octets, ScanLimits(2**70, 2**70, 2**70))[:2] == ([(0, 6)], 6)
+
+
 def test_a_message_goes_on_in_the_next_bytes() -> None:
     begun = Begun()
     starts: list[int] = []
