@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,9 @@ _THREAD: Final = get_ident  # compiled, a constant of the module costs less than
 # a while, and the heartbeats of all others must not wait for it.
 _FRAMES_AT_ONCE: Final = 4096
 _BYTES_AT_ONCE: Final = 4 * 2**20
+# In these versions of CPython, `writelines` of asyncio does not pause its protocol, so nothing limits what waits for a peer that does
+# not read (gh-127655).
+WRITELINES_PAUSES: Final = not ((3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2))
 LAST_WORDS_S: Final = 1.0  # how long the peer has, after the end of our stream, to read what is in flight and to close too
 
 
@@ -73,6 +77,15 @@ class Ending:
             self._timer = self._later(self._delay_s(), self._check)
 
 
+def write_parts(transport: asyncio.Transport, parts: list[bytes]) -> None:
+    """Write parts of which none is copied; the transport pauses its protocol when too much waits."""
+    if WRITELINES_PAUSES:
+        transport.writelines(parts)
+    else:
+        for part in parts:
+            transport.write(part)
+
+
 def write_nothing(octets: bytes) -> None: ...  # drop bytes: there is no transport, or its stream has ended
 
 
@@ -116,7 +129,7 @@ class Writing(KeptAlive):
             if not isinstance(piece, list):
                 self._write(piece)
             elif self.transport is not None:
-                self.transport.writelines(piece)
+                write_parts(self.transport, piece)
             return True
         return False
 
@@ -153,7 +166,7 @@ class Writing(KeptAlive):
                 if not self._translate(self.connection, pipe):
                     return False
             elif pipe.in_parts:
-                self.transport.writelines(pipe.take_parts())
+                write_parts(self.transport, pipe.take_parts())
             else:
                 self._write(pipe.take_outbox())
         if pipe.waiting_for_capacity:

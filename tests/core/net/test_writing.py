@@ -1,4 +1,4 @@
-"""core.net.writing: the end of a stream, within LINGER."""
+"""core.net.writing: the end of a stream, within LINGER; large messages in parts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+import core
 from core.net import writing
 from core.net.writing import Ending
 from tests.scenes.builds import replaces_names
@@ -78,3 +79,17 @@ async def test_a_stream_that_was_reset_is_aborted() -> None:
     end.end_stream()
     end.cancel()
     assert transport.calls == ["abort"]
+
+
+@replaces_names
+async def test_parts_are_written_one_by_one_where_writelines_does_not_pause(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with CPython 3.13.0, where `test_kept_alive` sees what waits without a bound otherwise."""
+    monkeypatch.setattr(writing, "WRITELINES_PAUSES", False)
+    pull, push = context.socket(core.PULL, linger=0), context.socket(core.PUSH, linger=0)
+    pull.bind("tcp://127.0.0.1:*")
+    push.connect(pull.last_endpoint)
+    frames = [b"head", bytes(range(256)) * 4096, b"", bytes(2**18)]
+    for _ in range(3):
+        await push.send_multipart(frames)
+    for _ in range(3):
+        assert await pull.recv_multipart() == frames

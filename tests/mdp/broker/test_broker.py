@@ -11,6 +11,7 @@ import core
 import mdp
 import mdp.broker.broker as broker_module
 from core.runtime import supervision
+from mdp.broker import memory
 from mdp.wire.commands import (
     EMPTY,
     MDPC01,
@@ -383,7 +384,7 @@ async def test_a_broker_that_was_never_entered_does_nothing() -> None:
 async def test_memory_is_given_back_after_a_burst(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when no request waits any longer; the C library accepts the call."""
     given: list[int] = []
-    really = broker_module.give_back
+    really = memory.give_back
 
     def give(peers: int) -> None:
         assert peers == 2
