@@ -116,11 +116,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let all Spark tests share one process, and give them time: the first waits for a Java process to start."""
+    """Refuse names that differ in each process; let all Spark tests share one, and give them time."""
+    if " at 0x" in item.nodeid:
+        raise pytest.UsageError(f"give this test an id without the address of an object, or pytest-xdist runs nothing: {item.nodeid}")
     if item.get_closest_marker("spark"):
         # Here and not later: by the next hook pytest-xdist has looked for groups.
         item.add_marker(pytest.mark.xdist_group("spark"))
-        item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
+        item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))  # the first waits for a Java process to start
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

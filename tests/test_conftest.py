@@ -140,6 +140,20 @@ def test_no_other_test_compares_what_something_took() -> None:
     assert held - {path for path in held if path.startswith("sim/")} == set(HOLD_STOPWATCHES)
 
 
+def test_a_name_that_is_another_one_in_each_process_is_refused(house: pytest.Pytester) -> None:
+    house.makepyfile(
+        """
+        import pytest
+        @pytest.mark.parametrize("made", [object()], ids=str)
+        def test_made(made):
+            assert made
+        """
+    )
+    result = house.runpytest_inprocess("-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*an id without the address*test_made*"])
+
+
 def test_every_test_runs_once_and_a_group_in_one_process(house: pytest.Pytester) -> None:
     house.makepyfile(
         """
