@@ -115,7 +115,7 @@ _CONNECTIONS = (
     _switch(c.IPV6, "TRN-02"),
     _number(c.SNDBUF, -1, -1, unit="bytes of kernel buffer, -1 = the system's", why="SO_SNDBUF"),
     _number(c.RCVBUF, -1, -1, unit="bytes of kernel buffer, -1 = the system's", why="SO_RCVBUF"),
-    _number(c.TOS, 0, 0, 255, unit="IP type of service byte", why="IP_TOS"),
+    _number(c.TOS, 0, 0, 255, unit="IP type of service byte", why="IP_TOS, and IPV6_TCLASS for IPv6"),
     _number(c.TCP_KEEPALIVE, -1, -1, 1, unit="-1 = the system's", why="SO_KEEPALIVE"),
     _number(c.TCP_KEEPALIVE_IDLE, -1, -1, unit="s, -1 = the system's", why="TCP_KEEPIDLE"),
     _number(c.TCP_KEEPALIVE_CNT, -1, -1, unit="probes, -1 = the system's", why="TCP_KEEPCNT"),
