@@ -8,6 +8,7 @@ for it as for one that it started itself. In a shell a small process stands for 
 from __future__ import annotations
 
 import ast
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -74,6 +75,13 @@ class _Origin:
         )
         its.close()
         door.close()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        """End it, at the end of this process: what is left to the interpreter is reported as forgotten."""
+        self._socket.close()
+        self._process.terminate()  # a fork of this process may still hold the socket
+        self._process.wait()
 
     def fork(self, arguments: list[str], folder: str, env: dict[str, str], ends: list[int]) -> int:
         """Return the process id of a new program, which is a child of this process."""
