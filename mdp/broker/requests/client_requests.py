@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 # A part of so many stays in the caches of a processor.
 PART: Final = 4096
+# A client with more open requests than so many parts hold has larger ones: a key that may be open is asked for in each.
+PARTS: Final = 64
 # What is left of a part, if it is less than this share of a new one, moves there.
-REST: Final = 8
+REST: Final = 4
 # Requests in a piece of a queue: a step is shared by many, and the rest of a piece is moved quickly.
 PIECE: Final = 256
 
@@ -49,11 +51,12 @@ class OpenRequests:
 
     def _begin_part(self) -> None:
         """Begin a new part, with what is left of parts that are almost empty: there are never many."""
-        size = PART if self._sought * 2 < PART else max(PART, len(self))
+        open_now = len(self)
+        size = max(PART, open_now // PARTS)
         newest: dict[Any, Any] = {}
         parts = []
         for part in self.parts:
-            if len(part) * REST >= PART:
+            if len(part) * REST >= size:
                 parts.append(part)
                 continue
             for request in part.values():
@@ -61,7 +64,7 @@ class OpenRequests:
             newest.update(part)
         parts.append(newest)
         self.parts, self._newest = parts, newest
-        self._newest_max = len(newest) + size
+        self._newest_max = len(newest) + (size if self._sought * 2 < size else max(size, open_now))
         self._sought = 0
 
     def has(self, key: bytes) -> bool:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mdp.broker.requests.client_requests import PART, PIECE, ClientQueue, OpenRequests
+from mdp.broker.requests.client_requests import PART, PARTS, PIECE, REST, ClientQueue, OpenRequests
 from mdp.broker.requests.records import Request, RequestQueue
 from mdp.wire.commands import client_request
 from tests.scenes.mdp_dispatcher import ECHO, Scene
@@ -60,6 +60,22 @@ def test_what_stays_long_moves_to_the_newest_part() -> None:
     assert len(requests) == len(stay)
     assert all(requests.get(request.key) is request and request.client_requests[request.key] is request for request in stay)
     assert {id(part) for part in requests.parts} == {id(request.client_requests) for request in stay}
+
+
+def test_a_client_cannot_make_the_search_for_a_key_long() -> None:
+    """Each CANCEL of a request that is not open asks every part."""
+    requests, number, most = OpenRequests(), 0, 0
+    for _ in range(PARTS * REST * 2):
+        part = requests.newest()
+        request = made(number)
+        request.client_requests = part
+        while requests.newest() is part:
+            part[number] = request
+            number += 1
+        for key in list(part)[PART // REST + 1 :]:
+            del part[key]
+        most = max(most, len(requests.parts))
+    assert PARTS < most <= PARTS * REST + 1
 
 
 @pytest.mark.parametrize("ordered", [True, False])
