@@ -175,10 +175,11 @@ def _compile_here(target: Path, optimization: str) -> list[str]:
     header = Path(_BUILD, "mends.h")
     header.parent.mkdir(parents=True, exist_ok=True)
     header.write_text(_MENDS, encoding="utf-8")
+    packed = [_PACKED] if _may_pack() else []
     for each in extensions:
         ours = [f"/FI{header}"] if os.name == "nt" else ["-include", str(header), _HIDDEN]
         each.extra_compile_args = [*each.extra_compile_args, *ours]
-        each.extra_link_args = [*each.extra_link_args, *([_PACKED] if _may_pack() else [])]
+        each.extra_link_args = [*each.extra_link_args, *packed]
     command = build_ext(setuptools.Distribution({"name": GROUP, "ext_modules": extensions}))
     command.build_lib, command.build_temp, command.parallel = str(target), _BUILD, os.cpu_count()
     command.force = True  # setuptools looks at dates alone: not at the optimization

@@ -9,6 +9,9 @@ Each session has its own socket and begins with READY. A queue is given up when 
 the socket is closed with its queued messages (HB-06). A new session begins after a pause, which doubles until a queue is heard again
 (PPP-04, PPP-05). Silence is not counted while a request is handled: a queue heartbeats only to idle workers (PPP-07).
 
+A Simple Pirate worker that hears something else than a request says READY again, since its REQ socket takes the next request only after
+that; a server that answers every READY so is given up like one that is lost.
+
 A result of a handler whose session has ended is dropped.
 
 Pure: `now` in monotonic seconds. A late tick postpones the silence verdict by one interval, as
@@ -20,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.machine.backoff import backoff_s
 from core.machine.deadlines import earliest
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from core.machine.envelope import Envelope
 
 __all__ = ["CancelHandler", "Close", "Effect", "SessionLimits", "Open", "StartHandler", "Send", "SessionState", "WorkerSession"]
+
+_USELESS_MAX: Final = 3  # answers since the last request that are none; without a limit READY and an error would follow each other for ever
 
 
 class SessionState(Enum):
@@ -101,7 +106,8 @@ class WorkerSession:
         self._chance = chance
         self._head = [b""] if limits.simple else []  # a REQ socket removes it; the codec expects it
         self._envelope: Envelope | None = None
-        self._waits = 0  # since the queue was last heard
+        self._waits = 0  # since the queue was last heard, of Simple Pirate: since the last request
+        self._useless = 0  # messages since the last request that are none
         self._open_at: float | None = None
         self._queue_number = 0
         self._queue: Liveness | None = None  # heartbeats of this session
@@ -132,9 +138,9 @@ class WorkerSession:
         """Take a message of the queue, on a REQ socket without the delimiter."""
         if self.state in (SessionState.WAITING, SessionState.OPENING):
             return []
-        self._waits = 0
         if self._queue is not None:
             self._queue.heard(now)
+            self._waits = 0
         try:
             message = decode([*self._head, *frames], simple=self._limits.simple)
         except MalformedMessage:
@@ -144,13 +150,16 @@ class WorkerSession:
             return []
         if message is Control.READY:
             self.counters["queue_malformed"] += 1
-            again = self._limits.simple and self.state is SessionState.IDLE  # a REQ socket takes a request only after it has sent
-            return [Send([READY])] if again else []
+            if not self._limits.simple or self.state is not SessionState.IDLE:
+                return []
+            self._useless += 1
+            return [Send([READY])] if self._useless <= _USELESS_MAX else self._close(now)
         if self.state is SessionState.BUSY:  # the queue took our heartbeat for READY; its client will retry
             self.counters["request_while_busy"] += 1
             return []
         self.state = SessionState.BUSY
         self.handling = True
+        self._waits = self._useless = 0
         self._envelope = message.envelope
         self.counters["request"] += 1
         return [StartHandler(message.body)]

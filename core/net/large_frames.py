@@ -324,7 +324,7 @@ def new_frame(octets: int) -> tuple[bytes, memoryview]:
 
 @cache
 def _c_functions() -> tuple[Any, Any, Any, Any]:
-    """Return C functions: three of Python, which make bytes to be filled, and one that asks for large pages."""
+    """Return functions of C: `PyBytes_FromStringAndSize`, `PyBytes_AsString`, `PyMemoryView_FromMemory`, `madvise`."""
     import ctypes  # here: few programs receive such frames
 
     library = ctypes.PyDLL(None)  # of our own: what its functions take and return is set here

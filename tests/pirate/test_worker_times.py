@@ -128,6 +128,25 @@ async def test_a_simple_worker_says_ready_again_after_a_message_that_is_no_reque
 
 
 @in_virtual_time
+async def test_a_server_that_answers_ready_with_something_else_does_not_keep_a_simple_worker_busy() -> None:
+    """A worker whose endpoint is that of another service: READY and an error would follow each other for ever."""
+    async with core.Context() as context:
+        queues = Queues(context, 1)
+
+        def answer(batch: list[list[bytes]]) -> None:
+            queues._take(0, batch)
+            queues.send(b"", b"error: unknown command")
+
+        queues.sockets[0].set_receiver(answer)
+        async with pirate.Worker(queues.endpoints, lambda body: body, context=context, simple=True, jitter=0) as worker:
+            await asyncio.sleep(9.5)
+            times = [at for at, _, frames in queues.taken() if frames == [b"", READY]]
+            assert times[:4] == [0, 0, 0, 0]
+            assert times[4:] == [1, 3, 7]
+            assert worker.counters["queue_malformed"] == len(times)
+
+
+@in_virtual_time
 async def test_a_worker_that_crashed_sends_and_counts_no_heartbeats() -> None:
     async def crash(body: list[bytes]) -> None:
         raise pirate.SimulatedCrash

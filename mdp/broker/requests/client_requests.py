@@ -2,7 +2,8 @@
 
 A dictionary looks for a key at a random place. With a million requests that is memory that no cache has, twice for each request, and was
 all that a request cost more than with a thousand. So there are parts: a request enters the newest, and those that leave in order leave
-the oldest. Clients number their requests, so an id above all others needs no search in all parts; one that does not, has few parts.
+the oldest. Clients number their requests, so an id above all others needs no search in all parts. A client with other
+ids has few, larger parts.
 
 Pure. The parts are dictionaries of the interpreter: a request knows its part and is removed from there, without a search. Requests are of
 type Any here: their records refer to this module.
