@@ -116,6 +116,7 @@ class Pair(Reactor):
         self._held_max, self._running_max = held_max, running_max
         self._control: Control | None = None
         self._handing_over = False
+        self._draining = False
 
     # --- life -----------------------------------------------------------------------------------------------------------------
 
@@ -310,8 +311,8 @@ class Pair(Reactor):
         if not ready or self._clock() >= self.machine.member.peer_until:
             reason = "not the active server" if self.state is not State.ACTIVE else "the peer cannot take over"
             raise NotActive(reason, active=self._active_name())
-        if self._handing_over:
-            raise NotActive("another switchover is in progress")
+        if self._handing_over or self._draining:
+            raise NotActive("it is stopping" if self._draining else "another switchover is in progress")
         self._handing_over, done = True, False
         try:
             await self._finish(drain_s)
@@ -319,15 +320,17 @@ class Pair(Reactor):
             self._carry_out(effects)
         finally:
             self._handing_over = False
-            if self._voter is not None:
-                self._voter.draining = False
-            if not done:  # also after a fault: this server is still active, and must accept requests again
-                self._callbacks.resume()
+            if not self._draining:
+                if self._voter is not None:
+                    self._voter.draining = False
+                if not done:  # also after a fault: this server is still active, and must accept requests again
+                    self._callbacks.resume()
         if not done:
             raise NotActive("the peer went away meanwhile")
 
     async def drain(self, drain_s: float) -> bool:
         """Prepare to stop: finish running requests, hand over if the peer can take over; return whether all were finished."""
+        self._draining = True
         finished = await self._finish(drain_s)
         if self.state is State.ACTIVE and not self._compatible:
             _, effects = self.machine.switchover(self._clock())

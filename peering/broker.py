@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import core
 from core.daemon.logs import RateLimitedLog
+from core.rpc.drained import Drained
 from core.rpc.service import Service, sent
 from core.runtime import runtime, supervision
 from core.zmtp.limits import less_by
@@ -117,7 +118,7 @@ class Broker(Service):
         self._log = RateLimitedLog(log)
 
     async def _start(self) -> None:
-        self._finished = asyncio.Event()
+        self._drained = Drained(lambda: not self.machine.open)
         self._wanted = {side: asyncio.Event() for side in Side}
         self._bind_all()
         for peer, endpoints in self._first_peers.items():
@@ -230,7 +231,7 @@ class Broker(Service):
     async def drain(self, timeout_s: float) -> bool:
         """Read no more tasks and wait for outstanding replies; return whether all came in time."""
         self._apply(self.machine.drain(self._loop.time()))
-        return await self._comes_within(timeout_s, self._finished)
+        return await self._drained.wait(timeout_s)
 
     # --- sockets --------------------------------------------------------------------------------------------------------------
 
@@ -317,8 +318,7 @@ class Broker(Service):
                 wanted.set()
             else:
                 wanted.clear()
-        if self.machine.draining and not self.machine.open:
-            self._finished.set()
+        self._drained.look()
         self._wake_at(self.machine.deadline(now))
 
     def _send_task(self, effect: ToWorker | ToPeer, now: float) -> None:

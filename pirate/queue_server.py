@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import core
 from core.daemon.logs import RateLimitedLog
 from core.machine.worker_table import WorkerState
+from core.rpc.drained import Drained
 from core.rpc.service import Service, sent
 from core.runtime import supervision
 from core.zmtp.limits import less_by
@@ -91,7 +92,7 @@ class Queue(Service):
     async def _start(self) -> None:
         self._machine = WorkerQueue(self._limits, self._loop.time())
         self._wanted = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._drained = Drained(lambda: not self._machine.unfinished)
         # A message to a worker has the client's address in front and, for a REQ socket, an empty frame.
         self._frontend = self._router(self._binds[0], linger_ms=LINGER_MS, **less_by(2))
         # A worker that restarts with its id takes it over.
@@ -139,7 +140,7 @@ class Queue(Service):
         """Read no more requests and wait for outstanding replies; return whether all came in time."""
         self._machine.draining = True
         self._apply([])
-        return await self._comes_within(timeout_s, self._drained)
+        return await self._drained.wait(timeout_s)
 
     def _router(self, bind: str, *, linger_ms: int, **options: int) -> core.Socket:
         # MANDATORY: an undeliverable message raises instead of being dropped silently (BEY-14).
@@ -183,8 +184,7 @@ class Queue(Service):
             self._wanted.set()
         else:
             self._wanted.clear()
-        if machine.draining and not machine.unfinished:
-            self._drained.set()
+        self._drained.look()
         self._wake_at(machine.deadline())
 
     def _to_worker(self, frames: list[bytes]) -> None:

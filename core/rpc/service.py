@@ -83,13 +83,6 @@ class Service(ABC):
         if not self._ended.done():
             self._ended.set_exception(error)
 
-    async def _comes_within(self, timeout_s: float, event: asyncio.Event) -> bool:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await event.wait()
-        except TimeoutError:
-            return False
-
     def _wake_at(self, at: float | None) -> None:
         """Set the timer to a deadline, unless it is earlier: an early timer costs less than setting one each time."""
         timer = self._timer

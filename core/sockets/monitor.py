@@ -101,7 +101,7 @@ class MonitorStream:
         self._monitors = monitors
         self._queue: deque[MonitorEvent] = deque()
         self._limit = limit
-        self._waiting: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         self._ended = False
         self.missed = 0
         monitors.add(self._take, events | Event.MONITOR_STOPPED)
@@ -112,11 +112,7 @@ class MonitorStream:
             self.missed += 1
         self._queue.append(event)
         self._ended = event.event == Event.MONITOR_STOPPED
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        self._news.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -125,15 +121,15 @@ class MonitorStream:
         while not self._queue:
             if self._ended:
                 raise StopAsyncIteration
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            self._news.clear()
+            await self._news.wait()
         return self._queue.popleft()
 
     def close(self) -> None:
         """Stop watching; queued events can still be read."""
         self._monitors.remove(self._take)
         self._ended = True
-        self._wake()
+        self._news.set()
 
 
 class MonitorPair:

@@ -15,6 +15,7 @@ from mypy_extensions import mypyc_attr
 import core
 from core.machine.deadlines import TIMER_S_MIN
 from core.pattern.reqrep import Router
+from core.rpc.drained import Drained
 from core.runtime import runtime, supervision
 from core.zmtp.limits import PeerLimits
 from mdp.access.audit_log import AuditLog
@@ -128,7 +129,7 @@ class Broker:
         self._rests_until = 0.0  # earliest time of the next tick, whatever is due
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
+        self._drained = Drained(lambda: self.machine.idle)
         self._read_clock = runtime.current().monotonic
         self._moment = 0.0  # the last reading of the clock
         self._calm = 0  # requests accepted when memory was last given back
@@ -204,11 +205,7 @@ class Broker:
             self._socket.unbind(endpoint)
         self._endpoints.clear()
         self._flush(self.machine.drain(self._now(self._loop)))
-        if not self.machine.idle:
-            self._drained = self._loop.create_future()
-            await asyncio.wait([self._drained], timeout=drain_s)
-            self._drained = None
-        return self.machine.idle
+        return await self._drained.wait(drain_s)
 
     def stop(self) -> None:
         """Send DISCONNECT to workers and errors to waiting clients, end `serve_forever`, and stop serving."""
@@ -222,7 +219,7 @@ class Broker:
             self._socket.set_batch_receiver(None)
             for clock in (self._clock, self._look_clock, self._release_clock, self._memory_clock):
                 clock.cancel()  # sending the last messages may have set it
-        self._look_drained()
+        self._drained.look()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -305,8 +302,8 @@ class Broker:
         if self._loop is None:
             return
         self._flush(self.machine.receive(batch, self._now(self._loop)))
-        if self._drained is not None:
-            self._look_drained()
+        if self._drained.awaited:
+            self._drained.look()
 
     def _hold(self, client: bytes, messages: list[bytes], *, longer: bool) -> list[bytes]:
         """Append replies to those collected for a client; return what to send now, nothing if `longer` allows waiting."""
@@ -344,7 +341,7 @@ class Broker:
         self._held_back.discard(peer)
         self._held.pop(peer, None)
         self._flush(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
-        self._look_drained()
+        self._drained.look()
 
     def _on_time(self) -> None:
         if self._loop is None:
@@ -355,7 +352,7 @@ class Broker:
             pause_s = 0.0
         finally:
             self._rearm(pause_s)  # after any error: without this timer there are no heartbeats and no expiry of workers
-        self._look_drained()
+        self._drained.look()
         self._refusals.look(self.machine.counters.as_dict(), self.machine.request_table.reasons)
         self._refusals.strangers(self.machine.strangers.take(), self._address_of)
         accepted = self.machine.counters.accepted
@@ -387,10 +384,6 @@ class Broker:
         if now - self._moment >= CLOCK_S:
             self._moment = now
         return self._moment
-
-    def _look_drained(self) -> None:
-        if self._drained is not None and not self._drained.done() and self.machine.idle:
-            self._drained.set_result(None)
 
     def _flush(self, out: Output) -> None:
         """Send the machine's messages and update its timer; called after every call of the machine."""

@@ -178,7 +178,7 @@ class LendingBroker(Broker):
         for warning in self.lending.warnings:
             self._warn(warning)
         self.lending.warnings.clear()
-        self._look_drained()
+        self._drained.look()
 
     def _to_peers(self, messages: list[SendToPeer]) -> None:
         by_endpoint: dict[str, list[SendToPeer]] = {}

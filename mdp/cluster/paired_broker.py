@@ -111,7 +111,7 @@ class PairedBroker(Broker):
         self._responder = None
         self._postponed.clear()
         self.machine = self._new_machine()
-        self._look_drained()  # no request is left
+        self._drained.look()  # no request is left
         self._release()
         self._listen()
         pattern = self._socket.pattern
@@ -165,10 +165,7 @@ class PairedBroker(Broker):
         if self._responder is None or self._loop is None or not self._is_open:
             return True
         self._socket.set_batch_receiver(self._guarded(self._postpone_requests), on_peer=self._guarded(self._on_peer))
-        if not self.machine.idle:
-            self._drained = self._loop.create_future()
-            await asyncio.wait([self._drained], timeout=drain_s)
-            self._drained = None
+        await self._drained.wait(drain_s)
         self._release()
         for _ in range(ITERATIONS_TO_FLUSH):
             await asyncio.sleep(0)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 import core
 from core.address import endpoints_to_connect
 from core.errors import LocalProtocolError
+from core.rpc.drained import Drained
 from core.runtime import runtime
 from core.runtime.event_loop import clock_of
 from core.security.credentials import only_one
@@ -231,7 +232,7 @@ class Worker:
         self._former: deque[WorkerRegistration] = deque(maxlen=self.options.connections + 8)  # closed ones
         self._flushing = False
         self._stopped: asyncio.Future[None] | None = None
-        self._idle: asyncio.Future[None] | None = None
+        self._idle = Drained(lambda: self._runners is None or self._runners.idle)
         self._drained = False  # `drain` has waited for running handlers
 
     # ------------------------------------------------------------------------------------------------- API
@@ -285,15 +286,10 @@ class Worker:
             Whether all requests were answered.
         """
         self.stop()
-        runners, loop = self._runners, self._loop
-        if runners is None or loop is None:
-            return True
-        if not runners.idle:
-            self._idle = loop.create_future()
-            await asyncio.wait([self._idle], timeout=self.options.drain_s if drain_s is None else drain_s)
-            self._idle = None
+        if self._runners is not None and not self._runners.idle:
+            await self._idle.wait(self.options.drain_s if drain_s is None else drain_s)
             self._drained = True
-        return runners.idle
+        return self._runners is None or self._runners.idle
 
     async def abort(self, *, silent: bool = False) -> None:
         """End as a process does that is killed: handlers are cancelled, and the broker gets no message. For tests.
@@ -458,8 +454,7 @@ class Worker:
         """Send answers at once when no handler runs."""
         for registration in self._registrations:
             registration.flush()
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+        self._idle.look()
 
     async def _wait_for_capacity(self, request: Request) -> None:
         registration = self._registration_of(request)

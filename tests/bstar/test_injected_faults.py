@@ -16,7 +16,7 @@ from bstar.errors import NotActive
 from bstar.machine.ballot import Ballot
 from bstar.machine.wire import Question, QuestionKind, RequestKind, encode_question
 from bstar.operator import order
-from tests.scenes.bstar_sockets import PATIENCE_S, PATIENT, Scene
+from tests.scenes.bstar_sockets import PATIENCE_S, PATIENT, Scene, until
 from tests.scenes.fault_injection import Broken, sabotaged
 
 if TYPE_CHECKING:
@@ -49,6 +49,36 @@ async def test_a_server_whose_switchover_failed_in_the_middle_serves_on() -> Non
         assert resumed == [True]
         assert await client.request(b"x", patience=PATIENT) == [b"x"]
         assert scene.serving() == [True, False]
+
+
+async def test_a_switchover_that_fails_while_its_server_stops_resumes_nothing() -> None:
+    """Requests accepted again would be cut off at its end, and no other switchover begins."""
+    fails, ends, times, resumed = asyncio.Event(), asyncio.Event(), [], []
+
+    async def finish(drain_s: float) -> bool:
+        times.append(drain_s)
+        if len(times) == 1:
+            await fails.wait()
+            raise Broken
+        return await ends.wait()
+
+    async with Scene() as scene:
+        await scene.settle()
+        pair = scene.pairs[0]
+        pair.on_handover(finish, lambda: resumed.append(True))
+        switching = asyncio.ensure_future(pair.switchover(5.0))
+        await until(lambda: times == [5.0])
+        stopping = asyncio.ensure_future(pair.drain(7.0))
+        await until(lambda: times == [5.0, 7.0])
+        fails.set()
+        with pytest.raises(Broken):
+            await switching
+        assert resumed == []
+        with pytest.raises(NotActive, match="it is stopping"):
+            await pair.switchover()
+        ends.set()
+        assert await stopping
+        await until(lambda: scene.serving() == [False, True])
 
 
 async def test_a_witness_ends_with_a_fault_in_writing(tmp_path: Path) -> None:

@@ -168,6 +168,21 @@ async def test_a_reader_of_events_that_does_not_read_loses_the_oldest_and_counts
     assert stream.missed == 2
 
 
+async def test_two_readers_of_the_same_events_are_both_woken_by_close(make: Make) -> None:
+    router = make(core.ROUTER)
+    stream = router.events()
+    readers = [asyncio.ensure_future(anext(stream, None)) for _ in range(2)]
+    await asyncio.sleep(0)
+    router.bind(TCP)
+    await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+    assert [reader.done() for reader in readers] == [True, False]
+    stream.close()
+    first, second = await asyncio.gather(*readers)
+    assert first is not None
+    assert first.event == core.Event.LISTENING
+    assert second is None
+
+
 async def test_a_reader_that_waits_is_woken_by_an_event_and_by_close(make: Make) -> None:
     router = make(core.ROUTER)
     stream = router.events(core.EVENT_LISTENING)

@@ -5,11 +5,11 @@ A thousand requests that wait for one fdatasync would be a thousand tasks; here 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from mypy_extensions import mypyc_attr
 
+from core.rpc.drained import Drained
 from core.runtime import supervision
 from mdp.wire.options import NO_REQUEST_OPTIONS
 from mdp.worker.worker import Worker
@@ -31,7 +31,7 @@ class _OpenRequests:
     def __init__(self, take: Take, flush_soon: Callable[[], None]) -> None:
         self.count = 0
         self.flushing = False  # `flush_soon` was called, and the answers have not left
-        self.empty: asyncio.Future[None] | None = None  # gets its result when the last one is answered
+        self.drained = Drained(lambda: not self.count)
         self._take = take
         self._taking: Request | None = None
         self._flush_soon = flush_soon
@@ -58,8 +58,8 @@ class _OpenRequests:
         if not self.flushing:
             self.flushing = True
             self._flush_soon()
-        if self.empty is not None and not self.count and not self.empty.done():
-            self.empty.set_result(None)
+        if not self.count:
+            self.drained.look()
 
 
 class _Answer:
@@ -105,11 +105,7 @@ class DeferredWorker(Worker):
     async def drain(self, drain_s: float | None = None) -> bool:
         """Take no new requests and wait up to `drain_s` seconds for the open ones; return whether all were answered."""
         self.stop()
-        if self.open:
-            self._open.empty = empty = asyncio.get_running_loop().create_future()
-            await asyncio.wait([empty], timeout=self.options.drain_s if drain_s is None else drain_s)
-            self._open.empty = None
-        return not self.open
+        return await self._open.drained.wait(self.options.drain_s if drain_s is None else drain_s)
 
 
 def _never(_: Request) -> bytes:

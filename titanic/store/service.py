@@ -20,6 +20,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import mdp
+from core.rpc.drained import Drained
 from core.runtime import runtime, supervision
 from mdp.wire.size_limits import USUAL, too_large
 from titanic.access.broker_permissions import ASK_TIMEOUT_S, QUESTIONS_MAX, Permissions, Question, Verdict
@@ -133,7 +134,7 @@ class Service:
         self._arrivals: Arrivals
         self._stopping = False
         self._closed = False
-        self._drained: asyncio.Future[None] | None = None
+        self._drained = Drained(lambda: not self.delivery.in_flight)
         self._supervisor = supervision.current()
         self._clock = self._supervisor.timer("titanic dispatch clock", self._pump)
         self._acting: Probe | Send | None = None
@@ -260,13 +261,7 @@ class Service:
         """
         self._stopping = True
         self.store.end_waits()
-        self._drained = self._loop.create_future()
-        self._check_drained()
-        await asyncio.gather(asyncio.wait([self._drained], timeout=drain_s), *(worker.drain(drain_s) for worker in self._workers))
-
-    def _check_drained(self) -> None:
-        if self._drained is not None and not self.delivery.in_flight and not self._drained.done():
-            self._drained.set_result(None)
+        await asyncio.gather(self._drained.wait(drain_s), *(worker.drain(drain_s) for worker in self._workers))
 
     # ---- delivery
 
@@ -419,8 +414,7 @@ class Service:
             self._attempt_failed(entry, error, now)
         if not self._arrivals.pumping:
             self._pump_soon()
-        if self._drained is not None:
-            self._check_drained()
+        self._drained.look()
 
     def _attempt_failed(self, entry: Entry, error: mdp.RequestError | None, now: float) -> None:
         self.store.attempted(entry)

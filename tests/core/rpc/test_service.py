@@ -103,14 +103,6 @@ async def test_a_message_is_sent_now_or_not_at_all() -> None:
         assert await pull.recv_multipart() == [b"a", b"b"]
 
 
-async def test_an_event_comes_within_its_time_or_not() -> None:
-    async with Served() as served:
-        event = asyncio.Event()
-        assert await served._comes_within(0.0, event) is False
-        event.set()
-        assert await served._comes_within(60.0, event) is True
-
-
 async def test_a_reply_that_cannot_be_sent_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     counters: Counter[str] = Counter()
     async with Served() as served, asyncio.timeout(100):

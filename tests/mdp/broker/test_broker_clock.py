@@ -85,6 +85,27 @@ async def test_a_broker_that_has_stopped_has_no_other_timer_either() -> None:
         assert [clock.when for clock in clocks] == [None] * 4
 
 
+async def test_each_of_two_that_drain_a_broker_waits_for_its_own_time() -> None:
+    """SIGTERM while a program drains."""
+    go = asyncio.Event()
+
+    async def until_told(request: mdp.Request) -> bytes:
+        await go.wait()
+        return b"done"
+
+    async with core.Context() as context, mdp.Broker(context=context) as broker:
+        at = broker.bind(TCP)
+        async with mdp.Worker(at, "held", handler=until_told, context=context), mdp.Client(at, context=context) as client:
+            asked = asyncio.ensure_future(client.request("held", b"x", wait=True))
+            await eventually(lambda: broker.stats["running"])
+            longer = asyncio.ensure_future(broker.drain(3600.0))
+            await asyncio.sleep(0)
+            assert not await broker.drain(0.01)
+            go.set()
+            assert await longer
+            assert await asked == [b"done"]
+
+
 async def test_stop_ends_a_drain_that_waits() -> None:
     """Nothing is open then: a waiting drain returns before its time is over."""
     async with core.Context() as context, mdp.Broker(context=context) as broker:

@@ -47,7 +47,7 @@ async def test_switchover_loses_no_request() -> None:
         early = [client.request("slow", b"%d" % n, wait=True) for n in range(5)]
         await until(lambda: len(begun) == 5)
         switching = asyncio.ensure_future(pair.pairs[0].switchover())
-        await until(lambda: pair.brokers[0]._drained is not None)
+        await until(lambda: pair.brokers[0]._drained.awaited)
         late = [client.request("slow", b"%d" % n) for n in range(5, 10)]
         once = client.request("slow", b"10", once=True)
         await until(lambda: len(begun) == 6)
@@ -121,7 +121,7 @@ async def test_one_switchover_at_a_time_and_one_that_is_overtaken_ends() -> None
         reply = client.request("endless", b"x", wait=True)
         await begun.wait()
         switching = asyncio.ensure_future(pair.pairs[0].switchover(drain_s=3600.0))
-        await until(lambda: pair.brokers[0]._drained is not None)
+        await until(lambda: pair.brokers[0]._drained.awaited)
         with pytest.raises(bstar.errors.NotActive, match="another switchover"):
             await pair.pairs[0].switchover()
         pair.clocks[0].ahead_s = 3600.0  # it stood still, and the other one takes over
@@ -147,7 +147,7 @@ async def test_switchover_that_is_not_possible_changes_nothing() -> None:
         first = client.request("slow", b"1", wait=True)
         await begun.wait()
         switching = asyncio.ensure_future(pair.pairs[0].switchover())
-        await until(lambda: pair.brokers[0]._drained is not None)
+        await until(lambda: pair.brokers[0]._drained.awaited)
         second = client.request("slow", b"2")
         await pair.stop(1)
         await until(lambda: pair.pairs[0].status()["peer"]["state"] == "silent")

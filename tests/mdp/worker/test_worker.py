@@ -306,6 +306,25 @@ async def test_stop_ends_serve_forever(endpoint: str) -> None:
         await serving
 
 
+async def test_each_of_two_that_drain_a_worker_waits_for_its_own_time(endpoint: str, client: Client) -> None:
+    """A program drains, and leaves the block meanwhile."""
+    go = asyncio.Event()
+
+    async def held(request: Request) -> bytes:
+        await go.wait()
+        return b"done"
+
+    async with Worker(endpoint, "echo", handler=held) as worker:
+        reply = client.request("echo", b"x", wait=True)
+        await eventually(lambda: worker.running)
+        longer = asyncio.ensure_future(worker.drain(3600))
+        await asyncio.sleep(0)
+        assert not await worker.drain(0.01)
+        go.set()
+        assert await longer
+        assert await reply == [b"done"]
+
+
 async def test_draining_ends_after_its_timeout_and_returns_whether_all_was_answered(endpoint: str, client: Client) -> None:
     async def forever(request: Request) -> bytes:
         await asyncio.sleep(3600)

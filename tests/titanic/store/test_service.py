@@ -304,11 +304,11 @@ async def test_draining_waits_for_the_answer_of_a_worker(scene: Scene) -> None:
         async with scene.store() as service:
             ticket = await client.submit("slow", b"x")
             await started.wait()
-            draining = asyncio.ensure_future(service.drain(10))
-            await asyncio.sleep(0)
-            assert not draining.done()
+            draining = [asyncio.ensure_future(service.drain(3600)) for _ in range(2)]
+            await service.drain(0.01)
+            assert not any(each.done() for each in draining)
             go.set()
-            await draining
+            await asyncio.gather(*draining)
         async with scene.store():
             assert await ticket.result(100) == [b"done"]
     assert calls == 1
