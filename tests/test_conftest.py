@@ -126,6 +126,7 @@ HOLD_STOPWATCHES = {
     "core/sockets/test_many_peers.py": "prints latencies of a long search",
     "mdp/commands/test_open_loop.py": "compares when a request was sent with when it was due, never early",
     "mdp/worker/test_runner_iterations.py": "an idle worker that is awake is seen by its CPU time: all of it or none",
+    "mutants/forked.py": "ends a process that loops, by its CPU time, when nobody is left to end it",
     "mutants/hunt.py": "runs the fastest tests first",
     "spec/test_limits.py": "an idle process that is awake is seen by its CPU time: all of it or none",
     "test_conftest.py": "names them",

@@ -64,7 +64,7 @@ def long_header(size: int) -> bytes:
 
 
 def long_size(octets: bytes, at: int) -> int:
-    """Return the size in the header of the long frame at `at`, which is all there."""
+    """Return the size in the header of the long frame at `at`; of an incomplete header any size, or IndexError."""
     # Hot path: compiled, a slice and two bytes cost a third of a call of `Struct.unpack_from`.
     if octets[at + 1 : at + 7] == _BELOW_64_KIB:
         return octets[at + 7] << 8 | octets[at + 8]

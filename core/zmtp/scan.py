@@ -179,8 +179,8 @@ def scan(octets: bytes, starts: list[int], ends: list[int], begun: Begun, limits
                     at += 2 + octets[at + 1]
                 if not octets[at]:
                     at += 2 + octets[at + 1]
-                elif octets[at] == LONG and at + _LONG_HEADER_BYTES <= end and (size := long_size(octets, at)) <= most:  # may be 2**64 - 1
-                    at += _LONG_HEADER_BYTES + size
+                elif octets[at] == LONG and (size := long_size(octets, at)) <= most:  # may be 2**64 - 1
+                    at += _LONG_HEADER_BYTES + size  # beyond the end when its header is incomplete, whatever the size
                 else:
                     at = end + 1
                 if at <= end and at - start <= small:

@@ -10,14 +10,17 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+__all__ = ["Allow", "Ended", "in_fork"]
 
-__all__ = ["Ended", "in_fork"]
+Allow = Callable[[float], None]  # takes the seconds from now on
+MEMORY_BYTES = 4 << 30  # more than any test takes
+_LIMIT_S = "limit_s"
+_RESULT = "result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +32,30 @@ class Ended:
     timed_out: bool
 
 
-def in_fork(work: Callable[[], Any], limit_s: float, log: Path) -> Ended:
+def in_fork(work: Callable[[Allow], Any], limit_s: float, log: Path) -> Ended:
     """Do `work` in a fork and return what it returns; what it prints goes to `log`.
 
-    Neither it nor what it has started outlives `limit_s`.
+    Neither it nor what it has started outlives `limit_s`; `work` is given a function that sets the limit anew, for what it does next.
     """
     begun = time.monotonic()
+    until = begun + limit_s
     hears, says = os.pipe()
     child = os.fork()
     if not child:
         _run(work, limit_s, says, log)
     os.close(says)
+    result: Any = None
     said = b""
     timed_out = False
     try:
-        while part := _heard(hears, begun + limit_s):
-            said += part
+        while part := _heard(hears, until):
+            *lines, said = (said + part).split(b"\n")
+            told = dict(json.loads(line) for line in lines)
+            if _RESULT in told:
+                result = told[_RESULT]
+                break  # without waiting for the end of the pipe: processes that tests have started may hold it
+            if _LIMIT_S in told:
+                until = time.monotonic() + told[_LIMIT_S]
     except TimeoutError:
         timed_out = True
     finally:  # also when the hunt is interrupted
@@ -54,8 +65,7 @@ def in_fork(work: Callable[[], Any], limit_s: float, log: Path) -> Ended:
         except ProcessLookupError:
             os.kill(child, signal.SIGKILL)  # it had no time to make a group of its own
         os.waitpid(child, 0)
-    whole = said.endswith(b"\n") and not timed_out
-    return Ended(json.loads(said) if whole else None, time.monotonic() - begun, timed_out)
+    return Ended(result, time.monotonic() - begun, timed_out)
 
 
 def _heard(hears: int, until: float) -> bytes:
@@ -66,20 +76,42 @@ def _heard(hears: int, until: float) -> bytes:
     return os.read(hears, 65536)
 
 
-def _run(work: Callable[[], Any], limit_s: float, says: int, log: Path) -> None:
+def _run(work: Callable[[Allow], Any], limit_s: float, says: int, log: Path) -> None:
     """Be the fork: never returns."""
+
+    def allow(limit_s: float) -> None:
+        # Also when nobody is left that kills this process.
+        used_s = time.process_time()
+        _limit(resource.RLIMIT_CPU, int(used_s + limit_s) + 2)
+        _say(says, _LIMIT_S, limit_s)
+
     try:
         os.setsid()
-        seconds = int(limit_s) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        # A loop without end that keeps something ends by its memory before it takes that of the machine.
+        _limit(resource.RLIMIT_AS, _size() + MEMORY_BYTES)
         into = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(into, 1)
         os.dup2(into, 2)
-        said = json.dumps(work()).encode() + b"\n"
-        while said:
-            said = said[os.write(says, said) :]
+        allow(limit_s)
+        _say(says, _RESULT, work(allow))
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
     finally:
         os._exit(0)
+
+
+def _say(says: int, name: str, value: Any) -> None:
+    line = json.dumps([name, value]).encode() + b"\n"
+    while line:
+        line = line[os.write(says, line) :]
+
+
+def _limit(which: int, soft: int) -> None:
+    resource.setrlimit(which, (soft, resource.getrlimit(which)[1]))
+
+
+def _size() -> int:
+    """Return the bytes of address space that this process has."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return pages * resource.getpagesize()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.mutants.forked import in_fork
+from tests.mutants.forked import Allow, in_fork
 from tests.mutants.operators import Mutant, mutants
 from tests.mutants.swap import NotInFunctions, functions_of, mark, swap
 
@@ -28,9 +28,9 @@ __all__ = ["PROFILE", "Finding", "Hunt", "Order"]
 
 PROFILE = "mutants"
 BASELINE_LIMIT_S = 1800.0
-# A mutant may make its tests slower, and the machine may be busy, before it counts as hanging.
+# A mutant may make a test slower, and the machine may be busy, before it counts as hanging.
 PATIENCE = 6.0
-LIMIT_MIN_S = 20.0
+LIMIT_MIN_S = 5.0
 INAPPLICABLE = "inapplicable"
 
 
@@ -117,7 +117,7 @@ class Hunt:
     def _measure(self, items: list[pytest.Item]) -> bool:
         """Run all tests as they are: how long each takes, and which lines it reaches."""
         log = self.folder / "baseline.log"
-        ended = in_fork(lambda: self._measured(items), BASELINE_LIMIT_S, log)
+        ended = in_fork(lambda _: self._measured(items), BASELINE_LIMIT_S, log)
         if ended.said is None or ended.said["failed"]:
             why = "no end" if ended.said is None else ended.said["failed"]
             self.broken = f"the tests fail without any mutant ({why}): {log}"
@@ -176,10 +176,11 @@ class Hunt:
             tell("unreached", f"none of {len(self._items)} tests")
             return
 
-        def work() -> str:
-            return self._against(name, self._changed(name, mutant), chosen)
+        def work(allow: Allow) -> str:
+            # Each test has its own limit: in one for all of them, a loop without end in the fastest would last as long as the slowest.
+            return self._against(name, self._changed(name, mutant), chosen, lambda test: allow(LIMIT_MIN_S + PATIENCE * self._costs[test]))
 
-        ended = in_fork(work, LIMIT_MIN_S + PATIENCE * cost_s, self.folder / "mutant.log")
+        ended = in_fork(work, LIMIT_MIN_S, self.folder / "mutant.log")
         if ended.said == INAPPLICABLE:
             return
         if ended.said is None:
@@ -197,7 +198,7 @@ class Hunt:
         next(same for same in mutants(tree, source) if same.number == mutant.number).apply()
         return tree
 
-    def _against(self, name: str, changed: ast.Module | str, tests: Iterable[str]) -> str:
+    def _against(self, name: str, changed: ast.Module | str, tests: Iterable[str], begins: Callable[[str], None] = lambda _: None) -> str:
         """Run tests against a changed file, in a fork; return which failed."""
         try:
             swap(self.order.root / name, changed, self._functions[name])
@@ -208,7 +209,7 @@ class Hunt:
             return INAPPLICABLE
         reports = Reports()
         chosen = [self._items[test] for test in tests]
-        _run_items(reports, zip(chosen, [*chosen[1:], None], strict=True))
+        _run_items(reports, zip(chosen, [*chosen[1:], None], strict=True), begins)
         return reports.failed
 
     def _hunt_known(self, known: Known) -> None:
@@ -221,7 +222,7 @@ class Hunt:
         files = {name.split("::")[0] for name in known.tests}
         names = [name for name in self._items if name.split("::")[0] in files and name.startswith(known.tests)]
         ended = in_fork(
-            lambda: self._against(known.file, source.replace(known.old, known.new), names), BASELINE_LIMIT_S, self.folder / "mutant.log"
+            lambda _: self._against(known.file, source.replace(known.old, known.new), names), BASELINE_LIMIT_S, self.folder / "mutant.log"
         )
         if ended.said == INAPPLICABLE or not names:
             self.broken = f"{known.old!r} is in no function, or has no test"
@@ -234,9 +235,12 @@ class Hunt:
         self.told(finding)
 
 
-def _run_items(reports: Reports, pairs: Iterable[tuple[pytest.Item, pytest.Item | None]]) -> None:
+def _run_items(
+    reports: Reports, pairs: Iterable[tuple[pytest.Item, pytest.Item | None]], begins: Callable[[str], None] = lambda _: None
+) -> None:
     """Run tests until one fails."""
     for item, following in pairs:
+        begins(item.nodeid)
         manager = item.config.pluginmanager
         if not manager.is_registered(reports):
             manager.register(reports)

@@ -87,7 +87,12 @@ TABLE: dict[str, tuple[str, ...]] = {
     ),
     "core/rpc/client_engine.py": ("tests/core/rpc/test_client_engine.py", "tests/mdp/client/test_client.py"),
     "core/zmtp/decoder.py": WIRE,
-    "core/zmtp/scan.py": WIRE,
+    "core/zmtp/scan.py": (
+        "tests/core/zmtp/test_decoder*.py",
+        "tests/core/zmtp/test_frames.py",
+        "tests/core/zmtp/test_limits.py",
+        "tests/core/zmtp/test_scan.py",
+    ),
     "core/zmtp/connection.py": WIRE,
     "core/pattern/distributor.py": PATTERNS,
     "core/machine/envelope.py": PATTERNS,

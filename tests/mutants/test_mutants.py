@@ -6,17 +6,26 @@ What it changes, that it sees what it has to see, and that what is accepted stil
 from __future__ import annotations
 
 import ast
+import multiprocessing
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.mutants.accepted import Accepted, read_accepted
+from tests.mutants.forked import in_fork
 from tests.mutants.known import KNOWN, Known
 from tests.mutants.operators import mutants
 from tests.mutants.table import TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.mutants.forked import Allow
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = ("mdp/broker/dispatcher.py",)  # its tests fail at once; a mistake in another file is noticed by a wait that ends
@@ -94,6 +103,39 @@ def test_what_runs_while_a_module_is_imported_is_left_alone() -> None:
                 return "a" * 8
     """
     assert {change for _, change in all_of(source)} == {"7 -> 8", "7 -> 6"}
+
+
+def loops(allow: Allow) -> str:
+    allow(0.2)
+    while True:
+        pass
+
+
+def grows(allow: Allow) -> str:
+    kept = []
+    while True:
+        kept.append(bytes(1 << 28))
+
+
+def leaves_a_process(allow: Allow) -> str:
+    multiprocessing.get_context("fork").Process(target=signal.pause).start()
+    return "done"
+
+
+def goes_on(allow: Allow) -> str:
+    for _ in range(3):
+        allow(1000.0)
+    return "done"
+
+
+@pytest.mark.parametrize(
+    ("work", "said", "timed_out"),
+    [(loops, None, True), (grows, None, False), (leaves_a_process, "done", False), (goes_on, "done", False)],
+)
+def test_no_mutant_holds_up_the_hunt(work: Callable[[Allow], Any], said: str | None, timed_out: bool, tmp_path: Path) -> None:
+    """Neither by a loop, nor by memory, nor by a process that is left."""
+    ended = in_fork(work, 1000.0, tmp_path / "log")
+    assert (ended.said, ended.timed_out) == (said, timed_out)
 
 
 def test_the_files_of_the_table_and_their_tests_exist() -> None:

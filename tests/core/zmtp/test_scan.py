@@ -56,6 +56,24 @@ def test_a_message_goes_on_in_the_next_bytes() -> None:
     assert (starts, ends, begun.parts, begun.at) == ([], [], 2, 6)
     assert scan(octets[6:] + encode_message([b"d"]), starts, ends, begun, WIDE) == 6
     assert (starts, ends, begun.parts, begun.size) == ([0, 3], [3, 6], 0, 0)
+    assert (begun.at, begun.frame) == (6, 0)
+    assert (scan(octets[:1], starts, ends, begun, WIDE), begun.at, begun.frame) == (0, 0, 2)
+    assert (scan(octets, starts, ends, begun, WIDE), begun.at, begun.frame) == (9, 9, 0)
+
+
+def test_between_two_frames_of_a_message_nothing_has_begun() -> None:
+    octets = encode_message([b"a", b"b"])[:3]
+    _, taken, begun, _ = scanned(octets)
+    assert (taken, begun.at, begun.parts, begun.size, begun.frame) == (0, 3, 1, 1, 0)
+
+
+def test_an_incomplete_header_of_a_long_frame_says_no_size() -> None:
+    octets = encode_message([b"a"]) + encode_frame(b"x" * 300)
+    for cut in range(4, 12):
+        found, taken, begun, _ = scanned(octets[:cut])
+        assert (found, taken, begun.at, begun.frame) == ([(0, 3)], 3, 3, 9)
+    _, _, begun, _ = scanned(octets[:12])
+    assert begun.frame == 309
 
 
 def test_commands_are_named_with_the_message_they_stand_in() -> None:
@@ -102,3 +120,4 @@ def test_a_batch_is_a_sequence_of_messages_however_they_came() -> None:
     assert encoded.encode() is encoded
     assert Batch.of([b"id"], expected).encode().octets == encoded.octets
     assert (batch.peer, NOTHING.peer, len(NOTHING)) == (b"id", b"", 0)
+    assert Batch([b"id", b""], octets, [0], [3]).peer == b"id"

@@ -304,7 +304,7 @@ def hunt(package_root: Path, hunts: str, seeds: int = 6) -> str:
         return str(import_module("tests.sim.hunt").found(hunts.split()))
 
     log = package_root / "log"
-    said = in_fork(work, LIMIT_S, log).said
+    said = in_fork(lambda _: work(), LIMIT_S, log).said
     assert isinstance(said, str), log.read_text()
     return said
 
