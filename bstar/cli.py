@@ -142,7 +142,7 @@ def _print(status: dict[str, Any], as_json: bool) -> None:
         if isinstance(value, dict):
             value = " ".join(f"{key}={_word(item)}" for key, item in value.items())
         elif isinstance(value, list):
-            value = ", ".join(" ".join(_word(item) for item in entry.values()) for entry in value)
+            value = ", ".join(" ".join(_word(item) for item in entry.values() if item != "") for entry in value)
         click.echo(f"{name}: {_word(value)}".rstrip())
 
 

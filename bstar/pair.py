@@ -224,7 +224,7 @@ class Pair(Reactor):
         self._callbacks.on_handover.append((finish, resume))
 
     def on_event(self, callback: Callable[[dict[str, Any]], None]) -> None:
-        """Register `callback(event)`, called at each change: a dict with `event`, `at` (seconds), `role`, `ballot`.
+        """Register `callback(event)`, called at each change: a dict with `event`, `at` (seconds), `role`, `ballot`, `reason`.
 
         An error that it raises is logged and counted; the others, of callbacks that have a part in the change, stop the server.
         """

@@ -15,7 +15,7 @@ from bstar.machine.effects import Announce, Ask, BecameActive, BecamePassive, Cl
 from bstar.machine.fsm import State, Verdict
 from bstar.machine.wire import WitnessAnswerKind
 from bstar.net.callbacks import Callbacks
-from bstar.net.readiness import fault_error
+from bstar.net.readiness import PASSIVE_REASONS, fault_error
 from core.rpc.service import Service
 from core.runtime import supervision
 
@@ -175,8 +175,8 @@ class Reactor(Service):
                     self._troubles.clear()
                     self._record_change("active", ballot)
                     self._callbacks.enter_active(self._entered_active)
-                case BecamePassive():
-                    self._record_change("passive")
+                case BecamePassive(event):
+                    self._record_change("passive", reason=PASSIVE_REASONS[event])
                     self._callbacks.enter_passive()
                     self._refuse_held()
                 case ClaimDropped():
@@ -188,10 +188,12 @@ class Reactor(Service):
                     assert_never(effect)
         self._schedule()
 
-    def _record_change(self, what: str, ballot: Ballot = NO_BALLOT) -> None:
+    def _record_change(self, what: str, ballot: Ballot = NO_BALLOT, reason: str = "") -> None:
         """Log a change of state, report it to callbacks, and keep it for the status."""
-        event = {"event": what, "at": self._clock(), "role": self.role.name.lower(), "ballot": str(ballot)}
-        log.info(what, extra={"role": event["role"], **({"ballot": event["ballot"]} if ballot.counter else {})})
+        event = {"event": what, "at": self._clock(), "role": self.role.name.lower(), "ballot": str(ballot), "reason": reason}
+        log.info(
+            what, extra={name: event[name] for name in ("role", *(("ballot",) if ballot.counter else ()), *(("reason",) if reason else ()))}
+        )
         self.counters[f"became_{what}"] += 1
         self._changes.append(event)
         self._callbacks.notify(event)

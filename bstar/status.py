@@ -63,7 +63,10 @@ def status(pair: PairSnapshot) -> dict[str, Any]:
         "held": pair.held,
         "running": pair.running,
         "stale": pair.machine.stale,
-        "changes": [{"event": change["event"], "ballot": change["ballot"], "age_s": _age(change["at"], now)} for change in pair.changes],
+        "changes": [
+            {"event": change["event"], "ballot": change["ballot"], "age_s": _age(change["at"], now), "reason": change["reason"]}
+            for change in pair.changes
+        ],
         "counters": dict(pair.counters),
     }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
-    from bstar.machine.fsm import Fault
+    from bstar.machine.fsm import Event, Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class BecameActive:
 
 @dataclass(frozen=True, slots=True)
 class BecamePassive:
-    """Stop serving: refuse held requests, call on-passive."""
+    """Stop serving, because of an event: refuse held requests, call on-passive."""
+
+    event: Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,32 +273,31 @@ def _apply(settings: Settings, member: Member, event: Event, now: float, effects
     if cell.fault:
         return Outcome(member, (*done, Halt(cell.fault)), cell.verdict)
     before = member.state
-    old = Ballot(member.ballot, settings.node)
     member = member._replace(state=cell.state)
     for effect in cell.effects:
         if effect is Effect.CLAIM:
             member, drawn = _claim(settings, member, now, floor)
             done.extend(drawn)
         else:
-            member = _carry_out(settings, member, effect, old, now, done)
+            member = _carry_out(settings, member, effect, event, now, done)
     if member.state is not before or (event is Event.PEER_LOWER and before is State.ACTIVE):
         done.append(Announce())  # tells the server with the lower ballot at once
     return Outcome(member, tuple(done), cell.verdict)
 
 
-def _carry_out(settings: Settings, member: Member, effect: Effect, old: Ballot, now: float, done: list[ShellEffect]) -> Member:
+def _carry_out(settings: Settings, member: Member, effect: Effect, event: Event, now: float, done: list[ShellEffect]) -> Member:
     if effect is Effect.ON_ACTIVE:
         member = member._replace(claim=Claim.IDLE, claim_until=0.0, yield_until=0.0)
-        done.append(BecameActive(old if settings.ballots else NO_BALLOT))
+        done.append(BecameActive(Ballot(member.ballot, settings.node) if settings.ballots else NO_BALLOT))
     elif effect is Effect.ON_PASSIVE:
-        done.append(BecamePassive())
+        done.append(BecamePassive(event))
     elif effect is Effect.DROP:
         member, dropped = _drop(settings, member)
         done.extend(dropped)
     elif effect is Effect.RELEASE:
-        member = member._replace(ballot=0, lease_until=0.0)
         if settings.lease_s:
-            done.append(Release(old))
+            done.append(Release(Ballot(member.ballot, settings.node)))
+        member = member._replace(ballot=0, lease_until=0.0)
     elif effect is Effect.YIELD:
         member = member._replace(yield_until=now + settings.expiry_s)
     return member

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bstar import errors
 from bstar.machine.ballot import COUNTER_MAX
-from bstar.machine.fsm import Fault, State
+from bstar.machine.fsm import Event, Fault, State
 from bstar.machine.member_values import Claim
 from core.daemon.logs import RateLimitedLog
 
@@ -37,6 +37,17 @@ _REMEDIES: Final = {
     Fault.DOUBLE_PRIMARY: "both servers are configured as primary: start one of them as backup",
     Fault.DOUBLE_BACKUP: "both servers are configured as backup: start one of them as primary",
     Fault.SAME_NODE: "the peer has our node id: remote is our own address, or the ballot file was copied from the other server",
+}
+
+
+# Why a server is passive. PEER_LOWER is for one that waited: the peer is active all the same.
+PASSIVE_REASONS: Final = {
+    Event.PEER_ACTIVE: "the peer is active",
+    Event.PEER_LOWER: "the peer is active",
+    Event.LAPSED: "the witness did not renew the lease",
+    Event.OUTBID: "a higher ballot was drawn",
+    Event.SWITCHOVER: "it handed over",
+    Event.STALLED: "this process stood still for two heartbeats or more",
 }
 
 

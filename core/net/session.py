@@ -20,6 +20,7 @@ from core.net.read_ahead import Muted, read_rest
 from core.net.writing import LAST_WORDS_S, Ending, Writing, write_nothing
 from core.pattern.pipe import DETACHED, Pipe
 from core.pattern.stream import RawConnection
+from core.runtime.write_scheduler import READ_IN_TURN_BYTES
 from core.zmtp.connection import Connection
 from core.zmtp.greeting import Generation
 from core.zmtp.limits import ConnectionLimits
@@ -142,7 +143,23 @@ class Session(Writing):
         if heartbeat is not None:
             heartbeat.heard = True
         batch = self._decoder.feed(data) if self._phase is CLEAR else self._receive(data)
-        self.deliver(batch, len(data))
+        octets = len(data)
+        self.deliver(batch, octets)
+        if octets >= READ_IN_TURN_BYTES:
+            self._read_in_turn()
+
+    def _read_in_turn(self) -> None:
+        """Read no more in this iteration of the event loop; see `core.runtime.write_scheduler`."""
+        transport = self.transport
+        if transport is not None and transport.is_reading():
+            transport.pause_reading()
+            self._scheduler.read_later(self)
+
+    def read_on(self) -> None:
+        if self.transport is not None and self.has_place():
+            if self._heartbeat is not None:
+                self._heartbeat.heard = True  # what it has sent was not read for a while
+            self.transport.resume_reading()
 
     def _reads_clear(self) -> bool:
         return self._phase is CLEAR

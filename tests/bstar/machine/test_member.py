@@ -6,7 +6,7 @@ from bstar.machine import member, member_values
 from bstar.machine.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot
 from bstar.machine.driver import Machine
 from bstar.machine.effects import Announce, Ask, BecameActive, BecamePassive, ClaimDropped, Halt, Persist, Release
-from bstar.machine.fsm import Fault, State, Verdict
+from bstar.machine.fsm import Event, Fault, State, Verdict
 from bstar.machine.member_values import Claim, Settings
 from bstar.machine.wire import Flag, StateMessage
 from tests.scenes.bstar_machines import LEASE_S, A, B, Star, pair
@@ -303,7 +303,7 @@ def test_claim_is_dropped_when_an_active_is_heard_meanwhile() -> None:
     said = StateMessage(ACTIVE, BACKUP, Flag.SERVES, B, 1, 1, Ballot(1, B), 0, 0, 1000)
     effects = machine.receive(said, 2.05)
     assert ClaimDropped() in effects
-    assert BecamePassive() in effects
+    assert BecamePassive(Event.PEER_ACTIVE) in effects
     assert machine.persisted(1, 2.1) == ()
     assert machine.member.state is PASSIVE
     assert machine.member.counter == 1

@@ -6,7 +6,7 @@ from bstar.machine import member, member_values
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.driver import Machine
 from bstar.machine.effects import Announce, Ask, BecamePassive, Halt, Release
-from bstar.machine.fsm import State, Verdict
+from bstar.machine.fsm import Event, State, Verdict
 from bstar.machine.member_values import Claim, Settings
 from bstar.machine.wire import Flag, StateMessage
 from tests.scenes.bstar_machines import LEASE_S, A, B, Star, pair
@@ -122,7 +122,7 @@ def test_switchover() -> None:
     primary.hears(backup.says(1.1), 1.1)
     done, effects = primary.machine.switchover(1.2)
     assert done
-    assert BecamePassive() in effects
+    assert BecamePassive(Event.SWITCHOVER) in effects
     said = primary.says(1.2)
     assert Flag.YIELDS in said.flags
     assert primary.asked(1.25) is Verdict.REJECT  # it would undo the order

@@ -409,7 +409,10 @@ async def test_numbers_of_a_pair_and_its_events() -> None:
         await pair.pairs[0].switchover()
         await until(lambda: pair.pairs[1].serving)
         assert told == ["passive", "active"]
-        assert [change["event"] for change in pair.pairs[0].status()["changes"]] == ["active", "passive"]
+        assert [(change["event"], change["reason"]) for change in pair.pairs[0].status()["changes"]] == [
+            ("active", ""),
+            ("passive", "it handed over"),
+        ]
 
 
 async def test_a_broker_that_comes_to_a_pair_which_serves_already_serves_too() -> None:
