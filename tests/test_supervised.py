@@ -88,15 +88,13 @@ async def sockets(place: Path) -> AsyncIterator[Works]:
         leaving.connect(f"ipc://{place}/nobody")
         leaving.send(b"unsent")
         leaving.close()
-
         pull, push = context.socket(core.PULL), context.socket(core.PUSH)
         pull.bind(f"ipc://{place}/p")
         push.connect(pull.last_endpoint)
 
         async def works() -> None:
             await asyncio.gather(*(push.send(bytes(6000)) for _ in range(30)))  # in one read, or two
-            for _ in range(30):
-                assert await pull.recv() == bytes(6000)
+            assert [await pull.recv() for _ in range(30)] == [bytes(6000)] * 30
             while True:  # one connection ends with the fault of its timer, and takes a question or an answer with it
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.5):
@@ -328,12 +326,11 @@ async def page(place: Path) -> AsyncIterator[Works]:
         yield works
 
 
+SOCKET_TIMERS = ("connection timer", "large frames clock")
 SCENES: dict[str, tuple[Scene, frozenset[str]]] = {
     "sockets": (
         sockets,
-        frozenset(
-            f"core {name}" for name in ("listener", "connector", "writing", "reading", "connection timer", "linger", "large frames clock")
-        ),
+        frozenset(f"core {each}" for each in ("listener", "connector", "writing", "reading", "linger", *SOCKET_TIMERS)),
     ),
     "secured": (
         secured,

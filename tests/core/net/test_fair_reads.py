@@ -1,4 +1,4 @@
-"""Limits of what is read of one peer, and of many, in one iteration of the event loop, while timers and others wait."""
+"""Limits of what is read of one peer, and of many, in one iteration of the event loop."""
 
 from __future__ import annotations
 
