@@ -144,7 +144,6 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "mdp/testing/virtual_time.py run_in_executor add_done_callback",
         "mdp/testing/virtual_time.py run_in_executor run_in_executor",
         "mdp/worker/runners.py _start_runner add_done_callback",
-        "mdp/worker/runners.py _start_runner create_task",
         "mdp/client/middleware.py map add_done_callback",
         "mdp/client/sync.py ask add_done_callback",
         "mdp/spark/flow/parts_window.py send add_done_callback",

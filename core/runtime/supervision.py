@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
@@ -109,8 +109,8 @@ class Supervisor:
 
         Its name is for log, status and metrics, and the same for all tasks of a kind.
         """
-        running = self._run(self._record(name), work, None if raises else restart, failed, raises, expects)
-        task = asyncio.get_running_loop().create_task(running, name=name)
+        record = self._record(name)
+        task = begin(lambda: self._run(record, work, None if raises else restart, failed, raises, expects), name)
         if among is not None:
             among.add(task)
             task.add_done_callback(among.discard)
@@ -429,6 +429,26 @@ def current() -> Supervisor:
         found = Supervisor()
         _CURRENT.set(found)
     return found
+
+
+def begin(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Context | None = None) -> asyncio.Task[None]:
+    """Start a task whose first step is not within this call.
+
+    With `asyncio.eager_task_factory` it would be, when its owner does not know it yet.
+    """
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is None:
+        return loop.create_task(work(), name=name, context=context)
+    returned = False
+
+    async def later() -> None:
+        if not returned:
+            await asyncio.sleep(0)
+        await work()
+
+    task = loop.create_task(later(), name=name, context=context)
+    returned = True
+    return task
 
 
 async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:

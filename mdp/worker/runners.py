@@ -17,6 +17,7 @@ import contextvars
 import inspect
 from collections import deque
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from core.runtime import runtime, supervision
@@ -250,7 +251,7 @@ class Runners:
 
     def _start_runner(self) -> None:
         runner = _Runner(self._context.copy())
-        runner.task = self._loop.create_task(self._run(runner), name=f"mdp runner {self._runners_started}", context=runner.context)
+        runner.task = supervision.begin(partial(self._run, runner), f"mdp runner {self._runners_started}", runner.context)
         runner.task.add_done_callback(self._replace)
         self._runners_started += 1
         self._tasks.add(runner.task)
