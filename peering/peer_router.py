@@ -49,6 +49,7 @@ class Peer:
     up: bool = False  # whether tasks can be sent to it
     capacity: dict[bytes, int] = field(default_factory=dict)  # remembered number of workers to lend, by subject
     heard_at: float | None = None  # time of its last state
+    exhausted: set[bytes] = field(default_factory=set)  # subjects for which it has refused a task since then
 
 
 class PeerRouter:
@@ -124,6 +125,7 @@ class PeerRouter:
             return False
         peer.capacity = {subject: min(count, CAPACITY_MAX) for subject, count in capacity.items() if count > 0}
         peer.heard_at = now
+        peer.exhausted.clear()
         return True
 
     def capacity(self, name: bytes, subject: bytes, now: float) -> int:
@@ -144,16 +146,17 @@ class PeerRouter:
             self._peers[name] = peer
 
     def returned(self, name: bytes, subject: bytes) -> None:
-        """Record that a peer answered a task, so one of its workers is free; its next state corrects this."""
+        """Record that a peer answered a task, so one of its workers is free, unless it refuses tasks; its next state corrects this."""
         peer = self._peers.get(name)
-        if peer is not None and peer.heard_at is not None:
+        if peer is not None and peer.heard_at is not None and subject not in peer.exhausted:
             peer.capacity[subject] = min(CAPACITY_MAX, peer.capacity.get(subject, 0) + 1)
 
     def exhausted(self, name: bytes, subject: bytes) -> None:
-        """Set the capacity of a peer to 0 until its next state."""
+        """Set the capacity of a peer to 0 until its next state, whatever it answers: one that drains finishes its tasks."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.capacity.pop(subject, None)
+            peer.exhausted.add(subject)
 
     def deadline(self, now: float) -> float | None:
         """Return when the next capacity becomes too old; None if there is none."""

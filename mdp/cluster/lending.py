@@ -59,6 +59,8 @@ EXAMINED_MAX: Final = 64
 _SLOT_ID: Final = b"\x00lent"
 # Errors of a peer after which another worker is tried.
 _TRY_ELSEWHERE: Final = frozenset((b"NO_SERVICE", b"BUSY", b"WORKER_LOST", b"TIMEOUT"))
+# Those with which it was given to no worker.
+_REFUSED: Final = frozenset((b"NO_SERVICE", b"BUSY"))
 _ERROR_TEXT_MAX: Final = 1024
 # A request of this size is within the usual limits, however much its options grow.
 _SMALL_BYTES: Final = 1024
@@ -364,7 +366,7 @@ class LendingMachine:
         if slot is not None and to_peer.frames[0][:HEAD_BYTES] == CLIENT_REQUEST_03:
             request = self._take_back(slot, key)
             self.router.exhausted(slot.peer, request.service.name)
-            self._give_back(slot, request, "unsent", now)
+            self._place_again(request, now)
         return self._machine.take_output()
 
     def _take_back(self, slot: LendingSlot, key: bytes) -> Request:
@@ -377,16 +379,25 @@ class LendingMachine:
         code, text = body
         if code in _TRY_ELSEWHERE:
             self.router.exhausted(slot.peer, request.service.name)
-            self._give_back(slot, request, printable(code), now)
+            if code in _REFUSED and not (request.extras is not None and request.extras.streamed):
+                self._place_again(request, now)
+                return
+            self.counters["given_back"] += 1
+            table = self._machine.request_table
+            table.give_back(request, (slot.worker.peer, printable(code), now), now, lost=False)
+            table.pump(request.service, now)
         else:
             table = self._machine.request_table
             table.forward_error(request, printable(code[:64]), printable(text[:_ERROR_TEXT_MAX]), now)
             table.pump(request.service, now)  # other requests with its key may start it again
 
-    def _give_back(self, slot: LendingSlot, request: Request, why: str, now: float) -> None:
+    def _place_again(self, request: Request, now: float) -> None:
+        """Give a request that no worker of a peer got to another worker; its time in the queue goes on."""
         self.counters["given_back"] += 1
-        table = self._machine.request_table
-        table.give_back(request, (slot.worker.peer, why, now), now, lost=False)
+        table, expires = self._machine.request_table, request.expires
+        table.place_again(request, now)
+        if request.worker is None:
+            request.expires = min(expires, request.expires)
         table.pump(request.service, now)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgpack
+import pytest
 
 from core.zmtp.limits import PeerLimits
 from mdp.cluster.lending import EXAMINED_MAX
@@ -168,3 +169,55 @@ def test_a_large_request_goes_to_a_peer_of_its_service() -> None:
     (error,) = scene.say(b"client", CLIENT_REQUEST_03 + bytes(8), b"echo", b"", bytes(1000))
     assert error[2] == b"TOO_LARGE"
     assert scene.to_peers == []
+
+
+@pytest.mark.parametrize("code", [b"NO_SERVICE", b"BUSY", b""])
+def test_a_request_that_no_worker_of_a_peer_got_is_not_counted_as_lost_with_one(code: bytes) -> None:
+    scene = Scene(deliveries_max=2)
+    scene.ask(1, options=encode_options({"once": True, "wait": True}))
+    for _ in range(5):
+        scene.offer(B, echo=1)
+        lent = scene.lent()
+        assert (scene.answer(B, lent, CLIENT_ERROR_03, code, b"why") if code else scene.out(scene.lending.unsent(lent, scene.now))) == []
+        assert scene.to_peers == []
+    scene.offer(C, b"C", echo=1)
+    assert scene.answer(C, scene.lent(), CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
+    assert scene.lending.counters["given_back"] == 5
+
+
+def test_a_peer_that_answered_in_part_and_then_refuses_is_a_lost_one() -> None:
+    scene = Scene()
+    scene.offer(B, echo=1)
+    scene.ask(1)
+    lent = scene.lent()
+    scene.answer(B, lent, CLIENT_PARTIAL_03, b"part")
+    assert [frames[2] for frames in scene.answer(B, lent, CLIENT_ERROR_03, b"BUSY", b"why")] == [b"WORKER_LOST"]
+
+
+def test_a_request_that_peers_refuse_does_not_wait_for_longer() -> None:
+    scene = Scene(queue_ms=1000)
+    scene.offer(B, echo=1)
+    scene.say(b"client", b"", b"MDPC01", b"echo", b"body")
+    for scene.now in (0.4, 0.8):
+        scene.answer(B, scene.lent(), CLIENT_ERROR_03, b"BUSY", b"why")
+        scene.offer(B, echo=1)
+    lent = scene.lent()
+    scene.now = 1.2
+    scene.answer(B, lent, CLIENT_ERROR_03, b"BUSY", b"why")
+    scene.offer(B, echo=1)
+    assert scene.to_peers == []
+    assert scene.machine.idle
+
+
+def test_a_peer_that_refuses_gets_nothing_until_its_next_offer() -> None:
+    """It finishes what it has while it drains: an answer is no free worker."""
+    scene = Scene()
+    scene.offer(B, echo=2)
+    scene.ask(1)
+    first = scene.lent()
+    scene.ask(2)
+    scene.answer(B, scene.lent(), CLIENT_ERROR_03, b"BUSY", b"why")
+    assert scene.answer(B, first, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
+    assert scene.to_peers == []
+    scene.offer(B, echo=1)
+    assert scene.lent().endpoint == B
