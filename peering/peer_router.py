@@ -146,13 +146,13 @@ class PeerRouter:
             self._peers[name] = peer
 
     def returned(self, name: bytes, subject: bytes) -> None:
-        """Record that a peer answered a task, so one of its workers is free, unless it refuses tasks; its next state corrects this."""
+        """Record that a peer answered a task: one of its workers is free, unless it refuses tasks."""
         peer = self._peers.get(name)
         if peer is not None and peer.heard_at is not None and subject not in peer.exhausted:
             peer.capacity[subject] = min(CAPACITY_MAX, peer.capacity.get(subject, 0) + 1)
 
     def exhausted(self, name: bytes, subject: bytes) -> None:
-        """Set the capacity of a peer to 0 until its next state, whatever it answers: one that drains finishes its tasks."""
+        """Set the capacity of a peer to 0 until its next state, whatever it answers."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.capacity.pop(subject, None)
