@@ -70,8 +70,7 @@ class LeaseClient:
         self._socket.connect(endpoint)
 
     def ask(self, ballot: Ballot, *, holding: bool, now: float) -> None:
-        self._nonce = self._nonce + 1 & (1 << 64) - 1
-        self._asked[self._nonce] = PendingQuestion(ballot, now)
+        self._asked[self._next_nonce()] = PendingQuestion(ballot, now)
         self._silent_since = now if self._silent_since is None else self._silent_since
         while len(self._asked) > QUESTIONS_MAX:
             self._asked.popitem(last=False)
@@ -79,8 +78,7 @@ class LeaseClient:
 
     def release(self, ballot: Ballot) -> None:
         """Release the lease, as soon as the witness can be reached; that is never too late."""
-        self._nonce = self._nonce + 1 & (1 << 64) - 1
-        sent = self._send(Question(QuestionKind.RELEASE, self._nonce, ballot, 0))
+        sent = self._send(Question(QuestionKind.RELEASE, self._next_nonce(), ballot, 0))
         self._pending_release = None if sent else ballot
 
     def delay_reason(self, now: float) -> str:
@@ -98,6 +96,10 @@ class LeaseClient:
 
     async def wait_closed(self) -> None:
         await self._socket.wait_closed()
+
+    def _next_nonce(self) -> int:
+        self._nonce = self._nonce + 1 & (1 << 64) - 1
+        return self._nonce
 
     def _send(self, question: Question) -> bool:
         try:

@@ -135,9 +135,6 @@ class Voter:
     async def close(self) -> None:
         """Cancel running requests, refuse waiting ones, close the socket."""
         self.draining = True
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
         self._held.extend(self._undecided)
         self._undecided.clear()
         self.refuse_held()

@@ -437,7 +437,7 @@ def tune(transport: asyncio.Transport, options: Options) -> None:
 
 
 def descriptor(transport: asyncio.Transport | None) -> int:
-    """Return the file descriptor, -1 when there is none."""
+    """Return the file descriptor, -1 when there is none, or no longer."""
     sock = None if transport is None else transport.get_extra_info("socket")
     return -1 if sock is None else int(sock.fileno())
 
@@ -448,11 +448,11 @@ def peer_has_ended(transport: asyncio.Transport) -> bool:
     A write to a peer that has closed resets the connection and loses its unread bytes. So a connection that is not being read is checked
     before each write.
     """
-    sock = transport.get_extra_info("socket")
-    if sock is None or not hasattr(select, "POLLRDHUP"):
+    number = descriptor(transport)
+    if number < 0 or not hasattr(select, "POLLRDHUP"):
         return False
     poll = select.poll()
-    poll.register(sock.fileno(), select.POLLRDHUP)
+    poll.register(number, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 
@@ -473,11 +473,11 @@ def unread(transport: asyncio.Transport) -> int:
 def _queued(transport: asyncio.Transport, request: int) -> int:
     import fcntl
 
-    sock = transport.get_extra_info("socket")
-    if sock is None:
+    number = descriptor(transport)
+    if number < 0:
         return 0
     try:
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), request, bytes(4)), sys.byteorder)
+        return int.from_bytes(fcntl.ioctl(number, request, bytes(4)), sys.byteorder)
     except OSError:
         return 0
 

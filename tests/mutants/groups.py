@@ -292,3 +292,10 @@ LISTENERS = (
     "tests/core/sockets/test_after_the_loop.py",
     "tests/spec/test_curve_sockets.py",
 )
+STREAMS = (
+    "tests/core/net/test_opened_connections.py",
+    "tests/core/net/test_os_sockets.py",
+    "tests/core/net/test_addresses.py",
+    "tests/core/net/test_connect_options.py",
+    "tests/spec/test_transports.py",
+)
