@@ -67,11 +67,13 @@ async def _serve_alone(disk: RealDisk | None, options: StoreDaemonOptions, lifet
     async with service, serve_page(options.http, service.page()):
         stored = service.store
         _print_problems(stored)
-        where = disk.directory if disk is not None else "memory"
+        where = {"store": "memory"} if disk is None else {"store": disk.directory, "fsync": options.titanic.journal.fsync}
         status = {name: stored.status[name] for name in ("state", "requests", "segments", "problems")}
-        lifetime.ready("titanic serves", store=where, fsync=options.titanic.journal.fsync, **status)
+        lifetime.ready("titanic serves", **where, **status)
         await lifetime.until_stopped_or(service.until_failed())
         await service.drain(lifetime.drain_s)
+        if disk is None and stored.status["requests"]:
+            log.warning("requests are lost with this process", extra={"requests": stored.status["requests"]})
 
 
 async def _serve_half(new_pair: Callable[..., Pair], disk: HeldDisk, options: StoreDaemonOptions, lifetime: Lifetime) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, CONNECT, Command
 from core.daemon.http import http_option
-from core.daemon.option_fields import FiniteRange, build, field_options, options
+from core.daemon.option_fields import FiniteRange, build, field_options, given, options
 from core.daemon.run import DaemonSettings, daemon_options, run_daemon
 from core.daemon.security_flags import security_options
 from mdp.commands.client_options import BROKER
@@ -72,12 +72,19 @@ _mirror_options = options(
     ),
 )
 
+# Of a store in memory: with records of 1 KB its process takes some three times as much.
+MEMORY_BYTES_MAX: Final = 256 * 1024**2
+
 
 @click.command(cls=Command)
 @BROKER
 @click.option("--store", type=click.Path(file_okay=False), help="Directory of the store; created if it does not exist.")
 @click.option("--fsync", type=Fsync(), default="always", help="When a request counts as stored.")
-@click.option("--memory", is_flag=True, help="Store nothing on disk; everything is lost when the process ends.")
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Store nothing on disk; everything is lost when the process ends. --bytes-max is 268435456 then, unless given.",
+)
 @click.option("--hyphens", is_flag=True, help="Accept UUIDs with hyphens too.")
 @click.option("--segment-bytes", type=click.IntRange(min=65536), default=LogOptions().segment_bytes, help="Size of a segment.")
 @click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, help="Must equal that of the broker.")
@@ -113,6 +120,8 @@ def serve(
     new_pair = pair_of(values)
     if memory == (store is not None):
         raise click.UsageError("give either --store DIR or --memory")
+    if memory and "bytes_max" not in given(click.get_current_context(), Limits):
+        values["bytes_max"] = MEMORY_BYTES_MAX
     if mirror is not None and (memory or fsync != "always"):
         raise click.UsageError("--mirror needs --fsync always and --store DIR")
     if (new_pair is not None) != (mirror_bind is not None) or (new_pair is not None and mirror is None):

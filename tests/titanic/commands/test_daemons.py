@@ -14,6 +14,8 @@ from titanic.paired_store import PairedOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 async def echo(request: mdp.Request) -> list[bytes]:
     return request.body
@@ -35,3 +37,18 @@ async def test_a_store_and_its_mirror_keep_a_request_over_a_restart(tmp_path: Pa
                 assert await ticket.result(60) == [b"stored"]
     assert (first.fields["message"], mirror.fields["message"]) == ("titanic serves", "titanic mirrors")
     assert (first.fields["requests"], second.fields["requests"]) == (0, 1)
+
+
+async def test_a_store_in_memory_says_what_is_lost_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(serve_broker, BrokerDaemonOptions(["tcp://127.0.0.1:*"])) as broker:
+        (endpoint,) = broker.fields["endpoints"]
+        options = StoreDaemonOptions(None, PairedOptions(brokers=[endpoint], mirror="", mirror_bind="", journal=titanic.JournalOptions()))
+        async with titanic.Client(endpoint, timeout=60) as client:
+            async with running(serve_store, options) as store:
+                for number in range(3):
+                    await client.submit("nobody", b"%d" % number)
+            async with running(serve_store, options):
+                pass
+    assert "fsync" not in store.fields
+    lost = [record for record in caplog.records if record.msg == "requests are lost with this process"]
+    assert [vars(record)["requests"] for record in lost] == [3]

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from tests.scenes.programs import ROOT, Program
 from tests.sim.journal_model import Play
+from titanic.commands import serve
 from titanic.commands.main import main
 from titanic.errors import StoreLocked
 from titanic.journal.disk import ReadingDisk, RealDisk
@@ -26,6 +27,7 @@ from titanic.store.repair import check, read_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from functools import partial
     from pathlib import Path
 
     from click.testing import Result
@@ -177,6 +179,18 @@ def test_serve_wants_to_know_where_to_store(tmp_path: Path) -> None:
     code, _, err = exit_code("serve", "--memory", "--fsync", "sometimes")
     assert code == 2
     assert "interval=MS" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bytes_max"), [(("--store", "x"), 16 * 2**30), (("--memory",), 256 * 2**20), (("--memory", "--bytes-max", "7"), 7)]
+)
+def test_a_store_in_memory_is_full_long_before_one_on_disk(
+    arguments: tuple[str, ...], bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[partial[object]] = []
+    monkeypatch.setattr(serve, "run_daemon", lambda body, settings: chosen.append(body))
+    assert titanic("serve", *arguments).exit_code == 0
+    assert [body.args[0].titanic.limits.bytes_max for body in chosen] == [bytes_max]
 
 
 def test_ls_and_export_show_every_request_that_is_not_closed(store: Path) -> None:
