@@ -108,7 +108,7 @@ def listen_tcp(bind: TcpBind, options: Options) -> Listening:
     with _new_socket(family, bind.endpoint) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if bind.kind is HostKind.ANY else 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # as libzmq: every address takes IPv4 too, and one may be mapped
         if options.bindtodevice:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bindtodevice)
         _listen_on(sock, (host, bind.port), options)
@@ -159,7 +159,7 @@ def _is_served(path: str) -> bool:
         try:
             probe.connect(path)
         except BlockingIOError:
-            return True  # its backlog is full
+            pass  # its backlog is full
         except OSError:
             return False
     return True
@@ -341,7 +341,6 @@ class _ThroughProxy(asyncio.Protocol):
             octets = self._handshake.receive(data)
         except SocksError as error:
             self._opened.set_exception(error)
-            self._transport.abort()
             return
         if not self._handshake.done:
             self._transport.write(octets)
@@ -426,7 +425,7 @@ def tune(transport: asyncio.Transport, options: Options) -> None:
         (options.tcp_keepalive_idle, "TCP_KEEPIDLE"),
         (options.tcp_keepalive_cnt, "TCP_KEEPCNT"),
         (options.tcp_keepalive_intvl, "TCP_KEEPINTVL"),
-        (options.tcp_maxrt or -1, "TCP_USER_TIMEOUT"),
+        (options.tcp_maxrt, "TCP_USER_TIMEOUT"),
     ):
         number = getattr(socket, name, None)
         if value > 0 and number is not None:

@@ -296,6 +296,7 @@ STREAMS = (
     "tests/core/net/test_opened_connections.py",
     "tests/core/net/test_os_sockets.py",
     "tests/core/net/test_addresses.py",
+    "tests/core/net/test_address_times.py",
     "tests/core/net/test_connect_options.py",
     "tests/spec/test_transports.py",
 )

@@ -223,6 +223,23 @@ def test_simple_has_no_time() -> None:
     assert worker.deadline() is None
 
 
+def test_a_simple_worker_leaves_a_server_whose_answers_are_no_requests_until_one_is() -> None:
+    worker = session(simple=True)
+    now = 0.0
+    assert worker.joined(now) == [Send([READY])]
+    for _ in range(2):
+        assert [worker.receive([READY], now) for _ in range(3)] == [[Send([READY])]] * 3
+        assert worker.receive([READY], now) == [Close(1.0)]
+        assert worker.tick(now + 1.0) == [Open(worker._queue_number)]
+        assert worker.joined(now + 1.0) == [Send([READY])]
+        assert worker.receive([READY], now + 1.0) == [Close(2.0)]  # nothing else has come since
+        now += 3.0
+        assert worker.tick(now) == [Open(worker._queue_number)]
+        worker.joined(now)
+        assert worker.receive(REQUEST, now) == [StartHandler([b"x", b"y"])]
+        assert worker.finished([b"OK"], now) == [Send([b"c", b"", b"OK"])]
+
+
 def test_a_verdict_that_comes_late_is_postponed() -> None:
     worker = session(heartbeat_s=0.01)
     worker.joined(0.0)

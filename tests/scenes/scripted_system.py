@@ -20,13 +20,7 @@ class System(runtime.Runtime):
         self.found: list[tuple[Any, ...]] = []
         self.made: list[socket.socket] = []
         self.now = 50.0
-        self.pauses: list[float] = []
         self.monotonic = lambda: self.now
-        self.pause = self.wait
-
-    def wait(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
 
     def addresses(self, host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
         self.asked.append((host, port, family))

@@ -107,10 +107,10 @@ async def test_a_full_backlog_is_waited_for(tmp_path: Path, opened: list[socket.
 @pytest.mark.parametrize(
     ("source", "address"), [("127.0.0.7:0;", "127.0.0.7"), pytest.param("lo:0;", "127.0.0.1", marks=LINUX), ("", "127.0.0.1")]
 )
-async def test_trn_04_a_connection_comes_from_the_source_that_its_endpoint_names(source: str, address: str) -> None:
+async def test_trn_04_a_connection_comes_from_the_source_that_its_endpoint_names(source: str, address: str, system: System) -> None:
     server, theirs, ours = await connected(source=source)
     assert os_sockets.peer_address(theirs.transport) == address
-    assert os_sockets.peer_address(ours.transport) == "127.0.0.1"
+    assert (os_sockets.peer_address(ours.transport), system.asked) == ("127.0.0.1", [])
     await ended(server, ours, theirs)
 
 
@@ -176,6 +176,7 @@ NODELAY = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             {"sndbuf": 1, "rcvbuf": 2},
             [(socket.SOL_SOCKET, socket.SO_SNDBUF, 1), (socket.SOL_SOCKET, socket.SO_RCVBUF, 2), NODELAY],
         ),
+        ({"sndbuf": 0, "rcvbuf": 0, "tcp_keepalive_idle": 0, "tcp_keepalive_cnt": 0, "tcp_maxrt": 0}, [NODELAY]),
         ({"tos": 8}, [NODELAY, (socket.IPPROTO_IP, socket.IP_TOS, 8)]),
         ({"tcp_keepalive": 0}, [NODELAY, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)]),
         (
@@ -245,6 +246,33 @@ def test_bytes_that_the_peer_has_not_acknowledged_are_counted(opened: list[socke
     assert (os_sockets.unacknowledged(closed), os_sockets.unread(closed), os_sockets.peer_has_ended(closed)) == (0, 0, False)
     with open(os.devnull, "rb") as no_socket:
         assert os_sockets.unacknowledged(transport_of(no_socket)) == 0
+
+
+@LINUX
+def test_the_system_is_asked_without_waiting_whatever_the_number_of_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    asked: list[tuple[int, bytes]] = []
+    polled: list[int] = []
+
+    def ioctl(number: int, _: int, argument: bytes) -> bytes:
+        asked.append((number, argument))
+        return (700_000).to_bytes(4, sys.byteorder)
+
+    class Poll:
+        def register(self, number: int, _: int) -> None:
+            polled.append(number)
+
+        def poll(self, timeout_ms: int) -> list[int]:
+            return [timeout_ms]
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(select, "poll", Poll)
+    first = transport_of(SimpleNamespace(fileno=lambda: 0))  # a daemon may have closed its standard streams
+    assert [os_sockets.unread(first), os_sockets.unacknowledged(first)] == [700_000, 700_000]
+    assert (asked, os_sockets.peer_has_ended(first), polled) == ([(0, bytes(4))] * 2, True, [0])
+    monkeypatch.setattr(Poll, "poll", lambda _, timeout_ms: [1] * timeout_ms)
+    assert not os_sockets.peer_has_ended(first)
 
 
 def test_a_system_that_does_not_tell_says_nothing(monkeypatch: pytest.MonkeyPatch, opened: list[socket.socket]) -> None:
@@ -383,3 +411,28 @@ async def test_opt_08_an_attempt_through_a_proxy_that_is_given_up_leaves_nothing
         await opening
     await closed.wait()
     await proxy.end()
+
+
+async def test_opt_08_what_comes_as_an_attempt_is_given_up_is_of_nobody() -> None:
+    loop, made = asyncio.get_running_loop(), []
+
+    def session() -> Peer:
+        made.append(Peer())
+        return made[-1]
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        options = Options(socks_proxy=f"127.0.0.1:{listening.getsockname()[1]}")
+        connect = cast("TcpConnect", parse_connect("tcp://far.example:5555"))
+        opening = asyncio.ensure_future(open_tcp(connect, options, session))
+        listening.setblocking(False)
+        proxy, _ = await loop.sock_accept(listening)
+        with proxy:
+            await loop.sock_recv(proxy, 100)
+            await loop.sock_sendall(proxy, b"\x05\x00")
+            await loop.sock_recv(proxy, 100)
+            proxy.send(b"\x05\x00\x00\x01" + bytes(6))
+            loop.call_soon(opening.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+    for one in made:  # by a loop that has read before
+        await one.lost.wait()

@@ -157,3 +157,65 @@ def test_a_piece_taken_from_a_queue_is_no_longer_its_own() -> None:
     assert [request.key[-1] for request in queue.take(2)] == [0, 1]
     assert [request.key[-1] for request in queue.take(9)] == [2, 3, 4]
     assert not queue.pieces
+
+
+@pytest.mark.parametrize("fewer", [[1, 1, 0], [0, 1, 1], [0, 0]])
+def test_parts_are_larger_for_a_client_whose_ids_are_asked_for_half_as_often_as_they_come(fewer: list[int]) -> None:
+    requests, keys, expected = OpenRequests(), 0, PART
+    for less in [PART // 2, PART // 2, *fewer, 1]:
+        part = requests.newest()
+        for _ in range(PART // 2 - less):
+            assert not requests.has(b"absent")
+        while requests.newest() is part:
+            keys += 1
+            opened(requests, keys)
+        assert len(part) == expected
+        expected = PART if less else len(requests)
+
+
+@pytest.mark.parametrize("stay", [PART // REST, PART // REST - 1])
+def test_what_is_left_of_a_part_stays_there_or_moves_by_its_share(stay: int) -> None:
+    requests = OpenRequests()
+    for key in range(PART):
+        opened(requests, key)
+    (part,) = requests.parts
+    for one in list(part)[stay:]:
+        del part[one]
+    while requests.newest() is part:
+        opened(requests, PART + len(part))
+    assert len(requests.parts) == 2  # it was full again
+    for one in list(part)[stay:]:
+        del part[one]
+    newest = requests.newest()
+    while requests.newest() is newest:
+        opened(requests, 3 * PART + len(newest))
+    assert (any(one is part for one in requests.parts), len(part)) == (stay == PART // REST, stay)
+
+
+def test_pieces_of_a_queue_are_filled_before_the_next_and_are_never_empty() -> None:
+    queue, numbers = ClientQueue(), iter(range(1 << 30))
+
+    def push(count: int) -> list[int]:
+        queue.push([made(next(numbers)) for _ in range(count)])
+        return [len(piece) for piece in queue.pieces]
+
+    assert [push(1), push(PIECE - 2), push(1), push(1)] == [[1], [PIECE - 1], [PIECE], [PIECE, 1]]
+    assert push(PIECE - 1) == [PIECE, PIECE]
+    assert len(queue.take(1)) == 1
+    assert push(1) == [PIECE - 1, PIECE, 1]
+    assert len(queue.take(PIECE - 1)) == PIECE - 1
+    assert [len(piece) for piece in queue.pieces] == [PIECE, 1]
+
+
+def test_what_is_kept_of_a_queue_is_in_order_and_in_pieces() -> None:
+    queue = ClientQueue()
+    run = [made(number) for number in range(3 * PIECE)]
+    queue.push(run)
+    live = run[1::3] + run[2::3]
+    queue.keep(live)
+    assert [*queue] == live
+    assert [len(piece) for piece in queue.pieces] == [PIECE, PIECE]
+    queue.keep(live[: PIECE + 1])
+    assert [len(piece) for piece in queue.pieces] == [PIECE, 1]
+    queue.keep([])
+    assert not queue.pieces
