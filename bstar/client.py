@@ -50,7 +50,7 @@ class Client:
         stock: the servers are stock members: no headers, one request at a time, and the waiting time of the guide between the servers.
         window: requests in flight at once.
         waiting_max: requests that may wait for a server.
-        on_switch: called with `primary` or `backup` when requests go to another server than before.
+        on_switch: called with `primary` or `backup` when requests go to another server than before; its error is logged.
         context: for the sockets; by default a new one.
         security: of the new context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys; `linger` and `immediate` are those of the client.
@@ -180,7 +180,7 @@ class PairEngine(ClientEngine[Requester]):
         if machine.current != self._reported_server:
             self._reported_server = machine.current
             if self._on_switch is not None:
-                self._on_switch(SERVERS[machine.current])
+                supervision.current().call("bstar client callback", self._on_switch, SERVERS[machine.current])
 
     def _connect(self) -> None:
         self.machine.begin(self.clock())

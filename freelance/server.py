@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import core
 from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
 from core.daemon.logs import RateLimitedLog
-from core.rpc.running_handlers import RunningHandlers
+from core.rpc.running_handlers import RunningHandlers, reply_frames
 from core.rpc.service import Service
-from core.zmtp.decoder import octets_of
+from core.runtime.supervision import PROGRAM_ENDS
 from freelance.errors import MalformedMessage
 from freelance.models.flp import PONG, decode_request
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from core.security.credentials import Secured
 
@@ -182,7 +182,9 @@ class Server(Service):
         self.counters["accepted"] += 1
         try:
             reply = self._handler(body)
-        except Exception as error:  # any error of the handler
+        except PROGRAM_ENDS:
+            raise
+        except BaseException as error:  # any error of the handler, one that a cancelled future has raised too
             self._failed(error)
             return None
         if reply is None:
@@ -194,9 +196,10 @@ class Server(Service):
         if reply is None:
             return []
         try:
-            frames: Iterable[Any] = [reply] if isinstance(reply, bytes | bytearray | memoryview) else reply
-            octets = [frame if type(frame) is bytes else octets_of(frame) for frame in frames]
-        except TypeError as error:  # not frames
+            octets = reply_frames(reply)
+        except PROGRAM_ENDS:
+            raise
+        except BaseException as error:  # these are no frames, or a generator of the handler has failed
             self._failed(error)
             return []
         self.counters["answered"] += 1
@@ -205,14 +208,13 @@ class Server(Service):
     def _wait_for(self, head: list[bytes], reply: Any) -> None:
         self._running.start(reply, ended=partial(self._handled, head))
 
-    def _handled(self, head: list[bytes], ended: asyncio.Future[Any]) -> None:
+    def _handled(self, head: list[bytes], ended: asyncio.Future[Any], error: BaseException | None) -> None:
         """Take the result of a handler. Its error is not the server's, and the protocol cannot report it."""
-        if ended.cancelled():
-            self.counters["cancelled"] += 1
-            return
-        error = ended.exception()
         if error is not None:
             self._failed(error)
+            return
+        if ended.cancelled():
+            self.counters["cancelled"] += 1
             return
         if ended.result() is None:
             self.counters["unanswered"] += 1

@@ -135,9 +135,8 @@ class AsyncServer(Service):
             self._running.start(call(self._handler, conversation, body), ended=self._handled)
         self._wake_at(self._sessions.deadline())
 
-    def _handled(self, task: asyncio.Future[None]) -> None:
+    def _handled(self, task: asyncio.Future[None], error: BaseException | None) -> None:
         """Record the end of a handler; its error is not the server's."""
-        error = None if task.cancelled() else task.exception()
         if error is not None:
             self.counters["handler_failed"] += 1
             self._log.error(type(error).__name__, "handler failed", cause=error)

@@ -47,7 +47,7 @@ class Client:
             that expect exactly one (BEY-02).
         policy: "ordered" asks the first server that answers, "round-robin" begins with the next one each time (BEY-01).
         check: takes the request's frames and the reply's, returns whether they match; a reply that does not match is counted, and
-            the wait continues (LPP-03).
+            the wait continues (LPP-03). One that raises an error is logged with it, and the reply does not match.
         context: to make sockets in; None: the client has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys.
@@ -80,7 +80,9 @@ class Client:
         options = dict(socket_options or {})
         if relaxed:
             options |= {"req_relaxed": 1, "req_correlate": 1}
-        self._engine = PirateEngine(LazyPirate(servers, limits, check), context, security, options)
+        self._engine = PirateEngine(
+            LazyPirate(servers, limits, None if check is None else partial(_matches, check)), context, security, options
+        )
 
     async def __aenter__(self) -> Self:
         self._engine.start()
@@ -119,6 +121,12 @@ class Client:
         except BaseException:
             engine.withdraw(pending)  # the caller was cancelled; no effect on a request that has ended
             raise
+
+
+def _matches(check: Callable[[list[bytes], list[bytes]], bool], request: list[bytes], reply: list[bytes]) -> bool:
+    found: list[bool] = []  # empty if it raises
+    supervision.current().call("pirate client check", lambda: found.append(check(request, reply)))
+    return any(found)
 
 
 class PirateEngine(ClientEngine[LazyPirate]):

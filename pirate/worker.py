@@ -191,18 +191,16 @@ class Worker(Service):
     async def _handle(self, body: list[bytes]) -> list[bytes]:
         return reply_frames(await call(self._handler, body))
 
-    def _handled(self, task: asyncio.Future[list[bytes]]) -> None:
+    def _handled(self, task: asyncio.Future[list[bytes]], error: BaseException | None) -> None:
         """Record the end of a handler. Its error is not the worker's, and the protocol cannot report it."""
         now = self._loop.time()
-        error = None if task.cancelled() else task.exception()
         if isinstance(error, SimulatedCrash):
             self._stopping = True
             self._close_socket(0.0)
             self._failed(error)
-        elif task.cancelled():
-            self._apply(self._session.failed(now))
-        elif error is not None:
-            self._log.error(type(error).__name__, "handler failed", cause=error)
+        elif error is not None or task.cancelled():
+            if error is not None:
+                self._log.error(type(error).__name__, "handler failed", cause=error)
             self._apply(self._session.failed(now))
         else:
             self._apply(self._session.finished(task.result(), now))

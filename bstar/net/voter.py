@@ -207,12 +207,10 @@ class Voter:
         if reply is not None:
             self._answer(request, ReplyKind.REPLY, reply_frames(reply))
 
-    def _handled(self, request: Request, task: asyncio.Future[None]) -> None:
+    def _handled(self, request: Request, task: asyncio.Future[None], error: BaseException | None) -> None:
         """Process the end of a handler. Its error is the answer to the request, not a failure of the pair."""
-        if task.cancelled():
+        if error is None and task.cancelled():
             self._refuse(request)
-            return
-        error = task.exception()
         if error is not None:
             self._counters["handler_failed"] += 1
             self._log.error(type(error).__name__, "handler failed", cause=error)

@@ -8,9 +8,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from core.runtime.leftovers import leave
+from core.zmtp.frames import octets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +24,11 @@ async def call(handler: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def reply_frames(result: Any) -> list[bytes]:
-    """Return the frames of a handler's result: one frame, several, or none."""
+    """Return the frames of a handler's result: one frame, several, or none; raises TypeError: it has something else."""
     if result is None:
         return []
-    return [result] if isinstance(result, bytes) else list(result)
+    frames: Iterable[Any] = [result] if isinstance(result, bytes | bytearray | memoryview) else result
+    return [frame if type(frame) is bytes else octets_of(frame) for frame in frames]
 
 
 class RunningHandlers:
@@ -45,21 +47,29 @@ class RunningHandlers:
     def full(self) -> bool:
         return len(self._tasks) >= self._running_max
 
-    def start(self, work: Awaitable[Any], *, ended: Callable[[asyncio.Future[Any]], None]) -> None:
-        """Run what a handler has returned; `ended` takes its result or error."""
+    def start(self, work: Awaitable[Any], *, ended: Callable[[asyncio.Future[Any], BaseException | None], None]) -> None:
+        """Run what a handler has returned; `ended` takes its task and its error.
+
+        The error is None as well for a handler that was cancelled here.
+        """
 
         def finished(task: asyncio.Future[Any]) -> None:
             self._tasks.discard(task)
-            self._cancelled.discard(task)
             if task not in self._left:
-                ended(task)
+                ended(task, self._error_of(task))
             elif not task.cancelled():
                 task.exception()  # retrieved: what it served has ended
             self._left.discard(task)
+            self._cancelled.discard(task)
 
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(finished)
+
+    def _error_of(self, task: asyncio.Future[Any]) -> BaseException | None:
+        if not task.cancelled():
+            return task.exception()
+        return None if task in self._cancelled else asyncio.CancelledError("the handler cancelled itself")
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait for the handlers; return whether all ended in time."""

@@ -46,8 +46,8 @@ LOG_EVERY_S: Final = 10.0
 # Faults are shown by name, and names are literals in the code: more would be a programming error.
 NAMES_MAX: Final = 256
 REASON_CHARACTERS_MAX: Final = 200  # of an error's text on the readiness page
-_PROGRAM_ENDS: Final = (SystemExit, KeyboardInterrupt)
-_COROUTINE_ENDS: Final = (*_PROGRAM_ENDS, GeneratorExit)
+PROGRAM_ENDS: Final = (SystemExit, KeyboardInterrupt)
+_COROUTINE_ENDS: Final = (*PROGRAM_ENDS, GeneratorExit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ class Supervisor:
             if self._probe is not None:
                 self._probe(name)
             call(*arguments)
-        except _PROGRAM_ENDS:
+        except PROGRAM_ENDS:
             raise
         except BaseException as error:
             self._fault(self._record(name), _as_exception(error), failed)
@@ -223,7 +223,7 @@ class Supervisor:
                 if self._probe is not None:
                     self._probe(name)
                 call(*arguments, **named)
-            except _PROGRAM_ENDS:
+            except PROGRAM_ENDS:
                 raise
             except BaseException as error:
                 self._fault(record, _as_exception(error), lambda error: failed(error, *arguments, **named))
@@ -241,7 +241,7 @@ class Supervisor:
                     self._probe(name)
                 work(items)
                 return
-            except _PROGRAM_ENDS:
+            except PROGRAM_ENDS:
                 raise
             except BaseException as error:
                 self._fault(self._record(name), _as_exception(error), failed)
@@ -372,7 +372,7 @@ class Timer:
             if supervisor._probe is not None:
                 supervisor._probe(self._record.name)
             self._call()
-        except _PROGRAM_ENDS:
+        except PROGRAM_ENDS:
             raise
         except BaseException as raised:
             error = _as_exception(raised)

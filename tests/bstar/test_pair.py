@@ -82,6 +82,37 @@ async def test_handlers_may_be_slow_fail_or_say_nothing() -> None:
             assert await client.request(b"x") == [b"one frame"]
 
 
+@pytest.mark.parametrize("result", [["text"], 5, asyncio.CancelledError()])
+async def test_a_handler_that_cancels_itself_or_returns_no_frames_has_failed(result: Any) -> None:
+    async def handler(request: bstar.Request) -> Any:
+        if request.body == [b"well"]:
+            return b"well"
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    async with Scene() as scene:
+        await scene.stop(0)
+        await scene.start(0, handler)
+        async with scene.client() as client:
+            with pytest.raises(bstar.HandlerError):
+                await client.request(b"x")
+            assert await client.request(b"well") == [b"well"]
+
+
+async def test_a_callback_of_a_client_that_fails_is_logged_and_requests_are_answered(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(server: str) -> None:
+        raise ValueError(server)
+
+    async with Scene() as scene:
+        await scene.settle()
+        async with scene.client(on_switch=fails) as client:
+            assert await client.request(b"1") == [b"1"]
+            await scene.pairs[0].switchover()
+            assert await client.request(b"2") == [b"2"]
+    assert "bstar client callback: ValueError: backup" in caplog.text
+
+
 async def test_request_key_is_the_same_when_sent_again() -> None:
     """BST-24, IDM-01."""
     keys: list[bytes | None] = []

@@ -55,6 +55,33 @@ async def test_model_3_what_comes_in_one_read_is_answered_and_counted_each_for_i
     assert [type(record.exc_info[1]) for record in logged if record.exc_info] == [ValueError, TypeError]
 
 
+def faulty(body: list[bytes]) -> Any:
+    """Answer as programs do by mistake."""
+    match body[0]:
+        case b"cancelled":
+            raise asyncio.CancelledError  # that of a future it asked for a result
+        case b"text":
+            return ["text"]
+        case b"lazy":
+            return (b"%d" % (1 // number) for number in (1, 0))
+        case b"later":
+            return cancels_itself()
+    return body
+
+
+async def cancels_itself() -> None:
+    raise asyncio.CancelledError
+
+
+async def test_whatever_a_handler_raises_or_returns_is_its_failure_and_harms_no_other_request() -> None:
+    async with asked(3, faulty) as (server, dealer):
+        bad = [b"cancelled", b"text", b"lazy", b"later"]
+        await dealer.send_many([[b"1", b"first"], *([b"2", body] for body in bad), [b"3", b"last"]])
+        assert [await dealer.recv_multipart() for _ in range(2)] == [[b"1", b"first"], [b"3", b"last"]]
+        await eventually(lambda: server.counters["handler_failed"] == len(bad))
+        assert server.counters == {"accepted": 6, "answered": 2, "handler_failed": len(bad)}
+
+
 async def test_model_1_has_bodies_of_any_number_of_frames() -> None:
     """FRL-02."""
     async with asked(1) as (server, dealer):

@@ -194,6 +194,19 @@ async def test_the_request_goes_to_the_server_that_comes_late_and_once_again_whe
         await reply
 
 
+async def test_a_check_that_fails_is_logged_and_the_reply_does_not_match(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async with pirate.Client(
+        server.endpoint, timeout=PATIENCE_S, relaxed=True, check=lambda request, reply: 1 // len(reply[0]) == 1
+    ) as client:
+        reply = asyncio.ensure_future(client.request(b"x"))
+        peer, number, _, _ = await server.next()
+        server.send(peer, number, b"", b"")
+        await eventually(lambda: client.counters["reply_mismatch"])
+        assert not reply.done()
+        reply.cancel()
+    assert "pirate client check: ZeroDivisionError" in caplog.text
+
+
 async def test_a_reply_that_does_not_match_is_logged_and_waited_on(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     """LPP-03."""
     asked: list[Any] = []

@@ -74,6 +74,26 @@ async def test_the_least_numbers_serve(simple: bool) -> None:
         assert worker.counters["request_draining"] == 0
 
 
+@pytest.mark.parametrize("simple", [False, True])
+@pytest.mark.parametrize("result", [["text"], "text", 5, asyncio.CancelledError()])
+async def test_after_a_result_that_is_no_frames_a_worker_is_ready_again(result: Any, simple: bool) -> None:
+    def handler(body: list[bytes]) -> Any:
+        if body == [b"well"]:
+            return body
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    async with working(handler, simple=simple) as (worker, queue, name):
+        envelope = [b"", b"client", b""] if simple else [b"client", b""]
+        await queue.send_multipart([name, *envelope, b"x"])
+        again, *ready = await answer_of(queue)
+        assert ready == ([b"", READY] if simple else [READY])
+        await queue.send_multipart([again, *envelope, b"well"])
+        assert await answer_of(queue) == [again, *envelope, b"well"]
+        assert worker.counters["failed"] == 1
+
+
 async def test_a_queue_that_is_away_is_logged_with_the_pause(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pirate.worker")
     async with working(lambda body: body, reconnect_ms=4000, jitter=0) as (_, queue, _):

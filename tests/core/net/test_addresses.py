@@ -195,7 +195,7 @@ async def test_opt_05_an_attempt_that_ends_as_an_address_answers_leaves_no_socke
     with silent("127.0.0.2") as port, socket.create_server(("127.0.0.4", port)):
         names = Watched(lambda: close_after(iterations), "127.0.0.2", "127.0.0.4")
         async with core.Context() as context, asyncio.timeout(PATIENCE_S):
-            client = context.socket(core.PUSH, linger=0, reconnect_ivl=10, connect_timeout=100)
+            client = context.socket(core.PUSH, linger=0, reconnect_ivl=10, connect_timeout=300)
             with runtime.scope(names):
                 client.connect(f"tcp://{NAME}:{port}")
             while not client.closed:
