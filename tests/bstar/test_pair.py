@@ -100,6 +100,7 @@ async def test_a_handler_that_cancels_itself_or_returns_no_frames_has_failed(res
             assert await client.request(b"well") == [b"well"]
 
 
+@pytest.mark.faults
 async def test_a_callback_of_a_client_that_fails_is_logged_and_requests_are_answered(caplog: pytest.LogCaptureFixture) -> None:
     def fails(server: str) -> None:
         raise ValueError(server)

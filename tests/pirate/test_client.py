@@ -194,6 +194,7 @@ async def test_the_request_goes_to_the_server_that_comes_late_and_once_again_whe
         await reply
 
 
+@pytest.mark.faults
 async def test_a_check_that_fails_is_logged_and_the_reply_does_not_match(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     async with pirate.Client(
         server.endpoint, timeout=PATIENCE_S, relaxed=True, check=lambda request, reply: 1 // len(reply[0]) == 1
