@@ -114,7 +114,7 @@ def encode_pair(head: Any, body: Any) -> bytes:
             if size < 256 and type(body) is bytes:
                 return b"%b%b%b%b" % (MORE_HEADERS[head_size], head, LAST_HEADERS[size], body)  # measured: beats join and +
             if type(body) is bytes:
-                return b"".join((MORE_HEADERS[head_size], head, long_header(size), body))
+                return b"%b%b%b%b" % (MORE_HEADERS[head_size], head, long_header(size), body)
     return _encode((head, body), 0)
 
 

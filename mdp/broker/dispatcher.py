@@ -194,13 +194,13 @@ class Dispatcher(WorkerLifecycle):
 
     def _finals(self, worker: Worker, keys: list[bytes], tails: list[bytes], now: float) -> int:
         """Finish requests up to the first that the worker does not have; return their number."""
-        table, in_flight = self.request_table, worker.in_flight
+        table = self.request_table
+        pop: Any = worker.in_flight.pop  # compiled, a method that is looked up once costs a third less than `get` and `del`
         requests = []
         for key in keys:
-            request = in_flight.get(key)
+            request = pop(key, None)
             if request is None:
                 break
-            del in_flight[key]  # compiled, `pop` costs twice as much as both
             requests.append(request)
         count = len(requests)
         if count:

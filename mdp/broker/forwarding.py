@@ -105,12 +105,12 @@ def reply_head(dialect: Dialect, key: bytes | int, name: bytes) -> bytes:
     return encode_prefix([MDPC02, b"\x03", name] if dialect == V02 else [EMPTY, MDPC01, name])
 
 
-def final_head(request: Request) -> bytes:
-    """Return the same for a request, whose service has these bytes for the dialects without ids."""
+def final_octets(request: Request, body: bytes) -> bytes:
+    """Return the whole FINAL or REPLY of a request, whose service has the head for the dialects without ids."""
     key = request.key
     if isinstance(key, bytes):
-        return _REPLY_HEAD_03 + key
-    return request.service.reply_01 if request.dialect == V01 else request.service.final_02
+        return b"%b%b%b" % (_REPLY_HEAD_03, key, body)  # compiled, one object instead of two
+    return (request.service.reply_01 if request.dialect == V01 else request.service.final_02) + body
 
 
 def partial_head(key: bytes | int, name: bytes) -> bytes:

@@ -427,9 +427,9 @@ def _plain_request(id: bytes, call: Call, body: tuple[bytes, ...]) -> bytes:
     size = len(last)
     header = LAST_HEADERS[size] if size < 256 else long_header(size)
     if len(body) == 1:
-        return b"".join((_REQUEST_HEAD, id, call.prefix, header, last))
+        return b"%b%b%b%b%b" % (_REQUEST_HEAD, id, call.prefix, header, last)
     first = body[0]
-    return b"".join((_REQUEST_HEAD, id, call.prefix, MORE_HEADERS[len(first)], first, header, last))
+    return b"%b%b%b%b%b%b%b" % (_REQUEST_HEAD, id, call.prefix, MORE_HEADERS[len(first)], first, header, last)
 
 
 def _request(pending: PendingRequest, now: float, limits: PeerLimits) -> Message | bytes:

@@ -149,13 +149,15 @@ def cut(batch: Batch, table: dict[bytes, list[Layout]]) -> list[Run]:
         layouts = table.get(octets[start : start + _HEAD_BYTES])
         return [_cut_one(layouts, octets, start, ends[0], 0)]
     runs: list[Run] = []
-    heads = [octets[start : start + _HEAD_BYTES] for start in starts]
-    alike = count > 0 and heads.count(heads[0]) == count
     at = 0
     while at < count:
-        head = heads[at]
-        stop = count if alike else at + 1
-        while stop < count and heads[stop] == head:
+        start = starts[at]
+        head = octets[start : start + _HEAD_BYTES]
+        stop = at + 1
+        while stop < count:
+            start = starts[stop]
+            if octets[start : start + _HEAD_BYTES] != head:
+                break
             stop += 1
         layouts = table.get(head)
         if layouts is None or stop - at == 1:
@@ -217,9 +219,12 @@ def _columns(layout: Layout, octets: bytes, starts: list[int], ends: list[int], 
     size_at = key_end + 1
     # Most runs are for one service: then all names end at the same place.
     name_end = key_end + _SHORT_HEADER_BYTES + octets[starts[0] + size_at] + after
-    names = [octets[start + key_end : start + name_end] for start in starts]
-    if names.count(names[0]) == len(names):
-        names = [names[0]] * len(names)  # one object, whose hash is computed once
+    name = octets[starts[0] + key_end : starts[0] + name_end]
+    for start in starts:
+        if octets[start + key_end : start + name_end] != name:
+            break
+    else:
+        names = [name] * len(starts)  # one object, whose hash is computed once
         tail_at = name_end - after
         tails = [octets[start + tail_at : end] for start, end in zip(starts, ends)]
         return Run(layout, first, keys, names, tails, alike=True)

@@ -176,14 +176,15 @@ class WorkerSession:
         careful = len(in_flight) + len(messages) > self.options.credit
         for message in messages:
             head = message[0]
-            if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
+            if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or not head.startswith(WORKER_REQUEST_03):
                 self._receive_any(message, now, new)
                 if self._liveness is None:
                     break  # DISCONNECT: later messages are ignored
                 continue
             token = head[HEAD_BYTES:]
             options = message[1]
-            request = Request(name, message[2:], token, token, self)
+            # Compiled, a list of one costs half of a slice.
+            request = Request(name, [message[2]] if len(message) == 3 else message[2:], token, token, self)
             if in_flight.setdefault(token, request) is not request:
                 self.counters.malformed += 1
             elif not options or self._accept_options(request, options, now):
@@ -264,13 +265,14 @@ class WorkerSession:
         """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more; raises ReplyTooLarge."""
         token = request._token
         # Hot path: compiled, the items of a list cost a third of those of a sequence.
-        body = frames if isinstance(frames, list) else list(frames)
+        body: list[bytes] = frames if isinstance(frames, list) else list(frames)
         if request._execution is not None:
             self.kept.complete(request, body)
         if self._in_flight.get(token) is not request:
             self.counters.unwanted += 1
             return
-        count, first = len(body), body[0]
+        count = len(body)
+        first: bytes = body[0]
         size = len(first)
         if count > 1:
             for at in range(1, count):
@@ -281,9 +283,9 @@ class WorkerSession:
         message: Message | bytes
         if self._numbered:
             if count == 1 and size < 256:
-                message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[size], first))
+                message = b"%b%b%b%b" % (_FINAL_HEAD, token, LAST_HEADERS[size], first)  # compiled, half of what a join costs
             elif count == _FEW_FRAMES and size < 256:
-                message = b"".join((_FINAL_HEAD, token, MORE_HEADERS[len(first)], first, LAST_HEADERS[size - len(first)], body[1]))
+                message = b"%b%b%b%b%b%b" % (_FINAL_HEAD, token, MORE_HEADERS[len(first)], first, LAST_HEADERS[size - len(first)], body[1])
             elif size <= SPLICED_BYTES_MAX:
                 message = _FINAL_HEAD + token + encode_message(body)
             else:
@@ -291,7 +293,7 @@ class WorkerSession:
         else:
             address = request._address
             if count == 1 and size < 256 and self.search.dialect == V01 and len(address) < 256:
-                message = b"".join((_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[size], first))
+                message = b"%b%b%b%b%b%b" % (_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[size], first)
             else:
                 message = worker_final(self.search.dialect, address, body)
             self._answered_all = len(self._in_flight) == 1

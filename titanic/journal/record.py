@@ -194,7 +194,7 @@ def encode_pieces(drafts: list[Draft], first: int, durable: int, seed: int) -> t
         low = sequence & 0xFF
         if not low:
             high = (sequence >> 8).to_bytes(7, "big")
-        head = b"".join((lead, high, OCTETS[low], synced, uuid))
+        head = b"%b%b%b%b%b" % (lead, high, OCTETS[low], synced, uuid)
         assert len(head) == _HEAD_BYTES
         check: int = crc(head, seed)
         checks = (crc(body, check) << 16) | (check & 0xFFFF)

@@ -144,7 +144,7 @@ def parse_request(frames: Sequence[bytes], known: dict[bytes, Name] | None = Non
     service name (TSP-19), invalid options.
     """
     # Hot path: once per request; a list and its slices cost compiled code a third of those of a sequence.
-    given = frames if isinstance(frames, list) else list(frames)
+    given: list[bytes] = frames if isinstance(frames, list) else list(frames)
     options = NO_OPTIONS
     if len(given) > 1 and given[0] == OPTIONS_MARK:
         options = _parse_options(given[1])
@@ -157,9 +157,9 @@ def parse_request(frames: Sequence[bytes], known: dict[bytes, Name] | None = Non
         found = check_service(name, known)
     body = given[1:]
     if len(body) == 1:
-        last = body[0]
+        last: bytes = body[0]
         size = len(last)
-        encoded = b"".join((found[1], LAST_HEADERS[size] if size < 256 else long_header(size), last))
+        encoded = b"%b%b%b" % (found[1], LAST_HEADERS[size] if size < 256 else long_header(size), last)
     else:
         encoded = found[1] + encode_message(body)
     return Submission(found[0], encoded, options, digest_of(encoded) if options is not NO_OPTIONS and options.key else b"", body)
