@@ -483,7 +483,7 @@ ELSEWHERE: dict[str, str] = {
     "core connector address": "tests/core/net/test_addresses.py",
     "mdp front question": "tests/mdp/shards/test_front.py",
     "mdp front clock": "tests/mdp/shards/test_backpressure.py",
-    "mdp shard page": "tests/mdp/commands/test_shards.py",
+    "mdp shard clock": "tests/mdp/commands/test_shards.py",
     "child process": "tests/core/processes/test_children.py",
     "mdp testing delay": "tests/mdp/testing/test_local_broker.py",
     "mdp worker progress": "tests/mdp/worker/replies/test_progress_reports.py",

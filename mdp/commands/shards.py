@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from mdp.commands.broker_daemon import serve_broker
 from mdp.shards.front import Front
 from mdp.shards.identity import FRONT, FrontIdentity, ShardBroker
 from mdp.shards.metrics_page import PAGE, FrontPage, encode_page
+from mdp.shards.silence import SILENT_BEATS, Silence
 from mdp.wire.shards import SHARDS_MAX, shard_endpoint
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from mdp.commands.broker_daemon import BrokerDaemonOptions
 
 PAGE_S: Final = 1.0  # interval of a shard's page: as often as a browser redraws it
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +88,64 @@ def shard_endpoints(binds: Sequence[str], number: int) -> list[str]:
 
 
 @asynccontextmanager
-async def push_page(daemon: Daemon, page: MetricsPage) -> AsyncIterator[None]:
-    """Send a shard's page to the front at intervals within the block."""
+async def each_interval(call: Callable[[], None]) -> AsyncIterator[None]:
+    """Call at the interval of the shards' pages within the block."""
 
-    def push() -> None:
+    def due() -> None:
         timer.after(PAGE_S)
-        daemon.tell_parent({PAGE: encode_page(page)})
+        call()
 
-    timer = supervision.current().timer("mdp shard page", push)
+    timer = supervision.current().timer("mdp shard clock", due)
     timer.after(0)
     try:
         yield
     finally:
         timer.cancel()
+
+
+def push_page(daemon: Daemon, page: MetricsPage | None) -> AbstractAsyncContextManager[None]:
+    """Send a shard's page, or a sign of life without one, to the front at intervals within the block."""
+    return each_interval(lambda: daemon.tell_parent({} if page is None else {PAGE: encode_page(page)}))
+
+
+class ShardWatch:
+    """Takes what the shards send to the front, and notices those that send nothing."""
+
+    page: FrontPage
+    children: Children
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._silence = Silence()
+
+    def not_ready(self) -> str:
+        if self._daemon.stopping:
+            return "draining"
+        missing = [str(child.number) for child in self.children.all if not child.ready or child.number in self._silence.silent]
+        return f"shards that do not serve: {', '.join(missing)}" if missing else ""
+
+    def figures(self) -> dict[str, int]:
+        shards, silent = self.children.all, len(self._silence.silent)
+        starts = sum(max(0, child.starts - 1) for child in shards)
+        return {"shards_ready": sum(child.ready for child in shards) - silent, "shards_silent": silent, "shard_restarts": starts}
+
+    def on_message(self, child: Child, message: dict[str, Any]) -> None:
+        if self._silence.heard(child.number):
+            log.info("a shard is no longer silent", extra={"process_number": child.number, "pid": child.pid})
+        if PAGE in message:
+            self.page.received(child.number, message[PAGE])
+
+    def on_change(self, child: Child) -> None:
+        self._silence.heard(child.number)
+        if not child.ready:
+            self.page.forget(child.number)
+
+    def beat(self) -> None:
+        """Report shards that are silent from now on; call it at each interval."""
+        for number in self._silence.beat(child.number for child in self.children.all if child.ready):
+            self.page.forget(number)
+            text = "a shard is silent, and so are its services; when it is killed, another one is started"
+            log.warning(text, extra={"process_number": number, "pid": self.children.all[number].pid, "silent_s": SILENT_BEATS * PAGE_S})
 
 
 def run_sharded(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSettings) -> None:
@@ -117,7 +165,11 @@ def run_sharded(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSe
 
     async def body(daemon: Daemon) -> None:
         daemon.on_reload(lambda: lambda: _admit_again(identity, options.security))
-        await serve_broker(own if own.http is None else replace(own, show=partial(push_page, daemon)), daemon)
+        if own.http is not None:
+            await serve_broker(replace(own, show=partial(push_page, daemon)), daemon)
+            return
+        async with push_page(daemon, None):
+            await serve_broker(own, daemon)
 
     run_daemon(body, settings)
 
@@ -141,39 +193,23 @@ def _run_front(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSet
         return [*this_command(), "--events", str(shard_log(options.events, number))]
 
     async def body(daemon: Daemon) -> None:
-        def not_ready() -> str:
-            if daemon.stopping:
-                return "draining"
-            missing = [str(child.number) for child in children.all if not child.ready]
-            return f"shards that do not serve: {', '.join(missing)}" if missing else ""
-
-        def figures() -> dict[str, int]:
-            starts = sum(max(0, child.starts - 1) for child in children.all)
-            return {"shards_ready": sum(child.ready for child in children.all), "shard_restarts": starts}
-
-        def on_message(child: Child, message: dict[str, Any]) -> None:
-            if PAGE in message:
-                page.received(child.number, message[PAGE])
-
-        def on_change(child: Child) -> None:
-            if not child.ready:
-                page.forget(child.number)
-
-        front = Front(shards.count, options.limits, security=options.security, shard_security=shard_security, more=figures)
-        page = FrontPage(shards.count, front.stats, not_ready)
-        children = Children(
+        watch = ShardWatch(daemon)
+        front = Front(shards.count, options.limits, security=options.security, shard_security=shard_security, more=watch.figures)
+        page = watch.page = FrontPage(shards.count, front.stats, watch.not_ready)
+        children = watch.children = Children(
             shards.count,
             command,
             name="shard",
             environment=lambda number: {FRONT: identity.encode(number)},
-            on_message=on_message,
-            on_change=on_change,
+            on_message=watch.on_message,
+            on_change=watch.on_change,
         )
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(front)
             for endpoint in options.endpoints:
                 front.bind(endpoint)
             await stack.enter_async_context(children)
+            await stack.enter_async_context(each_interval(watch.beat))
             await stack.enter_async_context(serve_page(options.http, page.page("mdp broker")))
             daemon.on_reload(pass_on_reload(children))
 

@@ -116,6 +116,24 @@ def test_top_services_metrics_and_check_show_one_broker(programs: Programs) -> N
     assert 'mdp_shard_up{shard="1"} 1.0' in page
 
 
+@pytest.mark.parametrize("watched", [True, False], ids=["page", "no page"])
+def test_a_shard_that_stands_still_is_reported_and_goes_on(programs: Programs, watched: bool) -> None:
+    port = free_port()
+    broker, pids = start(programs, *(("--http", f"127.0.0.1:{port}") if watched else ()))
+    os.kill(pids[1], signal.SIGSTOP)
+    line = broker.said("a shard is silent")
+    assert f"pid={pids[1]}" in line
+    if watched:
+        assert 'mdp_shard_up{shard="1"} 0.0' in metrics(port)
+        assert "mdp_shards_silent 1.0" in metrics(port)
+        assert "shards that do not serve: 1" in page_of(port, "readyz")
+    os.kill(pids[1], signal.SIGCONT)
+    broker.said("a shard is no longer silent")
+    if watched:
+        while "ready" not in page_of(port, "readyz").splitlines():
+            pass
+
+
 def test_each_shard_writes_an_event_log_of_its_own(programs: Programs, tmp_path: Path) -> None:
     broker, _ = start(programs, "--events", "log")
     programs.start("mdp", "worker", "--broker", BROKER, "--service", "echo").said("registered")
@@ -149,10 +167,10 @@ async def test_a_page_is_sent_after_a_fault() -> None:
         tell_parent = sent.append
 
     page = MetricsPage("a shard", lambda: "", list, lambda: Snapshot({"queued": 1}))
-    with supervision.scope(Supervisor(Saboteur(["mdp shard page"]))) as supervisor:
+    with supervision.scope(Supervisor(Saboteur(["mdp shard clock"]))) as supervisor:
         async with push_page(cast("Any", Daemon), page):
             await eventually(lambda: sent)
-    assert supervisor.faults == {"mdp shard page": 1}
+    assert supervisor.faults == {"mdp shard clock": 1}
 
 
 def free_port() -> int:
@@ -163,8 +181,12 @@ def free_port() -> int:
 
 
 def metrics(port: int) -> str:
+    return page_of(port, "metrics")
+
+
+def page_of(port: int, name: str) -> str:
     with socket.create_connection(("127.0.0.1", port)) as asking:
-        asking.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        asking.sendall(f"GET /{name} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         pieces = []
         while piece := asking.recv(65536):
             pieces.append(piece)
