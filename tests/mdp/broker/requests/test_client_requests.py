@@ -101,7 +101,6 @@ def test_any_order_of_ids_and_of_ends(ordered: bool) -> None:
 def test_a_client_without_order_has_its_duplicates_dropped_among_many() -> None:
     source = random.Random(SEED)
     scene = Scene()
-    scene.look_every = 50
     scene.ready("0.3", b"W1")
     ids = [number.to_bytes(8, "big") for number in source.sample(range(1 << 62), 2 * PART)]
     requests = [client_request("0.3", ECHO, (b"x",), id=one) for one in ids]

@@ -275,7 +275,6 @@ class Floor:
     def __init__(self, times: dict[bytes, float], concurrency: int) -> None:
         self.times, self.concurrency = times, concurrency
         self.shop = Shop()
-        self.shop.look_every = 16  # hundreds of requests wait
         self.begun: Counter[bytes] = Counter()
         self.had: Counter[bytes] = Counter()  # by worker
         self.fails: set[bytes] = set()
