@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from fnmatch import filter as matching
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering", "majordomo_toolkit")
@@ -103,31 +104,33 @@ def quoted(page: Path) -> list[tuple[str, str]]:
     return [(f"{page.name}:{number}", text) for number, line in lines for text in re.findall(r"`([^`]+)`", line)]
 
 
+class Names(NamedTuple):
+    """Names in a module: all that it uses or defines, those it defines, and the classes among these."""
+
+    used: frozenset[str]
+    defined: frozenset[str]
+    classes: frozenset[str]
+
+
 @cache
-def identifiers(module: str) -> frozenset[str]:
-    """Return every name that a module defines or uses."""
-    found = set()
+def names_in(module: str) -> Names:
+    used, functions, classes = set(), set(), set()
     for node in ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))):
         match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                functions.add(name)
+            case ast.ClassDef(name=name):
+                classes.add(name)
             case ast.Attribute(attr=name) | ast.Name(id=name):
-                found.add(name)
-    return frozenset(found)
-
-
-@cache
-def definitions(module: str) -> frozenset[str]:
-    """Return the names of the functions and classes of a module."""
-    found = ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8")))
-    return frozenset(node.name for node in found if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef))
+                used.add(name)
+    return Names(frozenset(used | functions | classes), frozenset(functions | classes), frozenset(classes))
 
 
 def exists(reference: str, classes: dict[str, set[str]]) -> bool:
     """Tell whether a name is in the module or class that it is said to be in."""
     head, *rest = reference.removesuffix("()").split(".")
     files = {module for module in modules() if f"/{module}".endswith(f"/{head}.py")} | classes.get(head, set())
-    if any(set(rest) <= identifiers(file) for file in files):
+    if any(set(rest) <= names_in(file).used for file in files):
         return True
     return head in PACKAGES and offers(ROOT / head, rest)
 
@@ -145,9 +148,8 @@ def offers(place: Path, names: list[str]) -> bool:
 def test_every_name_in_the_code_exists() -> None:
     classes = defaultdict(set)
     for module in modules():
-        for node in ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                classes[node.name].add(module)
+        for name in names_in(module).classes:
+            classes[name].add(module)
     lost = [
         f"{place} {text}"
         for page in SPECS
@@ -162,18 +164,13 @@ def test_every_name_in_the_code_exists() -> None:
         for place, text in quoted(page)
         if (found := NAMES_IN_FILE.fullmatch(text))
         for name in re.split(r"[., ]+", found[2])
-        if not any(name in identifiers(module) for module in modules() if f"/{module}".endswith(f"/{found[1]}"))
+        if not any(name in names_in(module).used for module in modules() if f"/{module}".endswith(f"/{found[1]}"))
     ]
     assert lost == []
 
 
 def test_every_test_that_is_named_exists() -> None:
-    tests = {
-        node.name
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    }
+    _, tests = rules_of_each()
     modules_of_tests = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     lost = [
         f"{place} {name}"
@@ -221,7 +218,7 @@ def test_the_row_of_a_rule_names_code_that_cites_it() -> None:
         f"{family}-{number:02d} {sorted(found)}"
         for (family, number), found in citing.items()
         if (family, number) in said
-        and not any(Path(module).stem in said[family, number] or said[family, number] & definitions(module) for module in found)
+        and not any(Path(module).stem in said[family, number] or said[family, number] & names_in(module).defined for module in found)
     ]
     assert sorted(lost) == []
 

@@ -35,6 +35,8 @@ ASKING: dict[str, frozenset[str]] = {
     "tempfile": frozenset("mkdtemp mkstemp TemporaryDirectory NamedTemporaryFile TemporaryFile".split()),
     "subprocess": frozenset("Popen run check_output check_call call".split()),
 }
+# The last word of each of them: most names in the code end in none.
+LAST_WORDS = frozenset(name.rpartition(".")[2] for functions in ASKING.values() for name in functions)
 METHODS = frozenset("read_text write_text read_bytes write_bytes mkdir touch iterdir".split())  # of paths
 EVENT_LOG = "the event log is a file per process, read by tools outside; its thread writes what the broker has recorded and decides nothing"
 TICKETS = "a file of a client that survives its restarts; a program opens it, no daemon"
@@ -146,6 +148,8 @@ def asked(tree: ast.Module) -> Iterator[str]:
     }
     for node in ast.walk(tree):
         if id(node) in annotations or not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        if node.id not in names if isinstance(node, ast.Name) else node.attr not in LAST_WORDS | METHODS:
             continue
         first, _, rest = ast.unparse(node).partition(".")
         whole = ".".join(filter(None, (names.get(first, first), rest)))

@@ -95,7 +95,7 @@ class Scene:
         return out
 
     def look_at_records(self) -> None:
-        """Look at all records: after every step while there are few, and the more there are, the more steps go by until the next time."""
+        """Look at all records; the more there are, the more steps go by until the next time."""
         stats = self.machine.stats()
         assert stats == self.twin.stats()
         check_invariants(self.machine)
