@@ -51,6 +51,8 @@ BYTES_PER_CONTAINER_ANY: Final = 12
 OBJECTS_FREE: Final = 500
 BYTES_PER_OBJECT_MIN: Final = 3
 BYTES_PER_OBJECT_MAX: Final = 16
+# The same at least, where maps are taken apart first, because a dict has integers as keys or a set has elements to be checked.
+BYTES_PER_CHECKED_OBJECT: Final = 10
 # Different keys of all maps in a message where a peer chooses what is made: a new one costs three times as much as another value. So many
 # are free, and more need so many bytes each, which a name of ten characters and a number have.
 NAMES_FREE_ANY: Final = 1_000
@@ -164,6 +166,8 @@ class Schema:
             if isinstance(info, _ARRAYS) and not shape.is_deep:
                 shape.is_flat_array = _is_flat(info.item_type)
                 shape.is_row = _is_scalar(info.item_type)
+            if shape.bytes_per_object and (shape.hashed or shape.hashed.numbers):
+                shape.bytes_per_object = max(shape.bytes_per_object, BYTES_PER_CHECKED_OBJECT)
         except NameError as error:
             raise TypeError(f"{NEEDED_AT_RUN_TIME}: {error}") from None
         except (RecursionError, AttributeError) as error:

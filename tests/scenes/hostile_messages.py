@@ -153,6 +153,8 @@ OF_THEIR_KIND: dict[Any, Callable[[], bytes]] = {
     list[Decimal]: lambda: honest(price),
     list[tuple[str, Decimal]]: lambda: honest(lambda: [f"item {DRAW.randrange(10_000)}", price()]),
     list[set[int]]: lambda: honest(lambda: [DRAW.getrandbits(31) for _ in range(4)]),
+    list[dict[int, int]]: lambda: honest(lambda: {DRAW.getrandbits(31): DRAW.getrandbits(31) for _ in range(4)}),
+    list[dict[str, set[int]]]: lambda: honest(lambda: {"seen": [DRAW.getrandbits(31) for _ in range(4)]}),
     dict[int, int]: lambda: honest(lambda: (DRAW.getrandbits(63), DRAW.getrandbits(20))),
     dict[UUID, int]: lambda: honest(lambda: (any_uuid(), DRAW.getrandbits(20))),
     dict[str, Decimal]: lambda: honest(lambda: (f"item {DRAW.randrange(10_000)}", price())),
@@ -215,4 +217,6 @@ HOSTILE: dict[str, tuple[Any, Callable[[], bytes]]] = {
         set[Any],
         lambda: b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000)),
     ),
+    "short maps of integers": (list[dict[int, int]], lambda: repeated({1: 0})),
+    "maps of empty sets": (list[dict[str, set[int]]], lambda: repeated({"": []})),
 }

@@ -39,6 +39,8 @@ REFUSED = {
     "integers as decimals in tuples, refused": ELEMENTS,
     "members of an enumeration in a set, refused": ELEMENTS,
     "sets in a set, refused": MANY,
+    "short maps of integers": MANY,
+    "maps of empty sets": MANY,
     "UUIDs of one hash": SLOW,
     "UUIDs of one hash as keys": SLOW,
     "decimals of one hash": SLOW,
@@ -274,3 +276,10 @@ class Nested:
 def test_x2_what_an_array_claims_is_enough_only_if_its_elements_have_no_maps(annotation: Any, octets: bytes) -> None:
     with pytest.raises(TypeMismatch, match="too many arrays and maps"):
         Schema(annotation).unpack(octets)
+
+
+def test_x2_maps_of_one_pair_of_integers_are_taken() -> None:
+    pairs = [{2**30 + number: 2**30 + number} for number in range(5_950)]
+    octets = msgpack.packb(pairs)
+    assert 0.9 * SIZE < len(octets) <= SIZE
+    assert Schema(list[dict[int, int]]).unpack(octets) == pairs
