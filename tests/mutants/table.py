@@ -264,7 +264,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "titanic/access/broker_permissions.py": ("tests/titanic/access/test_broker_permissions.py",),
     "titanic/tickets.py": ("tests/titanic/test_tickets.py",),
     "titanic/journal/recovery.py": JOURNAL,
-    "titanic/journal/group_commit.py": ("tests/titanic/journal/test_group_commit.py", "tests/titanic/journal/test_full_disk.py"),
+    "titanic/journal/group_commit.py": ("tests/titanic/journal/test_writer_steps.py", "tests/titanic/journal/test_group_commit.py"),
     "peering/peer_router.py": PEERING,
     "peering/task_router.py": PEERING,
     "peering/local_workers.py": PEERING,

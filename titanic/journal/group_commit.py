@@ -269,7 +269,6 @@ class Journal:
                 break
             if isinstance(item, _Job):
                 self._run_job(item)
-                self._current = None
                 continue
             self._next_item, last = self._gather(item)
             now = self._now()
