@@ -11,6 +11,7 @@ server had about this client is gone; build it up again in `on_switch`.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
@@ -18,6 +19,7 @@ from bstar.errors import ClientClosed, MalformedMessage
 from bstar.machine.requester import Limits, Renew, Requester, ServerRequest
 from bstar.machine.wire import decode_reply_header, encode_request_header
 from core.address import endpoints_to_connect
+from core.machine.value_copies import check_counts, check_not_negative, check_positive
 from core.rpc.client_engine import ClientEngine
 from core.runtime import runtime, supervision
 from core.zmtp.frames import octets_of
@@ -75,6 +77,10 @@ class Client:
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
+        check_positive(timeout=timeout)
+        check_not_negative(settle=settle)
+        check_not_negative(inf, patience=patience)
+        check_counts(window=window, waiting_max=waiting_max)
         limits = Limits(timeout_s=timeout, settle_s=settle, deadline_s=patience, window=window, waiting_max=waiting_max)
         machine = Requester(runtime.current().random_bits(64), limits, stock=stock)
         # A connection of which the other end, or a firewall between, knows nothing any longer is closed and made again.
@@ -112,6 +118,8 @@ class Client:
             core.MessageTooLarge: (of the future) the request exceeds the limit of the server.
         """
         self._running()
+        if patience is not None:
+            check_not_negative(inf, patience=patience)
         pending = ServerRequest([frame if type(frame) is bytes else octets_of(frame) for frame in body], patience)
         self._engine.submit(pending)
         return self._engine.reply_to(pending)

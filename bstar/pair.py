@@ -28,6 +28,7 @@ from bstar.net.state_channel import StateChannel
 from bstar.net.voter import ITERATIONS_BEFORE_VERDICT, Voter
 from bstar.pair_key import trust_of
 from bstar.reactor import Reactor
+from core.machine.value_copies import check_counts
 from core.runtime import runtime
 
 if TYPE_CHECKING:
@@ -98,10 +99,8 @@ class Pair(Reactor):
     ) -> None:
         if role not in (State.PRIMARY, State.BACKUP):
             raise ValueError(f"role {role!r} is neither PRIMARY nor BACKUP")
-        if not member_values.HEARTBEAT_MS_MIN <= heartbeat_ms <= member_values.HEARTBEAT_MS_MAX:
-            raise ValueError(
-                f"heartbeat of {heartbeat_ms} ms is not from {member_values.HEARTBEAT_MS_MIN} to {member_values.HEARTBEAT_MS_MAX}"
-            )
+        member_values.check_heartbeat(heartbeat_ms)
+        check_counts(held_max=held_max, running_max=running_max)
         if compatible and (witness or store or pair_key):
             raise ValueError("compatible mode has no ballots: leave witness, store and pair_key out")
         counters: Counter[str] = Counter()

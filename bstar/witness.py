@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import core
 from bstar.errors import MalformedMessage
 from bstar.machine.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Ceiling, LeaseTable, Record, RecordRole
-from bstar.machine.member_values import EXPIRY_HEARTBEATS
+from bstar.machine.member_values import EXPIRY_HEARTBEATS, check_heartbeat
 from bstar.machine.signing import TakenNonces
 from bstar.machine.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer, signed_by
 from bstar.net.ballot_writer import BallotWriter
@@ -91,6 +91,7 @@ class Witness(Service):
         socket_options: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
+        check_heartbeat(heartbeat_ms)
         super().__init__(context, security, socket_options)
         self.counters: Counter[str] = Counter()
         self.lease = LeaseTable()

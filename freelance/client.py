@@ -11,10 +11,12 @@ The decisions are made in `freelance/models/agent.py` (model 3), `freelance/mode
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
 import core
 from core.address import endpoints_to_connect, parse_connect
+from core.machine.value_copies import check_counts, check_positive
 from core.zmtp.frames import octets_of
 from freelance.engine import FreelanceEngine, SequentialEngine
 from freelance.errors import ClientClosed, Overrun
@@ -94,8 +96,8 @@ class Client:
             raise ValueError("endpoints is a list, also for one server")
         if model not in (1, 2, 3):
             raise ValueError(f"there is no model {model}")
-        if any(value is not None and value <= 0 for value in (timeout, try_timeout, hedge)):
-            raise ValueError("timeout, try_timeout and hedge are above zero")
+        check_positive(inf, timeout=timeout, try_timeout=try_timeout, hedge=hedge)
+        check_counts(outstanding_max=outstanding_max)
         self._endpoints = list(dict.fromkeys(endpoints_to_connect(endpoints)))
         self._model = model
         self._outstanding_max = outstanding_max

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import core
 from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
 from core.daemon.logs import RateLimitedLog
+from core.machine.value_copies import check_counts
 from core.rpc.running_handlers import RunningHandlers, reply_frames
 from core.rpc.service import Service
 from core.runtime.supervision import PROGRAM_ENDS
@@ -75,6 +76,7 @@ class Server(Service):
     ) -> None:
         if model not in (1, 2, 3):
             raise ValueError(f"there is no model {model}")
+        check_counts(running_max=running_max)
         super().__init__(context, security, socket_options)
         self.counters: Counter[str] = Counter()
         self._log = RateLimitedLog(log)

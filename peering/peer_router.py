@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from core.machine.value_copies import check_counts, check_positive
 from peering.errors import BadName, DuplicateName, UnknownPeer
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class PeerRouter:
     """
 
     def __init__(self, name: bytes, *, state_s: float = 1.0, missed_max: int = 3, hops_max: int = 1, peers_max: int = 64) -> None:
-        if not state_s > 0 or missed_max < 1 or hops_max < 1 or peers_max < 1:
-            raise ValueError(f"numbers must be positive: {state_s=} {missed_max=} {hops_max=} {peers_max=}")
+        check_positive(state_s=state_s)
+        check_counts(missed_max=missed_max, hops_max=hops_max, peers_max=peers_max)
         self.name = check_name(name)
         self.hops_max = hops_max
         self._fresh_s = state_s * missed_max

@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from core.machine.deadlines import Deadlines, earliest
+from core.machine.value_copies import check_counts, check_positive
 from peering.errors import MalformedMessage
 from peering.local_workers import LocalWorkers
 from peering.peer_router import PeerRouter
@@ -77,9 +78,8 @@ class RouterLimits:
     peers_max: int = 64
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise ValueError(f"{field.name} is {getattr(self, field.name)}, it must be positive")
+        check_positive(**{field.name: getattr(self, field.name) for field in fields(self)})
+        check_counts(**{field.name: getattr(self, field.name) for field in fields(self) if str(field.type) == "int"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.daemon.logs import RateLimitedLog
+from core.machine.value_copies import check_counts, check_positive
 from core.rpc.running_handlers import RunningHandlers, call
 from core.rpc.service import Service
 from core.runtime import supervision
@@ -86,8 +88,8 @@ class AsyncServer(Service):
     ) -> None:
         super().__init__(context, security, socket_options)
         self._timer = supervision.current().timer("pirate server clock", self._tick)
-        if not ttl > 0 or running_max < 1 or clients_max < 1:
-            raise ValueError("ttl, running_max and clients_max are above zero")
+        check_positive(inf, ttl=ttl)
+        check_counts(running_max=running_max, clients_max=clients_max)
         self.counters: Counter[str] = Counter()
         self._log = RateLimitedLog(log)
         self._bind = bind

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
 import core
 from core.address import endpoints_to_connect
+from core.machine.value_copies import check_counts, check_positive
 from core.rpc.client_engine import ClientEngine
 from core.runtime import supervision
 from pirate.errors import ClientClosed
@@ -72,8 +74,8 @@ class Client:
         servers = tuple(endpoints_to_connect(endpoints))
         if not servers:
             raise ValueError("there is no endpoint")
-        if not timeout > 0 or attempts < 1:
-            raise ValueError("timeout and attempts are above zero")
+        check_positive(inf, timeout=timeout)
+        check_counts(attempts=attempts)
         if policy not in ("ordered", "round-robin"):
             raise ValueError(f"there is no policy {policy!r}")
         limits = LazyLimits(timeout_s=timeout, attempts=attempts, relaxed=relaxed, policy=policy)

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from core.machine.envelope import Control, EnvelopedRequest, read_request, read_worker
+from core.machine.value_copies import check_positive
 from pirate.errors import MalformedMessage
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def decode(frames: Sequence[bytes], *, simple: bool) -> Control | EnvelopedReque
 
 def checked_heartbeat_s(heartbeat_ms: float) -> float:
     """Convert an interval to seconds; raises ValueError if it is out of range."""
+    check_positive(heartbeat_ms=heartbeat_ms)
     if not HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
         raise ValueError(f"heartbeat_ms is from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, not {heartbeat_ms:g}")
     return heartbeat_ms / 1000

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.daemon.logs import RateLimitedLog
+from core.machine.value_copies import check_counts, check_not_negative
 from core.machine.worker_table import WorkerState
 from core.rpc.drained import Drained
 from core.rpc.service import Service, sent
@@ -73,8 +75,8 @@ class Queue(Service):
     ) -> None:
         super().__init__(context, security, socket_options)
         self._timer = supervision.current().timer("pirate queue clock", self._tick)
-        if liveness < 1 or waiting_max < 1 or (ttl is not None and ttl < 0):
-            raise ValueError("liveness and waiting_max are above zero, ttl is not below")
+        check_counts(liveness=liveness, waiting_max=waiting_max)
+        check_not_negative(inf, ttl=ttl)
         if ttl is None and not simple:
             ttl = TTL_S
         self._limits = QueueLimits(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import core
 from core.address import endpoints_to_connect
 from core.daemon.logs import RateLimitedLog
+from core.machine.value_copies import check_counts, check_not_negative, check_positive
 from core.rpc.connect_times import with_connect_times
 from core.rpc.running_handlers import RunningHandlers, call, reply_frames
 from core.rpc.service import Service
@@ -78,8 +79,11 @@ class Worker(Service):
         self._endpoints = tuple(endpoints_to_connect(endpoints))
         if not self._endpoints:
             raise ValueError("there is no endpoint")
-        if liveness < 1 or not 0 < reconnect_ms <= reconnect_max_ms or jitter < 0:
-            raise ValueError("liveness and reconnect_ms are above zero, reconnect_max_ms is not less, jitter is not below zero")
+        check_counts(liveness=liveness)
+        check_positive(reconnect_ms=reconnect_ms, reconnect_max_ms=reconnect_max_ms)
+        check_not_negative(jitter=jitter)
+        if reconnect_ms > reconnect_max_ms:
+            raise ValueError(f"reconnect_ms is {reconnect_ms}, more than reconnect_max_ms, {reconnect_max_ms}")
         limits = SessionLimits(
             simple=simple,
             heartbeat_s=checked_heartbeat_s(heartbeat_ms),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.fsm import State, Verdict
 from bstar.machine.wire import Flag, StateMessage
+from core.machine.value_copies import check_positive
 
 if TYPE_CHECKING:
     from bstar.machine.effects import ShellEffect
@@ -19,6 +20,13 @@ HEARTBEAT_MS_MAX: Final = 30_000
 EXPIRY_HEARTBEATS: Final = 2  # BST-02: the guide's figure, and what a vote needs
 ASKS_PER_HEARTBEAT: Final = 4  # a lease of two heartbeats survives seven lost questions in a row
 REASK_PER_HEARTBEAT: Final = 20  # maximum rate
+
+
+def check_heartbeat(heartbeat_ms: int) -> None:
+    """Raise TypeError or ValueError for an interval that is no number, or out of range."""
+    check_positive(heartbeat_ms=heartbeat_ms)
+    if not HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
+        raise ValueError(f"heartbeat of {heartbeat_ms} ms is not from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}")
 
 
 class Settings(NamedTuple):

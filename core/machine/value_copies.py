@@ -1,4 +1,4 @@
-"""Copies and pickles of values and errors by their fields, and types of fields that are checked. Pure.
+"""Copies and pickles of values and errors by their fields, and checks of fields and numbers. Pure.
 
 Spark and process pools pickle what user code refers to. Compiled, a frozen dataclass cannot be filled after it was made, as `copy` and
 `pickle` do; and an error is made again of its text alone, which an `__init__` with other parameters refuses.
@@ -7,8 +7,11 @@ Spark and process pools pickle what user code refers to. Compiled, a frozen data
 from __future__ import annotations
 
 from dataclasses import fields
+from math import inf
 from typing import Any, Final, TypeVar
 
+NUMBER_MAX: Final = 2**53  # a number above it is a mistake, and would become an endless one when it is multiplied
+_MOST: Final = {NUMBER_MAX: "and at most 2**53", inf: "and at most 2**53 or endless"}
 E = TypeVar("E", bound=BaseException)
 # Classes by annotation.
 _WHOLE: Final[dict[str, type | tuple[type, ...]]] = {"int": int, "int | None": (int, type(None)), "bool": bool}
@@ -29,6 +32,39 @@ def check_whole(value: Any) -> None:
         wanted = _WHOLE.get(str(one.type), object)
         if not isinstance(getattr(value, one.name), wanted):
             raise TypeError(f"{one.name} is {getattr(value, one.name)!r}, it must be {one.type}")
+
+
+def check_positive(most: float = NUMBER_MAX, /, **numbers: object) -> None:
+    """Check numbers by name, None is left out; `most` is inf where that means no limit.
+
+    Raises:
+        TypeError: no number.
+        ValueError: not above zero, or too large.
+    """
+    for name, value in numbers.items():
+        if value is not None and not (0 < _number(name, value) <= NUMBER_MAX or value == most):
+            raise ValueError(f"{name} is {value!s:.40}, it must be positive, {_MOST[most]}")
+
+
+def check_not_negative(most: float = NUMBER_MAX, /, **numbers: object) -> None:
+    """Check numbers as `check_positive` does, but zero is allowed."""
+    for name, value in numbers.items():
+        if value is not None and not (0 <= _number(name, value) <= NUMBER_MAX or value == most):
+            raise ValueError(f"{name} is {value!s:.40}, it must not be negative, {_MOST[most]}")
+
+
+def check_counts(**numbers: object) -> None:
+    """Check integers by name; raises TypeError: none, ValueError: not positive."""
+    check_positive(**numbers)
+    for name, value in numbers.items():
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r}, it must be int")
+
+
+def _number(name: str, value: object) -> int | float:
+    if not isinstance(value, int | float):  # a Decimal for example: times of the event loop are added to it
+        raise TypeError(f"{name} is {value!r}, it must be int or float")
+    return value
 
 
 class KeepsFields:

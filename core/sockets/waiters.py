@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import isnan
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from core.constants import PollEvent
@@ -57,6 +58,8 @@ async def wait_for(
 
     Events of the sockets and files (descriptor to events) cause a new call of `found`; `timeout_ms` None or negative is no limit.
     """
+    if timeout_ms is not None and isnan(timeout_ms):
+        raise ValueError("a timeout of nan ms")
     loop = asyncio.get_running_loop()
     deadline = None if timeout_ms is None or timeout_ms < 0 else loop.time() + timeout_ms / 1000
     while not (events := found()):

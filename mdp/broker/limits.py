@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from core.machine.value_copies import check_counts, check_not_negative, check_positive
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -133,13 +135,10 @@ class BrokerOptions:
     manage: bool = False
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name not in ("manage", "start_hold_ms", "hold_replies_ms") and not getattr(self, field.name) > 0:
-                raise ValueError(f"{field.name} is {getattr(self, field.name)}, it must be positive")
-        if self.start_hold_ms is not None and not self.start_hold_ms >= 0:
-            raise ValueError(f"start_hold_ms is {self.start_hold_ms}, it must not be negative")
-        if not self.hold_replies_ms >= 0:
-            raise ValueError(f"hold_replies_ms is {self.hold_replies_ms}, it must not be negative")
+        holds = ("start_hold_ms", "hold_replies_ms")
+        check_counts(**{one.name: getattr(self, one.name) for one in fields(self) if str(one.type) == "int"})
+        check_positive(**{one.name: getattr(self, one.name) for one in fields(self) if str(one.type) == "float" and one.name not in holds})
+        check_not_negative(**{name: getattr(self, name) for name in holds})
 
     @property
     def expiry_s(self) -> float:

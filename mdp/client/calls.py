@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from mypy_extensions import mypyc_attr
@@ -14,6 +15,7 @@ from mypy_extensions import mypyc_attr
 from core.errors import LocalProtocolError
 from core.machine import requests
 from core.machine.requests import FRESH
+from core.machine.value_copies import check_counts, check_positive
 from core.zmtp.decoder import MORE_HEADERS, encode_prefix
 from mdp.wire.commands import EMPTY, MDPC01, is_service_name
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, checked_headers, encode_options
@@ -197,8 +199,8 @@ class Call:
         self.service = _octets("service name", service)
         if not is_service_name(self.service):
             raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 bytes of printable text")
-        if not timeout_s > 0 or attempts < 1:
-            raise ValueError(f"timeout of {timeout_s} s with {attempts} attempts: both must be positive")
+        check_positive(inf, timeout=timeout_s, deadline=deadline_s)
+        check_counts(attempts=attempts)
         if deadline_s is not None and not 0 < deadline_s * 1000 <= DEADLINE_MS_MAX:
             raise ValueError(f"deadline of {deadline_s} s is not within a day from now")
         self.name: str = self.service.decode()

@@ -17,11 +17,13 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import core
 from core.address import endpoints_to_connect
 from core.errors import LocalProtocolError
+from core.machine.value_copies import check_counts, check_not_negative, check_positive
 from core.rpc.drained import Drained
 from core.runtime import runtime
 from core.runtime.event_loop import clock_of
@@ -118,15 +120,15 @@ class WorkerOptions:
     seed: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "connections", "heartbeat_ms", "liveness", "reconnect_ms", "reconnect_max_ms", "parts_max_bytes"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
+        check_counts(
+            concurrency=self.concurrency, connections=self.connections, liveness=self.liveness, parts_max_bytes=self.parts_max_bytes
+        )
+        check_positive(heartbeat_ms=self.heartbeat_ms, reconnect_ms=self.reconnect_ms, reconnect_max_ms=self.reconnect_max_ms)
+        check_positive(inf, stuck_s=self.stuck_s)
+        check_not_negative(results_max=self.results_max, results_max_bytes=self.results_max_bytes, results_ms=self.results_ms)
+        check_not_negative(inf, drain_s=self.drain_s, blocked_s=self.blocked_s, cancel_s=self.cancel_s)
         if self.log_payloads not in LOG_PAYLOADS:
             raise ValueError(f"log_payloads is {self.log_payloads!r}; it must be one of {', '.join(LOG_PAYLOADS)}")
-        if min(self.results_max, self.results_max_bytes, self.results_ms) < 0:
-            raise ValueError(f"limits must not be negative: {self.results_max=} {self.results_max_bytes=} {self.results_ms=}")
-        if min(self.drain_s, self.blocked_s, self.cancel_s) < 0 or (self.stuck_s is not None and not self.stuck_s > 0):
-            raise ValueError(f"times must not be negative: {self.drain_s=} {self.cancel_s=} {self.blocked_s=} {self.stuck_s=}")
 
     def kept_replies(self, counters: SessionCounters) -> KeptReplies:
         """Return the memory of replies by key."""

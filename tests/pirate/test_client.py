@@ -78,8 +78,8 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, str]]:
 def test_numbers_and_names_that_mean_nothing_are_refused() -> None:
     for endpoints, options, why in (
         ([], {}, "there is no endpoint"),
-        ("tcp://a:1", {"timeout": 0.0}, "timeout and attempts are above zero"),
-        ("tcp://a:1", {"attempts": 0}, "timeout and attempts are above zero"),
+        ("tcp://a:1", {"timeout": 0.0}, "must be positive"),
+        ("tcp://a:1", {"attempts": 0}, "must be positive"),
         ("tcp://a:1", {"policy": "random"}, "there is no policy 'random'"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -88,5 +88,5 @@ def test_ppp_03_an_interval_is_given_in_milliseconds_within_its_limits() -> None
     assert (HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX) == (10, 30_000)
     assert [checked_heartbeat_s(heartbeat_ms) for heartbeat_ms in (10, 1000, 30_000)] == [0.01, 1.0, 30.0]
     for heartbeat_ms in (9.9, 30_001, float("nan"), 0, -1000):
-        with pytest.raises(ValueError, match="heartbeat_ms is from 10 to 30000"):
+        with pytest.raises(ValueError, match="heartbeat_ms is"):
             checked_heartbeat_s(heartbeat_ms)

@@ -59,7 +59,7 @@ async def answer_of(queue: core.Socket) -> list[bytes]:
     "wrong", [{"liveness": 0}, {"reconnect_ms": 0}, {"reconnect_ms": 2, "reconnect_max_ms": 1}, {"jitter": -0.1}, {"endpoints": []}]
 )
 async def test_numbers_out_of_range(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"above zero|no endpoint"):
+    with pytest.raises(ValueError, match=r"must|no endpoint|more than"):
         pirate.Worker(**{"endpoints": "tcp://127.0.0.1:1", "handler": print, **wrong})
 
 

@@ -20,6 +20,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import mdp
+from core.machine.value_copies import check_counts, check_not_negative, check_positive
 from core.rpc.drained import Drained
 from core.runtime import runtime, supervision
 from mdp.wire.size_limits import USUAL, too_large
@@ -79,6 +80,9 @@ class ServiceOptions:
     dispatch: DispatchOptions = field(default_factory=DispatchOptions)
 
     def __post_init__(self) -> None:
+        check_counts(concurrency=self.concurrency, connections=self.connections)
+        check_positive(timeout_s=self.timeout_s)
+        check_not_negative(max_attempts=self.max_attempts, permission_ms=self.permission_ms)
         if self.ownerless not in OWNERLESS:
             raise ValueError(f"ownerless is one of {', '.join(OWNERLESS)}, not {self.ownerless!r}")
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core.machine.value_copies import check_counts, check_not_negative, check_positive
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -31,7 +33,10 @@ class Limits:
     retain_ms: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.user_share <= 100:
+        check_counts(requests_max=self.requests_max, bytes_max=self.bytes_max, service_requests_max=self.service_requests_max)
+        check_not_negative(keys_max=self.keys_max, key_age_ms=self.key_age_ms, retain_ms=self.retain_ms)
+        check_counts(user_share=self.user_share)
+        if self.user_share > 100:
             raise ValueError(f"user_share is 1 to 100 percent, not {self.user_share}")
 
     @property
@@ -66,3 +71,7 @@ class DispatchOptions:
     probe_s: float = 0.1
     probe_max_s: float = 1.0
     probes_max: int = 64
+
+    def __post_init__(self) -> None:
+        check_counts(window=self.window, window_total=self.window_total, probes_max=self.probes_max)
+        check_positive(retry_s=self.retry_s, retry_max_s=self.retry_max_s, probe_s=self.probe_s, probe_max_s=self.probe_max_s)
