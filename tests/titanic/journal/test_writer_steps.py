@@ -283,6 +283,21 @@ async def test_a_job_is_between_two_batches(monkeypatch: pytest.MonkeyPatch) -> 
         assert sizes(one.log) == [[2], [2]]
 
 
+async def test_a_segment_is_dropped_by_the_writer_and_then_left_by_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(monkeypatch) as one:
+        monkeypatch.setattr(SegmentLog, "drop", lambda log, numbers: log.done.append(f"drop {numbers}"))
+
+        async def forget(numbers: list[int]) -> None:
+            one.log.done.append(f"forget {numbers}")
+
+        monkeypatch.setattr(one.journal._reader, "forget", forget)
+        dropping = asyncio.ensure_future(one.journal.drop([3, 4]))
+        await asyncio.sleep(0)
+        await one.written(0)
+        await dropping
+        assert [done for done in one.log.done if done != "close"] == ["drop [3, 4]", "forget [3, 4]"]
+
+
 async def test_a_full_disk_refuses_requests_and_commits_the_rest(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async with scene(monkeypatch) as one:
         one.log.errors = [FULL]

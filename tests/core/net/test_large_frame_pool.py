@@ -1,0 +1,91 @@
+"""core.net.large_frames: which frames are read into a buffer or into memory of their own, and whose buffer is used again."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from core.net import large_frames
+from core.net.large_frames import (
+    AFTER_BYTES,
+    BUFFER_BYTES,
+    BUFFERS_MAX,
+    LARGE_BYTES_MIN,
+    OWN_BYTES_MAX,
+    OWN_MEMORY,
+    OWN_PART,
+    LargeFramePool,
+    LargeFrameReader,
+)
+from core.runtime import supervision
+
+LARGEST = BUFFER_BYTES - AFTER_BYTES  # of a frame that a buffer takes
+OWN = OWN_PART * (LARGEST // OWN_PART + 1)  # bytes of a larger one
+
+
+class Transport:
+    """A transport that keeps which protocol it has."""
+
+    def __init__(self) -> None:
+        self.protocols: list[Any] = []
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocols.append(protocol)
+
+
+def pool() -> LargeFramePool:
+    return LargeFramePool(asyncio.get_running_loop(), supervision.current())
+
+
+@pytest.mark.parametrize(
+    ("octets", "came", "taken"),
+    [
+        (LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN - 1, False),
+        (LARGE_BYTES_MIN, 0, True),
+        (LARGEST, 0, True),
+        (LARGEST + 1, 0, False),
+        (OWN, OWN // OWN_PART - 1, False),
+        (OWN, OWN // OWN_PART, OWN_MEMORY),
+        (OWN_BYTES_MAX + 16, OWN_BYTES_MAX // OWN_PART + 1, OWN_MEMORY),
+    ],
+)
+async def test_a_large_frame_is_taken_and_a_larger_one_when_a_part_of_it_has_come(octets: int, came: int, taken: bool) -> None:
+    assert pool().takes(cast("Any", SimpleNamespace(begun_frame=octets, wanted=octets - came))) == taken
+
+
+@pytest.mark.skipif(not OWN_MEMORY, reason="larger frames are put together here")
+@pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)])
+async def test_memory_of_their_own_has_a_limit_for_all_frames_but_one(more: int, taken: bool) -> None:
+    some = pool()
+    some.own_bytes = OWN_BYTES_MAX - OWN + more
+    assert some.takes(cast("Any", SimpleNamespace(begun_frame=OWN, wanted=0))) == taken
+
+
+async def test_a_buffer_between_two_frames_is_used_for_another_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_frames, "switch", lambda transport, protocol: transport.set_protocol(protocol))
+    some = pool()
+    sessions = [(SimpleNamespace(), Transport()) for _ in range(BUFFERS_MAX + 2)]
+    frames = [SimpleNamespace(begun_frame=LARGEST, detach_frame=lambda: [b"ab", b"c"]) for _ in sessions]
+
+    def read(number: int) -> None:
+        session, transport = sessions[number]
+        some.read(cast("Any", session), cast("Any", transport), cast("Any", frames[number]))
+
+    for number in range(BUFFERS_MAX):
+        read(number)
+    readers = [*some.readers]
+    assert [one.get_buffer(0).nbytes for one in readers] == [BUFFER_BYTES - 3] * BUFFERS_MAX
+    read(BUFFERS_MAX)  # all of them are within a frame
+    assert (sessions[BUFFERS_MAX][1].protocols, [*some.readers]) == ([], readers)
+    readers[3]._end = 0
+    assert readers[3].between
+    read(BUFFERS_MAX + 1)
+    assert sessions[3][1].protocols == [readers[3], sessions[3][0]]
+    assert [one in some.readers for one in readers] == [number != 3 for number in range(BUFFERS_MAX)]
+    assert (len(some.readers), some.free) == (BUFFERS_MAX, [])  # in the same memory
+    (latest,) = sessions[BUFFERS_MAX + 1][1].protocols
+    assert isinstance(latest, LargeFrameReader)
+    some._clock.cancel()
