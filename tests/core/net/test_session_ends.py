@@ -204,15 +204,28 @@ async def test_the_answer_to_what_was_read_leaves_at_once_and_others_with_the_it
 @in_virtual_time
 async def test_w7_a_message_makes_progress_or_its_peer_is_disconnected() -> None:
     octets = frame(bytes(50_000))
-    async with traffic(core.PULL, b"PUSH", frame_ivl=100) as seen:
+    async with traffic(core.PULL, b"PUSH", frame_ivl=10_000) as seen:
         seen.says(octets[:10])
-        await asyncio.sleep(0.09)
+        await asyncio.sleep(9.99)
         seen.says(octets[10 : 10 + 1024])
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(10.0)
         assert seen.end == ""
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
         assert seen.end == "closed"
         assert seen.owner.counters.cut_progress == 1
+
+
+@in_virtual_time
+async def test_p4_bytes_of_messages_that_are_not_whole_have_a_limit_for_all_peers() -> None:
+    octets = frame(bytes(50_000))
+    async with traffic(core.PULL, b"PUSH", max_partial_bytes=100) as seen:
+        seen.says(octets[:100])
+        assert seen.end == ""
+        seen.says(octets[100:])  # with the whole message nothing is partial
+        seen.says(octets[:100])
+        assert seen.end == ""
+        seen.says(octets[100:101])
+        assert (seen.end, seen.owner.counters.cut_partial_bytes) == ("closed", 1)
 
 
 @in_virtual_time
