@@ -297,6 +297,7 @@ def monitor(flags: SocketFlags, count: int | None, as_json: bool, settings: Daem
             # Before the first endpoint, or the first events would be missed.
             socket.on_event(show)
             attach(socket, flags.bind, flags.connect)
+            daemon.ready("monitor runs")
             await daemon.until_stopped()
 
     run_daemon(body, settings)

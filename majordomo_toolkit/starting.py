@@ -1,12 +1,13 @@
-"""SIGTERM and SIGINT while a daemon is imported and parses its options: both end it with exit code 0.
+"""Signals while a daemon is imported: SIGTERM and SIGINT end it with exit code 0, SIGHUP is remembered.
 
 `core.daemon.run` handles the signals once the loop runs. Importing takes some tenths of a second, in which a supervisor may stop the
-daemon. This module is imported first and does nothing in other programs, nor for our commands that only print: those end by the
-signal, so that their caller sees it.
+daemon, or have it read files again that it has just read. This module is imported first and does nothing in other programs, nor for our
+commands that only print: those end by the signal, so that their caller sees it.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -54,7 +55,16 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(0)
 
 
+def _remember(number: int, frame: FrameType | None) -> None:
+    vars(_remember)["called"] = True  # `core.daemon.run` reads it when it replaces this handler
+
+
 if is_daemon(sys.orig_argv) and threading.current_thread() is threading.main_thread():
     for _number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(_number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(_number, _end)
+        atexit.register(signal.signal, _number, signal.SIG_IGN)  # the last moments, in which Python ends, change no exit code
+    if hasattr(signal, "SIGHUP"):
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, _remember)
+        atexit.register(signal.signal, signal.SIGHUP, signal.SIG_IGN)

@@ -183,6 +183,7 @@ class Daemon:
         self._drain_is_over = False
         self._reloading: asyncio.Task[None] | None = None
         self._reload_wanted = False
+        self._is_ready = False
         self._shortage_at: float | None = None  # time of the last line about missing memory
         self._untold = 0
         self.supervisor = supervision.Supervisor()
@@ -218,6 +219,9 @@ class Daemon:
         self.tell_parent({READY: message})
         if self._manager.watchdog_s:
             self._ping()
+        self._is_ready = True
+        if self._reload_wanted:
+            self._begin_reload()
 
     def tell_parent(self, message: dict[str, Any]) -> None:
         """Send a message to the process that started this one as one of several; nothing without one."""
@@ -296,7 +300,9 @@ class Daemon:
         wanted = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self._on_stop_signal)
         if hasattr(signal, "SIGHUP"):
             wanted[signal.SIGHUP] = self._on_reload_signal
-        return {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        before: dict[int, Any] = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        self._reload_wanted = any(getattr(handler, "called", False) for handler in before.values())  # see `majordomo_toolkit.starting`
+        return before
 
     def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signalled:
@@ -321,6 +327,8 @@ class Daemon:
 
     def _begin_reload(self) -> None:
         self._reload_wanted = True
+        if not self._is_ready:
+            return  # files that are read again are not known yet
         if self._reloading is None or self._reloading.done():
             self._reloading = self.supervisor.task("daemon reload", self._reload, restart=supervision.ONCE)
 

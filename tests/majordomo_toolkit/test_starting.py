@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.scenes.programs import command_module
 if TYPE_CHECKING:
     from pathlib import Path
 
+WITH_HANGUP = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP")
 CLIS = {program: command_module(program) for program in DAEMONS}
 STARTS = [(f"{program} {min(commands)}", signal.SIGTERM) for program, commands in DAEMONS.items() if program != "zmtp"]
 
@@ -57,6 +59,34 @@ def test_signal_while_a_daemon_is_imported_ends_it_with_0(start: str, number: si
             process.send_signal(number)
             break
     process.communicate()
+    assert process.returncode == 0
+
+
+@WITH_HANGUP
+def test_hangup_while_a_daemon_is_imported_has_it_read_its_files_again_when_it_serves(tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "mdp", "broker", "--bind", "ipc://broker"]
+    said: list[str] = []
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr or ():
+            if "click.exceptions" in line:
+                process.send_signal(signal.SIGHUP)
+            elif "core.daemon " in line:
+                said.append(line.split("core.daemon ")[1].split()[0])
+                if said[-1] == "reloaded":
+                    process.send_signal(signal.SIGTERM)
+    assert process.returncode == 0
+    assert said == ["broker", "reloaded", "draining"]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", pytest.param("SIGHUP", marks=WITH_HANGUP)])
+def test_signal_after_the_end_of_a_daemon_changes_no_exit_code(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.{name})\n")
+    command = [sys.executable, "-m", "mdp", "broker", "--bind", "ipc://broker"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr or ():
+            if "broker serves" in line:
+                process.send_signal(signal.SIGTERM)
     assert process.returncode == 0
 
 
