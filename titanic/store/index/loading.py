@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from titanic.journal.record import Location, Record
 
-ROWS_MIN: Final = 16  # of a chunk; fewer are items of their own
+ROWS_MIN = 16  # of a chunk; fewer are items of their own; not final, as tests replace it
 UNFINISHED_ROWS_MAX: Final = 65_536  # in all chunks of a checkpoint that are not full yet
 PAUSE_ROWS: Final = 200  # looked at between two items of a checkpoint at most
 KEYS_SLACK: Final = 1024  # keys above twice the limit before the oldest are forgotten; at start keys come in the order of their records
