@@ -16,6 +16,7 @@ import core
 import mdp
 import titanic
 from mdp.broker import dispatcher
+from tests.scenes.builds import replaces_names
 from tests.sim.disk import SimDisk
 from tests.sim.virtual_time import VirtualTime, run
 from titanic.journal.group_commit import Journal
@@ -121,6 +122,7 @@ async def month(clock: VirtualTime, disk: SimDisk, seen: dict[str, Any]) -> None
                 await ticket.close()
 
 
+@replaces_names
 @pytest.mark.long
 @pytest.mark.timeout(240)  # a machine that may be busy
 def test_a_whole_titanic_waits_thirty_days_for_a_worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.scenes.builds import replaces_names
 from tests.sim.cluster import scenario as scenario_module
 from tests.sim.cluster.faults import ALL as ALL_FAULTS
 from tests.sim.cluster.faults import Fault, draw
@@ -72,6 +73,7 @@ def test_another_seed_is_another_run() -> None:
     assert run(ALL["one_broker"], 7, minutes=1.0).trace != run(ALL["one_broker"], 8, minutes=1.0).trace
 
 
+@replaces_names
 @pytest.mark.long
 def test_a_store_that_acknowledges_before_the_sync_is_found_shrunk_kept_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks can fail: each fault that is left in the list is needed."""

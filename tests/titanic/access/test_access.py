@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from tests.scenes.builds import stands_in
 from titanic.access.broker_permissions import Question, Verdict
 from titanic.access.verbs import NAMES_MAX, Access, user_of
 from titanic.wire import tsp
@@ -100,6 +101,7 @@ VERBS: tuple[tuple[str, bytes, list[bytes], list[bytes]], ...] = (
 )
 
 
+@stands_in
 @pytest.mark.parametrize(("verb", "service", "done", "unknown"), VERBS)
 def test_a_request_is_visible_to_its_user_and_to_operators(verb: str, service: bytes, done: list[bytes], unknown: list[bytes]) -> None:
     scene = Scene(Verdict.NO)
@@ -126,6 +128,7 @@ def test_all_may_ask_for_extensions() -> None:
     assert Scene(Verdict.NO).said("fetch", "ann", tsp.EXTENSIONS) == [OK, *tsp.EXTENSIONS_KNOWN]
 
 
+@stands_in
 def test_waits_are_limited() -> None:
     scene = Scene(Verdict.NO)
     for wait_ms in (b"0", b"1500", b"60000", b"60001", b"999999"):
@@ -162,6 +165,7 @@ def test_rows_are_staged_for_services_that_the_user_may_call() -> None:
     assert scene.said("batch", "ann", *stage) == [b"batch", b"ann"]
 
 
+@stands_in
 def test_what_is_asked_for_has_a_key_and_waits_for_its_reply() -> None:
     scene = Scene()
     options = [b"\x01TSP\x01", b"\x81\xa3key\xc4\x01k"]
@@ -196,5 +200,6 @@ def test_names_of_users_share_an_object_and_have_a_limit() -> None:
     assert len(access._names) == 2
 
 
+@stands_in
 def test_the_user_of_a_request_is_text() -> None:
     assert [user_of(cast("Any", Entry(owner))) for owner in (b"ann", b"\xff", b"")] == ["ann", "\ufffd", None]
