@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.scenes.builds import replaces_names
 from tests.scenes.hunts import stride
 from tests.sim.disk import SimDisk
 from tests.sim.journal_model import LIMITS, OPTIONS, STORE, Known, Play, contents, recover
@@ -87,7 +86,6 @@ def test_every_flipped_bit_is_reported_and_harms_one_record_at_most(part: int) -
     assert flips > 2000
 
 
-@replaces_names
 @pytest.mark.parametrize("part", range(4))
 def test_every_flipped_bit_of_a_checkpoint_with_rows_is_reported_and_all_records_are_read(
     part: int, monkeypatch: pytest.MonkeyPatch
