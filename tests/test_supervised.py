@@ -312,8 +312,7 @@ async def two_stores(place: Path) -> AsyncIterator[Works]:
 @asynccontextmanager
 async def page(place: Path) -> AsyncIterator[Works]:
     """A connection that says nothing is ended, also after the clock that ends it has failed once."""
-    page = figures_page("a daemon", "thing", dict)
-    async with serve_page(("127.0.0.1", 0), page, WebLimits(request_s=0.05)) as port:
+    async with serve_page(("127.0.0.1", 0), figures_page("a daemon", "thing", dict), WebLimits(request_s=0.05)) as port:
 
         async def works() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -472,11 +471,12 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("core accept clock", "daemon drain", "daemon reload", "daemon watchdog"), "tests/core/daemon/test_injected_faults.py"),
     **dict.fromkeys(("bstar switchover", "bstar witness ballot"), "tests/bstar/test_injected_faults.py"),
     **dict.fromkeys(("mdp broker backlog clock", "mdp broker memory clock"), "tests/mdp/test_injected_faults.py"),
-    "mdp broker release clock": "tests/mdp/test_injected_faults.py",
     **dict.fromkeys(("mdp handler thread", "mdp worker overdue", "mdp event log", "leftovers"), "tests/mdp/test_injected_faults.py"),
-    **dict.fromkeys(("mdp lending clock", "mdp pair clock"), "tests/mdp/test_injected_faults.py"),
+    **dict.fromkeys(("mdp lending clock", "mdp pair clock", "mdp broker release clock"), "tests/mdp/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp dispatch rest", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),
+    "bstar client callback": "tests/bstar/test_pair.py",
+    "pirate client check": "tests/pirate/test_client.py",
     "mdp dispatch keys": "tests/mdp/spark/flow/test_replayed_window.py",
     "core event callback": "tests/core/sockets/test_event_callbacks.py",
     "bstar event callback": "tests/bstar/test_pair_stops.py",

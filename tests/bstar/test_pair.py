@@ -8,6 +8,7 @@ import pytest
 import bstar
 import core
 from bstar.machine.wire import DIGITS, STATE_TOPIC, ReplyKind, RequestHeader, RequestKind, decode_reply_header, encode_request_header
+from core.runtime import supervision
 from tests.scenes.bstar_sockets import CALM_MS, PATIENT, QUICK_MS, Scene, echo, until
 
 ANY = "tcp://127.0.0.1:*"
@@ -111,6 +112,7 @@ async def test_a_callback_of_a_client_that_fails_is_logged_and_requests_are_answ
             assert await client.request(b"1") == [b"1"]
             await scene.pairs[0].switchover()
             assert await client.request(b"2") == [b"2"]
+    assert supervision.current().faults["bstar client callback"]
     assert "bstar client callback: ValueError: backup" in caplog.text
 
 

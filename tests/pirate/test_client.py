@@ -10,6 +10,7 @@ import pytest
 
 import core
 import pirate
+from core.runtime import supervision
 from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
@@ -205,6 +206,7 @@ async def test_a_check_that_fails_is_logged_and_the_reply_does_not_match(server:
         await eventually(lambda: client.counters["reply_mismatch"])
         assert not reply.done()
         reply.cancel()
+    assert supervision.current().faults["pirate client check"]
     assert "pirate client check: ZeroDivisionError" in caplog.text
 
 
