@@ -84,8 +84,10 @@ class CallDefaults:
 
     def __post_init__(self) -> None:
         given: Any = self  # explicitly, and not by the annotations: once a request with options
-        if not isinstance(given.attempts, int) or not isinstance(given.once, bool) or not isinstance(given.wait, bool):
-            raise TypeError(f"attempts is {self.attempts!r}, once {self.once!r}, wait {self.wait!r}: these are int, bool and bool")
+        check_positive(inf, timeout=given.timeout, deadline=given.deadline)
+        check_counts(attempts=given.attempts)
+        if not isinstance(given.once, bool) or not isinstance(given.wait, bool):
+            raise TypeError(f"once is {given.once!r}, wait {given.wait!r}: these are bool")
 
     def merged(self, options: CallOptions) -> CallDefaults:
         """Return these defaults with the options that are set."""
@@ -199,8 +201,8 @@ class Call:
         self.service = _octets("service name", service)
         if not is_service_name(self.service):
             raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 bytes of printable text")
-        check_positive(inf, timeout=timeout_s, deadline=deadline_s)
-        check_counts(attempts=attempts)
+        if not timeout_s > 0 or attempts < 1:
+            raise ValueError(f"timeout of {timeout_s} s with {attempts} attempts: both must be positive")
         if deadline_s is not None and not 0 < deadline_s * 1000 <= DEADLINE_MS_MAX:
             raise ValueError(f"deadline of {deadline_s} s is not within a day from now")
         self.name: str = self.service.decode()

@@ -123,6 +123,8 @@ class WorkerOptions:
         check_counts(
             concurrency=self.concurrency, connections=self.connections, liveness=self.liveness, parts_max_bytes=self.parts_max_bytes
         )
+        if self.credit is not None:
+            check_counts(credit=self.credit)
         check_positive(heartbeat_ms=self.heartbeat_ms, reconnect_ms=self.reconnect_ms, reconnect_max_ms=self.reconnect_max_ms)
         check_positive(inf, stuck_s=self.stuck_s)
         check_not_negative(results_max=self.results_max, results_max_bytes=self.results_max_bytes, results_ms=self.results_ms)
