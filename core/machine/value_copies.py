@@ -7,11 +7,9 @@ Spark and process pools pickle what user code refers to. Compiled, a frozen data
 from __future__ import annotations
 
 from dataclasses import fields
-from math import inf
 from typing import Any, Final, TypeVar
 
 NUMBER_MAX: Final = 2**53  # a number above it is a mistake, and would become an endless one when it is multiplied
-_MOST: Final = {NUMBER_MAX: "and at most 2**53", inf: "and at most 2**53 or endless"}
 E = TypeVar("E", bound=BaseException)
 # Classes by annotation.
 _WHOLE: Final[dict[str, type | tuple[type, ...]]] = {"int": int, "int | None": (int, type(None)), "bool": bool}
@@ -42,15 +40,15 @@ def check_positive(most: float = NUMBER_MAX, /, **numbers: object) -> None:
         ValueError: not above zero, or too large.
     """
     for name, value in numbers.items():
-        if value is not None and not (0 < _number(name, value) <= NUMBER_MAX or value == most):
-            raise ValueError(f"{name} is {value!s:.40}, it must be positive, {_MOST[most]}")
+        if value is not None and not _number(name, value, most) > 0:
+            raise ValueError(f"{name} is {value}, it must be positive")
 
 
 def check_not_negative(most: float = NUMBER_MAX, /, **numbers: object) -> None:
     """Check numbers as `check_positive` does, but zero is allowed."""
     for name, value in numbers.items():
-        if value is not None and not (0 <= _number(name, value) <= NUMBER_MAX or value == most):
-            raise ValueError(f"{name} is {value!s:.40}, it must not be negative, {_MOST[most]}")
+        if value is not None and not _number(name, value, most) >= 0:
+            raise ValueError(f"{name} is {value}, it must not be negative")
 
 
 def check_counts(**numbers: object) -> None:
@@ -61,9 +59,11 @@ def check_counts(**numbers: object) -> None:
             raise TypeError(f"{name} is {value!r}, it must be int")
 
 
-def _number(name: str, value: object) -> int | float:
+def _number(name: str, value: object, most: float) -> int | float:
     if not isinstance(value, int | float):  # a Decimal for example: times of the event loop are added to it
         raise TypeError(f"{name} is {value!r}, it must be int or float")
+    if value > NUMBER_MAX and value != most:
+        raise ValueError(f"{name} is too large, above 2**53")
     return value
 
 
