@@ -35,7 +35,7 @@ class Limits:
     def __post_init__(self) -> None:
         check_counts(requests_max=self.requests_max, bytes_max=self.bytes_max, service_requests_max=self.service_requests_max)
         check_not_negative(keys_max=self.keys_max, key_age_ms=self.key_age_ms, retain_ms=self.retain_ms)
-        if not isinstance(self.user_share, int) or not 0 < self.user_share <= 100:
+        if self.user_share not in range(1, 101):
             raise ValueError(f"user_share is 1 to 100 percent, not {self.user_share}")
 
     @property
