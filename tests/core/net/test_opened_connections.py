@@ -19,30 +19,15 @@ from core.address import IpcBind, IpcConnect, TcpConnect, parse_bind, parse_conn
 from core.net import os_sockets
 from core.net.os_sockets import listen_ipc, open_ipc, open_tcp
 from core.options import Options
-from core.runtime import runtime
-from tests.scenes.scripted_system import System
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+    from tests.scenes.scripted_system import System
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="what Linux alone tells of its sockets and interfaces")
-
-
-@pytest.fixture
-def system() -> Iterator[System]:
-    with runtime.scope(System()) as made:
-        assert isinstance(made, System)
-        yield made
-
-
-@pytest.fixture
-def opened() -> Iterator[list[socket.socket]]:
-    made: list[socket.socket] = []
-    yield made
-    for one in made:
-        one.close()
 
 
 class Peer(asyncio.Protocol):

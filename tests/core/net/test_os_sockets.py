@@ -21,28 +21,13 @@ from core.net import os_sockets
 from core.net.os_sockets import listen_ipc, listen_tcp, open_ipc
 from core.options import Options
 from core.runtime import runtime
-from tests.scenes.scripted_system import System
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.scenes.scripted_system import System
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="what Linux alone tells of its sockets and interfaces")
-
-
-@pytest.fixture
-def system() -> Iterator[System]:
-    with runtime.scope(System()) as made:
-        assert isinstance(made, System)
-        yield made
-
-
-@pytest.fixture
-def opened() -> Iterator[list[socket.socket]]:
-    made: list[socket.socket] = []
-    yield made
-    for one in made:
-        one.close()
 
 
 def tcp(host: str, port: str = "*", *, ipv6: bool = True) -> TcpBind:
