@@ -12,7 +12,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.program import Options, quantile
-from mdp.commands.open_loop import poisson_times, send_at
+from mdp.commands.bench import poisson_times, send_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

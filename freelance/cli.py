@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
-from core.daemon.http import http_option
-from core.daemon.option_fields import field_options
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import figures_page
+from core.daemon.option_fields import arguments, field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
 from core.rpc.handlers import echo, handler_option
 from core.runtime.event_loop import run as run_loop
 from freelance.client import Client
-from freelance.daemon import ServerDaemonOptions, serve_server
 from freelance.errors import NoServer, TooLarge
 from freelance.names.cli import names
+from freelance.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from core.daemon.http import NamedAddress
+    from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
 
 __all__ = ["main"]
+
+
+@dataclass(frozen=True)
+class ServerDaemonOptions:
+    """Options of `freelance serve`.
+
+    Attributes:
+        endpoint: endpoint for clients.
+        identity: endpoint that clients connect to.  [default: --bind, with this machine's name for *]
+        model: of the clients.
+        running_max: maximum requests being handled.
+        handler: function from the body's frames to the reply's.
+        security: which clients may connect.
+        http: address of the page, None for none.
+    """
+
+    endpoint: str
+    identity: str | None = None
+    model: Literal[1, 2, 3] = 3
+    running_max: int = 1000
+    handler: Callable[[list[bytes]], Any] = echo
+    security: Secured | None = None
+    http: NamedAddress | None = None
+
+
+async def serve_server(options: ServerDaemonOptions, lifetime: Lifetime) -> None:
+    """Answer requests until the process is asked to stop, then finish open ones; raises core.ZMQError or Unreachable."""
+    server = Server(options.endpoint, options.handler, **arguments(options, without=("endpoint", "handler", "http")))
+    async with server, serve_page(options.http, figures_page("freelance serve", "freelance", lambda: server.counters)):
+        lifetime.ready("server runs", endpoint=server.endpoint, identity=server.identity, model=str(options.model))
+        await lifetime.until_stopped()
+        await server.drain(lifetime.drain_s)
+
 
 MODEL: Final = click.Choice(["1", "2", "3"])
 

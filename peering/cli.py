@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,26 +12,108 @@ import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable, exits
-from core.daemon.http import http_option
-from core.daemon.option_fields import FiniteRange, build, field_options
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import Table, figures_page
+from core.daemon.option_fields import FiniteRange, arguments, build, field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
+from core.errors import ZMQError
 from core.runtime.event_loop import run as run_loop
-from peering.broker import endpoint_of
+from peering.broker import Broker, endpoint_of
 from peering.control import ask
-from peering.daemon import BrokerDaemonOptions, Peers, serve_broker
 from peering.errors import BadName, DuplicateName, MalformedMessage, TaskLost
 from peering.simulation import Plan, Result, simulate
 from peering.task_router import RouterLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from core.daemon.http import NamedAddress
+    from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
     from peering.simulation import Cluster
 
 __all__ = ["main"]
+
+log = logging.getLogger("peering.daemon")
+
+Peers = dict[str, tuple[str, str] | None]  # endpoints of each peer, cloud and state; None for the default ones
+
+
+@dataclass(frozen=True)
+class BrokerDaemonOptions:
+    """Options of `peering broker`.
+
+    Attributes:
+        name: of the broker.
+        peers: other brokers, by name.
+        localfe: endpoint for clients.
+        localbe: endpoint for workers.
+        cloudfe: endpoint for tasks of peers.
+        statebe: endpoint the state is published on.
+        control: endpoint for `peering status`.
+        directory: of the default endpoints, "" for the working directory.
+        limits: of the broker.
+        peers_of: returns the peers in changed options on reload, None if these did not change.
+        security: which peers may connect, and who we are.
+        http: address of the page, None for none.
+    """
+
+    name: str
+    peers: Peers = field(default_factory=dict)
+    localfe: str | None = None
+    localbe: str | None = None
+    cloudfe: str | None = None
+    statebe: str | None = None
+    control: str | None = None
+    directory: str = ""
+    limits: RouterLimits = field(default_factory=RouterLimits)
+    peers_of: Callable[[Mapping[str, Any]], Peers | None] = lambda changed: None
+    security: Secured | None = None
+    http: NamedAddress | None = None
+
+
+async def serve_broker(options: BrokerDaemonOptions, lifetime: Lifetime) -> None:
+    """Serve until the process is asked to stop, then finish open tasks; raises peering.BadName, peering.DuplicateName or core.ZMQError."""
+    known = dict(options.peers)
+    serving = Broker(**arguments(options, without=("limits", "peers_of", "http")), **asdict(options.limits))
+
+    def change(changed: Mapping[str, Any]) -> set[str]:
+        wanted = options.peers_of(changed)
+        return {"peers"} if wanted is not None and _change_peers(serving, known, wanted) else set()
+
+    page = figures_page("peering broker", "peering", serving.status, tables=lambda: _peer_table(serving))
+    async with serving, serve_page(options.http, page):
+        lifetime.on_change(change)
+        endpoints = {flow: getattr(serving, flow) for flow in ("localfe", "localbe", "cloudfe", "statebe", "control")}
+        lifetime.ready("broker runs", broker=options.name, peers=",".join(known), **endpoints)
+        await lifetime.until_stopped_or(serving.serve_forever())
+        if not await serving.drain(lifetime.drain_s):
+            log.warning("drain time is over, tasks are still open", extra={"open": serving.machine.open})
+
+
+def _change_peers(serving: Broker, before: Peers, after: Peers) -> bool:
+    """Add and remove peers to match `after`; update `before`. Return whether all succeeded."""
+    for name in [name for name, endpoints in before.items() if after.get(name, ()) != endpoints]:
+        serving.remove_peer(name)
+        del before[name]
+    complete = True
+    for name in after.keys() - before.keys():
+        try:
+            serving.add_peer(name, after[name])
+            before[name] = after[name]
+        except (ValueError, ZMQError) as error:  # BadName and DuplicateName are ValueErrors
+            log.error("a peer was refused", extra={"peer": name, "reason": str(error)})
+            complete = False
+    return complete
+
+
+def _peer_table(serving: Broker) -> list[Table]:
+    peers = serving.status()["peers"]
+    rows = [[name, "yes" if peer["up"] else "no", peer["capacity"], peer["lent"]] for name, peer in peers.items()]
+    return [Table("Peers", ("peer", "up", "capacity", "lent to it"), rows)]
+
 
 ENDPOINT: Final = {"type": BIND}
 PEER_HELP: Final = "A peer: NAME, or NAME=CLOUD,STATE with its endpoints; repeatable. SIGHUP adds and removes peers."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from operator import eq
 from typing import TYPE_CHECKING, Any, Final
@@ -10,8 +11,9 @@ import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable, exits
-from core.daemon.http import http_option
-from core.daemon.option_fields import FiniteRange, field_options
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import figures_page
+from core.daemon.option_fields import FiniteRange, arguments, field_options
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
@@ -19,15 +21,100 @@ from core.rpc.handlers import echo, handler_option
 from core.runtime import runtime
 from core.runtime.event_loop import run as run_loop
 from pirate.client import Client
-from pirate.commands.daemons import QueueDaemonOptions, WorkerDaemonOptions, serve_queue, serve_worker
 from pirate.errors import NoReply, SimulatedCrash
 from pirate.fault_injection import Mishaps
 from pirate.ppp import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
+from pirate.queue_server import Queue
+from pirate.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from core.daemon.http import NamedAddress
+    from core.runtime.lifetime import Lifetime
+    from core.security.credentials import Secured
 
 __all__ = ["main"]
+
+
+@dataclass(frozen=True)
+class QueueDaemonOptions:
+    """Options of `pirate queue`.
+
+    Attributes:
+        frontend: endpoint for clients.
+        backend: endpoint for workers.
+        simple: workers are REQ sockets without heartbeats, or speak PPP.
+        heartbeat_ms: interval of heartbeats, both ways.
+        liveness: silent intervals until a worker is given up.
+        ttl: seconds a request waits for a worker; 0: for ever.  [default: 7.5; 0 if `simple`]
+        waiting_max: maximum waiting requests.
+        guide_compatible: a heartbeat of an unknown worker registers it.
+        security: which peers may connect.
+        http: address of the page, None for none.
+    """
+
+    frontend: str = "tcp://*:5555"
+    backend: str = "tcp://*:5556"
+    simple: bool = False
+    heartbeat_ms: float = 1000
+    liveness: int = 3
+    ttl: float | None = None
+    waiting_max: int = 1000
+    guide_compatible: bool = False
+    security: Secured | None = None
+    http: NamedAddress | None = None
+
+
+async def serve_queue(options: QueueDaemonOptions, lifetime: Lifetime) -> None:
+    """Give requests to workers until the process is asked to stop, then finish open ones; raises core.ZMQError or Unreachable."""
+    running = Queue(**arguments(options, without=("http",)))
+    page = figures_page("pirate queue", "pirate_queue", lambda: {"idle": running.idle, **running.counters})
+    async with running, serve_page(options.http, page):
+        lifetime.ready("queue runs", frontend=running.frontend, backend=running.backend, kind=_kind(options.simple))
+        await lifetime.until_stopped_or(running.serve_forever())
+        await running.drain(lifetime.drain_s)
+
+
+@dataclass(frozen=True)
+class WorkerDaemonOptions:
+    """Options of `pirate worker`.
+
+    Attributes:
+        endpoints: backend; repeatable.
+        handler: function from the body's frames to the reply's.
+        simple: workers are REQ sockets without heartbeats, or speak PPP.
+        heartbeat_ms: interval of heartbeats, the same as the queue's.
+        liveness: silent intervals until the queue is given up.
+        heartbeat_busy: heartbeat while working too; not for the guide's queue.
+        reconnect_ms: first pause before reconnecting; it doubles.
+        reconnect_max_ms: the longest pause.
+        security: what it presents to the queues.
+    """
+
+    endpoints: Sequence[str] = ("tcp://127.0.0.1:5556",)
+    handler: Callable[[list[bytes]], Any] = echo
+    simple: bool = False
+    heartbeat_ms: float = 1000
+    liveness: int = 3
+    heartbeat_busy: bool = False
+    reconnect_ms: float = 1000
+    reconnect_max_ms: float = 32_000
+    security: Secured | None = None
+
+
+async def serve_worker(options: WorkerDaemonOptions, lifetime: Lifetime) -> None:
+    """Answer requests of a queue until the process is asked to stop, then finish the open one."""
+    running = Worker(**arguments(options))
+    async with running:
+        lifetime.ready("worker runs", queues=",".join(options.endpoints), kind=_kind(options.simple))
+        await lifetime.until_stopped_or(running.serve_forever())
+        await running.drain(lifetime.drain_s)
+
+
+def _kind(simple: bool) -> str:
+    return "simple" if simple else "paranoid"
+
 
 HEARTBEAT: Final = FiniteRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
 KIND: Final = {"flag": "--simple/--paranoid", "show_default": "paranoid"}

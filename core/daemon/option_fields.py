@@ -97,6 +97,11 @@ def build(cls: type[T], values: dict[str, Any], **more: Any) -> T:
     return cls(**{name: values.pop(name) for name in names}, **more)
 
 
+def arguments(chosen: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, as arguments of what they are the options of."""
+    return {field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen) if field.name not in without}
+
+
 def given(context: click.Context, cls: type) -> dict[str, Any]:
     """Return the values of a dataclass's fields that came from flag, environment or file, not from defaults."""
     names = [field.name for field in dataclasses.fields(cls) if field.name in context.params]

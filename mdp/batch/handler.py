@@ -5,24 +5,25 @@
 
 The function may be async; a plain one runs in a thread. A column `_error` of the result refuses single rows: text, null for a row that is
 answered; `_status` may give the code, `HANDLER_ERROR` if it does not. A column `_key` of the request has the rows' keys, if they have any.
-A function that raises fails its table. If the sender wants rows apart (`mdp.batch.rows_apart`), it is called again with halves of it.
+A function that raises fails its table. If the sender wants rows apart (`Apart`), it is called again with halves of it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mdp.batch.rows_apart import Apart, wants_apart
-from mdp.batch.tables import BadTable, decode_table, encode_table
+from mdp.batch.tables import APART, ERROR, KEY, STATUS, BadTable, decode_table, encode_table
 from mdp.errors import BadRequest, BadResult, HandlerError
 from mdp.worker.handler import HandlerKind, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from mdp.errors import RequestError
     from mdp.request import Request
 
 log = logging.getLogger("mdp.worker")
@@ -92,3 +93,51 @@ def _checked(result: Any, rows: int, name: str) -> pa.Table:
         what = f"{result.num_rows} rows" if isinstance(result, pa.Table) else type(result).__name__
         raise HandlerError(code=BadResult.default_code, text=f"{name} returned {what}, a table of {rows} rows is expected")
     return result
+
+
+def wants_apart(table: pa.Table) -> bool:
+    return APART in (table.schema.metadata or {})
+
+
+class Apart:
+    """The parts of a table that a function is called with, one after the other, and their results."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._parts = deque([table])
+        self._done: list[pa.Table] = []
+
+    @property
+    def part(self) -> pa.Table | None:
+        """The part to call the function with, None when all are done."""
+        return self._parts[0] if self._parts else None
+
+    def answered(self, result: pa.Table) -> None:
+        part = self._parts.popleft()
+        self._done.append(self._named(part, result))
+
+    def failed(self, error: Exception) -> bool:
+        """Halve the part; a single row gets the error. Returns whether it was a single row."""
+        part = self._parts.popleft()
+        if part.num_rows > 1:
+            middle = part.num_rows // 2
+            self._parts.extendleft((part.slice(middle), part.slice(0, middle)))
+            return False
+        code, text = HandlerError.default_code, f"the handler failed: {type(error).__name__}"
+        if isinstance(error, HandlerError):
+            code, text = _said(error)
+        refused = pa.table({ERROR: pa.array([text] * part.num_rows, pa.string()), STATUS: pa.array([code] * part.num_rows, pa.string())})
+        self._done.append(self._named(part, refused))
+        return True
+
+    def reply(self) -> pa.Table:
+        return pa.concat_tables(self._done, promote_options="default")
+
+    @staticmethod
+    def _named(part: pa.Table, result: pa.Table) -> pa.Table:
+        if KEY not in part.column_names or KEY in result.column_names:
+            return result
+        return result.append_column(KEY, part[KEY])
+
+
+def _said(error: RequestError) -> tuple[str, str]:
+    return error.code, error.text or str(error)

@@ -19,10 +19,9 @@ from core.daemon.security_flags import security_options
 from core.errors import LocalProtocolError
 from core.processes.daemon import processes_options, run_processes
 from mdp.app.app import App
-from mdp.app.find import find_app
 from mdp.commands.client_options import BROKER
 from mdp.observe.worker_metrics import worker_page
-from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler
+from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler, import_app
 from mdp.worker.handler import services_of
 from mdp.worker.worker import LOG_PAYLOADS, Worker, WorkerOptions
 
@@ -36,6 +35,21 @@ if TYPE_CHECKING:
     from core.processes.daemon import Processes
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
+
+_USUAL_NAME = "app"
+
+
+def find_app(name: str) -> App | ModuleType:
+    """Return the app of this name, or the module if there is none called `app` in it; raises HandlerNotFound."""
+    module_name, colon, path = name.partition(":")
+    module = import_app(module_name)
+    found = getattr(module, path if colon else _USUAL_NAME, None)
+    if isinstance(found, App):
+        return found
+    if colon:
+        raise HandlerNotFound(name, f"{module_name} has no mdp.App called {path}")
+    return module
+
 
 # Fields of `WorkerOptions` that the daemon's own options set, and those that only a program can set.
 NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "rate", "retry", "seed", "version")

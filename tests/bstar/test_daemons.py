@@ -1,11 +1,11 @@
-"""bstar.daemons: the bodies of `bstar run` and `bstar witness`, run without the commands."""
+"""bstar.cli: the bodies of `bstar run` and `bstar witness`, run without the commands."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import bstar
-from bstar.daemons import ServerDaemonOptions, WitnessDaemonOptions, serve_server, serve_witness
+from bstar.cli import ServerDaemonOptions, WitnessDaemonOptions, serve_server, serve_witness
 from tests.scenes.lifetime import running
 
 if TYPE_CHECKING:

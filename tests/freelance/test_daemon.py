@@ -1,9 +1,9 @@
-"""freelance.daemon: the body of `freelance serve`, run without the command."""
+"""freelance.cli: the body of `freelance serve`, run without the command."""
 
 from __future__ import annotations
 
 import freelance
-from freelance.daemon import ServerDaemonOptions, serve_server
+from freelance.cli import ServerDaemonOptions, serve_server
 from tests.scenes.lifetime import running
 
 

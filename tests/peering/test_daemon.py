@@ -1,11 +1,11 @@
-"""peering.daemon: the body of `peering broker`, run without the command."""
+"""peering.cli: the body of `peering broker`, run without the command."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from peering.cli import BrokerDaemonOptions, Peers, serve_broker
 from peering.control import ask
-from peering.daemon import BrokerDaemonOptions, Peers, serve_broker
 from tests.scenes.lifetime import running
 
 if TYPE_CHECKING:

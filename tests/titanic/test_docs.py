@@ -9,8 +9,8 @@ import pytest
 
 import titanic
 from tests.scenes.docs_page import Page
-from titanic.commands.daemons import durability
 from titanic.commands.main import main
+from titanic.commands.serve import durability
 
 if TYPE_CHECKING:
     from pathlib import Path

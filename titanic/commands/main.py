@@ -16,9 +16,8 @@ from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_json, write_reply
 from mdp.commands.client_options import BROKER, HEADERS, header_map
 from titanic.commands.client_options import ask
-from titanic.commands.daemons import MirrorDaemonOptions, serve_mirror
 from titanic.commands.operator import disk_errors, operator
-from titanic.commands.serve import serve
+from titanic.commands.serve import MirrorDaemonOptions, serve, serve_mirror
 from titanic.errors import Pending
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ Pure. The table of commands and states of a worker is in `mdp.broker.workers.wor
 
 from __future__ import annotations
 
-from math import inf
+from math import floor, inf
 from typing import TYPE_CHECKING, Final
 
 from core.machine.deadlines import Deadlines
@@ -17,11 +17,10 @@ from mdp.broker.forwarding import in_flight_key
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.requests.idempotency import SharedRequestTable
 from mdp.broker.workers.directory import Directory
-from mdp.broker.workers.heartbeat_intervals import SILENCE_INTERVALS_MAX, beat_to, next_beat, pace
 from mdp.broker.workers.maintenance import Upkeep
 from mdp.broker.workers.policies import Policies
 from mdp.broker.workers.worker_states import TABLE, Action, State
-from mdp.wire.commands import DIALECTS, V03, Dialect, is_service_name, worker_disconnect
+from mdp.wire.commands import DIALECTS, V03, Dialect, is_service_name, worker_disconnect, worker_heartbeat, worker_ping
 from mdp.wire.events import Cancel, Disconnect, Failure, Heartbeat, Invalid, Partial, ProgressReport, Ready, Return
 from mdp.wire.events import Final as FinalEvent
 from mdp.wire.options import BadOptions, ReadyOptions, decode_ready_options
@@ -32,6 +31,35 @@ if TYPE_CHECKING:
     from mdp.access.service_policies import ServicePolicies
     from mdp.broker.requests.records import Service, Worker
     from mdp.wire.events import BrokerEvent
+
+# Heartbeats are sent at multiples of a sixteenth of the interval: thousands of workers cost sixteen wake-ups of the shell, not thousands.
+BEATS_PER_INTERVAL: Final = 16
+# The shortest interval and the longest wait, in broker intervals, that a worker can request: it cannot occupy the broker with heartbeats
+# alone, nor keep a request for ever.
+BEAT_S_MIN: Final = 0.1
+SILENCE_INTERVALS_MAX: Final = 16
+
+
+def pace(options: BrokerOptions, told_ms: int | None) -> tuple[float, float]:
+    """Return a worker's heartbeat interval (the shorter of both sides') and allowed silence (from the longer one) (BEY-10)."""
+    own_s = options.heartbeat_ms / 1000
+    told_s = own_s if told_ms is None else told_ms / 1000
+    if told_s < own_s:
+        return max(told_s, min(own_s, BEAT_S_MIN)), options.expiry_s
+    return own_s, min(told_s, own_s * SILENCE_INTERVALS_MAX) * options.liveness
+
+
+def next_beat(beat_s: float, now: float) -> float:
+    grid = beat_s / BEATS_PER_INTERVAL
+    return floor((now + beat_s) / grid) * grid
+
+
+def beat_to(worker: Worker) -> list[bytes]:
+    if worker.pinged or not worker.knows_ping:
+        return worker_heartbeat(worker.dialect)
+    worker.pinged = True  # it learns that this broker knows PING, and may add to its heartbeats what older brokers do not understand
+    return worker_ping()
+
 
 # So no number ever needs more than eight bytes; and compiled, larger integers are slow.
 _FIRST_NUMBERS: Final = 2**61

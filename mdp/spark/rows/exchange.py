@@ -19,9 +19,8 @@ from core.machine.backoff import backoff_s
 from core.runtime import supervision
 from mdp.errors import BadResult, Busy, DeadlineExceeded, HandlerError, TooLarge
 from mdp.spark.flow.breaker import CIRCUIT_OPEN, BreakerState, Opened
-from mdp.spark.flow.parts_window import PartsOutcome, PartsWindow, StreamClient
 from mdp.spark.flow.rate import RateLimit
-from mdp.spark.flow.replayed_window import ReplayedWindow
+from mdp.spark.flow.windows import PartsOutcome, PartsWindow, ReplayedWindow, StreamClient
 from mdp.spark.rows.reply_columns import OK, Answer
 
 if TYPE_CHECKING:

@@ -17,19 +17,21 @@ Text, so that a person can send the same request with `mdp call`. Arrow converts
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mdp.spark.rows.user_functions import UserFunctionFailed, guarded
-from mdp.spark.values.msgpack_values import decimal_text, plain_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from datetime import datetime
 
     from pyspark.sql import Row
 
@@ -86,3 +88,55 @@ def _nullable_octets(column: pa.Array) -> list[bytes | None]:
     if pa.types.is_decimal(kind):  # Arrow writes small ones as 1.00E-8
         octets = [decimal_text(Decimal(text.decode())).encode() if text is not None and b"E" in text else text for text in octets]
     return octets
+
+
+Plain: TypeAlias = Callable[[Any], Any]
+
+
+def plain_values(column: pa.Array) -> list[Any]:
+    plain = _plain_of(column.type)
+    return [None if value is None else plain(value) for value in column.to_pylist()]
+
+
+def decimal_text(value: Decimal) -> str:
+    """Return a decimal with all its places and no exponent."""
+    return format(value, "f")
+
+
+def _plain_of(kind: pa.DataType) -> Plain:
+    types = pa.types
+    if types.is_map(kind):
+        return _map_plain(kind)
+    if types.is_struct(kind):
+        fields = [(kind.field(number).name, _or_none(kind.field(number).type)) for number in range(kind.num_fields)]
+        return lambda value: {name: plain(value[name]) for name, plain in fields}
+    if types.is_nested(kind):
+        item = _or_none(kind.value_type)
+        return lambda value: [item(one) for one in value]
+    if types.is_decimal(kind):
+        return decimal_text
+    if types.is_timestamp(kind):
+        return _moment_text if kind.tz is None else _instant_text
+    if types.is_temporal(kind):
+        return str
+    return lambda value: value
+
+
+def _or_none(kind: pa.DataType) -> Plain:
+    plain = _plain_of(kind)
+    return lambda value: None if value is None else plain(value)
+
+
+def _map_plain(kind: pa.DataType) -> Plain:
+    key_of, value_of = _or_none(kind.key_type), _or_none(kind.item_type)
+    if pa.types.is_nested(kind.key_type):
+        return lambda pairs: [[key_of(key), value_of(value)] for key, value in pairs]
+    return lambda pairs: {key_of(key): value_of(value) for key, value in pairs}
+
+
+def _moment_text(value: datetime) -> str:
+    return value.isoformat(sep=" ", timespec="microseconds")
+
+
+def _instant_text(value: datetime) -> str:
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds") + "Z"

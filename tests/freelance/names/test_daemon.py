@@ -1,11 +1,11 @@
-"""freelance.names.daemon: the body of `freelance names serve`, run without the command."""
+"""freelance.names.cli: the body of `freelance names serve`, run without the command."""
 
 from __future__ import annotations
 
 import pytest
 
 from core.daemon.exit_codes import BadConfig
-from freelance.names.daemon import NameServerDaemonOptions, serve_names
+from freelance.names.cli import NameServerDaemonOptions, serve_names
 from freelance.names.resolver import Names
 from tests.scenes.lifetime import running
 

@@ -10,7 +10,7 @@ import pytest
 
 import mdp
 import mdp.testing
-from mdp.batch.rows_apart import Apart, wants_apart
+from mdp.batch.handler import Apart, wants_apart
 from mdp.batch.tables import APART
 from mdp.errors import HandlerError
 

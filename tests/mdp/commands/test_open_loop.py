@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from core.runtime import runtime
-from mdp.commands.open_loop import AT_ONCE, PAUSE_S, poisson_times, send_at
+from mdp.commands.bench import AT_ONCE, PAUSE_S, poisson_times, send_at
 
 
 def test_arrivals_have_the_mean_and_the_spread_of_a_poisson_process() -> None:

@@ -1,4 +1,4 @@
-"""titanic.commands.daemons: the bodies of `titanic serve` and `titanic mirror`, run without the commands."""
+"""titanic.commands.serve: the bodies of `titanic serve` and `titanic mirror`, run without the commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import mdp
 import titanic
 from mdp.commands.broker_daemon import BrokerDaemonOptions, serve_broker
 from tests.scenes.lifetime import running
-from titanic.commands.daemons import MirrorDaemonOptions, StoreDaemonOptions, serve_mirror, serve_store
+from titanic.commands.serve import MirrorDaemonOptions, StoreDaemonOptions, serve_mirror, serve_store
 from titanic.paired_store import PairedOptions
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from mdp.batch.tables import encode_table
 from mdp.spark.rows.reply_columns import Answer
-from titanic.spark.stored_tables import table_rows
+from titanic.spark.readers import table_rows
 
 NAMES = ["uuid", "key", "status", "error", "n"]
 COLUMNS = [("n", pa.int64())]

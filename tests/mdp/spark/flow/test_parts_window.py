@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mdp.errors import NoService
-from mdp.spark.flow.parts_window import PartsOutcome, PartsWindow
+from mdp.spark.flow.windows import PartsOutcome, PartsWindow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -67,7 +67,7 @@ async def test_parts_are_joined_under_the_index_of_their_request() -> None:
 
 
 async def test_a_reply_beyond_the_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mdp.spark.flow.parts_window.PARTS_MAX", 10)
+    monkeypatch.setattr("mdp.spark.flow.windows.PARTS_MAX", 10)
     wake = asyncio.Event()
     window = opened(Client(), wake.set)
     window.send([(b"endless",)], ["a"])

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from mdp.errors import Timeout
-from mdp.spark.flow.replayed_window import ReplayedWindow
+from mdp.spark.flow.windows import ReplayedWindow
 from tests.scenes.fault_injection import sabotaged
 from tests.scenes.spark_client import Answering
 

@@ -8,8 +8,7 @@ from decimal import Decimal
 import msgpack
 import pyarrow as pa
 
-from mdp.spark.rows.row_frames import column_frames
-from mdp.spark.values.msgpack_values import plain_values
+from mdp.spark.rows.row_frames import column_frames, plain_values
 
 
 def test_a_map_is_a_map_and_a_struct_is_one_by_names() -> None:

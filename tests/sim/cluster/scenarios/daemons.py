@@ -12,7 +12,7 @@ from tests.sim.cluster.scenario import scenario
 from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, client, endpoint, worker
 from tests.sim.cluster.scenarios.promises import answers
 from tests.sim.cluster.scenarios.titanic_stores import JOURNAL, MIRROR_PORT, SERVICE, collector, nothing_is_lost, submitter
-from titanic.commands.daemons import MirrorDaemonOptions, StoreDaemonOptions, serve_mirror, serve_store
+from titanic.commands.serve import MirrorDaemonOptions, StoreDaemonOptions, serve_mirror, serve_store
 from titanic.paired_store import PairedOptions
 
 if TYPE_CHECKING:

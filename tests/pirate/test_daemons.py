@@ -1,9 +1,9 @@
-"""pirate.commands.daemons: the bodies of `pirate queue` and `pirate worker`, run without the commands."""
+"""pirate.cli: the bodies of `pirate queue` and `pirate worker`, run without the commands."""
 
 from __future__ import annotations
 
 import pirate
-from pirate.commands.daemons import QueueDaemonOptions, WorkerDaemonOptions, serve_queue, serve_worker
+from pirate.cli import QueueDaemonOptions, WorkerDaemonOptions, serve_queue, serve_worker
 from tests.scenes.lifetime import running
 
 TCP = "tcp://127.0.0.1:*"

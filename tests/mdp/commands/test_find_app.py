@@ -1,4 +1,4 @@
-"""mdp.app.find: apps by name, for `mdp worker --app`."""
+"""mdp.commands.worker_daemon: apps by name, for `mdp worker --app`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import mdp
 from core.rpc.handlers import HandlerNotFound
-from mdp.app.find import find_app
+from mdp.commands.worker_daemon import find_app
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,1 +1,0 @@
-"""Bodies of the commands that serve."""
