@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,15 @@ if TYPE_CHECKING:
 def make_tasks_eager() -> None:
     """Make all further tasks of the running loop eager; before Python 3.12 with a step of our own."""
     loop = asyncio.get_running_loop()
-    factory: Any = getattr(asyncio, "eager_task_factory", _first_step_now)
+    factory: Any = _eager if sys.version_info >= (3, 12) else _first_step_now
     loop.set_task_factory(factory)
+
+
+def _eager(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:
+    """As `asyncio.eager_task_factory`, also where uvloop asks for another kind of task, as it does on Python 3.15."""
+    kind: Any = asyncio.Task
+    task: asyncio.Task[Any] = kind(coroutine, loop=loop, **{**named, "eager_start": True})
+    return task
 
 
 def _first_step_now(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:
