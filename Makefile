@@ -121,7 +121,7 @@ test-compiled: $(STAMP)
 	@$(MISSING) ( $(COMPILED_PYTEST) $(SPREAD) -m "$$without" ); status=$$?; [ -z "$$said" ] || echo "$$said"; exit $$status
 
 # Compiled for each Python; where one has no C compiler or mypyc, its wheel has the sources only.
-PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14 python3.15
 wheels:
 	@mkdir -p dist; for python in $(PYTHONS); do \
 		"$$python" -c '' 2>/dev/null || { echo "no $$python here"; continue; }; \

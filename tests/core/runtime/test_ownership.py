@@ -62,7 +62,6 @@ def refusals(socket: core.Socket) -> str:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 async def test_p7_a_forked_child_sends_nothing_on_its_parents_connection(endpoint: str) -> None:
     async with core.Context() as context:
@@ -73,7 +72,6 @@ async def test_p7_a_forked_child_sends_nothing_on_its_parents_connection(endpoin
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 async def test_p7_a_child_makes_a_context_of_its_own() -> None:
     async def ask(endpoint: str) -> str:
         async with core.Context() as own:
