@@ -22,7 +22,7 @@ from titanic.wire.tsp import ATTEMPTS_MAX, BATCH, Options, encode_options, parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mdp.spark.rows.exchange import RequestClient
+    from mdp.spark.flow.windows import RequestClient
 
 # Status of a row whose request is stored and has no reply yet.
 PENDING_CODE = "PENDING"

@@ -10,7 +10,7 @@ from mdp.spark.dispatch_choices import SOURCES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mdp.spark.rows.exchange import RequestClient, RequestSender
+    from mdp.spark.flow.windows import RequestClient, RequestSender
 
 # The usual way, without a store.
 BROKER = "broker"

@@ -29,26 +29,33 @@ _KEPT: Final = b"k"
 log = logging.getLogger("mdp.spark")
 
 
-class AskingClient(Protocol):
-    """The client operation that is needed here."""
-
-    def request(self, service: str, *frames: bytes, attempts: int) -> Awaitable[list[bytes]]: ...  # the reply's body frames
-
-
-class Requests(Protocol):
+class RequestSender(Protocol):
     """Requests in flight; see `mdp.client.iterators.RequestWindow`."""
 
-    def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int: ...
+    def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int: ...  # the index of the first
 
-    def take(self) -> Sequence[Outcome]: ...
+    def take(self) -> Sequence[Outcome]: ...  # what has ended since the last call
 
     async def withdraw(self) -> None: ...
 
 
-class ReplayedWindow:
-    """Requests whose outcomes say whether they were replayed; with the methods of `Requests`."""
+class RequestClient(Protocol):
+    """Client operations that are needed."""
 
-    def __init__(self, client: AskingClient, service: str, requests: Requests) -> None:
+    @property
+    def connected(self) -> bool: ...  # whether there is a connection to a broker
+
+    def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> RequestSender: ...
+
+    def request(self, service: str, *frames: bytes, attempts: int) -> Awaitable[list[bytes]]: ...  # the reply's body frames
+
+    def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]: ...  # parts of a reply
+
+
+class ReplayedWindow:
+    """Requests whose outcomes say whether they were replayed; with the methods of `RequestSender`."""
+
+    def __init__(self, client: RequestClient, service: str, requests: RequestSender) -> None:
         self._client = client
         self._service = service
         self._requests = requests
@@ -112,12 +119,6 @@ PARTS_MAX = 100_000
 PARTS_BYTES_MAX = 64 * 1024 * 1024
 
 
-class StreamClient(Protocol):
-    """The client operation that is needed here."""
-
-    def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]: ...  # parts of a reply
-
-
 @dataclass(slots=True)
 class PartsOutcome(Outcome):
     """The end of a request; `parts` has the frames `[body…]` of each part, None when it failed."""
@@ -128,7 +129,7 @@ class PartsOutcome(Outcome):
 class PartsWindow:
     """Requests in flight whose outcomes are taken in the order in which they end."""
 
-    def __init__(self, client: StreamClient, service: str, on_end: Callable[[], None], *, wait: bool) -> None:
+    def __init__(self, client: RequestClient, service: str, on_end: Callable[[], None], *, wait: bool) -> None:
         self._client = client
         self._service = service
         self._on_end = on_end

@@ -13,18 +13,18 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from core.machine.backoff import backoff_s
 from core.runtime import supervision
 from mdp.errors import BadResult, Busy, DeadlineExceeded, HandlerError, TooLarge
 from mdp.spark.flow.breaker import CIRCUIT_OPEN, BreakerState, Opened
 from mdp.spark.flow.rate import RateLimit
-from mdp.spark.flow.windows import PartsOutcome, PartsWindow, ReplayedWindow, StreamClient
+from mdp.spark.flow.windows import PartsOutcome, PartsWindow, ReplayedWindow, RequestClient, RequestSender
 from mdp.spark.rows.reply_columns import OK, Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from mdp.client.client import Outcome
     from mdp.spark.flow.breaker import Breaker
@@ -44,27 +44,6 @@ _DIVISIBLE = (HandlerError, BadResult, TooLarge)
 CHECK_S = 0.25
 # Requests leave together: no more are sent before an eighth of the window is free.
 _REFILL = 8
-
-
-class RequestSender(Protocol):
-    """Requests in flight; see `mdp.client.iterators.RequestWindow`."""
-
-    def send(self, bodies: Sequence[Sequence[bytes]], keys: Sequence[str]) -> int: ...  # the index of the first
-
-    def take(self) -> Sequence[Outcome]: ...  # what has ended since the last call
-
-    async def withdraw(self) -> None: ...
-
-
-class RequestClient(StreamClient, Protocol):
-    """Client operations that an exchange needs."""
-
-    @property
-    def connected(self) -> bool: ...  # whether there is a connection to a broker
-
-    def open_window(self, service: str, on_end: Callable[[], None], *, wait: bool) -> RequestSender: ...
-
-    def request(self, service: str, *frames: bytes, attempts: int) -> Awaitable[list[bytes]]: ...  # the reply's body frames
 
 
 # Opens the requests of a partition: (client, service, on_end).

@@ -25,10 +25,9 @@ from mdp.spark.flow.materialized import materialized
 from mdp.spark.flow.plan import Plan
 from mdp.spark.flow.request_columns import project
 from mdp.spark.flow.routes import route_of
-from mdp.spark.flow.session_options import session_bounds, session_broker, session_names, session_via
+from mdp.spark.flow.session_options import read_bounds, read_broker, read_names, read_via, settings_of
 from mdp.spark.rows.accumulators import ClassicSessionNeeded
 from mdp.spark.rows.loop_bridge import Destination
-from mdp.spark.rows.options import bounds_of
 from mdp.spark.rows.partition import UNNAMED, answer_partition
 from mdp.spark.rows.reply_columns import CLASH_PREFIX, RAW_REPLY, arrow_type, decoder
 from mdp.spark.sql.versions import parsed_type
@@ -117,12 +116,12 @@ def dispatch(
     Raises:
         ValueError, TypeError, core.InvalidEndpoint: an argument is out of range or unknown, or a column is missing or exists already.
     """
-    spark = df.sparkSession
-    bounds = _checked(session_bounds(spark, options), on_error, schema, decode, request, parts)
+    settings = settings_of(df.sparkSession)
+    bounds = _checked(read_bounds(settings, options), on_error, schema, decode, request, parts)
     output, columns = _reply_columns(df, schema, decode, parts, replayed)
-    brokers = session_broker(spark) if broker is None else broker
-    to = destination(brokers, service, bounds, client_options, curve, names or session_names(spark))
-    route = request_route(session_via(spark) if via is None else via, bounds, parts)
+    brokers = read_broker(settings) if broker is None else broker
+    to = destination(brokers, service, bounds, client_options, curve, names or read_names(settings))
+    route = request_route(read_via(settings) if via is None else via, bounds, parts)
     rest = {"on_error": on_error, "counts": counts, "parts": parts, "route": route, "replayed": replayed}
     frame, plan = _plan(df, request, key, bounds, to=to, service=service, job=job or UNNAMED + uuid.uuid4().hex, **columns, **rest)
     return materialized(frame.mapInArrow(_stage(plan), output), materialize)
@@ -232,11 +231,6 @@ def destination(
 
 def _is_name(endpoint: str) -> bool:
     return isinstance(parse_connect(endpoint), NameConnect)
-
-
-def check_options(options: DispatchOptions) -> None:
-    """Raise ValueError or TypeError if an option is unknown or out of range."""
-    bounds_of(options)
 
 
 def reply_struct(schema: str | StructType) -> StructType:

@@ -24,15 +24,16 @@ from mdp.spark.dispatch_choices import WINDOW_MAX
 from mdp.spark.flow.breaker import Breaker
 from mdp.spark.flow.discovery import named_client
 from mdp.spark.flow.rate import JobRates
-from mdp.spark.rows.exchange import WINDOW_BYTES, Exchange
+from mdp.spark.rows.exchange import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from mdp.spark.flow.discovery import NameServers
+    from mdp.spark.flow.windows import RequestClient
     from mdp.spark.rows.curve_files import CurveFiles
-    from mdp.spark.rows.exchange import Chunk, OpenRequests, RequestClient
+    from mdp.spark.rows.exchange import Chunk
 
 # Clients kept for the next partition. A process with more brokers reconnects for each.
 _IDLE_CLIENTS_MAX = 4
@@ -171,28 +172,14 @@ class Bridge:
 
     @contextmanager
     def exchange(
-        self,
-        to: Destination,
-        service: str,
-        window: int,
-        *,
-        window_bytes: int = WINDOW_BYTES,
-        parts: bool = False,
-        wait: bool = False,
-        left_s: float | None = None,
-        route: OpenRequests | None = None,
-        rate: tuple[str, float] | None = None,
-        detach: bool = False,
-        replayed: bool = False,
+        self, to: Destination, service: str, window: int, *, rate: tuple[str, float] | None = None, detach: bool = False, **bounds: Any
     ) -> Iterator[Passage]:
-        """Open an exchange for one partition; other arguments as for `Exchange`.
+        """Open an exchange for one partition; `bounds` are further arguments of `Exchange`.
 
         `rate` is the name of a job and its rows a second in this process.
         Leaving the block gives up rows without an answer; with `detach` they are asked about while this process lives.
         """
-        bounds = {"window_bytes": window_bytes, "parts": parts, "wait": wait, "left_s": left_s, "route": route}
-        opening = self._open(to, service, window, rate=rate, replayed=replayed, **bounds)
-        exchange = self._run(opening)
+        exchange = self._run(self._open(to, service, window, rate=rate, **bounds))
         try:
             yield Passage(self._loop, exchange)
         finally:

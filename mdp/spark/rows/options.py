@@ -19,6 +19,10 @@ BATCHES_IN_FLIGHT = 16
 # Types of options by their annotations; numbers of numpy are numbers too.
 _KINDS = {"int": (Integral, "a whole number"), "float": (Real, "a number"), "bool": (bool, "True or False"), "str": (str, "text")}
 
+_LEAST = {"window_bytes": 1, "attempts": 1, "rate_tasks": 1, "batch_bytes": 1, "max_failures": 0, "batch_ms": 0}
+_ABOVE_0 = {"timeout": "seconds", "deadline": "seconds", "rate": "rows a second"}
+_CHOICES = {"key_scope": KEY_SCOPES, "brokers": BROKERS}
+
 
 class DispatchOptions(TypedDict, total=False):
     """Further keyword arguments of `dispatch`, for type checkers; `Bounds` describes them."""
@@ -100,30 +104,19 @@ class Bounds:
             _check_kind(one.name, str(one.type), getattr(self, one.name))
         if not 1 <= self.requests <= WINDOW_MAX or self.window == 0:
             raise ValueError(f"window is 1 to {WINDOW_MAX}, not {self.window}")
-        if self.window_bytes < 1:
-            raise ValueError(f"window_bytes is 1 or more, not {self.window_bytes}")
-        if not self.timeout > 0:
-            raise ValueError(f"timeout is a number of seconds above 0, not {self.timeout}")
-        if self.attempts < 1:
-            raise ValueError(f"attempts is 1 or more, not {self.attempts}")
-        if self.max_failures is not None and not self.max_failures >= 0:
-            raise ValueError(f"max_failures is 0 or more, not {self.max_failures}")
-        if self.rate is not None and not self.rate > 0:
-            raise ValueError(f"rate is a number of rows a second above 0, not {self.rate}")
-        if self.rate_tasks is not None and self.rate_tasks < 1:
-            raise ValueError(f"rate_tasks is 1 or more, not {self.rate_tasks}")
-        if self.deadline is not None and not self.deadline > 0:
-            raise ValueError(f"deadline is a number of seconds above 0, not {self.deadline}")
-        if self.key_scope not in KEY_SCOPES:
-            raise ValueError(f"key_scope is one of {', '.join(KEY_SCOPES)}, not {self.key_scope!r}")
-        if self.brokers not in BROKERS:
-            raise ValueError(f"brokers is one of {', '.join(BROKERS)}, not {self.brokers!r}")
         if not 0 <= self.batch <= ROWS_MAX:
             raise ValueError(f"batch is 0 to {ROWS_MAX} rows, not {self.batch}")
-        if self.batch_bytes < 1:
-            raise ValueError(f"batch_bytes is 1 or more, not {self.batch_bytes}")
-        if self.batch_ms is not None and not self.batch_ms >= 0:
-            raise ValueError(f"batch_ms is 0 or more, not {self.batch_ms}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{name} is {least} or more, not {value}")
+        for name, unit in _ABOVE_0.items():
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is a number of {unit} above 0, not {value}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is one of {', '.join(choices)}, not {getattr(self, name)!r}")
 
 
 def bounds_of(options: Mapping[str, Any]) -> Bounds:

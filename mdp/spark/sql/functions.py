@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from mdp.spark.rows.job import check_options, reply_struct
+from mdp.spark.rows.job import reply_struct
+from mdp.spark.rows.options import bounds_of
 from mdp.spark.rows.partition import UNNAMED
 from mdp.spark.rows.reply_columns import arrow_type, decoder
 from mdp.spark.sql.question import Question, reply_text
@@ -66,7 +67,7 @@ def service_udf(
     """
     if on_error not in ("fail", "column"):
         raise ValueError(f"on_error of a function is fail or column, not {on_error!r}")
-    check_options(options)
+    bounds_of(options)  # now, and not when the query runs
     reply = _TEXT if schema is None else reply_struct(schema)
     question = Question(
         service=service,

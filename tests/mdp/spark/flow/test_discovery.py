@@ -15,7 +15,7 @@ from freelance.names.resolver import Names
 from freelance.names.server import NameServer
 from mdp.spark.dispatch_choices import NAMES
 from mdp.spark.flow.discovery import NameServers, name_servers
-from mdp.spark.flow.session_options import session_names
+from mdp.spark.flow.session_options import read_names, settings_of
 from mdp.spark.rows.exchange import Chunk
 from mdp.spark.rows.job import destination
 from mdp.spark.rows.loop_bridge import Bridge, Destination
@@ -76,8 +76,8 @@ async def test_where_the_package_is_not_installed_that_is_said(monkeypatch: pyte
 def test_name_servers_are_given_in_several_ways_or_by_the_session() -> None:
     assert name_servers(f"{N1}, tcp://b:1") == name_servers([N1, "tcp://b:1"]) == NameServers((N1, "tcp://b:1"), "production")
     assert name_servers(None) is None
-    assert session_names(Session()) is None  # type: ignore[arg-type]  # all that is asked of a session
-    assert session_names(Session(names=N1, names_environment="test")) == NameServers((N1,), "test")  # type: ignore[arg-type]
+    assert read_names(settings_of(Session())) is None  # type: ignore[arg-type]  # all that is asked of a session
+    assert read_names(settings_of(Session(names=N1, names_environment="test"))) == NameServers((N1,), "test")  # type: ignore[arg-type]
 
 
 def test_a_name_without_name_servers_is_said_before_anything_runs() -> None:

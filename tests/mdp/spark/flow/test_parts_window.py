@@ -52,7 +52,7 @@ async def outcomes(window: PartsWindow, wake: asyncio.Event, count: int) -> dict
 
 
 def opened(client: Client, on_end: Callable[[], None]) -> PartsWindow:
-    return PartsWindow(client, "parts", on_end, wait=False)
+    return PartsWindow(client, "parts", on_end, wait=False)  # type: ignore[arg-type]  # all that a window of parts uses
 
 
 async def test_parts_are_joined_under_the_index_of_their_request() -> None:

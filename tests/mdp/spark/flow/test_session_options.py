@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mdp.spark.flow.session_options import session_bounds, session_broker
+from mdp.spark.flow.session_options import read_bounds, read_broker, settings_of
 from mdp.spark.rows.options import Bounds
 
 
@@ -26,7 +26,7 @@ class Session:
 
 
 def bounds(options: dict[str, Any], **settings: str) -> Bounds:
-    return session_bounds(Session(**settings), options)  # type: ignore[arg-type]  # all that is asked of a session
+    return read_bounds(settings_of(Session(**settings)), options)  # type: ignore[arg-type]  # all that is asked of a session
 
 
 def test_own_options_go_before_those_of_the_session_and_these_before_defaults() -> None:
@@ -50,7 +50,7 @@ def test_a_setting_that_is_unknown_is_named() -> None:
 
 def test_the_broker_is_that_of_the_session() -> None:
     session: Any = Session(broker="tcp://a:1, tcp://b:2")
-    assert session_broker(session) == ("tcp://a:1", "tcp://b:2")
+    assert read_broker(settings_of(session)) == ("tcp://a:1", "tcp://b:2")
     nothing: Any = Session()
     with pytest.raises(ValueError, match=r"neither as broker= nor as spark.mdp.broker"):
-        session_broker(nothing)
+        read_broker(settings_of(nothing))
