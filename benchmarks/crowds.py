@@ -36,7 +36,7 @@ from benchmarks.process import Program, free_endpoint
 from benchmarks.program import Options, body_of, main, quantile, ready, report, run_on_loop
 from core.security.curve import CurveClient
 from core.zmtp import z85
-from core.zmtp.decoder import encode_command
+from core.zmtp.frames import encode_command
 
 MODULE = "benchmarks.crowds"
 NEWCOMERS = 2  # for each block of trips

@@ -15,7 +15,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import MORE_HEADERS, Decoder, decode_frames, encode_message, encode_prefix
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import MORE_HEADERS, decode_frames, encode_message, encode_prefix
 from core.zmtp.scan import Batch
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions

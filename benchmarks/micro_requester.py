@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from core.zmtp.decoder import Decoder, decode_frames, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import decode_frames, encode_message
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from

@@ -10,12 +10,14 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import Decoder, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import encode_message
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V03, WORKER_REQUEST_03
 from mdp.worker.handler import HandlerKind
 from mdp.worker.runners import Runners
-from mdp.worker.session import SessionOptions, WorkerSession
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import SessionOptions
 
 if TYPE_CHECKING:
     from mdp.request import Request

@@ -28,7 +28,7 @@ import core
 import core.runtime.event_loop
 import mdp
 from benchmarks.process import cpu_s, free_endpoint
-from core.daemon.http import WebLimits
+from core.daemon.metrics import WebLimits
 from core.daemon.run import settle_memory
 from core.security.authenticator import curve_keypair
 from mdp.commands.bench import WARM_UP_REQUESTS, Figures, Load, measure

@@ -19,8 +19,6 @@ from core.runtime import runtime
 if TYPE_CHECKING:
     from bstar.machine.ballot_slots import Contents
 
-__all__ = ["ballot"]
-
 _OWNERS: Final = {"server": RecordRole.SERVER, "witness": RecordRole.WITNESS}
 
 

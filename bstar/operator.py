@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bstar.machine.wire import StateMessage
     from core.security.credentials import Secured
 
-__all__ = ["ask_all", "look", "look_in_words", "look_at_witness", "order", "words"]
-
 
 async def look(peer: str, timeout_s: float, security: Secured | None = None) -> StateMessage:
     """Return the next state message of a server, stock members included; raises TimeoutError."""

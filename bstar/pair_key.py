@@ -10,8 +10,6 @@ from core.security.credentials import Curve
 if TYPE_CHECKING:
     from core.security.credentials import Secured
 
-__all__ = ["trust_of"]
-
 
 def trust_of(given: bytes | None, security: Secured | None, endpoint: str | None) -> Trust:
     """Return the trust of a server in the program at an endpoint; with None, of a witness in its servers.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from bstar.pair import Pair
 
-__all__ = ["HEARTBEAT", "KEY_HELP", "key_from", "pair_errors", "pair_of", "pair_options"]
-
 HEARTBEAT: Final = click.IntRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
 
 KEY_HELP: Final = "File with the pair's key, the same on both servers and the witness; zmtp keygen makes one."

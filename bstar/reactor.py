@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from core.sockets.context import Context
 
-__all__ = ["Reactor"]
-
 log = logging.getLogger("bstar.pair")
 
 # Latest changes of state in the status.

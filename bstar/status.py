@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from bstar.machine.driver import Machine
 
-__all__ = ["PairSnapshot", "metrics", "status"]
-
 
 class PairSnapshot(NamedTuple):
     """State of a pair at one moment."""

@@ -32,7 +32,7 @@ from core.sockets.poll import Poller, select
 from core.sockets.proxy import device, proxy
 from core.sockets.proxy import proxy as proxy_steerable
 from core.sockets.socket import Socket
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from core.zmtp.zap import ZapReply, ZapRequest
 
 __all__ = ["Authenticator", "Context", "Curve", "Encoded", "Frame", "MonitorEvent", "Options", "Plain", "Poller", "Socket", "ZapHandler"]

@@ -25,9 +25,6 @@ from typing import Final
 
 from core.errors import ENAMETOOLONG, ENOCOMPATPROTO, ENODEV, EPROTONOSUPPORT, InvalidEndpoint
 
-__all__ = ["Connect", "HostKind", "InprocBind", "InprocConnect", "IpcBind", "IpcConnect", "NameConnect", "TcpBind", "TcpConnect"]
-__all__ += ["TcpSource", "endpoint_text", "endpoints_to_connect", "parse_bind", "parse_connect", "parse_proxy", "source_of", "tcp_endpoint"]
-
 IPC_PATH_OCTETS_MAX: Final = 107  # sun_path holds 108 with its NUL
 HOST_NAME_OCTETS_MAX: Final = 253  # RFC 1035, without the root's dot
 PORT_MAX: Final = 65535

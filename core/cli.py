@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from core.sockets.monitor import MonitorEvent
     from core.sockets.socket import Socket
 
-__all__ = ["ProxyOptions", "main", "serve_proxy"]
-
 log = logging.getLogger(__name__)
 
 TYPES = [kind.name.lower() for kind in constants.SocketType]

@@ -10,8 +10,6 @@ from core.errors import EINVAL, ZMQError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Frame", "Message", "framed"]
-
 _NOTHING: dict[bytes, bytes] = {}
 
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 from core import constants as c
 from core.errors import InvalidOption
 
-__all__ = ["KEY_CHARACTERS", "KEY_OCTETS", "TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "row_of"]
-
 OptionValue = int | bytes
 
 INT32_MAX: Final = 2**31 - 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from core import constants as c
 from core.errors import InvalidOption
-from core.option_table import KEY_CHARACTERS, KEY_OCTETS, TABLE, Acts, Kind, OptionRow, OptionValue, row_of
+from core.option_table import KEY_CHARACTERS, KEY_OCTETS, TABLE, Kind, OptionRow, OptionValue, row_of
 from core.zmtp.z85 import Z85Error, decode
 
 if sys.version_info >= (3, 14):
@@ -18,22 +18,6 @@ if sys.version_info >= (3, 14):
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = [
-    "TABLE",
-    "Acts",
-    "Kind",
-    "OptionRow",
-    "OptionValue",
-    "OptionValues",
-    "Options",
-    "SocketDefaults",
-    "SocketSettings",
-    "UpperCase",
-    "declares",
-    "row_of",
-]
-
 
 _PROPERTY_NAME_MAX: Final = 255
 

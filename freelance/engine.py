@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import core
 from core.rpc.client_engine import ClientEngine
 from core.runtime import supervision
-from core.zmtp.decoder import decode_frames
+from core.zmtp.frames import decode_frames
 from freelance.errors import ClientClosed, TooLarge
 from freelance.models.agent import Agent
 from freelance.models.client_machine import ENCODED_MAX
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from core.security.credentials import Secured
-    from core.zmtp.decoder import Message
-
-__all__ = ["FreelanceEngine", "SequentialEngine"]
+    from core.zmtp.frames import Message
 
 log = logging.getLogger(__name__)
 

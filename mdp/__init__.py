@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from mdp.cluster.lending_broker import LendingBroker
     from mdp.cluster.paired_broker import PairedBroker
     from mdp.errors import (
+        BadArguments,
         BadRequest,
+        BadResult,
         Busy,
         Cancelled,
         DeadLetter,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from mdp.request import Request
-    from mdp.typed.calls import BadArguments, BadResult
     from mdp.typed.descriptions import Description, describe
     from mdp.wire.policies import Rate, Retry
     from mdp.wire.progress import Progress

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from peering.simulation import Cluster
 
-__all__ = ["main"]
-
 log = logging.getLogger("peering.daemon")
 
 Peers = dict[str, tuple[str, str] | None]  # endpoints of each peer, cloud and state; None for the default ones

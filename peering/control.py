@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
 
-__all__ = ["Control", "ask"]
-
 STATUS: Final = b"STATUS"
 _OK: Final = b"200"
 _MALFORMED: Final = b"400"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from peering.task import Task
 
-__all__ = ["CELLS", "LocalWorkers", "WorkerOutcome"]
-
 _U, _I, _B, _ = WorkerState
 
 CELLS: Final[Cells] = COMMON_CELLS | {

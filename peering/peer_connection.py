@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from peering.wire import Endpoints
 
-__all__ = ["PeerConnection"]
-
 
 class PeerConnection:
     """Two connections to a peer."""

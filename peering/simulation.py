@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from peering.task_router import RouterSettings
 
-__all__ = ["Cluster", "Plan", "Result", "simulate"]
-
 # Time for the last reports to reach the monitor.
 REPORT_S: Final = 2.0
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from core.machine.envelope import Envelope
 
-__all__ = ["Side", "Task"]
-
 
 class Side(Enum):
     """Origin of a task, and destination of its reply."""

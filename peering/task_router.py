@@ -33,8 +33,6 @@ from peering.wire import StateMessage, decode_state, encode_state, split_envelop
 if TYPE_CHECKING:
     from core.machine.envelope import Envelope
 
-__all__ = ["Complaint", "Effect", "TaskRouter", "RouterLimits", "Publish", "ToBorrower", "ToClient", "ToPeer", "ToWorker"]
-
 # Brokers of this package lend one kind of worker.
 SUBJECT: Final = b""
 

@@ -26,8 +26,6 @@ from peering.errors import MalformedMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Endpoints", "StateMessage", "decode_state", "decode_worker", "encode_state", "split_envelope"]
-
 # A longer count is not plausible, and int() of a long text is slow.
 COUNT_DIGITS_MAX: Final = 9
 

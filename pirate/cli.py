@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from core.runtime.lifetime import Lifetime
     from core.security.credentials import Secured
 
-__all__ = ["main"]
-
 
 @dataclass(frozen=True)
 class QueueDaemonOptions:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.security.credentials import Secured
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 __all__ = ["Client"]
 

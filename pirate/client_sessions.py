@@ -15,8 +15,6 @@ from core.machine.deadlines import Deadlines
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ClientSessions"]
-
 S = TypeVar("S")
 
 

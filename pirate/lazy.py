@@ -30,8 +30,6 @@ from pirate.errors import Busy, ClientClosed, NoReply
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Close", "LazyLimits", "LazyPirate", "LazyRequest", "NoResponse", "Open", "Order", "Policy", "Send"]
-
 WAITING_MAX: Final = 1  # none waits: a second request is refused with Busy
 Policy = Literal["ordered", "round-robin"]
 

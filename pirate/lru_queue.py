@@ -30,8 +30,6 @@ from pirate.ppp import decode, split_envelope
 if TYPE_CHECKING:
     from core.machine.envelope import Envelope
 
-__all__ = ["CELLS", "GUIDE_CELLS", "Complaint", "Effect", "QueueLimits", "ToClient", "ToWorker", "WorkerQueue"]
-
 _U, _I, _B, _S = WorkerState
 
 CELLS: Final[Cells] = COMMON_CELLS | {

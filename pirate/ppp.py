@@ -27,8 +27,6 @@ from pirate.errors import MalformedMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HEARTBEAT_MS_MAX", "HEARTBEAT_MS_MIN", "checked_heartbeat_s", "decode", "split_envelope"]
-
 HEARTBEAT_MS_MIN: Final = 10  # with less, a loop that is briefly busy looks dead
 HEARTBEAT_MS_MAX: Final = 30_000
 

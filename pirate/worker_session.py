@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from core.machine.envelope import Envelope
 
-__all__ = ["CancelHandler", "Close", "Effect", "SessionLimits", "Open", "StartHandler", "Send", "SessionState", "WorkerSession"]
-
 _USELESS_MAX: Final = 3  # answers since the last request that are none; without a limit READY and an error would follow each other for ever
 
 

@@ -23,8 +23,8 @@ import freelance
 import mdp
 import pirate
 import titanic
-from core.daemon.http import WebLimits, serve_page
-from core.daemon.metrics import figures_page
+from core.daemon.http import serve_page
+from core.daemon.metrics import WebLimits, figures_page
 from core.runtime import supervision
 from core.runtime.loop_thread import LoopThread
 from core.runtime.supervision import Supervisor
@@ -39,8 +39,7 @@ from tests.scenes.peering_brokers import ask
 from tests.scenes.titanic_pair import JOURNAL, Two
 from tests.scenes.waiting import eventually
 from titanic.mirror.replica_server import Mirror
-from titanic.store.delivery_queue import DispatchOptions
-from titanic.store.index.limits import Limits
+from titanic.store.index.limits import DispatchOptions, Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from titanic.mirror.replica_link import MirrorLine
     from titanic.mirror.replica_server import Mirror
     from titanic.paired_store import PairedOptions, PairedTitanic
-    from titanic.store.delivery_queue import DispatchOptions
-    from titanic.store.index.limits import Limits
+    from titanic.store.index.limits import DispatchOptions, Limits
     from titanic.store.service import Service, ServiceOptions
     from titanic.store.store import Store
     from titanic.sync import SyncClient, SyncOutcome, SyncTicket
@@ -57,7 +56,7 @@ __all__ += ["VersionTooNew", "Wounded", "__version__"]
 _HOMES = {
     **dict.fromkeys(__all__, "titanic.errors"),
     "Client": "titanic.client",
-    "DispatchOptions": "titanic.store.delivery_queue",
+    "DispatchOptions": "titanic.store.index.limits",
     "HeldDisk": "titanic.journal.disk",
     "Journal": "titanic.journal",
     "JournalOptions": "titanic.journal",

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from titanic.journal.ownership import Mark
     from titanic.mirror.succession import Lineage
 
-__all__ = ["PairedOptions", "PairedTitanic", "service_of"]
-
 log = logging.getLogger("titanic")
 
 # Errors that end one half and explain themselves.

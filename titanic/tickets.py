@@ -17,8 +17,6 @@ from core.runtime import cold_files
 if TYPE_CHECKING:
     import os
 
-__all__ = ["TicketFile"]
-
 REWRITE_LINES: Final = 1000  # a shorter file is not rewritten
 
 

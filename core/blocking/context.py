@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.daemon.logs import RateLimitedLog
-    from core.options import OptionValue, SocketSettings
+    from core.option_table import OptionValue
+    from core.options import SocketSettings
     from core.security.mechanisms import Credentials
     from core.sockets.socket import Socket as AsynchronousSocket
     from core.zmtp.zap import Judge

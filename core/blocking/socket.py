@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.frame import Frame
-    from core.options import OptionValue, SocketSettings
-    from core.zmtp.decoder import Message
+    from core.option_table import OptionValue
+    from core.options import SocketSettings
+    from core.zmtp.frames import Message
 
 __all__ = ["Socket"]
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from core.daemon.metrics import Family
 
-__all__ = ["HTTP", "WebLimits", "http_option", "serve_page"]
-
 log = logging.getLogger(__name__)
 
 

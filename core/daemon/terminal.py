@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from core.daemon.logs import printable
-from core.options import row_of
+from core.option_table import row_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.errors import EADDRINUSE, AddressInUse
 from core.pattern.pipe import DETACHED, UNLIMITED, Passive, Pipe
-from core.zmtp.decoder import Encoded, Message, octets_of
+from core.zmtp.frames import Encoded, Message, octets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from core.errors import MessageTooLarge
     from core.options import Options
     from core.pattern.pipe import Pipe
-    from core.zmtp.decoder import Message
-    from core.zmtp.frames import Given
+    from core.zmtp.frames import Given, Message
     from core.zmtp.limits import PeerLimits
 
 

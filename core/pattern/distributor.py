@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import Encoded, encode_message
+from core.zmtp.frames import Encoded, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from core.pattern.base import Counters
     from core.pattern.pipe import Pipe
-    from core.zmtp.decoder import Message
-    from core.zmtp.frames import Given
+    from core.zmtp.frames import Given, Message
 
 
 def has_capacity(pipe: Pipe) -> bool:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.pattern.pipe import Pipe
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 
 class FairQueue:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mypy_extensions import trait
 
-from core.zmtp.decoder import LAST_HEADERS, Encoded, Message, encode_message, encode_pair, encode_parts, long_header
+from core.zmtp.frames import LAST_HEADERS, Encoded, Message, encode_message, encode_pair, encode_parts, long_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

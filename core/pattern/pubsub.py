@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.options import Options
-    from core.zmtp.decoder import Message
-    from core.zmtp.frames import Given
+    from core.zmtp.frames import Given, Message
 
 
 class _Resume(Detached):

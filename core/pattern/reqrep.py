@@ -8,7 +8,7 @@ from core.errors import BadState, HostUnreachable
 from core.pattern.base import Counters, Pattern
 from core.pattern.distributor import has_capacity
 from core.pattern.pipeline import Balanced
-from core.zmtp.decoder import Encoded, Message, encode_message, encode_pair
+from core.zmtp.frames import Encoded, Message, encode_message, encode_pair
 from core.zmtp.zap import PROVEN_PROPERTIES
 
 if TYPE_CHECKING:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from core.sockets.context import Context
     from core.sockets.socket import Socket
 
-__all__ = ["ClientEngine", "ClientMachine", "Reply", "settle_future"]
-
 # Compiled, a constant of the module costs less than a name that it imports.
 _THREAD: Final = get_ident
 _REPLY: Final = Reply

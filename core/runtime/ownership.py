@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from core.runtime.write_scheduler import WriteScheduler
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 # See `SocketBase`.
 _SLOTS: Final = ("_ended", "_loop", "_owner_thread", "_put", "_put_now", "_puts", "_take", "_take_now", "_unguarded", "_waiting")

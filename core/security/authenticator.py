@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from core.net.socket_port import SocketFactory
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 # A changed file is read when it has not changed for so long: an editor may empty it first and then fill it.
 _QUIET_S: Final = 0.05

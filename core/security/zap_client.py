@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from core.net.inproc import InprocNames
     from core.net.socket_port import InnerSocket
     from core.runtime.supervision import Supervisor
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
     Verdict = ZapReply | HandshakeError
 

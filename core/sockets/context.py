@@ -11,7 +11,8 @@ from core.constants import HWM, SUB, SUBSCRIBE, ContextOption, SocketType
 from core.daemon.logs import RateLimitedLog
 from core.errors import EINVAL, EPROTONOSUPPORT, ContextTerminated, InvalidEndpoint, InvalidOption, WrongOwner, ZMQError
 from core.net.inproc import InprocNames
-from core.options import TABLE, SocketDefaults, declares, row_of
+from core.option_table import TABLE, row_of
+from core.options import SocketDefaults, declares
 from core.runtime import runtime, supervision
 from core.runtime.forks import tell_of_forks
 from core.runtime.instances import SharedInstance
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.net.socket_port import ContextSocket, Deferred
-    from core.options import OptionValue, SocketSettings
+    from core.option_table import OptionValue
+    from core.options import SocketSettings
     from core.security.mechanisms import Credentials
     from core.zmtp.zap import Judge
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from core.runtime.supervision import Supervisor
     from core.sockets.results.futures import Awaitable
     from core.sockets.serialization import Serialization
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 EVENTS_MAX: Final = 1000  # queued for a slow reader; the default HWM of a message queue
 _EVENT_AND_VALUE = Struct("=HI")  # host order, packed (MON-02)

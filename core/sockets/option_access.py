@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from core import constants as c
 from core.errors import EINVAL, InvalidOption, OperationNotSupported, ZMQError
-from core.options import TABLE, Options, OptionValue, OptionValues, UpperCase, row_of
+from core.option_table import TABLE, OptionValue, row_of
+from core.options import Options, OptionValues, UpperCase
 from core.zmtp.limits import UNTOLD
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from core.errors import OperationNotSupported, ZMQError
 
 if TYPE_CHECKING:
     from core.sockets.socket import Socket
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 _CANNOT_RECEIVE: Final = frozenset({SocketType.PUSH, SocketType.PUB})
 _CANNOT_SEND: Final = frozenset({SocketType.PULL, SocketType.SUB})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from core.pattern.fair_queue import FairQueue
     from core.pattern.pipe import Pipe
     from core.sockets.results.futures import Awaitable
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 _NOBLOCK: Final = int(c.NOBLOCK)  # a plain integer: `&` on an IntFlag costs half a microsecond
 _THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports

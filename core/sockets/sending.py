@@ -13,7 +13,7 @@ from core.errors import EAGAIN, EINVAL, Again, ZMQError
 from core.runtime.ownership import Owned
 from core.sockets.results.futures import DONE, expire
 from core.sockets.results.pending import PendingSend
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 
 if TYPE_CHECKING:
     from collections import deque
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.sockets.endpoints import Endpoints
     from core.sockets.results.futures import Awaitable
-    from core.zmtp.decoder import Message
-    from core.zmtp.frames import Given
+    from core.zmtp.frames import Given, Message
 
 _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
 _NOBLOCK: Final = int(c.NOBLOCK)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.sockets.results.futures import Awaitable
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 
 def _writable(buffer: Any, nbytes: int) -> memoryview:

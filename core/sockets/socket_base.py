@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 
 from core import constants as c
 from core.errors import AuthenticationRefused, InvalidOption, LimitExceeded
-from core.options import Options, OptionValue
+from core.options import Options
 from core.pattern.base import Counters, Pattern
 from core.pattern.pair import Pair
 from core.pattern.pipe import ConflatingPipe, Pipe
@@ -36,6 +36,7 @@ from core.zmtp.scan import Batch
 if TYPE_CHECKING:
     from core.net.inproc import InprocPipe
     from core.net.socket_port import SessionPort, SocketContext
+    from core.option_table import OptionValue
     from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.mechanism import Mechanism
 

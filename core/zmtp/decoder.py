@@ -9,53 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from core.errors import RemoteProtocolError
-from core.zmtp.frames import (
-    COMMAND,
-    LAST_HEADERS,
-    LONG,
-    MORE,
-    MORE_HEADERS,
-    Encoded,
-    Message,
-    decode_frames,
-    encode_command,
-    encode_frame,
-    encode_message,
-    encode_pair,
-    encode_parts,
-    encode_prefix,
-    frame_at,
-    long_header,
-    octets_of,
-    split_frames,
-)
-from core.zmtp.scan import COMMAND_BYTES_MAX, NOTHING, Batch, Begun, frames_between, limits_of, scan
+from core.zmtp.frames import COMMAND, LONG, MORE, Message, frame_at
+from core.zmtp.scan import NOTHING, Batch, Begun, frames_between, limits_of, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = [
-    "COMMAND",
-    "COMMAND_BYTES_MAX",
-    "LAST_HEADERS",
-    "LONG",
-    "MORE",
-    "MORE_HEADERS",
-    "Batch",
-    "Decoder",
-    "Encoded",
-    "Message",
-    "decode_frames",
-    "encode_command",
-    "encode_frame",
-    "encode_message",
-    "encode_pair",
-    "encode_parts",
-    "encode_prefix",
-    "long_header",
-    "octets_of",
-    "split_frames",
-]
 
 SIZE_MAX: Final = 2**63 - 1  # ZMTP-24
 CHUNK_BYTES_MIN: Final = 4 * 1024  # smaller reads of an incomplete frame are kept together

@@ -31,7 +31,7 @@ from freelance.models.server_list import Health, ServerList
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from freelance.errors import TooLarge
     from freelance.models.server_list import Server
 

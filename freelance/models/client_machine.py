@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from core.machine.requests import SENT, KeyedRequest, KeyedRequests
-from core.zmtp.decoder import LAST_HEADERS, MORE_HEADERS, encode_prefix
+from core.zmtp.frames import LAST_HEADERS, MORE_HEADERS, encode_prefix
 from freelance.errors import ClientClosed, NoServer
 from freelance.models.flp import control_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from freelance.errors import TooLarge
 
 ENCODED_MAX: Final = 255  # bytes of a body of one frame that is encoded once, for all servers

@@ -17,7 +17,7 @@ from freelance.models.client_machine import ClientMachine, FreelanceRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from freelance.errors import TooLarge
 
 

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from types import TracebackType
 
-    from core.options import OptionValue
+    from core.option_table import OptionValue
     from core.security.credentials import Secured
     from core.zmtp.scan import Batch
     from mdp.access.rules import Rules
     from mdp.access.service_policies import ServicePolicies
     from mdp.broker.authorization import Refusal
-    from mdp.broker.dispatcher import Output
+    from mdp.broker.requests.request_ends import Output
     from mdp.eventlog.format import Block
 
     Guard: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]

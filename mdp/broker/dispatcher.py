@@ -34,7 +34,6 @@ from mdp.broker.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
 from mdp.broker.requests.policy_queue import PolicyQueue
 from mdp.broker.requests.records import RequestExtras
 from mdp.broker.requests.reply_cache import state_of_keys
-from mdp.broker.requests.request_ends import Output
 from mdp.broker.requests.request_options import extras_of, key_extras, owner_prefix
 from mdp.broker.unknown_dialects import Strangers
 from mdp.broker.workers.lifecycle import DISCONNECTS, WorkerLifecycle
@@ -50,10 +49,9 @@ if TYPE_CHECKING:
     from mdp.access.service_policies import ServicePolicies
     from mdp.broker.requests.dead_letters import DeadLetters
     from mdp.broker.requests.records import Service, Worker
+    from mdp.broker.requests.request_ends import Output
     from mdp.wire.commands import Dialect
     from mdp.wire.failover import PairResponder
-
-__all__ = ["Dispatcher", "Output"]
 
 # Interval of the sweep, which checks the oldest request of each client in each queue: exact enough for `queue_ms`.
 _SWEEP_S = 1.0

@@ -31,7 +31,7 @@ import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 from core.machine.peer_text import decimal
-from core.zmtp.decoder import decode_frames
+from core.zmtp.frames import decode_frames
 from mdp.access.rules import VERBS
 from mdp.wire.channels import connection_of, is_channel
 from mdp.wire.commands import DIALECTS, printable

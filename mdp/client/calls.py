@@ -16,7 +16,7 @@ from core.errors import LocalProtocolError
 from core.machine import requests
 from core.machine.requests import FRESH
 from core.machine.value_copies import check_counts, check_positive
-from core.zmtp.decoder import MORE_HEADERS, encode_prefix
+from core.zmtp.frames import MORE_HEADERS, encode_prefix
 from mdp.wire.commands import EMPTY, MDPC01, is_service_name
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, checked_headers, encode_options
 from mdp.wire.policies import PRIORITIES

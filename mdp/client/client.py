@@ -13,10 +13,10 @@ from core.address import endpoints_to_connect
 from core.runtime import runtime
 from mdp.client.calls import CallDefaults, body_frames
 from mdp.client.engine import MdpEngine
-from mdp.client.iterators import Outcome, RequestWindow, frames_of, map_outcomes, stream_parts
+from mdp.client.iterators import map_outcomes, stream_parts
 from mdp.client.middleware import ClientCall, ClientChain, ClientMiddleware
 from mdp.client.pending import RequesterLimits
-from mdp.client.replies import PendingCallback, request_with_future
+from mdp.client.replies import Outcome, PendingCallback, RequestWindow, frames_of, request_with_future
 from mdp.errors import ClientClosed, NotSupported, Overrun, Unreachable
 from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 from mdp.shards.direct_connections import ShardEngines
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
     from mdp.client.calls import Call, CallOptions, MapOptions
-    from mdp.client.iterators import Body
+    from mdp.client.replies import Body
     from mdp.errors import RequestError
     from mdp.wire.commands import Dialect
 

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from core.machine.requests import SETTLED
 from mdp.client.calls import body_frames
-from mdp.client.replies import Body, Outcome, PendingIterator, RequestWindow, frames_of, pending_iterators, submit_all, take_settled
+from mdp.client.replies import Body, Outcome, PendingIterator, pending_iterators, submit_all, take_settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from mdp.client.calls import Call
     from mdp.client.engine import MdpEngine
-
-__all__ = ["Body", "Outcome", "RequestWindow", "frames_of", "map_outcomes", "stream_parts"]
 
 
 async def map_outcomes(

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from core.rpc.middleware import chained
 from mdp.client.calls import CallDefaults, body_frames
-from mdp.client.iterators import Outcome, stream_parts
-from mdp.client.replies import request_with_future
+from mdp.client.iterators import stream_parts
+from mdp.client.replies import Outcome, request_with_future
 from mdp.errors import RequestError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mdp.client.calls import Call, CallOptions
     from mdp.client.engine import MdpEngine
-    from mdp.client.iterators import Body
+    from mdp.client.replies import Body
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from mypy_extensions import mypyc_attr
 
 from core.machine.requests import SETTLED
-from core.rpc.client_engine import Reply, settle_future
+from core.rpc.client_engine import settle_future
 from core.runtime import supervision
 from mdp.client.calls import PendingRequest, body_frames
 from mdp.errors import Busy, ClientClosed, NotSupported, RequestError, TooLarge
@@ -19,23 +19,9 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
 
+    from core.rpc.reply import Reply
     from mdp.client.calls import Call
     from mdp.client.engine import MdpEngine
-
-__all__ = [
-    "Body",
-    "Outcome",
-    "PendingCallback",
-    "PendingFuture",
-    "PendingIterator",
-    "Reply",
-    "RequestWindow",
-    "frames_of",
-    "pending_iterators",
-    "request_with_future",
-    "submit_all",
-    "take_settled",
-]
 
 Body: TypeAlias = bytes | Sequence[bytes]
 

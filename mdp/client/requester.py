@@ -20,7 +20,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from core.machine.requests import QUEUED, SENT, SETTLED, settle
-from core.zmtp.decoder import LAST_HEADERS, MORE_HEADERS, decode_frames, encode_message, long_header
+from core.zmtp.frames import LAST_HEADERS, MORE_HEADERS, decode_frames, encode_message, long_header
 from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase, give_up
 from mdp.client.resending import Resending, sendings_max
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from core.machine.requests import Timeouts
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from core.zmtp.limits import PeerLimits
     from mdp.client.calls import Call
     from mdp.client.pending import RequesterCounters, RequesterLimits

@@ -16,7 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from core.machine.requests import QUEUED, SENT
-from core.zmtp.decoder import LAST_HEADERS
+from core.zmtp.frames import LAST_HEADERS
 from core.zmtp.scan import frames_between
 from mdp.client.calls import PendingRequest
 from mdp.client.pending import RequesterBase, give_up
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.machine.requests import Timeouts
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from core.zmtp.limits import PeerLimits
     from core.zmtp.scan import Batch
     from mdp.client.pending import RequesterCounters, RequesterLimits

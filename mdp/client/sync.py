@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from mdp.client.calls import CallOptions, MapOptions
     from mdp.client.client import ClientSettings
-    from mdp.client.iterators import Body, Outcome
     from mdp.client.middleware import ClientMiddleware
     from mdp.client.pending import RequesterCounters
+    from mdp.client.replies import Body, Outcome
     from mdp.request import Request
 
 M = TypeVar("M", bound="ClientMiddleware")

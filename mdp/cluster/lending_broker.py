@@ -18,7 +18,6 @@ from core.runtime import runtime
 from mdp.broker.broker import Broker
 from mdp.cluster.lending import LendingMachine
 from mdp.cluster.peer_connection import PeerConnection
-from peering.peer_router import check_name
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from mdp.broker.limits import BrokerArguments
     from mdp.broker.requests.request_ends import Output
     from mdp.cluster.lending import SendToPeer
-
-__all__ = ["LendingBroker", "check_name"]
 
 log = logging.getLogger(__name__)
 

@@ -50,7 +50,8 @@ def broker_of(values: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
         return Broker
     if paired:
         raise click.UsageError("a broker of a pair borrows no workers: leave --peer or --bstar out")
-    from mdp.cluster.lending_broker import LendingBroker, check_name  # not imported without peers
+    from mdp.cluster.lending_broker import LendingBroker  # not imported without peers
+    from peering.peer_router import check_name  # not imported without peers
 
     try:
         check_name((name or "-").encode())

@@ -18,10 +18,11 @@ from core.daemon.run import daemon_options, run_daemon
 from core.daemon.security_flags import security_options
 from core.errors import LocalProtocolError
 from core.processes.daemon import processes_options, run_processes
+from core.rpc.handlers import HandlerNotFound
 from mdp.app.app import App
 from mdp.commands.client_options import BROKER
 from mdp.observe.worker_metrics import worker_page
-from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler, import_app
+from mdp.worker.builtin_handlers import BUILT_IN, find_handler, import_app
 from mdp.worker.handler import services_of
 from mdp.worker.worker import LOG_PAYLOADS, Worker, WorkerOptions
 

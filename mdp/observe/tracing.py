@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import Attributes
 
     from mdp.client.client import Client
-    from mdp.client.iterators import Body, Outcome
+    from mdp.client.replies import Body, Outcome
     from mdp.eventlog.format import Event
 
 _NAME = "majordomo-toolkit"

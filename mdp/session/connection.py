@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import core
 from core.rpc.connect_times import with_connect_times
 from core.sockets.results.futures import DONE
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from core.zmtp.limits import PeerLimits
     from core.zmtp.scan import Batch
 

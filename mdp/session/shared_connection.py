@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     import core
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from core.zmtp.limits import PeerLimits
 
 _SPARE: Final = (1, FRAME_BYTES)  # frames and bytes that a channel adds to each message

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from core.options import OptionValue
+    from core.option_table import OptionValue
     from core.pattern.pipe import Pipe
     from core.security.credentials import Secured
     from core.zmtp.scan import Batch

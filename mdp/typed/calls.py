@@ -28,8 +28,6 @@ from mdp.errors import BadArguments, BadResult, HandlerError
 from mdp.request import Request
 from mdp.typed.schemas import NEEDED_AT_RUN_TIME, Schema, TypeMismatch, json_schemas, pack_by_type
 
-__all__ = ["BAD_ARGUMENTS", "BAD_RESULT", "BadArguments", "BadResult", "Signature", "pack_call", "typed_handler", "unpack_result"]
-
 BAD_ARGUMENTS: Final = BadArguments.default_code
 BAD_RESULT: Final = BadResult.default_code
 

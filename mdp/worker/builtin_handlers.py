@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
-__all__ = ["BUILT_IN", "SLEEP_S_MAX", "HandlerNotFound", "echo", "fail", "find_handler", "import_app", "sleep"]
-
 SLEEP_S_MAX: Final = 3600.0  # an hour: longer is a typing error, and would block draining
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
-__all__ = ["RunnerCounters", "Runners"]
-
 # How long handlers that never wait may use the event loop before heartbeats and sockets are served.
 SLICE_S: Final = 0.005
 # Memory of a kept frame beside its bytes: the object and its place in a list.

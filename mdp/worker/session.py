@@ -49,12 +49,10 @@ from mdp.worker.session_options import SessionCounters, SessionOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
     from core.zmtp.limits import PeerLimits
     from core.zmtp.scan import Batch
     from mdp.session.broker_search import BrokerSearch
-
-__all__ = ["SessionCounters", "SessionOptions", "WorkerSession"]
 
 _REQUEST_01: Final = encode_prefix([EMPTY, MDPW01, b"\x02"])
 _REPLY_01: Final = encode_prefix([EMPTY, MDPW01, b"\x03"])

@@ -37,8 +37,8 @@ from mdp.worker.loop_watchdog import Watchdog
 from mdp.worker.registration import WorkerRegistration
 from mdp.worker.replies.kept_replies import KeptReplies
 from mdp.worker.runners import Runners
-from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
-from mdp.worker.session_options import RunnerCounters
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import RunnerCounters, SessionCounters, SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.micro_dispatcher import CREDIT, pairs_03
-from core.zmtp.decoder import Decoder, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable

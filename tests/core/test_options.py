@@ -12,7 +12,8 @@ import zmq
 import core
 from core import constants
 from core.errors import EINVAL, InvalidOption
-from core.options import TABLE, Acts, Kind, OptionRow, Options, OptionValues, SocketSettings, UpperCase, declares, row_of
+from core.option_table import TABLE, Acts, Kind, OptionRow, row_of
+from core.options import Options, OptionValues, SocketSettings, UpperCase, declares
 from core.zmtp.z85 import encode
 
 NUMBERED = [row for row in TABLE if row.number is not None]

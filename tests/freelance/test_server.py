@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import freelance
-from core.zmtp.decoder import Decoder, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import encode_message
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from core.zmtp.decoder import Decoder, decode_frames, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import decode_frames, encode_message
 from core.zmtp.scan import Batch
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
@@ -17,7 +18,8 @@ from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V01, V03, Dialect, client_final, client_request, worker_final, worker_ready
-from mdp.worker.session import SessionOptions, WorkerSession
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import SessionOptions
 from tests.scenes.hunts import examples
 from tests.scenes.mdp_messages import worker_request
 

@@ -19,7 +19,8 @@ from core.security.curve_keys import CookieKeys
 from core.security.plain import PlainClient, PlainServer
 from core.zmtp.commands import command, decode_metadata, encode_metadata, parse_command, ping
 from core.zmtp.connection import Connection
-from core.zmtp.decoder import Decoder, encode_command, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import encode_command, encode_message
 from core.zmtp.greeting import greeting
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism

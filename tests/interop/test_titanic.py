@@ -12,7 +12,7 @@ import zmq
 
 import mdp
 import titanic
-from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
 from mdp.client.calls import Call, PendingRequest
 from mdp.session.broker_search import BrokerSearch, SearchTimes
-from mdp.worker.session import SessionOptions, WorkerSession
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import SessionOptions
 from tests.scenes.mdp_dispatcher import batch, decoded
 from tests.scenes.mdp_messages import read
 from tests.scenes.mdp_requester import requester, sent

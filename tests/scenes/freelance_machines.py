@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from core.zmtp.decoder import decode_frames
+from core.zmtp.frames import decode_frames
 from freelance.errors import NoServer, TooLarge
 from freelance.models.agent import Agent, AgentLimits, AgentRequest
 from freelance.models.client_machine import FreelanceRequest

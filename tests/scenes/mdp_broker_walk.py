@@ -16,7 +16,7 @@ from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from core.zmtp.decoder import Encoded, encode_message, encode_prefix
+from core.zmtp.frames import Encoded, encode_message, encode_prefix
 from core.zmtp.limits import PeerLimits
 from core.zmtp.scan import Batch
 from mdp.access.rules import Rules

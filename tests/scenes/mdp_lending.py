@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from core.zmtp.decoder import Encoded, decode_frames
+from core.zmtp.frames import Encoded, decode_frames
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
 from mdp.cluster.lending import LendingMachine, SendToPeer
-from mdp.wire.commands import (
-    CLIENT_FINAL_03,
-    CLIENT_REQUEST_03,
-)
+from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_REQUEST_03
 from mdp.wire.lending import encode_offer
 from tests.scenes.mdp_dispatcher import batch, decoded
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.zmtp.decoder import Decoder, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import encode_message
 from core.zmtp.scan import Batch
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.zmtp.decoder import Decoder, Encoded, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import Encoded, encode_message
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from

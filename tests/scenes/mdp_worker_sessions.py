@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V01, V02, V03
-from mdp.worker.session import SessionOptions, WorkerSession
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import SessionOptions
 from tests.scenes.mdp_messages import made, read, worker_request
 
 if TYPE_CHECKING:

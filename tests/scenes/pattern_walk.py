@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from core.pattern.base import Counters
 from core.pattern.pipe import Pipe
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from tests.scenes.patterns import Line, joined, parted
 from tests.scenes.raw_octets import message as on_the_wire
 

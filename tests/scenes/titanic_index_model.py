@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 import pytest
 
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import encode_message
 from titanic.errors import KeyConflict, StoreFull
 from titanic.journal.manifest import OPEN
 from titanic.journal.record import HEADER_BYTES, Record, RecordKind, record_size

@@ -13,7 +13,7 @@ from tests.scenes.bstar_sockets import until
 from tests.scenes.mdp_handlers import echo
 from titanic.journal.disk import HeldDisk
 from titanic.paired_store import PairedOptions, PairedTitanic
-from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from core.zmtp.decoder import decode_frames, encode_message
+from core.zmtp.frames import decode_frames, encode_message
 from tests.sim.disk import SimDisk, Snapshot
 from titanic.errors import StoreFull, Wounded
 from titanic.journal.inspection import read_file, segment_name

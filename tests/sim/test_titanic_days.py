@@ -21,8 +21,7 @@ from tests.sim.disk import SimDisk
 from tests.sim.virtual_time import VirtualTime, run
 from titanic.journal.group_commit import Journal
 from titanic.store import maintenance
-from titanic.store.delivery_queue import DispatchOptions
-from titanic.store.index.limits import Limits
+from titanic.store.index.limits import DispatchOptions, Limits
 from titanic.store.service import Service, ServiceOptions
 from titanic.store.store import Store
 

@@ -16,7 +16,7 @@ from core.security.curve import CurveClient, CurveServer
 from core.security.curve_keys import COOKIE_LIFETIME_S, CookieKeys, key_pair
 from core.zmtp.commands import encode_metadata
 from core.zmtp.connection import Connection, State
-from core.zmtp.decoder import encode_frame
+from core.zmtp.frames import encode_frame
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.z85 import encode
 from core.zmtp.zap import ZapRequest, must_ask, verdict_without_handler
@@ -25,7 +25,7 @@ from tests.core.security.test_curve import counting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 METADATA = encode_metadata([(b"Socket-Type", b"DEALER"), (b"Identity", b"")])
 CLIENT_PUBLIC, CLIENT_SECRET = key_pair(counting(1))

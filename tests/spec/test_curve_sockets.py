@@ -17,7 +17,7 @@ from core.security.curve_keys import CookieKeys
 from core.security.plain import PlainClient
 from core.zmtp import z85
 from core.zmtp.commands import command, encode_metadata
-from core.zmtp.decoder import encode_command
+from core.zmtp.frames import encode_command
 from core.zmtp.zap import ZapReply, ZapRequest
 from tests.interop.raw_peer import COMMAND, MORE, PeerClosed, RawPeer
 from tests.scenes.damaged_commands import mutations

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import AuthenticationRefused, HandshakeError, LocalProtocolError, RemoteProtocolError
 from core.security.plain import PlainClient, PlainServer
-from core.zmtp.decoder import encode_command
+from core.zmtp.frames import encode_command
 from core.zmtp.zap import ZapReply, ZapRequest, must_ask, verdict_without_handler
 
 METADATA = bytes.fromhex("0B") + b"Socket-Type" + bytes.fromhex("00000006") + b"DEALER"

@@ -12,7 +12,7 @@ import pytest
 
 import titanic
 from tests.scenes.mdp_paired_brokers import QUICK_MS, Brokers
-from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 import core
 import mdp
 import titanic
-from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

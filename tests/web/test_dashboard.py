@@ -14,7 +14,8 @@ import pytest
 
 import mdp
 from benchmarks.process import free_port
-from core.daemon.http import WebLimits, serve_page
+from core.daemon.http import serve_page
+from core.daemon.metrics import WebLimits
 from mdp.observe.broker_metrics import BrokerMetrics
 from tests.scenes.mdp_handlers import echo
 from tests.web.browser import page_at

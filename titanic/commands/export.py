@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import msgpack
 
 from core.daemon.terminal import json_frame
-from core.zmtp.decoder import decode_frames
+from core.zmtp.frames import decode_frames
 from titanic.errors import JournalError
 from titanic.journal.record_bodies import Dead, Request, reply_frames
 from titanic.store.index.stored_request import State

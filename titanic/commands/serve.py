@@ -28,8 +28,7 @@ from titanic.journal.segment_log import LogOptions
 from titanic.mirror.replica_link import TIMEOUT_S
 from titanic.mirror.replica_server import Mirror
 from titanic.paired_store import PairedOptions, PairedTitanic, service_of
-from titanic.store.delivery_queue import DispatchOptions
-from titanic.store.index.limits import Limits
+from titanic.store.index.limits import DispatchOptions, Limits
 from titanic.store.service import ServiceOptions
 
 if TYPE_CHECKING:

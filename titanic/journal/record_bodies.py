@@ -19,7 +19,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 from core.errors import RemoteProtocolError
-from core.zmtp.decoder import split_frames
+from core.zmtp.frames import split_frames
 from titanic.journal.record import RecordKind
 
 _REQUEST: Final = Struct(">QQQHH")

@@ -32,7 +32,7 @@ import msgpack
 from core.machine.bounded_msgpack import unpack
 from core.runtime import supervision
 from core.runtime.supervision import ONCE
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import encode_message
 from titanic.errors import BadRequest
 from titanic.store.index.answered_times import AnsweredTimes
 from titanic.store.index.stored_request import State

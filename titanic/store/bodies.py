@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from core.zmtp.decoder import decode_frames
+from core.zmtp.frames import decode_frames
 from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record_bodies import Dead, reply_frames, request_frames, request_headers
 from titanic.store.index.stored_request import ANSWERED

@@ -25,14 +25,12 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.machine.backoff import backoff_s
-from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from titanic.store.index.limits import DispatchOptions
     from titanic.store.index.stored_request import Entry
-
-__all__ = ["Arrivals", "DeliveryQueue", "DispatchOptions", "Probe", "Send"]
 
 
 class Probe(NamedTuple):

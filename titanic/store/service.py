@@ -28,7 +28,8 @@ from titanic.access.broker_permissions import ASK_TIMEOUT_S, QUESTIONS_MAX, Perm
 from titanic.access.verbs import OWNERLESS, Access, refusal, user_of
 from titanic.store.batches import INTERNAL, Batches
 from titanic.store.deferred_worker import DeferredWorker
-from titanic.store.delivery_queue import Arrivals, DeliveryQueue, DispatchOptions, Probe, Send
+from titanic.store.delivery_queue import Arrivals, DeliveryQueue, Probe, Send
+from titanic.store.index.limits import DispatchOptions
 from titanic.store.index.stored_request import WAITING
 from titanic.store.status import StoreStatus
 from titanic.wire import tsp

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.runtime import runtime, supervision
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import encode_message
 from titanic.errors import BadRequest, Unavailable
 from titanic.journal.group_commit import Journal
 from titanic.journal.memory_journal import MemoryJournal

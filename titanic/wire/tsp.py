@@ -24,8 +24,7 @@ import msgpack
 from mypy_extensions import mypyc_attr
 
 from core.machine.bounded_msgpack import BadMsgpack, unpack
-from core.zmtp.decoder import encode_frame, encode_message
-from core.zmtp.frames import LAST_HEADERS, long_header
+from core.zmtp.frames import LAST_HEADERS, encode_frame, encode_message, long_header
 from mdp.wire.commands import is_service_name
 from mdp.wire.options import HEADERS_BYTES_MAX, HEADERS_MAX, KEY_BYTES_MAX, checked_headers
 from titanic.errors import BadRequest

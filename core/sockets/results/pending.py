@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from core.pattern.base import Pattern
     from core.pattern.pipe import Pipe
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 T = TypeVar("T")
 

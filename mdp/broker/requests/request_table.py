@@ -27,7 +27,7 @@ from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.client_requests import OpenRequests
 from mdp.broker.requests.dead_letters import DeadLetter
 from mdp.broker.requests.records import Request, RequestExtras
-from mdp.broker.requests.request_ends import GONE, Output, RequestEnds
+from mdp.broker.requests.request_ends import RequestEnds
 from mdp.broker.requests.request_states import RequestState
 from mdp.wire.commands import V01, V03
 from mdp.wire.message_runs import ADDRESS_END, ADDRESS_START
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Service, Worker
     from mdp.broker.workers.directory import Directory
     from mdp.wire.commands import Dialect
-
-__all__ = ["CHECK_S", "GONE", "WATCH_S_MAX", "Output", "RequestTable"]
 
 # How long a worker is free, while another has requests that it cannot have begun, before these are recalled. If answers arrive faster,
 # nothing is recalled: the requests would be begun before the RECALL arrives.

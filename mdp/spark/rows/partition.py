@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from mdp.spark.rows.loop_bridge import Passage
 
-__all__ = ["BAD_ROW", "CHUNK_ROWS", "UNNAMED", "DispatchFailed", "Plan", "answer_partition", "job_name"]
-
 # Part of `window_bytes` that one chunk may have.
 _CHUNK_PART = 8
 # Spark notices that a task was killed when it reads from it, and otherwise ends its process after `spark.python.task.killTimeout` (2 s): as

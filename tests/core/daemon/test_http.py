@@ -15,9 +15,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.daemon.exit_codes import BadConfig, Unreachable
-from core.daemon.http import HTTP, NamedAddress, WebLimits, serve_page
+from core.daemon.http import HTTP, NamedAddress, serve_page
 from core.daemon.http_server import prometheus_text
-from core.daemon.metrics import SERIES_MAX, Family, Histogram, MetricsPage, Snapshot, Table, figures_page
+from core.daemon.metrics import SERIES_MAX, Family, Histogram, MetricsPage, Snapshot, Table, WebLimits, figures_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from core.daemon import terminal
-from core.options import row_of
+from core.option_table import row_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 
 from core.pattern.base import Counters
 from core.pattern.distributor import distribute
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import encode_message
 from core.zmtp.limits import PeerLimits
 from tests.scenes.builds import stands_in
 

@@ -17,7 +17,7 @@ from core.zmtp.limits import PeerLimits
 from tests.scenes.patterns import joined
 
 if TYPE_CHECKING:
-    from core.options import OptionValue
+    from core.option_table import OptionValue
 
 
 def peer(pattern: Pattern, limits: PeerLimits | None, identity: bytes = b"") -> Pipe:

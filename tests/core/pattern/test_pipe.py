@@ -12,7 +12,7 @@ from core.options import Options
 from core.pattern.base import Counters
 from core.pattern.pipe import DETACHED, UNLIMITED, ConflatingPipe, Pipe
 from core.pattern.reqrep import Router
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from core.zmtp.limits import PeerLimits
 from tests.scenes.patterns import Line, messages_of
 from tests.scenes.raw_octets import message as on_the_wire
@@ -20,7 +20,7 @@ from tests.scenes.raw_octets import message as on_the_wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 HEAVY = 256 * 1024
 # Where a form of encoding, or a way through the pipe, ends and the next one begins.

@@ -14,12 +14,12 @@ from core.pattern.fair_queue import FairQueue
 from core.pattern.load_balancer import LoadBalancer
 from core.pattern.pipeline import Push
 from core.pattern.reqrep import Router
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import encode_message
 from core.zmtp.limits import PeerLimits
 from tests.scenes.builds import stands_in
 
 if TYPE_CHECKING:
-    from core.zmtp.decoder import Message
+    from core.zmtp.frames import Message
 
 pytestmark = stands_in
 

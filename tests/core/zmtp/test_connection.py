@@ -8,7 +8,7 @@ from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, RemoteProtocolError
 from core.zmtp.commands import command, decode_metadata, encode_metadata, error_reason, ping, pong
 from core.zmtp.connection import ACCEPTS, PONGS_MAX, Connection, State
-from core.zmtp.decoder import encode_command, encode_message
+from core.zmtp.frames import encode_command, encode_message
 from core.zmtp.greeting import greeting
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism

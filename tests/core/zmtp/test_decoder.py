@@ -10,18 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import RemoteProtocolError
-from core.zmtp.decoder import (
-    COMMAND_BYTES_MAX,
-    Decoder,
-    Encoded,
-    decode_frames,
-    encode_command,
-    encode_frame,
-    encode_message,
-    encode_pair,
-    encode_prefix,
-    split_frames,
-)
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import Encoded, decode_frames, encode_command, encode_frame, encode_message, encode_pair, encode_prefix, split_frames
+from core.zmtp.scan import COMMAND_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import LimitExceeded
-from core.zmtp.decoder import COMMAND_BYTES_MAX, Decoder
+from core.zmtp.decoder import Decoder
 from core.zmtp.frames import decode_frames, encode_message
+from core.zmtp.scan import COMMAND_BYTES_MAX
 from tests.scenes.raw_octets import COMMAND, LONG, MORE, frame
 
 if TYPE_CHECKING:

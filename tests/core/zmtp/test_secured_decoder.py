@@ -8,7 +8,8 @@ import pytest
 from core.constants import ProtocolErrorCode
 from core.errors import LimitExceeded, RemoteProtocolError
 from core.zmtp.commands import command
-from core.zmtp.decoder import LONG, Decoder, Message, encode_frame, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import LONG, Message, encode_frame, encode_message
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.secured_decoder import SecuredDecoder
 from tests.core.security.test_curve import connected

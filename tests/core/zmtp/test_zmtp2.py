@@ -12,7 +12,8 @@ from core.errors import HandshakeError, RemoteProtocolError
 from core.security.plain import PlainClient
 from core.zmtp.commands import encode_metadata
 from core.zmtp.connection import ACCEPTS, Connection, State
-from core.zmtp.decoder import Decoder, encode_command, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import encode_command, encode_message
 from core.zmtp.greeting import Generation, StagedGreeting, greeting
 from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism

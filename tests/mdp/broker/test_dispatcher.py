@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.zmtp.decoder import encode_message, encode_prefix
+from core.zmtp.frames import encode_message, encode_prefix
 from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.wire.commands import client_request, worker_disconnect, worker_error, worker_final, worker_heartbeat, worker_partial, worker_ready
 from mdp.wire.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Work, parse_at_client, parse_at_worker

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.errors import LocalProtocolError
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from mdp.client.calls import CALL_OPTIONS, Call, CallOptions, MapOptions, PendingRequest
 from mdp.wire.options import decode_request_options
 

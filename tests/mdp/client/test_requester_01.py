@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.machine.requests import QUEUED, SENT, SETTLED
-from core.zmtp.decoder import decode_frames
+from core.zmtp.frames import decode_frames
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester_01 import CloseConnection, LockstepRequester, OpenConnection

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from core.machine.requests import SENT, SETTLED
-from core.zmtp.decoder import decode_frames
+from core.zmtp.frames import decode_frames
 from core.zmtp.limits import PeerLimits
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.requester_01 import CloseConnection, OpenConnection

@@ -17,8 +17,7 @@ import pytest
 import core
 from mdp.broker.broker import Broker
 from mdp.client.sync import SyncClient
-from mdp.errors import ClientClosed, HandlerError, NoService, Unreachable
-from mdp.typed.calls import BadArguments
+from mdp.errors import BadArguments, ClientClosed, HandlerError, NoService, Unreachable
 from mdp.worker.handler import service
 from mdp.worker.worker import Worker
 from tests.scenes.forked_child import in_child

@@ -15,7 +15,8 @@ from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester, OpenConnection
 from mdp.session.broker_search import BrokerSearch, SearchState, SearchTimes
-from mdp.worker.session import SessionOptions, WorkerSession
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import SessionOptions
 from tests.scenes.mdp_messages import read, worker_request
 
 PIECES = [

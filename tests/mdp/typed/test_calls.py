@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 import mdp
 import mdp.testing
+from mdp.errors import BadArguments
 from mdp.request import Request
-from mdp.typed.calls import BadArguments, Signature, pack_call, typed_handler, unpack_result
+from mdp.typed.calls import Signature, pack_call, typed_handler, unpack_result
 from mdp.typed.schemas import SchemaRegistry, TypeMismatch
 from mdp.worker.handler import is_typed
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import encode_message
 from mdp.wire import commands as p
 from mdp.wire.events import (
     BrokerEvent,

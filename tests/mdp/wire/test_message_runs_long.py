@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.zmtp.decoder import Decoder, encode_message
+from core.zmtp.decoder import Decoder
+from core.zmtp.frames import encode_message
 from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import SPLICED_BYTES_MAX, Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V01, V03, client_final, client_request, worker_final
-from mdp.worker.session import SessionOptions, WorkerSession
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import SessionOptions
 from tests.scenes.mdp_dispatcher import ECHO, Scene, number
 from tests.scenes.mdp_messages import worker_request
 from tests.scenes.mdp_requester import sent

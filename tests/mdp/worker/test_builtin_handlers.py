@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.rpc.handlers import HandlerNotFound
 from mdp.request import Request
 from mdp.worker import builtin_handlers
 
@@ -58,16 +59,16 @@ async def test_handlers_are_imported_from_the_working_directory(workplace: Path)
     ],
 )
 def test_a_missing_module_or_function_is_named(workplace: Path, name: str, reason: str) -> None:
-    with pytest.raises(builtin_handlers.HandlerNotFound) as caught:
+    with pytest.raises(HandlerNotFound) as caught:
         builtin_handlers.find_handler(name)
     assert reason in caught.value.reason
     assert caught.value.name == name
 
 
 def test_an_app_that_is_not_there(workplace: Path) -> None:
-    with pytest.raises(builtin_handlers.HandlerNotFound):
+    with pytest.raises(HandlerNotFound):
         builtin_handlers.import_app("no_such_app")
-    with pytest.raises(builtin_handlers.HandlerNotFound):
+    with pytest.raises(HandlerNotFound):
         builtin_handlers.import_app("")
 
 

@@ -23,7 +23,8 @@ from mdp.wire.commands import (
 )
 from mdp.wire.options import decode_ready_options
 from mdp.worker.handler import ReplyTooLarge
-from mdp.worker.session import SPLICED_BYTES_MAX, UNNUMBERED_IN_FLIGHT_MAX, SessionOptions, WorkerSession
+from mdp.worker.session import SPLICED_BYTES_MAX, UNNUMBERED_IN_FLIGHT_MAX, WorkerSession
+from mdp.worker.session_options import SessionOptions
 from tests.scenes.mdp_messages import read
 from tests.scenes.mdp_worker_sessions import BROKER, DIALECTS, give, sent, serving, session, token, work
 

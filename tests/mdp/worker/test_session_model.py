@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from core.zmtp.limits import PeerLimits
 from mdp.session.broker_search import BrokerSearch, SearchState, SearchTimes
 from mdp.wire.commands import (
@@ -39,7 +39,8 @@ from mdp.wire.events import Cancel, Disconnect, Heartbeat, Invalid, Ping, Recall
 from mdp.wire.options import BadOptions, decode_request_options, encode_options
 from mdp.wire.size_limits import USUAL
 from mdp.worker.handler import ReplyTooLarge
-from mdp.worker.session import UNNUMBERED_IN_FLIGHT_MAX, SessionCounters, SessionOptions, WorkerSession
+from mdp.worker.session import UNNUMBERED_IN_FLIGHT_MAX, WorkerSession
+from mdp.worker.session_options import SessionCounters, SessionOptions
 from tests.scenes.mdp_messages import read, worker_request
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from titanic.store.delivery_queue import BACKLOG_AT_ONCE, DeliveryQueue, DispatchOptions, Probe, Send
+from titanic.store.delivery_queue import BACKLOG_AT_ONCE, DeliveryQueue, Probe, Send
+from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,8 @@ from math import inf
 
 import pytest
 
-from titanic.store.delivery_queue import BACKLOG_AT_ONCE, DeliveryQueue, DispatchOptions, Probe, Send
+from titanic.store.delivery_queue import BACKLOG_AT_ONCE, DeliveryQueue, Probe, Send
+from titanic.store.index.limits import DispatchOptions
 
 
 def uuid_of(number: int) -> bytes:

@@ -11,7 +11,7 @@ import mdp
 import titanic
 from titanic.errors import OptionsNotSupported
 from titanic.journal.record_bodies import Request, encode_request, request_frames, request_headers
-from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index.limits import DispatchOptions
 from titanic.wire import tsp
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import titanic
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.prefork import command
 from titanic.errors import BadRequest, DeadLettered, Expired, Pending, StoreFull, UnknownRequest
-from titanic.store.delivery_queue import BACKLOG_AT_ONCE, DispatchOptions
+from titanic.store.delivery_queue import BACKLOG_AT_ONCE
+from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

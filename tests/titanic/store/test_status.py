@@ -13,7 +13,7 @@ import mdp
 import titanic
 from tests.scenes.prefork import command
 from titanic.journal.inspection import segment_name
-from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index.limits import DispatchOptions
 from titanic.store.index.stored_request import State
 from titanic.store.repair import repair
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.zmtp.decoder import decode_frames, encode_message
+from core.zmtp.frames import decode_frames, encode_message
 from titanic.errors import BadRequest
 from titanic.wire.tsp import (
     ATTEMPTS_MAX,

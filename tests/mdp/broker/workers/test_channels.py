@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import encode_message
 from core.zmtp.limits import PeerLimits
 from core.zmtp.scan import Batch
 from mdp.access.rules import Rules
@@ -14,15 +14,7 @@ from mdp.broker.authorization import GuardedDispatcher, Refusal
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.workers.peer_limits import Hops
 from mdp.wire.channels import FRAME_BYTES, channel_frame, connection_of, divide, is_channel, prefix_of, within
-from mdp.wire.commands import (
-    client_request,
-    worker_disconnect,
-    worker_error,
-    worker_final,
-    worker_heartbeat,
-    worker_partial,
-    worker_ready,
-)
+from mdp.wire.commands import client_request, worker_disconnect, worker_error, worker_final, worker_heartbeat, worker_partial, worker_ready
 from mdp.wire.events import Disconnect, Heartbeat, Work, parse_at_worker
 from mdp.wire.options import encode_options
 from tests.scenes.mdp_dispatcher import Scene, batch

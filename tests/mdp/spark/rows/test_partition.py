@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from mdp.errors import NoService
+from mdp.spark.flow.plan import CHUNK_ROWS, DispatchFailed, Plan
 from mdp.spark.rows.loop_bridge import Bridge, Destination
 from mdp.spark.rows.options import Bounds
-from mdp.spark.rows.partition import CHUNK_ROWS, DispatchFailed, Plan, answer_partition
+from mdp.spark.rows.partition import answer_partition
 from mdp.spark.rows.reply_columns import decode_map
 from tests.scenes.spark_client import Answering, echo_map
 

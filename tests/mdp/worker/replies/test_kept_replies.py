@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mdp
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from core.zmtp.limits import PeerLimits
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V03, WORKER_READY_03, worker_cancel, worker_error, worker_final, worker_recall
 from mdp.wire.options import encode_options
 from mdp.worker.replies.kept_replies import EXECUTION_OVERHEAD_BYTES, KeptReplies
-from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import SessionCounters, SessionOptions
 from tests.scenes.mdp_messages import read, worker_request
 from tests.scenes.mdp_scripted_broker import StandIn, give, token
 from tests.scenes.waiting import PATIENCE_S, eventually

@@ -11,13 +11,14 @@ import pytest
 
 import mdp
 import mdp.testing
-from core.zmtp.decoder import Encoded
+from core.zmtp.frames import Encoded
 from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V03, WORKER_PROGRESS_03, worker_final, worker_partial
 from mdp.wire.options import encode_options
 from mdp.wire.progress import Progress, decode_progress
 from mdp.worker.replies.progress_reports import PROGRESS_S, ProgressReports
-from mdp.worker.session import SessionOptions, WorkerSession
+from mdp.worker.session import WorkerSession
+from mdp.worker.session_options import SessionOptions
 from tests.scenes.fault_injection import sabotaged
 from tests.scenes.mdp_dispatcher import Scene
 from tests.scenes.mdp_messages import read, worker_request

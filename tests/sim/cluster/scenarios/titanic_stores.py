@@ -16,7 +16,7 @@ from tests.sim.cluster.scenarios.majordomo import HEARTBEAT_MS, PORT, broker, cl
 from tests.sim.cluster.scenarios.promises import answers, one_serves, watch_broker, watch_brokers, watch_pair
 from titanic.journal.disk import HeldDisk, RealDisk
 from titanic.paired_store import PairedOptions, PairedTitanic, service_of
-from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index.limits import DispatchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

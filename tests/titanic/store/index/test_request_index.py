@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from core.zmtp.decoder import encode_message
+from core.zmtp.frames import encode_message
 from titanic.errors import KeyConflict, StoreFull
 from titanic.journal.manifest import OPEN
 from titanic.journal.record import Record, RecordKind, record_size
