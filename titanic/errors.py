@@ -65,13 +65,16 @@ class StoreFull(Unavailable):
     Attributes:
         limit: name of the limit (`requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, `disk`).
         used, most: present value and limit (0 if unknown).
+        needed: by a batch, of which all fits or nothing is stored; 0 for a single request.
     """
 
-    def __init__(self, limit: str, used: int = 0, most: int = 0) -> None:
-        super().__init__(f"store is full: {limit} ({used} of {most} in use)" if most else f"store is full: {limit}")
+    def __init__(self, limit: str, used: int = 0, most: int = 0, needed: int = 0) -> None:
+        more = f", and a batch needs {needed} more" if needed else ""
+        super().__init__(f"store is full: {limit} ({used} of {most} in use{more})" if most else f"store is full: {limit}")
         self.limit = limit
         self.used = used
         self.most = most
+        self.needed = needed
 
 
 class Wounded(Unavailable):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Time for a commit that is still in progress; a million rows take a minute.
 COMMIT_TIMEOUT_S = 600.0
 _POLL_S = 0.1
+_FULL_S = 1.0  # the store reads the whole batch each time
 # Longest wait in one request, below the store's own limit of a minute.
 _WAIT_SLICE_S = 20.0
 _STATES = {300: "PENDING", 400: "CLOSED"}
@@ -47,18 +48,22 @@ def ok_frames(what: str, reply: Sequence[bytes]) -> list[bytes]:
 def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], timeout_s: float = COMMIT_TIMEOUT_S) -> dict[str, int]:
     """Commit what was staged; return the store's summary: rows, refused, again, closed.
 
+    While the store has no space for all of the rows, none of them is stored, and the commit is repeated.
+
     Raises BatchRefused if staged rows are gone or the store does not finish, mdp.RequestError if it cannot be reached.
     """
     packed = msgpack.packb([[name.encode(), count] for name, count in stages])
     give_up_at = time.monotonic() + timeout_s
     while True:
         reply = client.request(BATCH, b"commit", batch.encode(), packed, wait=True)
-        if parse_status(reply[0]) != 300:
+        late = time.monotonic() > give_up_at
+        full = parse_status(reply[0]) == 500 and reply[-1].startswith(b"store is full")  # none of its rows is stored
+        if parse_status(reply[0]) != 300 and (late or not full):
             summary: dict[str, int] = unpack(ok_frames(f"commit of batch {batch}", reply)[0])
             return summary
-        if time.monotonic() > give_up_at:
+        if late:
             raise BatchRefused(f"commit of batch {batch}", f"not done after {timeout_s:g} s; the store continues")
-        time.sleep(_POLL_S)
+        time.sleep(_FULL_S if full else _POLL_S)
 
 
 def page(client: SyncClient, *asked: bytes) -> tuple[int, list[bytes], list[bytes]]:

@@ -6,7 +6,8 @@
                                     [500][reason]                           they are not: the store has no space for them, or cannot write
     [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
                                     [500][DAMAGED: …] [500][EXPIRED: …]     none of them is: a chunk is unreadable, or has expired
-                                    [500][TOO_LARGE: …]                     or the batch exceeds the share of its user
+                                    [500][TOO_LARGE: …]                     or it exceeds a limit of the store, or the share of its user
+                                    [500][store is full: …]                 or the store has no space for all of its rows now
     [abort][prefix]                                -> [200][chunks]         staged and uncommitted chunks under prefix/… are dropped
     [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 bytes each, in order
     [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are closed
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -33,22 +35,24 @@ from core.machine.bounded_msgpack import unpack
 from core.runtime import supervision
 from core.runtime.supervision import ONCE
 from core.zmtp.frames import encode_message
-from titanic.errors import BadRequest
+from titanic.errors import BadRequest, StoreFull
 from titanic.store.index.answered_times import AnsweredTimes
+from titanic.store.index.reservations import Need, never_fits
 from titanic.store.index.stored_request import State
-from titanic.wire.batch_frames import NO_REQUEST, BadChunk, BatchChunk, decode_stages, name_of_chunk, parse_count, parse_name
+from titanic.store.waiters import answer_of
+from titanic.wire.batch_frames import NO_REQUEST, BadChunk, BatchChunk, decode_stages, name_of_chunk, parse_count, parse_name, portions
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, WAIT_MS_MAX, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
 
-    from titanic.store.index.limits import Limits
     from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
     from titanic.wire.tsp import Done
 
 # Batch or stage: (owner, b"" for none; name given by the owner).
 Name: TypeAlias = tuple[bytes, bytes]
+Row: TypeAlias = tuple[bytes, list[bytes]]  # key, body
 
 STAGED: Final = b"titanic.staged"
 COMMIT: Final = b"titanic.commit"
@@ -60,7 +64,6 @@ GRACE_S: Final = 1.0
 RETRY_S: Final = 0.2  # after the store was full or busy
 REFUSED_MAX: Final = 1000  # refused batches whose reason was not fetched yet
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of chunks kept after the check that all are readable; further ones are read again
-ROW_BYTES: Final = 150  # maximum size of a REQUEST record without key and body
 ROWS_AT_ONCE: Final = 1000  # appended to the journal per loop iteration
 PAGE_MAX: Final = 16_384  # requests in one answer: 256 KiB of UUIDs and 4 MiB of the longest keys
 TTL_MS_MAX: Final = 7 * 86_400_000
@@ -72,7 +75,7 @@ T = TypeVar("T")
 
 
 class TooManyRows(BadRequest):
-    """A batch exceeds the share of its user, so it could never be stored."""
+    """A batch exceeds a limit of the store or the share of its user, so it could never be stored."""
 
 
 class ExpiredChunk(BadChunk):
@@ -89,6 +92,7 @@ class Batches:
         self._reserved: set[Name] = set()  # stages reserved by a commit
         self._refused: dict[Name, str] = {}  # batches that could not be committed, with the reason, until it is fetched
         self._working: dict[Name, asyncio.Task[None]] = {}
+        self._begun: set[Name] = set()  # commits of which rows may be stored
         self._unread: dict[Name, asyncio.Future[None]] = {}  # commits that have not reserved their stages yet
         self._verbs: set[asyncio.Task[None]] = set()
         self._answered: AnsweredTimes | None = None
@@ -103,6 +107,8 @@ class Batches:
             if entry.service == COMMIT and entry.state >= State.ANSWERED:
                 self._commits[entry.owner, name_of_chunk(entry.key)[0]] = entry
             else:
+                if entry.service == COMMIT:
+                    self._begun.add((entry.owner, name_of_chunk(entry.key)[0]))
                 self.waiting(entry)
 
     def waiting(self, entry: Entry) -> None:
@@ -187,7 +193,7 @@ class Batches:
 
     def _submit(self, frames: Sequence[bytes], owner: bytes, asked: Submission | None = None) -> asyncio.Future[list[bytes]]:
         parse = None if asked is None else lambda _: asked
-        return _answer(lambda done: self._store.submit(frames, done, parse, owner))
+        return answer_of(lambda done: self._store.submit(frames, done, parse, owner))
 
     def _drop(self, name: Name, number: int) -> None:
         chunks = self._staged.get(name, {})
@@ -271,6 +277,7 @@ class Batches:
         """Store all rows of a commit as requests, record their UUIDs, and drop the staged chunks."""
         reserved: set[Name] = set()
         uuids: list[bytes] = []
+        index, space = self._store.index, deque[Need]()  # what is held for rows that are not submitted yet
         try:
             try:
                 (stages,) = await self._body(entry, "the commit", 1)
@@ -281,43 +288,58 @@ class Batches:
                 if (unread := self._unread.pop(batch, None)) is not None:
                     unread.set_result(None)
             chunks = [(name, number) for name, count in wanted for number in range(count)]
-            held, octets, count = {}, 0, 0
+            held, octets, counts = {}, 0, Counter[bytes]()
+            needs: list[Need] = []
             for place in chunks:  # all are read before the first row is stored: all or none
                 rows = await self._rows_in(*place)
                 octets += self._staged[place[0]][place[1]].size
-                count += len(rows[1])
+                counts[rows[0]] += len(rows[1])
+                needs += [self._needed_by(entry.owner, rows[0], portion) for portion in portions(rows[1], ROWS_AT_ONCE)]
                 if octets <= HELD_BYTES_MAX:
                     held[place] = rows
-            if entry.owner:
-                _check_share(self._store.index.limits, count, len(chunks), octets)
+            begun = batch in self._begun and sum(need.requests for need in needs) < counts.total()  # before a restart
+            if not begun and (reason := never_fits(index.limits, entry.owner, counts, len(chunks), octets)):
+                raise TooManyRows(reason)
+            if not begun:
+                index.check_space(needs)
+            self._begun.add(batch)
+            for need in needs:
+                index.hold(need)
+                space.append(need)
             for place in chunks:
-                uuids += await self._release(entry.owner, *(held.pop(place, None) or await self._rows_in(*place)))
+                uuids += await self._release(entry.owner, space, *(held.pop(place, None) or await self._rows_in(*place)))
             summary = msgpack.packb({"rows": len(uuids), "refused": uuids.count(NO_REQUEST)})
             self._store.answer(entry.uuid, [summary, b"".join(uuids)])
             while entry.reply is None and self._lives(entry):
-                await _answer(partial(self._store.wait, [format_uuid(entry.uuid)], WAIT_MS_MAX / 1000))
+                await answer_of(partial(self._store.wait, [format_uuid(entry.uuid)], WAIT_MS_MAX / 1000))
             self._drop_stages(wanted)
         except BadRequest as error:
             if self._lives(entry):
                 code = {TooManyRows: "TOO_LARGE", ExpiredChunk: "EXPIRED"}.get(type(error), "DAMAGED")
                 await self._refuse(batch, entry, f"{code}: {error}; {len(uuids)} of its rows were stored before that was found")
+        except StoreFull as error:
+            await self._refuse(batch, entry, str(error))
+        finally:
+            for need in space:
+                index.give_back(need)
         # Not after a fault: the commit is repeated and needs its chunks.
         self._reserved -= reserved
+        self._begun.discard(batch)
         self._working.pop(batch, None)
 
     async def _refuse(self, batch: Name, entry: Entry, reason: str) -> None:
-        """End a commit that can never succeed; its client gets the reason, and may stage damaged chunks again and commit."""
+        """End a commit that cannot succeed; its client gets the reason, and may commit again, with damaged chunks staged anew."""
         log.error("batch %s is refused: %s", batch[1].decode(errors="backslashreplace"), reason)
         self._store.counters["batches_refused"] += 1
         self._refused[batch] = reason
         while len(self._refused) > REFUSED_MAX:
             del self._refused[next(iter(self._refused))]
         while self._lives(entry):
-            if (await _answer(partial(self._store.withdraw, entry)))[0] != OK:
+            if (await answer_of(partial(self._store.withdraw, entry)))[0] != OK:
                 await asyncio.sleep(RETRY_S)
         self._commits.pop(batch, None)
 
-    async def _rows_in(self, name: Name, number: int) -> tuple[bytes, list[tuple[bytes, list[bytes]]]]:
+    async def _rows_in(self, name: Name, number: int) -> tuple[bytes, list[Row]]:
         """Return (service, rows) of a staged chunk; raises ExpiredChunk, or BadChunk if it is missing or unreadable."""
         what = f"chunk {number} of stage {name[1].decode(errors='backslashreplace')}"
         chunk = self._staged.get(name, {}).get(number)
@@ -331,31 +353,39 @@ class Batches:
             raise ExpiredChunk(f"{what} has expired") from None  # a store in memory forgets its rows at once
         return service, BatchChunk.decode(service, rows).rows
 
-    async def _release(self, owner: bytes, service: bytes, rows: list[tuple[bytes, list[bytes]]]) -> list[bytes]:
+    def _needed_by(self, owner: bytes, service: bytes, rows: list[Row]) -> Need:
+        return self._store.index.needed_by(owner, service, [(key, len(encode_message([service, *frames]))) for key, frames in rows])
+
+    async def _release(self, owner: bytes, space: deque[Need], service: bytes, rows: list[Row]) -> list[bytes]:
         """Store the rows of a staged chunk as requests; return their UUIDs, NO_REQUEST for a refused one."""
-        asked = [(*encode_options(Options(key)), service, *frames) for key, frames in rows]
-        uuids = [NO_REQUEST] * len(asked)
-        for start in range(0, len(asked), ROWS_AT_ONCE):
-            left = list(range(start, min(start + ROWS_AT_ONCE, len(asked))))
+        uuids = [NO_REQUEST] * len(rows)
+        index = self._store.index
+        for start, portion in zip(range(0, len(rows), ROWS_AT_ONCE), portions(rows, ROWS_AT_ONCE), strict=True):
+            left = list(range(len(portion)))
             while left:
-                replies = await asyncio.gather(*(self._submit(asked[number], owner) for number in left))
+                index.give_back(space.popleft())  # to these rows, which take it before anything else is accepted
+                asked = [(*encode_options(Options(portion[number][0])), service, *portion[number][1]) for number in left]
+                replies = await asyncio.gather(*(self._submit(frames, owner) for frames in asked))
                 for number, reply in zip(left, replies, strict=True):
                     if reply[0] == OK:
-                        uuids[number] = parse_uuid(reply[1]) or NO_REQUEST
+                        uuids[start + number] = parse_uuid(reply[1]) or NO_REQUEST
                 left = [number for number, reply in zip(left, replies, strict=True) if reply[0] == FAILED]
                 if left:
+                    again = self._needed_by(owner, service, [portion[number] for number in left])
+                    index.hold(again)
+                    space.appendleft(again)
                     await asyncio.sleep(RETRY_S)
         return uuids
 
     async def _body(self, entry: Entry, what: str, frames: int) -> list[bytes]:
         """Return the body frames of a staged chunk or commit; raises BadChunk if they are unreadable."""
-        body = await _answer(lambda done: self._store.bodies.request_of(entry, lambda _, body, __: done(body or [])))
+        body = await answer_of(lambda done: self._store.bodies.request_of(entry, lambda _, body, __: done(body or [])))
         if len(body) != frames:
             raise BadChunk(f"{what} cannot be read any more")
         return body
 
     async def _fetch(self, entry: Entry) -> list[bytes]:
-        return await _answer(partial(self._store.fetch, [format_uuid(entry.uuid)]))
+        return await answer_of(partial(self._store.fetch, [format_uuid(entry.uuid)]))
 
     # ---- reading
 
@@ -392,7 +422,7 @@ class Batches:
             if at % (16 * ROWS_AT_ONCE) == 0:
                 await asyncio.sleep(0)
         self._commits.pop(batch, None)
-        return await _answer(partial(self._store.close_request, [format_uuid(entry.uuid)]))
+        return await answer_of(partial(self._store.close_request, [format_uuid(entry.uuid)]))
 
     # ---- what was answered since a time
 
@@ -421,7 +451,7 @@ class Batches:
             times = await self._times()
             # Ends of the present millisecond may still be in the journal; after this, none of the earlier ones is.
             whole = self._store.now_ms() - 1
-            await _answer(lambda done: self._store.after((lambda *_: done([]), None)))
+            await answer_of(lambda done: self._store.after((lambda *_: done([]), None)))
             found = await _in_slices(times.between(owner, service, searched, whole, most))
             if found:
                 return [OK, b"%d" % found[-1].ms]
@@ -459,28 +489,8 @@ async def _in_slices(steps: Generator[None, None, T]) -> T:
         await asyncio.sleep(0)
 
 
-def _answer(call: Callable[[Done], None]) -> asyncio.Future[list[bytes]]:
-    """Call a method of the store with a callback, and return a future of what it is called with."""
-    answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-
-    def done(reply: list[bytes]) -> None:
-        if not answered.done():
-            answered.set_result(reply)
-
-    call(done)
-    return answered
-
-
 def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
     return [((owner, name), count) for name, count in decode_stages(octets)]
-
-
-def _check_share(limits: Limits, rows: int, chunks: int, octets: int) -> None:
-    """Raise TooManyRows if a batch cannot fit into the share of its user, chunks included."""
-    if rows + chunks + 1 > limits.user_requests_max:
-        raise TooManyRows(f"{rows} rows in {chunks} chunks, and one user may have {limits.user_requests_max} requests")
-    if 2 * octets + ROW_BYTES * rows > limits.user_bytes_max:
-        raise TooManyRows(f"{octets} bytes, which are stored twice for a while, and one user may have {limits.user_bytes_max}")
 
 
 def _fault(done: Done, error: Exception) -> None:

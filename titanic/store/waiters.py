@@ -58,3 +58,15 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
 
     def cancel(self) -> None:
         self._clock.cancel()
+
+
+def answer_of(call: Callable[[Callable[[list[bytes]], None]], None]) -> asyncio.Future[list[bytes]]:
+    """Call a method of the store with a callback, and return a future of what it is called with."""
+    answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+
+    def done(reply: list[bytes]) -> None:
+        if not answered.done():
+            answered.set_result(reply)
+
+    call(done)
+    return answered

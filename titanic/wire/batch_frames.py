@@ -5,7 +5,7 @@ A chunk is a msgpack array of rows `[key, [body…]]`; every row has a key, so t
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeVar
 
 import msgpack
 import msgspec
@@ -16,6 +16,9 @@ from core.machine.peer_text import DIGITS_MAX, decimal
 from mdp.wire.options import KEY_BYTES_MAX
 from titanic.errors import BadRequest
 from titanic.wire.tsp import check_service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CHUNK_ROWS_MAX: Final = 10_000  # one chunk occupies the event loop for about ten milliseconds at most
 STAGES_MAX: Final = 100_000  # tasks of one job
@@ -31,6 +34,9 @@ NO_REQUEST: Final = bytes(16)  # in place of a UUID: the row was refused, becaus
 ASK: Final = b"ask"
 NEW: Final = b"new"
 KEPT: Final = b"kept"
+
+
+_Element = TypeVar("_Element")
 
 
 class BadChunk(BadRequest):
@@ -54,6 +60,12 @@ def encode_rows(rows: list[tuple[bytes, list[bytes]]]) -> bytes:
     return bytes(msgpack.packb(rows))
 
 
+def portions(rows: list[_Element], most: int) -> Iterator[list[_Element]]:
+    """Cut rows into lists of at most so many."""
+    for start in range(0, len(rows), most):
+        yield rows[start : start + most]
+
+
 def rows_max(octets: int) -> int:
     """Return how many rows a chunk of so many bytes may have."""
     return min(CHUNK_ROWS_MAX, FREE_ELEMENTS + octets // ROW_BYTES)
@@ -64,7 +76,6 @@ _Stage = tuple[Annotated[bytes, Meta(min_length=1, max_length=NAME_BYTES_MAX)], 
 _ROWS: Final = msgspec.msgpack.Decoder(list[_Row])
 _STAGES: Final = msgspec.msgpack.Decoder(list[_Stage])
 _NO_ELEMENTS: Final = (b"\x90", b"\xdc", b"\xdd")  # first bytes of an array without any
-_Element = TypeVar("_Element")
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[list[_Element]], octets: bytes, most: int, each: int) -> list[_Element]:

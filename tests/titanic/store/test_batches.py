@@ -16,7 +16,6 @@ from tests.scenes.waiting import eventually
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import JournalOptions
 from titanic.store.batches import INTERNAL, LISTS_MAX, Batches
-from titanic.store.index.limits import Limits
 from titanic.store.index.stored_request import State
 from titanic.store.store import Store
 from titanic.wire.batch_frames import NO_REQUEST, encode_rows
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from titanic.store.index.limits import Limits
     from titanic.store.index.stored_request import Entry
 
 
@@ -198,18 +198,6 @@ async def test_closing_a_batch_forgets_its_requests_and_its_name_stays_taken(tmp
         await opened.stage("job/0/2", (b"a", b"1"))
         assert (await opened.commit("job", "job/0/2"))[1] == {"rows": 0, "refused": 0, "again": True, "closed": True}
         assert len(opened.waiting) == 1
-
-
-async def test_a_full_store_finishes_the_commit_when_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("titanic.store.batches.COMMIT_S", 0.02)
-    async with shop(tmp_path, Limits(service_requests_max=2)) as opened:
-        await opened.stage("job/0/1", *((b"k%d" % n, b"x") for n in range(3)))
-        assert await opened.commit("job", "job/0/1") == [b"300"]
-        await opened.close(opened.waiting[0].uuid)
-        while (summary := await opened.commit("job", "job/0/1"))[0] == b"300":
-            continue
-        assert summary[1]["rows"] == 3
-        assert opened.bodies() == {b"k0", b"k1", b"k2"}
 
 
 async def answer(opened: Shop, *keys: bytes) -> None:

@@ -24,8 +24,8 @@ from titanic.journal.manifest import OPEN
 from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import NO_UUID, Close, Dead, Tick, decode_attempts, read_request
 from titanic.store.index.packed_requests import ROWS_MAX, Group, Owned, Rows, RowsBuilder, fits
+from titanic.store.index.reservations import ReservedIndex
 from titanic.store.index.stored_request import ANSWERED, DEAD, STORING, WAITING, ClosedKey, Entry, State, scope_of
-from titanic.store.index.tables import IndexTables
 from titanic.wire.tsp import digest_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ KEYS_SLACK: Final = 1024  # keys above twice the limit before the oldest are for
 REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(RecordKind.CLOSE)
 
 
-class LoadedIndex(IndexTables):
+class LoadedIndex(ReservedIndex):
     """Tables that are loaded from records and checkpoints, and written as a checkpoint."""
 
     def apply(self, record: Record, segment: int) -> None:

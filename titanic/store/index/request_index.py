@@ -15,11 +15,13 @@ from titanic.journal.manifest import OPEN
 from titanic.journal.record import RecordKind, record_size
 from titanic.journal.record_bodies import NO_UUID, Close, Tick, decode_attempts, encode_close
 from titanic.store.index.loading import LoadedIndex
-from titanic.store.index.packed_requests import Owned
+from titanic.store.index.reservations import Need
 from titanic.store.index.stored_request import ANSWERED, DEAD, WAITING, ClosedKey, Entry, State, scope_of
 from titanic.wire.tsp import NO_OPTIONS, pack_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from titanic.journal.record import Draft, Location, Record
     from titanic.wire.tsp import Submission
 
@@ -84,19 +86,30 @@ class RequestIndex(LoadedIndex):
 
     def _full(self, size: int, count: int) -> StoreFull:
         limits = self.limits
-        if len(self.entries) >= limits.requests_max:
-            return StoreFull("requests_max", len(self.entries), limits.requests_max)
-        if self.bytes_used + size > limits.bytes_max:
-            return StoreFull("bytes_max", self.bytes_used, limits.bytes_max)
+        if self.requests_in_use >= limits.requests_max:
+            return StoreFull("requests_max", self.requests_in_use, limits.requests_max)
+        if self.bytes_in_use + size > limits.bytes_max:
+            return StoreFull("bytes_max", self.bytes_in_use, limits.bytes_max)
         return StoreFull("service_requests_max", count, limits.service_requests_max)
 
     def _check_share(self, owner: bytes, size: int) -> None:
-        mine, limits = self.owned.get(owner) or Owned(), self.limits
-        over = len(mine) >= limits.user_requests_max
-        if over or mine.octets + size > limits.user_bytes_max:
+        (requests, octets), limits = self.owned_by(owner), self.limits
+        over = requests >= limits.user_requests_max
+        if over or octets + size > limits.user_bytes_max:
             self.over_share += 1
-            numbers = (len(mine), limits.user_requests_max) if over else (mine.octets, limits.user_bytes_max)
+            numbers = (requests, limits.user_requests_max) if over else (octets, limits.user_bytes_max)
             raise StoreFull(f"user_share of {'requests_max' if over else 'bytes_max'}", *numbers)
+
+    def needed_by(self, owner: bytes, service: bytes, rows: Iterable[tuple[bytes, int]]) -> Need:
+        """Return what rows (key, bytes of service and body as encoded) will take; nothing for keys that are known."""
+        overhead = 29 + len(owner) if owner else 28
+        count = octets = 0
+        for key, size in rows:
+            scope = scope_of(owner, key)
+            if scope not in self._keys and scope not in self._closed_keys:
+                count += 1
+                octets += record_size(size + len(key) + overhead)
+        return Need(owner, service, count, octets)
 
     def stored(self, entry: Entry, place: Location) -> None:
         """Note that the REQUEST is durable: the request may be acknowledged and delivered."""

@@ -71,7 +71,7 @@ class IndexTables:
         self.entries[entry.uuid] = entry
         self.bytes_used += entry.size
         service = entry.service
-        self.services[service] = self.services.get(service, 0) + 1
+        self._count_service(service, 1)
         if entry.key:
             self._keys[scope_of(entry.owner, entry.key)] = entry.uuid
         if entry.owner:
@@ -80,10 +80,7 @@ class IndexTables:
     def _remove(self, entry: Entry) -> None:
         del self.entries[entry.uuid]
         self.bytes_used -= entry.size
-        service = entry.service
-        self.services[service] -= 1
-        if not self.services[service]:
-            del self.services[service]
+        self._count_service(entry.service, -1)
         if entry.key and self._keys.get(scope := scope_of(entry.owner, entry.key)) == entry.uuid:
             del self._keys[scope]
         if entry.owner:
@@ -95,6 +92,12 @@ class IndexTables:
             self.live[place[0]] -= place[2]
         if (place := entry.reply) is not None:
             self.live[place[0]] -= place[2]
+
+    def _count_service(self, service: bytes, more: int) -> None:
+        if count := self.services.get(service, 0) + more:
+            self.services[service] = count
+        else:
+            self.services.pop(service, None)
 
     def _set_timer(self, at_ms: int, uuid: bytes) -> None:
         heapq.heappush(self._timers, (at_ms, uuid))
