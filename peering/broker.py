@@ -229,7 +229,7 @@ class Broker(Service):
         }
 
     async def drain(self, timeout_s: float) -> bool:
-        """Read no more tasks and wait for outstanding replies; return whether all came in time."""
+        """Read no more tasks of clients and wait for outstanding replies; return whether all came in time."""
         self._apply(self.machine.drain(self._loop.time()))
         return await self._drained.wait(timeout_s)
 

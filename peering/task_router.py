@@ -127,7 +127,7 @@ class TaskRouter:
         self.counters: Counter[str] = Counter()  # messages forwarded and dropped, by name
         self.router = PeerRouter(name, state_s=limits.state_ms / 1000, peers_max=limits.peers_max)
         self.workers = LocalWorkers(limits.heartbeat_ms / 1000, limits.liveness, limits.workers_max, self.counters, now)
-        self.draining = False  # nothing more is read or lent
+        self.draining = False  # no more tasks of clients
         self._state_s = limits.state_ms / 1000
         self._ttl_s = limits.ttl_ms / 1000
         self._number = first_number  # of additional addresses; random, so that a restarted broker repeats none
@@ -143,7 +143,9 @@ class TaskRouter:
 
     def wants(self, side: Side, now: float) -> bool:
         """Return whether the next task may be read from a frontend (PEER-03, PEER-04)."""
-        return not self.draining and (self.workers.idle > 0 or (side is Side.LOCAL and self._chosen(now) is not None))
+        if side is Side.CLOUD:
+            return self.workers.idle > 0  # while draining too: a task that was on its way when its borrower had not heard of it
+        return not self.draining and (self.workers.idle > 0 or self._chosen(now) is not None)
 
     @property
     def open(self) -> int:
@@ -342,7 +344,7 @@ class TaskRouter:
         return effects + self._serve(now)
 
     def drain(self, now: float) -> list[Effect]:
-        """Read nothing more: finish what was read, and tell peers that no worker is idle."""
+        """Read no more tasks of clients: finish what was read or lent before, and tell peers that no worker is idle."""
         self.draining = True
         return self._serve(now)
 

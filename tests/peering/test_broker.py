@@ -160,6 +160,24 @@ async def test_a_broker_drains(scene: Scene) -> None:
         assert await client.recv_multipart() == [b"DC1", b"x"]
 
 
+async def test_a_task_lent_on_the_way_is_done_by_a_broker_that_drains(scene: Scene) -> None:
+    """It waited until the last of the other tasks had ended, often until its own time was over."""
+    (two,) = await scene.mesh("DC2")
+    work = asyncio.Event()
+    scene.worker(two, work=work)
+    async with scene.client(two) as client, scene.context.socket(core.DEALER, identity=b"DC1") as borrower:
+        await client.send(b"x")
+        await eventually(lambda: two.machine.open == 1)
+        draining = asyncio.create_task(two.drain(10))
+        scene.worker(two)
+        borrower.connect(two.cloudfe)
+        await borrower.send_multipart([b"client", b"", b"y"])
+        assert await borrower.recv_multipart() == [b"client", b"", b"DC2", b"y"]
+        assert not draining.done()
+        work.set()
+        assert await draining
+
+
 async def test_status_of_a_broker(scene: Scene) -> None:
     one, two = await scene.mesh("DC1", "DC2")
     scene.worker(two)
