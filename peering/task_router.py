@@ -344,7 +344,7 @@ class TaskRouter:
         return effects + self._serve(now)
 
     def drain(self, now: float) -> list[Effect]:
-        """Read no more tasks of clients: finish what was read or lent before, and tell peers that no worker is idle."""
+        """Read no more tasks of clients, finish what was read or lent before, and offer peers no worker."""
         self.draining = True
         return self._serve(now)
 

@@ -1,4 +1,4 @@
-"""Batches in a store without space for all of their rows: none of them is stored, and those that are stored have their space held."""
+"""Batches in a store that has no space for all of their rows."""
 
 from __future__ import annotations
 

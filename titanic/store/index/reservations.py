@@ -1,4 +1,4 @@
-"""Space that the rows of a batch will need, held for them before the first one is stored: all fit, or none is stored (SPB-08). Pure.
+"""Space held for the rows of a batch before the first one is stored (SPB-08). Pure.
 
 What is held counts as in use for all other requests, so the limits of the store are lowered by it.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Need(NamedTuple):
-    """What some requests of one user to one service will take."""
+    """Space for some requests of one user to one service."""
 
     owner: bytes
     service: bytes
@@ -96,7 +96,10 @@ class ReservedIndex(IndexTables):
 
 
 def never_fits(limits: Limits, owner: bytes, rows: Counter[bytes], chunks: int, octets: int) -> str:
-    """Return why a batch with so many rows for each service could never be stored, chunks and commit included; empty if it could."""
+    """Return why a batch could never be stored, chunks and commit included; empty if it could.
+
+    `rows` is their number for each service.
+    """
     requests, bytes_max, who = limits.requests_max, limits.bytes_max, "the store"
     if owner:
         requests, bytes_max, who = limits.user_requests_max, limits.user_bytes_max, "one user"
