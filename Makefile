@@ -163,7 +163,7 @@ models: $(STAMP)
 mutants: $(STAMP)
 	$(if $(FILES),,$(PY) -m tests.mutants --known)
 	$(PY) -m tests.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(BUDGET_S),--budget-s $(BUDGET_S)) \
-		$(if $(ONLY),--only "$(ONLY)") $(FILES)
+		$(if $(ONLY),--only "$(ONLY)") $(if $(NEW),--new) $(FILES)
 
 differential: $(STAMP)
 	DIFFERENTIAL=100000 $(PYTEST) tests/interop/test_differential.py -n $(JOBS) $(LONG)

@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget-s", type=float, default=60.0, help="seconds of tests for one mutant, the fastest first (default: 60)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only lines that contain this")
+    parser.add_argument("--new", action="store_true", help="leave those out that are accepted: most of them cost all the seconds")
     parser.add_argument("--known", action="store_true", help="only the mistakes that are written down, with their own tests")
     said = parser.parse_args()
     if said.known:
@@ -47,12 +48,15 @@ def main() -> int:
     if len(groups) > 1:
         options = [f"--seed={said.seed}", f"--budget-s={said.budget_s}", f"--only={said.only}"]
         options += [] if said.sample is None else [f"--sample={said.sample}"]
+        options += ["--new"] if said.new else []
         # A process for each: the modules of one hunt are not those of the next.
         commands = [[sys.executable, "-m", "tests.mutants", *options, *names] for names in groups.values()]
         return max(subprocess.run(command, cwd=ROOT, check=False).returncode for command in commands)
     ((patterns, names),) = groups.items()
-    order = Order(ROOT, names, sample=said.sample, seed=said.seed, budget_s=said.budget_s, only=said.only)
-    return hunt(order, patterns, read_accepted(ROOT / "specs" / "mutants.md"))
+    accepted = read_accepted(ROOT / "specs" / "mutants.md")
+    without = accepted if said.new else frozenset()
+    order = Order(ROOT, names, sample=said.sample, seed=said.seed, budget_s=said.budget_s, only=said.only, without=without)
+    return hunt(order, patterns, accepted)
 
 
 def hunt(order: Order, patterns: Sequence[str], accepted: frozenset[Accepted]) -> int:

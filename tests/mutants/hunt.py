@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.mutants.accepted import Accepted
 from tests.mutants.forked import Allow, in_fork
 from tests.mutants.operators import Mutant, mutants
 from tests.mutants.swap import NotInFunctions, functions_of, mark, swap
@@ -45,6 +46,7 @@ class Order:
     budget_s: float = 60.0  # of tests for one mutant, as long as they take without one
     known: Sequence[Known] = ()
     only: str = ""  # a part of the mutant's line, to look at one again
+    without: frozenset[Accepted] = frozenset()  # mutants that are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,11 @@ class Hunt:
     def _chosen(self, name: str) -> list[Mutant]:
         """Draw the sample of a file."""
         source = self._source(name)
-        every = [mutant for mutant in mutants(ast.parse(source), source) if self.order.only in mutant.text]
+        every = [
+            mutant
+            for mutant in mutants(ast.parse(source), source)
+            if self.order.only in mutant.text and Accepted(name, mutant.text, mutant.change) not in self.order.without
+        ]
         if self.order.sample is None or self.order.sample >= len(every):
             return every
         drawn = random.Random(f"{self.order.seed} {name}").sample(range(len(every)), self.order.sample)
