@@ -38,7 +38,7 @@ LARGE_BYTES_MIN: Final = 64 * 1024  # bytes of a frame, header included, for whi
 AFTER_BYTES: Final = 1024  # bytes read beyond a frame: the next header, and short frames before a large one
 BUFFER_BYTES: Final = 1024 * 1024 + HEADER_BYTES + AFTER_BYTES
 BUFFERS_MAX: Final = 8  # 8 MiB per loop, while large frames come
-ITERATION_BYTES: Final = 512 * 1024  # read per loop iteration; the application takes them while they are in the caches
+TURN_BYTES: Final = 512 * 1024  # then, after a whole frame, others are read: the application takes the frames while they are in the caches
 IDLE_S: Final = 1.0  # a buffer unused for so long is given back
 # A larger frame gets memory of its own when a sixteenth of it has come: so what a peer can make us reserve is bounded by what it sends.
 OWN_PART: Final = 16
@@ -93,9 +93,9 @@ class FrameReading:
     @abstractmethod
     def is_reading(self) -> bool: ...
     @abstractmethod
-    def has_place(self) -> bool: ...
-    @abstractmethod
     def deliver(self, batch: Batch, octets: int) -> None: ...
+    @abstractmethod
+    def read_in_turn(self) -> None: ...  # read no more in this loop iteration
     @abstractmethod
     def _reads_clear(self) -> bool: ...  # whether frames come in clear
     @abstractmethod
@@ -105,16 +105,14 @@ class FrameReading:
         """Check an incomplete message: failure, limits, progress (W7); read a large frame with few copies."""
         if decoder.failure is not None:
             self._fail(decoder.failure)
-            return
-        if not self.count_partial(decoder.progress):
-            return
-        pool = self._shared.large_frames
-        if pool.takes(decoder) and self._reads_clear() and self.transport is not None:
-            pool.read(self, self.transport, decoder)
-        if self._progress_timer is None and self.options.frame_ivl:
-            self._whole = False
-            self._progress = decoder.progress
-            self._progress_timer = self._shared.later(self, self.options.frame_ivl / 1000, self._progress_over)
+        elif self.count_partial(decoder.progress):
+            pool = self._shared.large_frames
+            if pool.takes(decoder) and self._reads_clear() and self.transport is not None:
+                pool.read(self, self.transport, decoder)
+            if self._progress_timer is None and self.options.frame_ivl:
+                self._whole = False
+                self._progress = decoder.progress
+                self._progress_timer = self._shared.later(self, self.options.frame_ivl / 1000, self._progress_over)
 
     def count_partial(self, octets: int) -> bool:
         """Count the bytes of a message that has begun; fails the connection when all peers together hold too many (P4)."""
@@ -143,10 +141,9 @@ class FrameReading:
 class LargeFramePool:
     """The buffers of one loop."""
 
-    __slots__ = ("_clock", "_loop", "free", "own_bytes", "readers")
+    __slots__ = ("_clock", "free", "own_bytes", "readers")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
-        self._loop = loop  # runs the readers
+    def __init__(self, supervisor: Supervisor) -> None:
         self.free: list[bytearray] = []  # unused buffers
         self.readers: dict[LargeFrameReader, None] = {}  # each uses one buffer
         self.own_bytes = 0  # of frames that are read into memory of their own
@@ -167,8 +164,8 @@ class LargeFramePool:
             if idle is None:
                 return
             idle.leave()
-        reader = LargeFrameReader(self, self._loop, session, transport, decoder, self.free.pop() if self.free else bytearray(BUFFER_BYTES))
-        reader.begin()  # first: there may be no memory for the frame
+        buffer = self.free.pop() if self.free else bytearray(BUFFER_BYTES)
+        reader = LargeFrameReader(self, session, transport, decoder, buffer)  # there may be no memory for the frame
         self.readers[reader] = None
         switch(transport, reader)
         if self._clock.when is None:
@@ -192,37 +189,38 @@ class LargeFramePool:
 class LargeFrameReader(BufferedProtocol):
     """Reads for a session while its peer sends large frames."""
 
+    _at: int  # bytes in the buffer
+    _end: int  # where the frame ends, 0 between two of them
+    _heard: bool  # since `check`; set where anything was read
+
     __slots__ = (
-        "_at", "_buffer", "_bytes", "_decoder", "_end", "_heard", "_loop", "_own", "_pool", "_session", "_transport", "_view",
+        "_at", "_buffer", "_bytes", "_decoder", "_end", "_heard", "_own", "_pool", "_session", "_transport", "_view",
     )  # fmt: skip
 
     def __init__(
         self,
         pool: LargeFramePool,
-        loop: asyncio.AbstractEventLoop,
         session: FrameReading,
         transport: asyncio.Transport,
         decoder: Decoder,
         buffer: bytearray,
     ) -> None:
         self._pool = pool  # takes the buffer back
-        self._loop = loop
         self._session = session
         self._transport = transport
         self._decoder = decoder  # of the session, in which a frame has begun
         self._buffer = buffer  # is read into
         self._own: bytes | None = None  # memory of the frame without its header, if it is larger than a buffer
         self._view = memoryview(buffer)  # of the buffer or of that memory
-        self._at = 0  # bytes in the buffer
-        self._bytes = 0  # of whole frames, in this loop iteration
-        self._end = 0  # where the frame ends, 0 between two of them
-        self._heard = False  # since `check`
+        self._bytes = 0  # read since others were
+        self._begin()
 
     @property
     def between(self) -> bool:
         return not self._end
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
+        """Read on in the frame that has begun."""
         self._end = self._decoder.begun_frame
         if self._end > BUFFER_BYTES - AFTER_BYTES:
             self._end -= HEADER_BYTES
@@ -250,6 +248,7 @@ class LargeFrameReader(BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         session, decoder, view = self._session, self._decoder, self._view
         self._heard = True
+        self._bytes += nbytes
         if not session.is_reading():
             self.leave()
             return
@@ -270,20 +269,13 @@ class LargeFrameReader(BufferedProtocol):
         else:
             batch = decoder.feed(bytes(view[:at]))
         if decoder.failure is None and self._pool.takes(decoder):
-            self.begin()
+            self._begin()
         elif not end or at > end:
             self.leave()  # something else follows
-        self._bytes += at
-        if self._bytes >= ITERATION_BYTES:
+        session.deliver(batch, nbytes)
+        if self._bytes >= TURN_BYTES:
             self._bytes = 0
-            self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
-        session.deliver(batch, at)
-
-    def _go_on(self) -> None:
-        """Read on in the next loop iteration, unless the inbox is full."""
-        if self._session.has_place():
-            self._transport.resume_reading()
+            session.read_in_turn()
 
     def leave(self) -> None:
         self._end_own()
@@ -292,7 +284,7 @@ class LargeFrameReader(BufferedProtocol):
 
     def check(self) -> None:
         """Leave if nothing was read since the last check and no frame has begun."""
-        if not self._heard and self.between:
+        if self.between and not self._heard:
             self.leave()
         self._heard = False
 

@@ -146,9 +146,9 @@ class Session(Writing):
         octets = len(data)
         self.deliver(batch, octets)
         if octets >= READ_IN_TURN_BYTES:
-            self._read_in_turn()
+            self.read_in_turn()
 
-    def _read_in_turn(self) -> None:
+    def read_in_turn(self) -> None:
         """Read no more in this iteration of the event loop; see `core.runtime.write_scheduler`."""
         transport = self.transport
         if transport is not None and transport.is_reading():
@@ -182,7 +182,7 @@ class Session(Writing):
         return not self._closing and not self._closed
 
     def deliver(self, batch: Batch, octets: int) -> None:
-        """Hand over whole messages, then check what is incomplete."""
+        """Hand over whole messages, then check what is incomplete; `octets` were read."""
         decoder = self._decoder
         if decoder.called or not self.ready or self._phase is not CLEAR:  # the lists themselves are two more lines of memory
             if self._outgoing or self._pongs or not self.ready:
@@ -190,7 +190,8 @@ class Session(Writing):
             decoder.called = bool(self._outgoing or self._pongs)  # PONGs may be held back
         if batch.ends or batch.made:
             self._whole = True
-            self._sink.received(self.pipe, batch, octets)
+            # Of the bytes read, those of what is incomplete count later, with those that came before them.
+            self._sink.received(self.pipe, batch, octets + self._partial - (decoder.progress if decoder.begun else 0))
         decoder = self._decoder  # another one if the session has ended meanwhile
         if decoder.begun or decoder.failure is not None:
             self._check_partial(decoder)
@@ -413,11 +414,7 @@ class Session(Writing):
         self._rest = b""
         self._phase = Phase.ENDED
         self._decoder = NO_DECODER
-        if self.connection is not None:
-            octets = self.connection.take_output()
-            if octets:
-                transport.write(octets)
-        transport.close()
+        transport.close()  # an ERROR has been written; answers to PINGs that are held back are not
         self._ending = self._new_ending(transport, LAST_WORDS_S)  # ends also when the peer does not read
 
     def _emit_failure(self, error: RemoteProtocolError) -> None:

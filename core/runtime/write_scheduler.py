@@ -75,7 +75,7 @@ class WriteScheduler:
         self.dirty: list[Writer] = []  # connections to which they have sent
         self.ahead = 0  # bytes read beyond high-water marks, see `core.net.read_ahead`
         self.partial = 0  # bytes of incomplete messages, on all connections
-        self.large_frames = LargeFramePool(loop, supervisor)  # buffers that large frames are read into
+        self.large_frames = LargeFramePool(supervisor)  # buffers that large frames are read into
 
     def write_later(self, writer: Writer) -> None:
         self._written.append(writer)

@@ -74,6 +74,12 @@ class Decoder(Begun):
         chunks = self._chunks
         return self.frame if chunks and len(chunks[0]) >= 9 and chunks[0][0] & (LONG | COMMAND) == LONG else 0
 
+    def held_elsewhere(self, octets: int) -> None:
+        """Note how many received bytes are not decoded yet; called after what was decoded."""
+        self.elsewhere = octets
+        if octets:
+            self.begun = True
+
     def detach_frame(self) -> list[bytes]:
         """Return what is here of `begun_frame`, which the caller completes; nothing is fed until `end_frame`."""
         chunks, self._chunks = self._chunks, []

@@ -57,8 +57,8 @@ class SecuredDecoder:
         """Return the whole messages in `data` and earlier bytes; check `failure` afterwards."""
         clear = self.open(data)
         decoder = self._clear
-        decoder.elsewhere = len(self._buffer)
         batch = decoder.feed(clear) if clear else NOTHING
+        decoder.held_elsewhere(len(self._buffer))
         if decoder.failure is not None:
             self.failure = decoder.failure
         return batch

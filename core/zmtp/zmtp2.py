@@ -110,6 +110,7 @@ class Zmtp1Decoder:
             error = broken
         clear = self._clear
         batch = clear.feed(b"".join(pieces)) if pieces else NOTHING
+        clear.held_elsewhere(len(self._header))
         if clear.failure is None:
             clear.failure = error
         return batch

@@ -271,6 +271,7 @@ CALLS = (
     "tests/freelance/test_too_large.py",
 )
 CONNECTIONS = (
+    "tests/core/net/test_byte_counts.py",
     "tests/core/net/test_session.py",
     "tests/core/net/test_session_ends.py",
     "tests/core/net/test_signs_of_life.py",

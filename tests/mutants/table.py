@@ -226,6 +226,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     ),
     "core/net/session.py": CONNECTIONS,
     "core/net/large_frames.py": (
+        "tests/core/net/test_byte_counts.py",
         "tests/core/net/test_large_frame*.py",
         "tests/core/net/test_session.py",
         "tests/core/net/test_session_ends.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,13 +15,18 @@ from core.net.large_frames import (
     BUFFER_BYTES,
     BUFFERS_MAX,
     LARGE_BYTES_MIN,
+    MADV_HUGEPAGE,
+    MAPPED_BYTES_MIN,
     OWN_BYTES_MAX,
     OWN_MEMORY,
     OWN_PART,
+    PAGE_BYTES,
     LargeFramePool,
     LargeFrameReader,
+    switch,
 )
 from core.runtime import supervision
+from tests.scenes.builds import replaces_names
 
 LARGEST = BUFFER_BYTES - AFTER_BYTES  # of a frame that a buffer takes
 OWN = OWN_PART * (LARGEST // OWN_PART + 1)  # bytes of a larger one
@@ -36,8 +42,29 @@ class Transport:
         self.protocols.append(protocol)
 
 
+class Reading(Transport):
+    """A transport that may get another protocol only while it does not read."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.reads = reads
+
+    def is_reading(self) -> bool:
+        return self.reads
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def set_protocol(self, protocol: Any) -> None:
+        assert not self.reads
+        super().set_protocol(protocol)
+
+
 def pool() -> LargeFramePool:
-    return LargeFramePool(asyncio.get_running_loop(), supervision.current())
+    return LargeFramePool(supervision.current())
 
 
 @pytest.mark.parametrize(
@@ -89,3 +116,34 @@ async def test_a_buffer_between_two_frames_is_used_for_another_peer(monkeypatch:
     (latest,) = sessions[BUFFERS_MAX + 1][1].protocols
     assert isinstance(latest, LargeFrameReader)
     some._clock.cancel()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_transport_gets_another_protocol_while_it_is_paused(reads: bool) -> None:
+    transport, protocol = Reading(reads), asyncio.Protocol()
+    switch(cast("Any", transport), protocol)
+    assert (transport.protocols, transport.reads) == ([protocol], reads)
+
+
+@replaces_names
+@pytest.mark.skipif(not OWN_MEMORY, reason="larger frames are put together here")
+@pytest.mark.parametrize(("octets", "advised"), [(MAPPED_BYTES_MIN - 1, False), (MAPPED_BYTES_MIN, True), (MAPPED_BYTES_MIN + 5000, True)])
+def test_whole_pages_of_mapped_memory_are_advised(octets: int, advised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    large_frames._c_functions.cache_clear()
+    make, address_of, view_of, advise = large_frames._c_functions()
+    calls: list[tuple[int, int, int]] = []
+
+    def seen(begin: int, size: int, advice: int) -> int:
+        calls.append((begin, size, advice))
+        result: int = advise(begin, size, advice)
+        assert result == 0 or not Path("/sys/kernel/mm/transparent_hugepage").exists()
+        return result
+
+    monkeypatch.setattr(large_frames, "_c_functions", lambda: (make, address_of, view_of, seen))
+    frame, view = large_frames.new_frame(octets)
+    assert (len(frame), view.nbytes, len(calls)) == (octets, octets, advised)
+    start = address_of(frame)
+    for begin, size, advice in calls:
+        assert (begin % PAGE_BYTES, size % PAGE_BYTES, advice) == (0, 0, MADV_HUGEPAGE)
+        assert 0 <= begin - start < PAGE_BYTES
+        assert 0 <= start + octets - (begin + size) < PAGE_BYTES

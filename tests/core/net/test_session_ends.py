@@ -182,6 +182,14 @@ async def test_one_octet_that_is_unread_holds_an_answer_back() -> None:
 
 
 @in_virtual_time
+async def test_an_answer_that_was_held_back_is_not_sent_to_a_peer_that_breaks_a_rule() -> None:
+    async with traffic(core.PULL, b"PUSH", max_parts=2) as seen:
+        seen.peer.send(b"x")
+        assert seen.says(PING + message(b"1", b"2", b"3")) == b""
+        assert (seen.end, seen.owner.counters.protocol_errors) == ("closed", 1)
+
+
+@in_virtual_time
 async def test_the_answer_to_what_was_read_leaves_at_once_and_others_with_the_iteration() -> None:
     async with traffic(core.DEALER, b"ROUTER") as seen:
         await seen.owner.send(b"1")
