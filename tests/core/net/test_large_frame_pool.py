@@ -26,7 +26,7 @@ from core.net.large_frames import (
     switch,
 )
 from core.runtime import supervision
-from tests.scenes.builds import replaces_names
+from tests.scenes.builds import replaces_names, stands_in
 
 LARGEST = BUFFER_BYTES - AFTER_BYTES  # of a frame that a buffer takes
 OWN = OWN_PART * (LARGEST // OWN_PART + 1)  # bytes of a larger one
@@ -67,6 +67,7 @@ def pool() -> LargeFramePool:
     return LargeFramePool(supervision.current())
 
 
+@stands_in
 @pytest.mark.parametrize(
     ("octets", "came", "taken"),
     [
@@ -83,6 +84,7 @@ async def test_a_large_frame_is_taken_and_a_larger_one_when_a_part_of_it_has_com
     assert pool().takes(cast("Any", SimpleNamespace(begun_frame=octets, wanted=octets - came))) == taken
 
 
+@stands_in
 @pytest.mark.skipif(not OWN_MEMORY, reason="larger frames are put together here")
 @pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)])
 async def test_memory_of_their_own_has_a_limit_for_all_frames_but_one(more: int, taken: bool) -> None:
@@ -91,6 +93,7 @@ async def test_memory_of_their_own_has_a_limit_for_all_frames_but_one(more: int,
     assert some.takes(cast("Any", SimpleNamespace(begun_frame=OWN, wanted=0))) == taken
 
 
+@stands_in
 async def test_a_buffer_between_two_frames_is_used_for_another_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_frames, "switch", lambda transport, protocol: transport.set_protocol(protocol))
     some = pool()
