@@ -36,5 +36,5 @@ BACKUP = State.BACKUP
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
     __getattr__ = lazy_names(
-        __name__, {"Client": "bstar.client", "Pair": "bstar.pair", "Request": "bstar.net.voter", "Witness": "bstar.witness"}
+        __name__, {"bstar.client": ("Client",), "bstar.net.voter": ("Request",), "bstar.pair": ("Pair",), "bstar.witness": ("Witness",)}
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import core
 from bstar.errors import MalformedMessage, NotActive
 from bstar.machine import wire
-from core.machine.peer_text import BadJson, read_json
+from core.machine.peer_text import json_or_none
 from core.rpc.control_socket import asking
 from core.runtime import runtime
 
@@ -79,10 +79,7 @@ async def order(control: str, kind: wire.RequestKind, timeout_s: float, security
     if len(frames) != 3:
         raise MalformedMessage(f"answer of {len(frames)} frames")
     reply = wire.decode_reply_header(frames[1])
-    try:
-        content = read_json(frames[2])
-    except BadJson:
-        content = None
+    content = json_or_none(frames[2])
     if not isinstance(content, dict):
         raise MalformedMessage("answer is not a JSON object")
     if reply.kind is not wire.ReplyKind.REPLY:

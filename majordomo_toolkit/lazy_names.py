@@ -7,13 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, homes: Mapping[str, str], *, extra: str = "") -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, from the names it offers and their modules."""
+def lazy_names(package: str, modules: Mapping[str, Iterable[str]], *, extra: str = "") -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package, from modules and the names in them; the last one of a name counts."""
+    homes = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mdp.app.middleware import CallNext, Middleware
     from mdp.broker.broker import Broker
     from mdp.broker.limits import BrokerOptions
-    from mdp.client.client import Client, ClientClosed, NotSupported, Outcome, Overrun, Unreachable
+    from mdp.client.client import Client, Outcome
     from mdp.client.middleware import ClientCall
     from mdp.client.sync import SyncClient
     from mdp.cluster.lending_broker import LendingBroker
@@ -33,14 +33,18 @@ if TYPE_CHECKING:
         BadResult,
         Busy,
         Cancelled,
+        ClientClosed,
         DeadLetter,
         DeadlineExceeded,
         Forbidden,
         HandlerError,
         NoService,
+        NotSupported,
+        Overrun,
         RequestError,
         Timeout,
         TooLarge,
+        Unreachable,
         WorkerLost,
     )
     from mdp.request import Request
@@ -96,43 +100,31 @@ __all__ = [
     "__version__",
 ]
 
-_HOMES = {
-    **dict.fromkeys(__all__, "mdp.errors"),
-    "App": "mdp.app.app",
-    "CallNext": "mdp.app.middleware",
-    "Depends": "mdp.app.dependencies",
-    "Middleware": "mdp.app.middleware",
-    "BadArguments": "mdp.typed.calls",
-    "BadResult": "mdp.typed.calls",
-    "Broker": "mdp.broker",
-    "BrokerOptions": "mdp.broker.limits",
-    "Client": "mdp.client",
-    "ClientCall": "mdp.client.middleware",
-    "Description": "mdp.typed.descriptions",
-    "describe": "mdp.typed.descriptions",
-    "ClientClosed": "mdp.client",
-    "LendingBroker": "mdp.cluster.lending_broker",
-    "NotSupported": "mdp.client",
-    "Outcome": "mdp.client",
-    "Overrun": "mdp.client",
-    "PairedBroker": "mdp.cluster.paired_broker",
-    "Progress": "mdp.wire.progress",
-    "Rate": "mdp.wire.policies",
-    "Request": "mdp.request",
-    "Retry": "mdp.wire.policies",
-    "RuleError": "mdp.access.rules",
-    "Rules": "mdp.access.rules",
-    "ServicePolicies": "mdp.access.service_policies",
-    "SyncClient": "mdp.client.sync",
-    "TooLarge": "mdp.errors",
-    "Unreachable": "mdp.client",
-    "Worker": "mdp.worker",
-    "WorkerOptions": "mdp.worker",
-    "service": "mdp.worker.handler",
-}
-
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
-    __getattr__ = lazy_names(__name__, _HOMES)
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "mdp.errors": __all__,  # those that are in no other one
+            "mdp.access.rules": ("RuleError", "Rules"),
+            "mdp.access.service_policies": ("ServicePolicies",),
+            "mdp.app.app": ("App",),
+            "mdp.app.dependencies": ("Depends",),
+            "mdp.app.middleware": ("CallNext", "Middleware"),
+            "mdp.broker.broker": ("Broker",),
+            "mdp.broker.limits": ("BrokerOptions",),
+            "mdp.client.client": ("Client", "Outcome"),
+            "mdp.client.middleware": ("ClientCall",),
+            "mdp.client.sync": ("SyncClient",),
+            "mdp.cluster.lending_broker": ("LendingBroker",),
+            "mdp.cluster.paired_broker": ("PairedBroker",),
+            "mdp.request": ("Request",),
+            "mdp.typed.descriptions": ("Description", "describe"),
+            "mdp.wire.policies": ("Rate", "Retry"),
+            "mdp.wire.progress": ("Progress",),
+            "mdp.worker.handler": ("service",),
+            "mdp.worker.worker": ("Worker", "WorkerOptions"),
+        },
+    )
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.machine.peer_text import BadJson, read_json
+from core.machine.peer_text import json_or_none
 from core.rpc.control_socket import ControlSocket, asking
 from peering.errors import MalformedMessage
 
@@ -43,10 +43,7 @@ async def ask(endpoint: str, timeout_s: float, security: Secured | None = None) 
     async with asking(core.REQ, endpoint, timeout_s, security) as socket:
         await socket.send(STATUS)
         reply = await socket.recv_multipart()
-    try:
-        status = read_json(reply[1]) if len(reply) == 2 and reply[0] == _OK else None
-    except BadJson:
-        status = None
+    status = json_or_none(reply[1]) if len(reply) == 2 and reply[0] == _OK else None
     if not isinstance(status, dict):
         raise MalformedMessage("the answer is not from a broker of this kind")
     return status

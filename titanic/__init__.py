@@ -53,32 +53,24 @@ __all__ += ["Outcome", "PairedOptions", "PairedTitanic", "Pending", "RealDisk", 
 __all__ += ["StoreLocked", "SyncClient", "SyncOutcome", "SyncTicket", "Ticket", "TitanicError", "Unavailable", "UnknownRequest"]
 __all__ += ["VersionTooNew", "Wounded", "__version__"]
 
-_HOMES = {
-    **dict.fromkeys(__all__, "titanic.errors"),
-    "Client": "titanic.client",
-    "DispatchOptions": "titanic.store.index.limits",
-    "HeldDisk": "titanic.journal.disk",
-    "Journal": "titanic.journal",
-    "JournalOptions": "titanic.journal",
-    "Limits": "titanic.store.index.limits",
-    "LogOptions": "titanic.journal.segment_log",
-    "Mirror": "titanic.mirror.replica_server",
-    "MirrorLine": "titanic.mirror.replica_link",
-    "PairedOptions": "titanic.paired_store",
-    "PairedTitanic": "titanic.paired_store",
-    "RealDisk": "titanic.journal.disk",
-    "Service": "titanic.store.service",
-    "ServiceOptions": "titanic.store.service",
-    "Store": "titanic.store",
-    "Outcome": "titanic.client",
-    "SyncClient": "titanic.sync",
-    "SyncOutcome": "titanic.sync",
-    "SyncTicket": "titanic.sync",
-    "Ticket": "titanic.client",
-}
-
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
-    __getattr__ = lazy_names(__name__, _HOMES)
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "titanic.errors": __all__,  # those that are in no other one
+            "titanic.client": ("Client", "Outcome", "Ticket"),
+            "titanic.journal.disk": ("HeldDisk", "RealDisk"),
+            "titanic.journal.group_commit": ("Journal", "JournalOptions"),
+            "titanic.journal.segment_log": ("LogOptions",),
+            "titanic.mirror.replica_link": ("MirrorLine",),
+            "titanic.mirror.replica_server": ("Mirror",),
+            "titanic.paired_store": ("PairedOptions", "PairedTitanic"),
+            "titanic.store.index.limits": ("DispatchOptions", "Limits"),
+            "titanic.store.service": ("Service", "ServiceOptions"),
+            "titanic.store.store": ("Store",),
+            "titanic.sync": ("SyncClient", "SyncOutcome", "SyncTicket"),
+        },
+    )
 
 
 def __dir__() -> list[str]:

@@ -18,6 +18,14 @@ def decimal(octets: bytes, digits_max: int = DIGITS_MAX) -> int | None:
     return int(octets) if len(octets) <= digits_max and octets.isdigit() else None
 
 
+def json_or_none(octets: bytes) -> Any:
+    """Return the value that this JSON writes, None if it is not JSON."""
+    try:
+        return read_json(octets)
+    except BadJson:
+        return None
+
+
 def read_json(octets: bytes) -> Any:
     try:
         return json.loads(octets)

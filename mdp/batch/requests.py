@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from core.machine.peer_text import BadJson, read_json
+from core.machine.peer_text import json_or_none
 from mdp.batch.tables import FORMAT, BadTable, decode_table, encode_table
 from mdp.errors import BadResult
 from mdp.worker.handler import BATCH_METADATA
@@ -38,10 +38,7 @@ def takes_tables(reply: Sequence[bytes]) -> bool | None:
     """Return whether a worker of a service takes tables, from the reply of `mmi.workers`; None when it does not tell."""
     if len(reply) != 2 or reply[0] != b"200":
         return None
-    try:
-        workers = read_json(reply[1])
-    except BadJson:
-        return None
+    workers = json_or_none(reply[1])
     if not isinstance(workers, list) or not workers:
         return None
     return any(isinstance(worker, dict) and _announces(worker.get("metadata")) for worker in workers)

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
-    __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "mdp.broker.broker"))
+    __getattr__ = lazy_names(__name__, {"mdp.broker.broker": __all__})

@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["Client", "ClientClosed", "NotSupported", "Outcome", "Overrun", "Unreachable"]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
-    __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "mdp.client.client"))
+    __getattr__ = lazy_names(__name__, {"mdp.client.client": __all__})

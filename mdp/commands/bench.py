@@ -110,9 +110,7 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 async def measure(client: Client, load: Load) -> Figures:
-    body = bytes(load.size)
-    async for _ in client.map(load.service, repeat(body, min(WARM_UP_REQUESTS, load.requests)), window=load.window):
-        pass
+    body = await _warmed_up(client, load)
     latencies_s: list[float] = []
     errors: Counter[str] = Counter()
     started = time.perf_counter()
@@ -127,9 +125,7 @@ async def measure(client: Client, load: Load) -> Figures:
 
 async def measure_open(client: Client, load: Load) -> Figures:
     """Send requests at the rate of the load, answered or not; latencies count from the scheduled time of a request."""
-    body = bytes(load.size)
-    async for _ in client.map(load.service, repeat(body, min(WARM_UP_REQUESTS, load.requests)), window=load.window):
-        pass
+    body = await _warmed_up(client, load)
     latencies_s: list[float] = []
     errors: Counter[str] = Counter()
     ended = asyncio.Event()
@@ -154,6 +150,13 @@ async def measure_open(client: Client, load: Load) -> Figures:
     began = await send_at(poisson_times(load.rate, load.requests, runtime.current().chance().random), send)
     await ended.wait()
     return _figures(client, load, latencies_s, errors, time.perf_counter() - began)
+
+
+async def _warmed_up(client: Client, load: Load) -> bytes:
+    body = bytes(load.size)
+    async for _ in client.map(load.service, repeat(body, min(WARM_UP_REQUESTS, load.requests)), window=load.window):
+        pass
+    return body
 
 
 def _figures(client: Client, load: Load, latencies_s: list[float], errors: Counter[str], elapsed_s: float) -> Figures:

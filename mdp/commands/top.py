@@ -15,7 +15,7 @@ from core.daemon.logs import printable
 from core.daemon.option_fields import FiniteRange
 from core.daemon.run import log_options, loop_option
 from core.daemon.terminal import json_option, write_json
-from core.machine.peer_text import BadJson, read_json
+from core.machine.peer_text import json_or_none
 from mdp.commands.client_options import ask, client_options
 
 if TYPE_CHECKING:
@@ -49,10 +49,7 @@ async def read_view(client: Client) -> View:
     answers = []
     for name in ("mmi.stats", "mmi.services", "mmi.workers"):
         reply = await client.request(name, b"")
-        try:
-            answers.append(read_json(reply[1]) if reply[0] == b"200" and len(reply) == 2 else None)
-        except BadJson:
-            answers.append(None)
+        answers.append(json_or_none(reply[1]) if reply[0] == b"200" and len(reply) == 2 else None)
     stats, services, workers = answers
     if not isinstance(stats, dict) or not isinstance(services, list) or not isinstance(workers, list):
         raise RequestFailed("this broker does not answer mmi.stats, mmi.services and mmi.workers as ours do")

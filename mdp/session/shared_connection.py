@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from itertools import count, groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from core.daemon.logs import RateLimitedLog
 from core.zmtp.frames import encode_prefix
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
 
 _SPARE: Final = (1, FRAME_BYTES)  # frames and bytes that a channel adds to each message
+
+
+class ConnectionCalls(TypedDict):
+    """Callbacks of a connection."""
+
+    on_joined: Callable[[], None]
+    on_batch: Callable[[Batch], None]
+    on_lost: Callable[[], None]
+    on_refused: Callable[[], None]
+
+
+class ChannelCalls(ConnectionCalls):
+    """Callbacks of a channel."""
+
+    on_stray: Callable[[int], None]
 
 
 class SharedConnections:
@@ -46,19 +62,14 @@ class SharedConnections:
         context: core.Context,
         endpoint: str,
         options: Mapping[str, Any],
-        *,
-        on_joined: Callable[[], None],
-        on_batch: Callable[[Batch], None],
-        on_lost: Callable[[], None],
-        on_refused: Callable[[], None],
-        on_stray: Callable[[int], None],
+        **calls: Unpack[ChannelCalls],
     ) -> Channel:
-        """Return a channel of a connection, opened if needed; arguments as of `Connection` and `Channel`. Raises core.ZMQError."""
+        """Return a channel of a connection, opened if needed. Raises core.ZMQError."""
         trunk = next((trunk for trunk in self._trunks if trunk.serves(context, endpoint, options)), None)
         if trunk is None:
             trunk = _Trunk(self, context, endpoint, options)
             self._trunks.append(trunk)
-        channel = Channel(trunk, on_joined, on_batch, on_lost, on_refused, on_stray)
+        channel = Channel(trunk, **calls)
         trunk.add(channel)
         return channel
 
@@ -72,35 +83,20 @@ class SharedConnections:
         self._trunks.remove(trunk)
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
-    """The share of one worker in a connection, or a connection of its own.
+    """The share of one worker in a connection, or a connection of its own."""
 
-    Args:
-        on_stray: called with the number of messages that came on the connection for workers that had left.
-
-    Attributes:
-        heard_at: time of the event loop at which the last message came, or the worker joined.
-    """
-
-    def __init__(
-        self,
-        trunk: _Trunk,
-        on_joined: Callable[[], None],
-        on_batch: Callable[[Batch], None],
-        on_lost: Callable[[], None],
-        on_refused: Callable[[], None],
-        on_stray: Callable[[int], None],
-    ) -> None:
-        self.on_joined = on_joined
-        self.on_batch = on_batch
-        self.on_lost = on_lost
-        self.on_refused = on_refused
-        self.on_stray = on_stray
-        self.heard_at = 0.0
-        self.frame = b""  # first frame of its messages, b"" on a connection of its own
-        self.prefix = b""  # the same, encoded
-        self.trunk = trunk  # the connection
-        self.closed = False
+    trunk: _Trunk  # the connection
+    on_joined: Callable[[], None]
+    on_batch: Callable[[Batch], None]
+    on_lost: Callable[[], None]
+    on_refused: Callable[[], None]
+    on_stray: Callable[[int], None]  # called with the number of messages that came on the connection for workers that had left
+    heard_at: float = 0.0  # time of the event loop at which the last message came, or the worker joined
+    frame: bytes = b""  # first frame of its messages, b"" on a connection of its own
+    prefix: bytes = b""  # the same, encoded
+    closed: bool = False
 
     @property
     def trouble(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from core.machine.peer_text import BadJson, read_json
+from core.machine.peer_text import json_or_none
 from core.zmtp.frames import decode_frames
 from mdp.wire.commands import CLIENT_FINAL_03, HEAD_BYTES, MDPC02, NUMBERED_BYTES
 
@@ -39,7 +39,7 @@ def merged(service: bytes, bodies: Sequence[Sequence[bytes]], more: Mapping[str,
     for body in bodies:
         if not body or body[0] != _OK:
             return [*body]
-        parts.append(_json_of(body))
+        parts.append(json_or_none(body[1]) if len(body) > 1 else None)
     if service == _STATS:
         return [_OK, _dumped(_sum([part for part in parts if isinstance(part, dict)]) | dict(more))]
     rows = [row for part in parts if isinstance(part, list) for row in part]
@@ -61,13 +61,6 @@ def _sum(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
         for name, value in part.items():
             total[name] = total.get(name, 0) + value
     return total
-
-
-def _json_of(body: Sequence[bytes]) -> Any:
-    try:
-        return read_json(body[1]) if len(body) > 1 else None
-    except BadJson:
-        return None
 
 
 def _dumped(value: object) -> bytes:

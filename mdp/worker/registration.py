@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from math import inf
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from core.machine.deadlines import TIMER_S_MIN
 from core.runtime import supervision
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import core
     from core.zmtp.scan import Batch
     from mdp.request import Request
-    from mdp.session.shared_connection import Channel, SharedConnections
+    from mdp.session.shared_connection import Channel, ConnectionCalls, SharedConnections
     from mdp.worker.session import WorkerSession
 
 log = logging.getLogger("mdp.worker")
@@ -36,15 +36,6 @@ log = logging.getLogger("mdp.worker")
 LINGER_MS = 1000
 # Exit code of a process that a handler forked and that returned to the event loop: "internal software error".
 _FORKED_EXIT = 70
-
-
-class _Calls(TypedDict):
-    """Name what a connection calls."""
-
-    on_joined: Callable[[], None]
-    on_batch: Callable[[Batch], None]
-    on_lost: Callable[[], None]
-    on_refused: Callable[[], None]
 
 
 class WorkerRegistration:
@@ -150,7 +141,7 @@ class WorkerRegistration:
     def _open(self) -> None:
         reconnector, search = self._reconnector, self.session.search
         place = reconnector.context, search.target, reconnector.socket_options
-        calls: _Calls = {
+        calls: ConnectionCalls = {
             "on_joined": self._joined,
             "on_batch": self._received,
             "on_lost": self._lost,

@@ -11,7 +11,7 @@ from majordomo_toolkit.lazy_names import lazy_names
 
 def test_a_missing_extra_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    load = lazy_names("mdp.spark", {"dispatch": "pyspark"}, extra="spark")
+    load = lazy_names("mdp.spark", {"pyspark": ["dispatch"]}, extra="spark")
     with pytest.raises(ModuleNotFoundError) as caught:
         load("dispatch")
     assert str(caught.value) == "mdp.spark.dispatch needs pyspark, which is not installed; fix: pip install 'majordomo-toolkit[spark]'"
@@ -20,4 +20,4 @@ def test_a_missing_extra_is_named_with_what_installs_it(monkeypatch: pytest.Monk
 
 def test_a_module_of_ours_that_is_not_there_is_our_mistake() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'mdp\.spark\.missing'$"):
-        lazy_names("mdp.spark", {"dispatch": "mdp.spark.missing"}, extra="spark")("dispatch")
+        lazy_names("mdp.spark", {"mdp.spark.missing": ["dispatch"]}, extra="spark")("dispatch")

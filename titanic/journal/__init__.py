@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 __all__ = ["Journal", "JournalOptions"]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
-    __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "titanic.journal.group_commit"))
+    __getattr__ = lazy_names(__name__, {"titanic.journal.group_commit": __all__})

@@ -19,4 +19,4 @@ if TYPE_CHECKING:
 __all__ = ["TitanicSource", "close_batch", "register"]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
-    __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "titanic.spark.source"))
+    __getattr__ = lazy_names(__name__, {"titanic.spark.source": __all__})

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 __all__ = ["Store"]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
-    __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "titanic.store.store"))
+    __getattr__ = lazy_names(__name__, {"titanic.store.store": __all__})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from mdp.batch.tables import KEY, encode_batch
 from mdp.errors import RequestError
 from mdp.spark.batches.cutter import cut
 from mdp.spark.batches.table_columns import segment_of
-from mdp.spark.flow.plan import CHUNK_ROWS, Answered, DispatchFailed
+from mdp.spark.flow.plan import CHUNK_ROWS, Answered, DispatchFailed, HeldRows
 from mdp.spark.rows.exchange import NOT_YET, TAKEN, Chunk, answer_bytes
 from mdp.spark.rows.reply_columns import OK
 from mdp.spark.rows.row_frames import column_texts
@@ -24,7 +23,6 @@ from mdp.spark.rows.row_frames import column_texts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from mdp.spark.flow.plan import Plan
     from mdp.spark.rows.loop_bridge import Passage
     from mdp.spark.rows.reply_columns import Answer
     from mdp.spark.rows.request_keys import PartitionKeys
@@ -92,24 +90,8 @@ def _say_once(service: str) -> None:
     log.warning("service %s takes no tables (no worker with batch='arrow'): it is asked row by row", service)
 
 
-class TableRows:
+class TableRows(HeldRows[TableChunk]):
     """Rows of one partition that are sent as tables."""
-
-    def __init__(self, plan: Plan, keys: PartitionKeys, partition: int) -> None:
-        self._plan = plan
-        self._keys = keys
-        self._partition = partition
-        self._held: deque[tuple[pa.RecordBatch, TableChunk, int]] = deque()  # rows, their chunk, number of the first row
-        self._rows = 0
-
-    @property
-    def held(self) -> int:
-        """Number of chunks whose answers were not all taken."""
-        return len(self._held)
-
-    @property
-    def piece(self) -> pa.RecordBatch:
-        return self._held[0][0]
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TableChunk]:
         plan, bounds = self._plan, self._plan.bounds
@@ -120,10 +102,7 @@ class TableRows:
             table = piece.select(list(plan.request)).rename_columns(list(plan.request_names or plan.request))
             if plan.key is not None:
                 table = table.append_column(KEY, pa.array(column_texts(piece.column(plan.key)), pa.string()))
-            chunk = TableChunk(table, self._keys)
-            self._held.append((piece, chunk, self._rows))
-            self._rows += piece.num_rows
-            yield chunk
+            yield self._hold(piece, TableChunk(table, self._keys))
 
     def next_answers(self, *, early: bool) -> Answered | None:
         """Return rows with their answers, None if there are none yet: of whole tables, early or not."""

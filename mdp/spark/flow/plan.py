@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -13,10 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
     from mdp.spark.rows.accumulators import Counts
-    from mdp.spark.rows.exchange import OpenRequests
+    from mdp.spark.rows.exchange import Chunk, OpenRequests
     from mdp.spark.rows.loop_bridge import Destination
     from mdp.spark.rows.options import Bounds
     from mdp.spark.rows.reply_columns import Decode
+    from mdp.spark.rows.request_keys import PartitionKeys
+
+C = TypeVar("C", bound="Chunk")
 
 # Rows per chunk. Smaller chunks cost more switches and make small batches, larger ones delay the first replies.
 CHUNK_ROWS = 2_000
@@ -98,6 +102,31 @@ class Answered:
     rows: int  # that were asked about
     failed: int  # of these, without reply
     error: str | None  # of one of these
+
+
+class HeldRows(Generic[C]):
+    """Rows of one partition whose answers were not all taken."""
+
+    def __init__(self, plan: Plan, keys: PartitionKeys, partition: int) -> None:
+        self._plan = plan
+        self._keys = keys
+        self._partition = partition
+        self._held: deque[tuple[pa.RecordBatch, C, int]] = deque()  # rows, their chunk, number of the first row
+        self._rows = 0
+
+    @property
+    def held(self) -> int:
+        """Number of chunks whose answers were not all taken."""
+        return len(self._held)
+
+    @property
+    def piece(self) -> pa.RecordBatch:
+        return self._held[0][0]
+
+    def _hold(self, piece: pa.RecordBatch, chunk: C) -> C:
+        self._held.append((piece, chunk, self._rows))
+        self._rows += piece.num_rows
+        return chunk
 
 
 class FailureLimit:

@@ -9,16 +9,14 @@ back-pressure.
 from __future__ import annotations
 
 import time
-from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from mdp.spark.batches.table_rows import TableRows, service_takes_tables
-from mdp.spark.flow.plan import BAD_ROW, CHUNK_ROWS, Answered, DispatchFailed, FailureLimit, Plan
+from mdp.spark.flow.plan import BAD_ROW, CHUNK_ROWS, Answered, DispatchFailed, FailureLimit, HeldRows, Plan
 from mdp.spark.rows.exchange import Chunk, answer_bytes
 from mdp.spark.rows.loop_bridge import process_bridge
 from mdp.spark.rows.reply_columns import OK, Answer, part_columns, reply_columns
@@ -39,15 +37,6 @@ _SIGN_S = 0.25
 _PIPE_BYTES = 65_536
 # Prefix of the name of an unnamed job.
 UNNAMED = "unnamed-"
-
-
-@dataclass(slots=True)
-class _Held:
-    """A chunk whose answers were not all taken."""
-
-    piece: pa.RecordBatch
-    chunk: Chunk
-    first_row: int  # number of its first row in the partition
 
 
 def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,45 +107,27 @@ def _signs(plan: Plan, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield empty
 
 
-class SingleRows:
+class SingleRows(HeldRows[Chunk]):
     """Rows of one partition, each a request."""
-
-    def __init__(self, plan: Plan, keys: PartitionKeys, partition: int) -> None:
-        self._plan = plan
-        self._keys = keys
-        self._partition = partition
-        self._held: deque[_Held] = deque()
-        self._rows = 0
-
-    @property
-    def held(self) -> int:
-        """Number of chunks whose answers were not all taken."""
-        return len(self._held)
-
-    @property
-    def piece(self) -> pa.RecordBatch:
-        return self._held[0].piece
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
         for piece in _pieces(batches, self._plan.bounds.window_bytes // _CHUNK_PART):
-            chunk = _chunk(self._plan, piece, self._keys)
-            self._held.append(_Held(piece, chunk, self._rows))
-            self._rows += piece.num_rows
-            yield chunk
+            yield self._hold(piece, _chunk(self._plan, piece, self._keys))
 
     def next_answers(self, *, early: bool) -> Answered | None:
         """Return rows with their answers, None if there are none yet; `early`: of unfinished chunks too."""
         ordered = self._plan.bounds.ordered
         for one in list(self._held)[: 1 if ordered else None]:
-            finished = one.chunk.finished.done()
+            piece, chunk, first_row = one
+            finished = chunk.finished.done()
             if finished:
-                one.chunk.finished.result()
+                chunk.finished.result()
             if finished or early:
-                numbers, answers = one.chunk.take(ordered=ordered)
-                if one.chunk.empty:
+                numbers, answers = chunk.take(ordered=ordered)
+                if chunk.empty:
                     self._held.remove(one)
                 if numbers:
-                    return _answered(self._plan, one, numbers, answers, self._partition)
+                    return _answered(self._plan, piece, first_row, numbers, answers, self._partition)
         return None
 
 
@@ -215,7 +186,7 @@ def _chunk(plan: Plan, piece: pa.RecordBatch, keys: PartitionKeys) -> Chunk:
     return Chunk(requests, names, refused)
 
 
-def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], partition: int) -> Answered:
+def _answered(plan: Plan, piece: pa.RecordBatch, first_row: int, rows: list[int], answers: list[Answer], partition: int) -> Answered:
     """Return rows of a chunk, by number, with their answers."""
     of, numbers = None, None
     asked, octets = len(answers), sum(map(answer_bytes, answers))
@@ -228,12 +199,11 @@ def _answered(plan: Plan, held: _Held, rows: list[int], answers: list[Answer], p
     failed = [index for index, answer in enumerate(answers) if answer.status != OK]
     if failed and plan.on_error == "fail":
         first = answers[failed[0]]
-        raise DispatchFailed(plan.service, first.status, first.error, partition, held.first_row + rows[failed[0]])
+        raise DispatchFailed(plan.service, first.status, first.error, partition, first_row + rows[failed[0]])
     error = answers[failed[0]].error if failed else None
     if of is not None:
         answers = [answers[index] for index in of]
         rows = [rows[index] for index in of]
-    piece = held.piece
     if rows != list(range(piece.num_rows)):
         piece = piece.take(pa.array(rows, pa.int64()))
     more = [] if numbers is None else [pa.array(numbers, pa.int32())]
