@@ -165,7 +165,6 @@ class Pair(Reactor):
         self._carry_out(self._machine.started())
 
     async def _stop(self) -> None:
-        """Stop publishing, release the lease, end everything that was started."""
         machine, self._machine = self._machine, None
         if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
             self._lease_client.release(machine.ballot)

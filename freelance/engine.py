@@ -205,7 +205,6 @@ class SequentialEngine(ClientEngine[Sequential]):
         """Do nothing: a try that has begun goes on."""
 
     def flush(self) -> None:
-        """Open and close the sockets of the machine."""
         machine = self.machine
         while machine.outgoing:
             outgoing, machine.outgoing = machine.outgoing, []

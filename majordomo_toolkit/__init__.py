@@ -35,7 +35,6 @@ def _refuse(place: str) -> NoReturn:
 
 
 def _root_of(file: str) -> str:
-    """Return the folder that contains the package of a file."""
     return normcase(dirname(dirname(normpath(file))))
 
 

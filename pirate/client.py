@@ -142,7 +142,6 @@ class PirateEngine(ClientEngine[LazyPirate]):
         self._sockets: dict[str, core.Socket] = {}  # by endpoint
 
     def flush(self) -> None:
-        """Open, use and close the sockets of the machine."""
         machine = self.machine
         while machine.outgoing:
             outgoing, machine.outgoing = machine.outgoing, []

@@ -170,7 +170,6 @@ class LazyPirate(KeyedRequests[LazyRequest]):
         return self._updates()
 
     def deadline(self) -> float:
-        """Return when `tick` is due, inf for never."""
         return self.timeouts.wake_at
 
     def _attempt(self, pending: LazyRequest, now: float) -> None:

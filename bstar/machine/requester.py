@@ -211,7 +211,6 @@ class Requester(KeyedRequests[ServerRequest]):
         return self._advance(now)
 
     def deadline(self) -> float:
-        """Return when to call `tick` next, inf for never."""
         due = self.timeouts.wake_at
         if self._waiting and self._in_flight < self._window:
             return min(due, *(state.useful_at() for state in self._servers if state.up), inf)

@@ -133,7 +133,6 @@ class Voter:
         return await self._running.drain(timeout_s)
 
     async def close(self) -> None:
-        """Cancel running requests, refuse waiting ones, close the socket."""
         self.draining = True
         self._held.extend(self._undecided)
         self._undecided.clear()

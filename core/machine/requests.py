@@ -221,7 +221,6 @@ class Requests(Generic[P]):
         self._waiting = waiting + 1
 
     def _wait_first(self, again: Sequence[P]) -> None:
-        """Let requests wait before all others, in their order."""
         for pending in again:
             pending.stage = QUEUED
         self._backlog.extendleft(reversed(again))
@@ -327,7 +326,6 @@ class KeyedRequests(Requests[K]):
 
 
 def settle(pending: PendingRequest, now: float) -> None:
-    """Mark a request as settled and end its time limit."""
     pending.bucket.pop(pending, None)
     pending.stage = SETTLED
     pending.settled_at = now

@@ -49,7 +49,6 @@ class Handshake:
         self._timer = scheduler.later(session, limit_ms / 1000, self._time_over) if limit_ms else None
 
     def proceed(self) -> None:
-        """Ask for what the next step needs, if it needs something."""
         connection, session = self._connection, self._session
         request = connection.mechanism.zap_request
         if self._waits or connection.state is not State.HANDSHAKE:

@@ -189,7 +189,6 @@ class Pipe:
                 self.write_octets(piece)
 
     def write_octets(self, piece: bytes) -> None:
-        """Put one encoded message into the outbox."""
         outbox = self.outbox
         if not outbox and self.engine.try_write(piece):
             return

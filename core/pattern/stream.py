@@ -42,7 +42,6 @@ class Stream(Router):
         return True
 
     def send_many(self, messages: Sequence[Given]) -> int:
-        """Send in order until one has to wait; returns how many were sent."""
         return Pattern.send_many(self, messages)
 
 

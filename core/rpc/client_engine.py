@@ -186,7 +186,6 @@ class ClientEngine(ABC, Generic[M]):
         return reply
 
     def flush_all(self) -> None:
-        """Send what was submitted, and set the timer."""
         self.flush()
         if self._deadline() < self._timer_at:
             self._arm()
@@ -219,7 +218,6 @@ class ClientEngine(ABC, Generic[M]):
         """Send the messages of the machine."""
 
     async def _disconnect(self) -> None:
-        """Close the sockets and wait for their end."""
         sockets = [*self._open_sockets()]
         for socket in sockets:
             socket.close(linger=0)
@@ -245,7 +243,6 @@ class ClientEngine(ABC, Generic[M]):
         self.flush_all()
 
     def notify(self, updates: Iterable[PendingRequest]) -> None:
-        """Notify the callers of requests: settle their futures."""
         for pending in updates:
             settle_future(pending, self._closed)
 

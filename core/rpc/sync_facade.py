@@ -62,7 +62,6 @@ class SyncFacade(Generic[C]):
         await self._client.__aexit__(None, None, None)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop of the client, and wait for its result."""
         return self._thread.run(work)
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -108,7 +108,6 @@ class Endpoints:
         return True
 
     def start_on_loop(self) -> None:
-        """Start what was deferred on the running loop."""
         self._owner.context.waiting_for_loop.pop(self, None)
         loop = self._own_loop()
         deferred, self.deferred = self.deferred, {}

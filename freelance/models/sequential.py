@@ -119,7 +119,6 @@ class Sequential(KeyedRequests[SequentialRequest]):
         return self._updates()
 
     def deadline(self) -> float:
-        """Return when `tick` is due, inf for never."""
         return self.timeouts.wake_at
 
     def _order(self, now: float) -> list[bytes]:

@@ -106,7 +106,6 @@ class Shotgun(ClientMachine[FreelanceRequest]):
         return self._updates()
 
     def deadline(self) -> float:
-        """Return when `tick` is due, inf for never."""
         return self.timeouts.wake_at
 
     def _copy_open(self, name: bytes) -> None:

@@ -98,7 +98,6 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
         )
 
     def flush(self) -> None:
-        """Send the machine's messages."""
         machine = self.machine
         if machine.outgoing and self._connection is not None:
             self._connection.send(machine.take_outgoing())

@@ -284,7 +284,6 @@ class Requester(RequesterBase[P]):
         return settled
 
     def deadline(self) -> float:
-        """Return when `tick` is due, inf for never."""
         if self.refused:
             return -inf
         due = min(self.timeouts.wake_at, self._resending.due)

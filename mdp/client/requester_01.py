@@ -233,7 +233,6 @@ class LockstepRequester(RequesterBase[P]):
         return settled
 
     def deadline(self) -> float:
-        """Return when `tick` is due, inf for never."""
         return -inf if self.refused else self.timeouts.wake_at
 
     def _refusal(self, pending: P) -> TooLarge | NotSupported | None:

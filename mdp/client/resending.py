@@ -58,7 +58,6 @@ class Resending(Generic[P]):
         self._cleared: set[P] = set()
 
     def sent(self, pending: P) -> None:
-        """Note that one was sent."""
         self.allowed -= 1
         self.group.append(pending)
 

@@ -93,7 +93,6 @@ class PeerConnection:
         return self._up
 
     def ask_soon(self) -> None:
-        """Query soon, because requests are waiting."""
         if self._up and not self._missed:
             self._ask_at(self._asked_at + ASK_SOON_S)
 

@@ -201,7 +201,6 @@ def _pair(option: str) -> tuple[str, str]:
 
 
 def _short_error(error: PySparkException) -> click.ClickException:
-    """Return the relevant line of a long message of Spark."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if "DispatchFailed" in line or "TooManyFailures" in line]
     if ours:

@@ -417,7 +417,6 @@ def _has_map(info: Any) -> bool:
 
 
 def _is_scalar(info: Any) -> bool:
-    """Return whether a value is no array and no map."""
     return all(map(_is_scalar, info.types)) if isinstance(info, shapes.UnionType) else not _parts(info)
 
 

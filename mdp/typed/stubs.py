@@ -64,7 +64,6 @@ def stub_of(client: Asking, functions: Any, options: CallOptions) -> Any:
 
 
 def plain_stub_of(stubs: Any, run: Callable[..., Any], iterate: Callable[..., Any]) -> Any:
-    """Return stubs without coroutines."""
     if isinstance(stubs, SimpleNamespace):
         return SimpleNamespace(**{name: plain_stub_of(stub, run, iterate) for name, stub in vars(stubs).items()})
     end = iterate if inspect.isasyncgenfunction(stubs) else run

@@ -51,7 +51,6 @@ class HandlerThreads:
             raise
 
     def close(self) -> None:
-        """End the free threads, and the others after their call."""
         for _ in range(self._threads):
             self._jobs.put(None)
 

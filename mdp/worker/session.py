@@ -363,7 +363,6 @@ class WorkerSession:
             self._beat()
 
     def deadline(self) -> float:
-        """Return when `tick` is due, inf for never."""
         liveness = self._liveness
         if liveness is None:
             return self.search.deadline()
@@ -374,7 +373,6 @@ class WorkerSession:
         self.draining = True
 
     def close(self) -> None:
-        """Send DISCONNECT, if connected, and end."""
         self._leave()
         self.draining = True
         self.search.close()

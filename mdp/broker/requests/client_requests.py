@@ -131,5 +131,4 @@ class ClientQueue:
         return taken
 
     def keep(self, live: list[Any]) -> None:
-        """Remove all entries but these."""
         self.pieces = deque(live[at : at + PIECE] for at in range(0, len(live), PIECE))

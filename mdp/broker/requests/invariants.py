@@ -141,7 +141,6 @@ def _check_channels(machine: Dispatcher) -> None:
 
 
 def _check_standing(machine: Dispatcher, service: Service) -> None:
-    """Check the entries of the directory for a service."""
     directory, name = machine.directory, service.name
     has, idle = bool(service.workers), service in directory._idle
     if (service.absent_since is None) != has:

@@ -93,7 +93,6 @@ class RequestEnds:
         return self.user_of(request.client) if extras is None or extras.user is None else extras.user
 
     def send(self, peer: bytes, octets: bytes) -> None:
-        """Add an encoded message to the output of a peer."""
         pieces = self.out.get(peer)
         if pieces is None:
             self.out[peer] = [octets]

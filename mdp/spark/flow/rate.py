@@ -31,7 +31,6 @@ class RateLimit:
         return self._tokens >= 1.0
 
     def take(self, rows: int) -> None:
-        """Note that a request with so many rows leaves."""
         if self._rate is not None:
             self._tokens -= rows
 

@@ -355,14 +355,12 @@ class Exchange:
         return size
 
     async def _back_off(self) -> None:
-        """Wait, then put refused rows before the unsent ones."""
         await asyncio.sleep(backoff_s(BUSY_FIRST_WAIT_S, _BUSY_WAIT_MAX_S, self._refusals))
         self._refusals += 1
         self._send_first(self._refused)
         self._refused = []
 
     def _send_first(self, rows: list[tuple[Chunk, int]]) -> None:
-        """Put rows before the unsent ones."""
         self._unsent.extendleft(reversed(rows))
         self._unsent_bytes += _request_bytes(rows)
 

@@ -276,7 +276,6 @@ class LoadedIndex(ReservedIndex):
 
 
 def _item_of(entry: Entry) -> list[Any]:
-    """Return the item of a checkpoint for one request."""
     numbers = (entry.state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms)
     counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, OPEN)  # the last is for older programs
     whose = (entry.owner,) if entry.owner else ()
