@@ -184,7 +184,7 @@ class Session(Writing):
     def deliver(self, batch: Batch, octets: int) -> None:
         """Hand over whole messages, then check what is incomplete; `octets` were read."""
         decoder = self._decoder
-        if decoder.called or not self.ready or self._phase is not CLEAR:  # the lists themselves are two more lines of memory
+        if decoder.called or not self.ready:  # the lists themselves are two more lines of memory
             if self._outgoing or self._pongs or not self.ready:
                 self._after_receive()
             decoder.called = bool(self._outgoing or self._pongs)  # PONGs may be held back
@@ -292,8 +292,9 @@ class Session(Writing):
         self._drop_ahead()
         if self._lost is not None:
             self._end(RemoteProtocolError(reason), self._lost[1])
+        stuck = self._paused and self.failure is None
         self._fail(RemoteProtocolError(reason))
-        if self._paused and self.transport is not None:
+        if stuck and self.transport is not None:
             self.transport.abort()  # the peer does not read: drop what waits for it
 
     # -- closing
@@ -339,7 +340,7 @@ class Session(Writing):
         """Attach the pipe to the socket: the handshake is complete, and no message decoded yet."""
         connection, owner, pipe = self.connection, self.owner, self.pipe
         if connection is None:
-            return
+            return  # never: the connection calls this
         pipe.identity = connection.peer_identity
         pipe.metadata = connection.mechanism.peer_metadata
         pipe.metadata[b"peer-address"] = self.peer_address.encode()  # overrides what the peer says
@@ -399,7 +400,7 @@ class Session(Writing):
             self._fail(error)
 
     def queue_key_agreements(self, number: int) -> bool:
-        return False
+        return False  # a listener limits them
 
     def _fail(self, error: RemoteProtocolError | None) -> None:
         """Close because of the peer, with an event that says why."""
@@ -411,7 +412,8 @@ class Session(Writing):
         self.refused = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused)
         self._emit_failure(error)
         self._closing = True
-        self._rest = b""
+        self._paused = True  # what is sent from now on waits for the next connection
+        self._write = write_nothing
         self._phase = Phase.ENDED
         self._decoder = NO_DECODER
         transport.close()  # an ERROR has been written; answers to PINGs that are held back are not
@@ -430,8 +432,6 @@ class Session(Writing):
         self.owner.emit(event, value, self.endpoint, reason, peer=self.peer_address, identity=self.pipe.identity)
 
     def _stop_timers(self) -> None:
-        if self._handshake is not None:
-            self._handshake.stop_timer()
         for timer in (self._ending, self._progress_timer):
             if timer is not None:
                 timer.cancel()

@@ -110,8 +110,9 @@ class Writing(KeptAlive):
         self._paused = True
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self.write_out()
+        if self._write is not write_nothing:
+            self._paused = False
+            self.write_out()
 
     # -- engine of the pipe
 

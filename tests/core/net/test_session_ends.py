@@ -14,8 +14,10 @@ import pytest
 import core
 from core.constants import Event
 from core.pattern.pipe import DETACHED
+from core.runtime.write_scheduler import READ_IN_TURN_BYTES, READING
 from tests.core.net.test_session import PING, PONG, Seen, session_of, traffic
-from tests.scenes.raw_octets import frame, message
+from tests.scenes.builds import replaces_names
+from tests.scenes.raw_octets import GREETING_NULL, frame, message, ready
 from tests.scenes.virtual_loop import in_virtual_time
 
 if TYPE_CHECKING:
@@ -69,12 +71,14 @@ async def test_what_was_read_ahead_goes_with_a_connection_that_is_closed() -> No
         seen.session.close(60.0)
         assert (seen.owner.scheduler.ahead, seen.end, seen.closed) == (0, "eof", 0)
     async with ahead(core.PULL, b"PUSH") as seen:
-        seen.session.connection_lost(None)
-        assert (seen.closed, seen.events()) == (0, [])
+        number = seen.held.fileno()
+        for _ in range(2):
+            seen.session.connection_lost(None)
+            assert (seen.closed, seen.events()) == (0, [])
         seen.session.close(60.0)
         assert (seen.owner.scheduler.ahead, seen.closed) == (0, 1)
         assert (seen.session.pipe.engine, seen.session.pipe.throttled) == (DETACHED, False)
-        assert [event for event, _, _ in seen.events()] == [Event.DISCONNECTED]
+        assert [(event, value) for event, value, _ in seen.events()] == [(Event.DISCONNECTED, number)]
 
 
 @in_virtual_time
@@ -179,6 +183,11 @@ async def test_one_octet_that_is_unread_holds_an_answer_back() -> None:
         assert seen.said() == b""
         await asyncio.sleep(0.0002)
         assert seen.said() == PONG
+    async with traffic(core.PULL, b"PUSH") as seen:
+        seen.peer.send(b"x")
+        assert seen.says(PING) == b""
+        seen.held.recv(1)
+        assert seen.says(message(b"the rest")) == PONG
 
 
 @in_virtual_time
@@ -234,6 +243,93 @@ async def test_p4_bytes_of_messages_that_are_not_whole_have_a_limit_for_all_peer
         assert seen.end == ""
         seen.says(octets[100:101])
         assert (seen.end, seen.owner.counters.cut_partial_bytes) == ("closed", 1)
+
+
+@in_virtual_time
+async def test_p4_what_came_behind_a_message_with_which_a_connection_ends_is_not_counted() -> None:
+    async with traffic(core.PULL, b"PUSH") as seen:
+        seen.owner.set_receiver(lambda _: seen.session.abort_with("enough"))
+        seen.says(message(b"last") + frame(bytes(1000))[:500])
+        assert (seen.end, seen.owner.scheduler.partial) == ("closed", 0)
+
+
+@in_virtual_time
+async def test_a_large_read_is_the_last_of_its_iteration() -> None:
+    for size, reads_on in ((READ_IN_TURN_BYTES - 1, True), (READ_IN_TURN_BYTES, False)):
+        async with traffic(core.PULL, b"PUSH") as seen:
+            octets = message(bytes(100)) * (size // 102)
+            seen.says(octets + message(bytes(size - len(octets) - 2)))
+            assert seen.transport.reading == reads_on
+            await asyncio.sleep(0)
+            assert seen.transport.reading
+
+
+@in_virtual_time
+async def test_a_connection_whose_inbox_is_full_or_that_has_ended_has_no_turn() -> None:
+    many = message(bytes(100)) * 900  # fewer than the mark
+    async with traffic(core.PULL, b"PUSH") as seen:
+        seen.says(many)
+        seen.session.throttle()
+        await asyncio.sleep(0)
+        assert not seen.transport.reading
+    async with traffic(core.PULL, b"PUSH") as seen:
+        faults = seen.owner.scheduler.supervisor.faults.get(READING, 0)
+        seen.says(many)
+        seen.session.connection_lost(None)
+        await asyncio.sleep(0)
+        assert seen.owner.scheduler.supervisor.faults.get(READING, 0) == faults
+
+
+@in_virtual_time
+async def test_zmtp_57_a_peer_that_was_not_read_until_its_turn_was_not_silent() -> None:
+    async with traffic(core.PULL, b"PUSH", heartbeat_ivl=400) as seen:
+        await asyncio.sleep(0.7)  # a PING was sent after 0.4 s
+        seen.session.read_on()
+        await asyncio.sleep(0.2)
+        assert seen.end == ""
+
+
+@in_virtual_time
+async def test_what_is_sent_after_a_peer_has_broken_a_rule_is_kept_for_the_next_connection() -> None:
+    async with traffic(core.DEALER, b"ROUTER", max_parts=2) as seen:
+        seen.says(message(b"1", b"2", b"3"))
+        assert seen.end == "closed"
+        for body in (b"one", b"two"):
+            await seen.owner.send(body)
+            await asyncio.sleep(0)
+        seen.session.resume_writing()  # the transport has written all that it had
+        await asyncio.sleep(0)
+        assert (seen.said(), b"".join(seen.session.pipe.outbox)) == (b"", message(b"one") + message(b"two"))
+
+
+@in_virtual_time
+async def test_what_was_sent_before_a_peer_broke_a_rule_goes_with_the_connection() -> None:
+    async with session_of(core.PUSH, oldest_zmtp=1) as seen:
+        seen.__enter__()
+        seen.says(OLD_1_0)
+        await asyncio.sleep(0)
+        seen.session.pause_writing()
+        for _ in range(3):
+            await seen.owner.send(bytes(3 * 2**20))
+        seen.session.resume_writing()
+        assert 0 < len(seen.said()) < 9 * 2**20
+        seen.session.abort_with("silent")
+        for _ in range(8):
+            await asyncio.sleep(0)
+        assert (seen.said(), seen.end) == (b"", "closed")
+
+
+@replaces_names
+@in_virtual_time
+async def test_a_question_to_the_authenticator_is_forgotten_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[bool] = []
+    async with session_of(core.PULL, zap_domain=b"domain") as seen:
+        monkeypatch.setattr(seen.owner.context.authentication, "ask", lambda *_, **__: lambda: forgotten.append(True))
+        seen.__enter__()
+        seen.says(GREETING_NULL + ready(b"PUSH"))
+        assert (seen.session.ready, forgotten) == (False, [])
+        seen.session.connection_lost(None)
+        assert forgotten == [True]
 
 
 @in_virtual_time
@@ -304,7 +400,7 @@ async def test_a_closed_connection_that_has_ended_is_not_aborted_later() -> None
         seen.session.close(60.0)
         seen.session.connection_lost(None)
         await asyncio.sleep(100)
-        assert (seen.end, seen.closed) == ("eof", 1)
+        assert (seen.end, seen.closed, seen.session._ending) == ("eof", 1, None)
 
 
 @in_virtual_time

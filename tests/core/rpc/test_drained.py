@@ -32,12 +32,15 @@ async def test_each_caller_waits_until_nothing_is_open_or_its_own_time_is_over()
 async def test_a_new_wait_begins_where_requests_came_after_the_last_one() -> None:
     open_requests = {1}
     drained = Drained(lambda: not open_requests)
+    assert not drained.awaited
     for number in range(3):
         wait = asyncio.ensure_future(drained.wait(3600.0))
         await asyncio.sleep(0)
         open_requests.clear()
         drained.look()
         assert (await wait, drained.awaited) == (True, False), number
+        assert await drained.wait(0.0)  # nobody waits
+        assert not drained.awaited
         open_requests.add(number)
     open_requests.clear()
     assert await drained.wait(0.0)

@@ -45,6 +45,7 @@ async def test_a_thousand_wait_for_two_questions_and_no_more() -> None:
     await asyncio.wait(others)
     assert len(asked.open) == 2
     assert {str(one.exception()) for one in others} == {"second"}
+    assert asked.shared._error is None  # nobody else shares it
 
 
 async def test_a_caller_that_comes_after_an_error_asks_anew() -> None:
