@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import core
@@ -171,17 +170,21 @@ class App:
                 security = None
             workers = self.workers(broker, context=context, security=security, **options)
             await stack.enter_async_context(self.resources())
-            begun: list[Worker] = []
-            stack.push_async_exit(partial(_end, begun))
-            for worker in workers:
-                await worker.__aenter__()
-                begun.append(worker)
+            await begin(workers, stack)
             yield workers
 
 
-async def _end(workers: list[Worker], kind: Any, error: Any, trace: Any) -> None:
-    """Drain and close all workers at the same time; one by one, each would take its own time."""
-    await asyncio.gather(*(worker.__aexit__(kind, error, trace) for worker in workers))
+async def begin(workers: Sequence[Worker], stack: AsyncExitStack) -> None:
+    """Enter workers, which the stack drains and closes at the same time; one by one, each would take its own time."""
+    begun: list[Worker] = []
+
+    async def end(*error: Any) -> None:
+        await asyncio.gather(*(worker.__aexit__(*error) for worker in begun))
+
+    stack.push_async_exit(end)
+    for worker in workers:
+        await worker.__aenter__()
+        begun.append(worker)
 
 
 def _block(lifespan: Callable[..., Any], app: App) -> AbstractAsyncContextManager[Any]:

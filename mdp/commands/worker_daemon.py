@@ -19,7 +19,7 @@ from core.daemon.security_flags import security_options
 from core.errors import LocalProtocolError
 from core.processes.daemon import processes_options, run_processes
 from core.rpc.handlers import HandlerNotFound
-from mdp.app.app import App
+from mdp.app.app import App, begin
 from mdp.commands.client_options import BROKER
 from mdp.observe.worker_metrics import worker_page
 from mdp.worker.builtin_handlers import BUILT_IN, find_handler, import_app
@@ -76,21 +76,12 @@ async def serve_workers(options: WorkerDaemonOptions, lifetime: Lifetime) -> Non
     async with options.context, AsyncExitStack() as stack:
         if options.resources is not None:
             await stack.enter_async_context(options.resources())
-        begun: list[Worker] = []
-        stack.push_async_callback(_end_all, begun)
-        for one in workers:
-            await one.__aenter__()
-            begun.append(one)
+        await begin(workers, stack)
         await stack.enter_async_context(serve_page(options.http, worker_page(workers)))
         lifetime.ready("worker serves", services=[one.service for one in workers], brokers=list(options.brokers))
         await lifetime.until_stopped()
         # All at the same time: one by one, each would get its own drain time.
         await asyncio.gather(*(one.drain(lifetime.drain_s) for one in workers))
-
-
-async def _end_all(workers: list[Worker]) -> None:
-    """Leave the blocks of workers at the same time; one by one, each would give its handlers its own `cancel_s`."""
-    await asyncio.gather(*(one.__aexit__(None, None, None) for one in workers))
 
 
 @click.command(cls=Command)
