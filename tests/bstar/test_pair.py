@@ -236,7 +236,7 @@ async def test_state_is_published_while_handlers_are_busy() -> None:
     async def never(request: bstar.Request) -> None:
         await asyncio.Event().wait()
 
-    async with Scene(heartbeat_ms=QUICK_MS) as scene:
+    async with Scene(heartbeat_ms=4 * QUICK_MS) as scene:  # a pause of a busy machine would have the backup answer
         await scene.stop(0)
         primary = await scene.start(0, never)
         await scene.settle()
@@ -244,7 +244,7 @@ async def test_state_is_published_while_handlers_are_busy() -> None:
             replies = [client.request(b"x") for _ in range(200)]
             await until(lambda: primary.status()["running"] == 200)
             said = primary._sequence
-            await until(lambda: primary._sequence > said + 5)
+            await until(lambda: primary._sequence > said + 2)
             await until(lambda: scene.pairs[1].status()["peer"]["state"] == "active")
             for reply in replies:
                 reply.cancel()

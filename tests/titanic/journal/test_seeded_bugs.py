@@ -205,8 +205,8 @@ BUGS = [
     Bug(
         "the quota forgets what was closed",
         "store/index/tables.py",
-        "        self.bytes_used -= entry.size\n        service",
-        "        service",
+        "        self.bytes_used -= entry.size\n        self._count_service",
+        "        self._count_service",
         "crash",
     ),
     Bug(
