@@ -54,19 +54,12 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
-    """Limits that a peer has announced.
+    """Limits that a peer has announced."""
 
-    Attributes:
-        parts: frames of a message.
-        message_bytes: bytes of all its frames.
-        frame_bytes: bytes of one frame.
-        small: a message of at most so many bytes on the wire is within all limits.
-    """
-
-    parts: int = 1024
-    message_bytes: int = 64 * 1024 * 1024
-    frame_bytes: int = UNTOLD
-    small: int = field(init=False, repr=False, compare=False)
+    parts: int = 1024  # frames of a message
+    message_bytes: int = 64 * 1024 * 1024  # bytes of all its frames
+    frame_bytes: int = UNTOLD  # bytes of one frame
+    small: int = field(init=False, repr=False, compare=False)  # a message of so many bytes on the wire is within all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "small", min(_HEADER_BYTES_MIN * self.parts, self.message_bytes, self.frame_bytes))

@@ -40,21 +40,13 @@ IN_PLAY_MAX = 2  # the server that was asked and its hedge: a slow handler must 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLimits:
-    """Time-outs and sizes of a client.
+    """Time-outs and sizes of a client."""
 
-    Attributes:
-        timeout_s: after which a request ends (FLP-06).
-        try_s: after which a server that did not answer is given up for this request.
-        hedge_s: after which a second server is asked as well; None never does.
-        outstanding_max: requests at once; 10,000 of 1 KiB are 10 MiB.
-        health: ping and back-off times.
-    """
-
-    timeout_s: float = 3.0
-    try_s: float = 1.0
-    hedge_s: float | None = 0.5
-    outstanding_max: int = 10_000
-    health: Health = field(default_factory=Health)
+    timeout_s: float = 3.0  # after which a request ends (FLP-06)
+    try_s: float = 1.0  # after which a server that did not answer is given up for this request
+    hedge_s: float | None = 0.5  # after which a second server is asked as well; None never does
+    outstanding_max: int = 10_000  # requests at once; 10,000 of 1 KiB are 10 MiB
+    health: Health = field(default_factory=Health)  # ping and back-off times
 
 
 class AgentRequest(FreelanceRequest):

@@ -175,7 +175,7 @@ class App:
 
 
 async def begin(workers: Sequence[Worker], stack: AsyncExitStack) -> None:
-    """Enter workers, which the stack drains and closes at the same time; one by one, each would take its own time."""
+    """Enter workers, which the stack drains and closes at the same time."""  # one by one, each would take its own time
     begun: list[Worker] = []
 
     async def end(*error: Any) -> None:

@@ -47,14 +47,10 @@ _ON_DEAD_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", mmi.RETRY))
 
 
 class Refusal(NamedTuple):
-    """An action that a peer was not allowed.
-
-    Attributes:
-        user: its name from the authenticator, None if it was not authenticated.
-    """
+    """An action that a peer was not allowed."""
 
     peer: bytes
-    user: str | None
+    user: str | None  # its name from the authenticator, None if it was not authenticated
     verb: Verb
     service: bytes
 

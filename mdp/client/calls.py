@@ -63,22 +63,16 @@ CALL_OPTIONS: Final = ("timeout", "attempts", "deadline", "once", "wait", "trace
 
 @dataclass(frozen=True, slots=True)
 class CallDefaults:
-    """Options of requests that do not set them: those of a client, or of `mdp.Client.with_options`.
+    """Options of requests that do not set them: those of a client, or of `mdp.Client.with_options`."""
 
-    Attributes:
-        timeout: seconds one attempt may take.
-        deadline: seconds all attempts together may take.
-        headers: of each request, which may add some and replace some.
-    """
-
-    timeout: float
+    timeout: float  # seconds one attempt may take
     attempts: int
     key: Any = None  # text or bytes-like; `Call` refuses what is neither
-    deadline: float | None = None
+    deadline: float | None = None  # seconds all attempts together may take
     once: bool = False
     wait: bool = False
     trace: Mapping[str, Any] | None = None
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] | None = None  # of each request, which may add some and replace some
     priority: Any = "normal"  # a `Priority`; `Call` refuses what is none, also where it is no text
     progress: Callable[[Progress], object] | None = None
 

@@ -23,27 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RequesterLimits:
-    """Limits of one client.
+    """Limits of one client."""
 
-    Attributes:
-        window: requests in flight on a connection. 1000 keeps a broker and its workers busy across a network, and is far below the
-            broker's own limit per client, so requests wait here, where the caller sees it.
-        waiting_max: requests that may wait for a connection or for the window; further ones are refused with Busy, because a caller
-            that never awaits its requests would otherwise fill the memory.
-        connections_max: connections to a broker without MDP/0.3, so also requests in flight to it; each costs the broker a socket.
-        parts_max: PARTIALs of one reply that were not taken yet; beyond, the request fails with Overrun.
-        parts_bytes_max: the same, in bytes.
-        heartbeat_s: seconds of silence, with requests in flight, before the broker is sent a heartbeat.
-        liveness: heartbeats without an answer after which the connection counts as dead.
-    """
-
+    # requests in flight on a connection. 1000 keeps a broker and its workers busy across a network, and is far below the broker's own
+    # limit per client, so requests wait here, where the caller sees it.
     window: int = 1000
+    # requests that may wait for a connection or for the window; further ones are refused with Busy, because a caller that never awaits
+    # its requests would otherwise fill the memory
     waiting_max: int = 1_000_000
-    connections_max: int = 64
-    parts_max: int = 10_000
-    parts_bytes_max: int = 64 * 1024 * 1024
-    heartbeat_s: float = 2.5
-    liveness: int = 3
+    connections_max: int = 64  # connections to a broker without MDP/0.3, so also requests in flight to it; each costs the broker a socket
+    parts_max: int = 10_000  # PARTIALs of one reply that were not taken yet; beyond, the request fails with Overrun
+    parts_bytes_max: int = 64 * 1024 * 1024  # the same, in bytes
+    heartbeat_s: float = 2.5  # seconds of silence, with requests in flight, before the broker is sent a heartbeat
+    liveness: int = 3  # heartbeats without an answer after which the connection counts as dead
 
     def __post_init__(self) -> None:
         check_whole(self)
@@ -54,33 +46,19 @@ class RequesterLimits:
 
 @dataclass(slots=True)
 class RequesterCounters:
-    """Counters of one client; everything that is dropped is counted.
+    """Counters of one client; everything that is dropped is counted."""
 
-    Attributes:
-        sent: requests sent for the first time.
-        repeated: requests sent again, by a new attempt or over a new connection.
-        replied: requests that got their reply.
-        failed: requests that ended with an error of any kind.
-        cancelled: requests the caller has cancelled.
-        confirmed: cancellations the broker has confirmed.
-        late: replies, parts and errors of requests that were already settled; dropped.
-        malformed: messages of the broker that break the protocol; dropped.
-        refused: requests refused here because too many were open.
-        too_large: requests refused here because they are beyond the limits the broker has announced.
-        unsupported: requests refused here because the broker's dialect cannot carry them.
-    """
-
-    sent: int = 0
-    repeated: int = 0
-    replied: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    confirmed: int = 0
-    late: int = 0
-    malformed: int = 0
-    refused: int = 0
-    too_large: int = 0
-    unsupported: int = 0
+    sent: int = 0  # requests sent for the first time
+    repeated: int = 0  # requests sent again, by a new attempt or over a new connection
+    replied: int = 0  # requests that got their reply
+    failed: int = 0  # requests that ended with an error of any kind
+    cancelled: int = 0  # requests the caller has cancelled
+    confirmed: int = 0  # cancellations the broker has confirmed
+    late: int = 0  # replies, parts and errors of requests that were already settled; dropped
+    malformed: int = 0  # messages of the broker that break the protocol; dropped
+    refused: int = 0  # requests refused here because too many were open
+    too_large: int = 0  # requests refused here because they are beyond the limits the broker has announced
+    unsupported: int = 0  # requests refused here because the broker's dialect cannot carry them
 
 
 P = TypeVar("P", bound=PendingRequest)

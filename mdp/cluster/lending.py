@@ -71,14 +71,10 @@ def _unknown(endpoint: str) -> PeerLimits | None:
 
 
 class SendToPeer(NamedTuple):
-    """A message for a peer.
-
-    Attributes:
-        frames: of a client of MDP/0.3.
-    """
+    """A message for a peer."""
 
     endpoint: str
-    frames: list[bytes]
+    frames: list[bytes]  # of a client of MDP/0.3
 
 
 class LendingSlot:

@@ -95,17 +95,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A part of a reply, with more to come.
+    """A part of a reply, with more to come."""
 
-    Attributes:
-        dialect: MDP/0.2 or 0.3.
-        id: from a worker, the address or token of the request; at a client, the id of the request (MDP/0.3), else empty.
-        service: at a client of MDP/0.2, the service that answers; else empty.
-    """
-
-    dialect: Dialect
-    id: bytes
-    service: bytes
+    dialect: Dialect  # MDP/0.2 or 0.3
+    id: bytes  # from a worker, the address or token of the request; at a client, the id of the request (MDP/0.3), else empty
+    service: bytes  # at a client of MDP/0.2, the service that answers; else empty
     body: Sequence[bytes]
 
 
@@ -173,18 +167,12 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """Frames that are not a command of MDP (MDP-03).
+    """Frames that are not a command of MDP (MDP-03)."""
 
-    Attributes:
-        reason: the faulty part: `frames` (too few or many), `header`, `command`, `service`, `address`, `id` or `error`.
-        dialect: of the header, None for an unknown header.
-        id: of the request, where it is known (MDP/0.3), to answer it.
-    """
-
-    reason: str
+    reason: str  # the faulty part: `frames` (too few or many), `header`, `command`, `service`, `address`, `id` or `error`
     role: Role = ""
-    dialect: Dialect | None = None
-    id: bytes = b""
+    dialect: Dialect | None = None  # of the header, None for an unknown header
+    id: bytes = b""  # of the request, where it is known (MDP/0.3), to answer it
 
 
 BrokerEvent: TypeAlias = Request | Cancel | Ready | Partial | Final | Failure | ProgressReport | Return | Heartbeat | Disconnect | Invalid

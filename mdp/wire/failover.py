@@ -37,16 +37,11 @@ _RETRY_DIGITS: Final = 5
 
 
 class Membership(NamedTuple):
-    """The role of a broker in its pair.
-
-    Attributes:
-        ballot: under which it serves; of a passive one the highest it knows.
-        retry_s: of a passive one: seconds after which to retry.
-    """
+    """The role of a broker in its pair."""
 
     active: bool
-    ballot: Ballot = NO_BALLOT
-    retry_s: float = 0.0
+    ballot: Ballot = NO_BALLOT  # under which it serves; of a passive one the highest it knows
+    retry_s: float = 0.0  # of a passive one: seconds after which to retry
 
 
 def ballot_text(ballot: Ballot) -> bytes:

@@ -64,58 +64,37 @@ class BadOptions(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Options of a REQUEST.
+    """Options of a REQUEST."""
 
-    Attributes:
-        deadline_ms: time left until the deadline; None for no deadline.
-        key: idempotency key, None for none.
-        once: execute at most once: do not give the request to a second worker.
-        wait: queue the request when the service has no worker, instead of answering NO_SERVICE.
-        delivery: number of this delivery of the request, 1 for the first; set by the broker.
-        trace: trace context, passed through.
-        user: name of the client in the broker's authenticator, "" for a client without a name; set by the broker, for workers that may
-            see it. A client's own entry is accepted only if it may pass users on.
-        headers: small texts by name, for the handler, passed through.
-        priority: 1 for high, 0 for normal, -1 for low: which of the waiting requests are given first.
-        progress: the client wants to know how far it is; `reports`: the broker passes PROGRESS on, set by the broker.
-        owner: whose key it is: `OWNER_BYTES` octets that say nothing else of the user, None where all clients are one; set by the broker.
-    """
-
-    deadline_ms: int | None = None
-    key: bytes | None = None
-    once: bool = False
-    wait: bool = False
-    delivery: int = 1
-    trace: Mapping[str, Any] | None = None
+    deadline_ms: int | None = None  # time left until the deadline; None for no deadline
+    key: bytes | None = None  # idempotency key, None for none
+    once: bool = False  # execute at most once: do not give the request to a second worker
+    wait: bool = False  # queue the request when the service has no worker, instead of answering NO_SERVICE
+    delivery: int = 1  # number of this delivery of the request, 1 for the first; set by the broker
+    trace: Mapping[str, Any] | None = None  # trace context, passed through
+    # name of the client in the broker's authenticator, "" for a client without a name; set by the broker, for workers that may see it. A
+    # client's own entry is accepted only if it may pass users on.
     user: str | None = None
-    headers: Mapping[str, str] | None = None
-    priority: int = 0
+    headers: Mapping[str, str] | None = None  # small texts by name, for the handler, passed through
+    priority: int = 0  # 1 for high, 0 for normal, -1 for low: which of the waiting requests are given first
+    # whose key it is: `OWNER_BYTES` octets that say nothing else of the user, None where all clients are one; set by the broker
     owner: bytes | None = None
-    progress: bool = False
-    reports: bool = False
+    progress: bool = False  # the client wants to know how far it is
+    reports: bool = False  # the broker passes PROGRESS on; set by the broker
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyOptions:
-    """Options of a READY.
+    """Options of a READY."""
 
-    Attributes:
-        credit: requests in flight that the worker accepts.
-        concurrency: how many of them it processes at the same time; a worker that sends it knows PING and RECALL. None if left out.
-        rate: how many requests of the service are given to its workers, None if left out.
-        retry: how often requests are executed again, None if left out.
-        version: of the worker's program, for people.
-        metadata: any map, for people, passed to `mmi.workers`.
-        heartbeat_ms: heartbeat interval of the worker, None if left out.
-    """
-
-    credit: int = 1
-    version: str = ""
-    metadata: Mapping[str, Any] | None = None
-    heartbeat_ms: int | None = None
+    credit: int = 1  # requests in flight that the worker accepts
+    version: str = ""  # of the worker's program, for people
+    metadata: Mapping[str, Any] | None = None  # any map, for people, passed to `mmi.workers`
+    heartbeat_ms: int | None = None  # heartbeat interval of the worker, None if left out
+    # how many of them it processes at the same time; a worker that sends it knows PING and RECALL. None if left out.
     concurrency: int | None = None
-    rate: Rate | None = None
-    retry: Retry | None = None
+    rate: Rate | None = None  # how many requests of the service are given to its workers, None if left out
+    retry: Retry | None = None  # how often requests are executed again, None if left out
 
 
 NO_REQUEST_OPTIONS: Final = RequestOptions()

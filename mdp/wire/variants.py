@@ -21,15 +21,11 @@ if TYPE_CHECKING:
 
 
 class Head(NamedTuple):
-    """A row of the table: how messages begin.
-
-    Attributes:
-        named: whether RFC 18 has the service next, and the variant does not.
-    """
+    """A row of the table: how messages begin."""
 
     foreign: bytes
     rfc: bytes
-    named: bool = False
+    named: bool = False  # whether RFC 18 has the service next, and the variant does not
 
 
 class Variant(NamedTuple):

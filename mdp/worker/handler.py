@@ -113,16 +113,12 @@ class HandlerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceMark:
-    """The mark of `service` on a function.
-
-    Attributes:
-        batch: format of the tables it takes, "" for a function of single requests.
-    """
+    """The mark of `service` on a function."""
 
     name: str
     inline: bool
     options: WorkerSettings
-    batch: str = ""
+    batch: str = ""  # format of the tables it takes, "" for a function of single requests
 
 
 def service(name: str, *, inline: bool = False, batch: str = "", **options: Unpack[WorkerSettings]) -> Callable[[H], H]:

@@ -46,16 +46,12 @@ _FIRST_STEP: Final = first_step
 
 
 class _Runner:
-    """One long-lived task.
-
-    Attributes:
-        wake: awaited while it is idle; done when it is woken, or cancelled.
-    """
+    """One long-lived task."""
 
     __slots__ = ("context", "started", "task", "wake")
 
     task: asyncio.Task[None]
-    wake: asyncio.Future[None]
+    wake: asyncio.Future[None]  # awaited while it is idle; done when it is woken, or cancelled
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context

@@ -13,21 +13,14 @@ from mdp.wire.policies import Rate, Retry  # noqa: TC001 - compiled: fields name
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """Options of READY, and the heartbeat interval in both directions.
+    """Options of READY, and the heartbeat interval in both directions."""
 
-    Attributes:
-        credit: requests in flight that the worker accepts (MDP/0.3).
-        liveness: silent intervals after which the broker counts as dead.
-        metadata: msgpack map, for people.
-        concurrency: how many of them the handlers process at the same time, None to leave it out.
-    """
-
-    credit: int = 1
+    credit: int = 1  # requests in flight that the worker accepts (MDP/0.3)
     heartbeat_s: float = 2.5
-    liveness: int = 3
+    liveness: int = 3  # silent intervals after which the broker counts as dead
     version: str = ""
-    metadata: Mapping[str, Any] | None = None
-    concurrency: int | None = None
+    metadata: Mapping[str, Any] | None = None  # msgpack map, for people
+    concurrency: int | None = None  # how many of them the handlers process at the same time, None to leave it out
     rate: Rate | None = None
     retry: Retry | None = None
 
@@ -57,71 +50,38 @@ class SessionOptions:
 
 @dataclass(slots=True)
 class SessionCounters:
-    """Counters of a worker's sessions; everything that is dropped is counted.
+    """Counters of a worker's sessions; everything that is dropped is counted."""
 
-    Attributes:
-        received: requests accepted.
-        answered: requests answered with a reply.
-        failed: requests answered with an error of any code.
-        abandoned: requests in flight when their connection ended; the broker gives them to another worker.
-        unwanted: answers and parts of abandoned requests; dropped.
-        cancelled: requests the broker cancelled.
-        cancel_unknown: cancellations of requests that were already answered; dropped.
-        overcredited: requests beyond the credit; answered with BUSY, dropped in MDP/0.1 and 0.2.
-        malformed: messages of the broker that break the protocol; dropped.
-        stray: messages of the broker for a worker of the same connection that had left; dropped. Counted at one of the workers.
-        returned: requests that were recalled before their handler was called.
-        heartbeats: sent.
-        connections: registrations.
-        sent_away: DISCONNECTs of the broker.
-        silences: times the broker counted as dead.
-        replayed: requests that were answered with a reply kept by their key.
-        joined: requests that waited for the handler of another one with their key.
-    """
-
-    received: int = 0
-    answered: int = 0
-    failed: int = 0
-    abandoned: int = 0
-    unwanted: int = 0
-    cancelled: int = 0
-    cancel_unknown: int = 0
-    overcredited: int = 0
-    malformed: int = 0
-    stray: int = 0
-    returned: int = 0
-    heartbeats: int = 0
-    connections: int = 0
-    sent_away: int = 0
-    silences: int = 0
-    replayed: int = 0
-    joined: int = 0
+    received: int = 0  # requests accepted
+    answered: int = 0  # requests answered with a reply
+    failed: int = 0  # requests answered with an error of any code
+    abandoned: int = 0  # requests in flight when their connection ended; the broker gives them to another worker
+    unwanted: int = 0  # answers and parts of abandoned requests; dropped
+    cancelled: int = 0  # requests the broker cancelled
+    cancel_unknown: int = 0  # cancellations of requests that were already answered; dropped
+    overcredited: int = 0  # requests beyond the credit; answered with BUSY, dropped in MDP/0.1 and 0.2
+    malformed: int = 0  # messages of the broker that break the protocol; dropped
+    stray: int = 0  # messages of the broker for a worker of the same connection that had left; dropped. Counted at one of the workers
+    returned: int = 0  # requests that were recalled before their handler was called
+    heartbeats: int = 0  # sent
+    connections: int = 0  # registrations
+    sent_away: int = 0  # DISCONNECTs of the broker
+    silences: int = 0  # times the broker counted as dead
+    replayed: int = 0  # requests that were answered with a reply kept by their key
+    joined: int = 0  # requests that waited for the handler of another one with their key
 
 
 @dataclass(slots=True)
 class RunnerCounters:
-    """Counters of a worker's handlers.
+    """Counters of a worker's handlers."""
 
-    Attributes:
-        handled: handlers that returned.
-        errors: handlers that failed.
-        cancelled: requests cancelled before their handler had ended.
-        expired: requests whose deadline passed before a handler was free.
-        lost: errors that the dialect could not report to the client.
-        parts_dropped: errors of generators that yielded more than is kept for a broker without PARTIAL.
-        refusals: errors raised as `HandlerError`, or by annotations, because of the caller's request.
-        replaced: runners that ended because the program cancelled their task; others take their place.
-        overdue: handlers that had not ended `cancel_s` seconds after their cancellation.
-        left: handlers that had not ended `cancel_s` seconds after the worker closed, and were abandoned.
-    """
-
-    handled: int = 0
-    errors: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    lost: int = 0
-    parts_dropped: int = 0
-    refusals: int = 0
-    replaced: int = 0
-    overdue: int = 0
-    left: int = 0
+    handled: int = 0  # handlers that returned
+    errors: int = 0  # handlers that failed
+    cancelled: int = 0  # requests cancelled before their handler had ended
+    expired: int = 0  # requests whose deadline passed before a handler was free
+    lost: int = 0  # errors that the dialect could not report to the client
+    parts_dropped: int = 0  # errors of generators that yielded more than is kept for a broker without PARTIAL
+    refusals: int = 0  # errors raised as `HandlerError`, or by annotations, because of the caller's request
+    replaced: int = 0  # runners that ended because the program cancelled their task; others take their place
+    overdue: int = 0  # handlers that had not ended `cancel_s` seconds after their cancellation
+    left: int = 0  # handlers that had not ended `cancel_s` seconds after the worker closed, and were abandoned

@@ -45,23 +45,16 @@ def _plain(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Arguments of a function that calls a service, for the tasks.
+    """Arguments of a function that calls a service, for the tasks."""
 
-    Attributes:
-        service: name of the service, None if the first argument of each row names it.
-        names: of the columns in a table of a batch service; None for `c0`, `c1`, ….
-        broker: the brokers, None for those of `spark.mdp.broker`.
-        options: those of `dispatch` that are given; others are read from the session's configuration in the task.
-    """
-
-    service: str | None
-    names: tuple[str, ...] | None
+    service: str | None  # name of the service, None if the first argument of each row names it
+    names: tuple[str, ...] | None  # of the columns in a table of a batch service; None for `c0`, `c1`, …
     reply: tuple[tuple[str, pa.DataType], ...]
     decode: Decode
     on_error: str
     job: str
-    broker: tuple[str, ...] | None
-    options: DispatchOptions
+    broker: tuple[str, ...] | None  # the brokers, None for those of `spark.mdp.broker`
+    options: DispatchOptions  # those of `dispatch` that are given; others are read from the session's configuration in the task
     curve: CurveFiles | None = None
     client_options: tuple[tuple[str, Any], ...] = ()
 
