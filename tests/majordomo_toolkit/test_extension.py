@@ -130,3 +130,25 @@ def test_the_modules_are_those_of_the_list() -> None:
     names = extension.modules_of(ROOT)
     assert "core.zmtp.decoder" in names
     assert all((ROOT / (name.replace(".", "/") + ".py")).exists() for name in names)
+
+
+def test_the_modules_of_a_folder_are_one_c_file(tmp_path: Path) -> None:
+    names = (
+        "__native_core___net___session",
+        "__native_core___net___writing",
+        "__native_mdp___request",
+        "__native_majordomo_toolkit",
+        "init",
+    )
+    joined = [Path(one) for one in extension._joined([str(tmp_path / f"{name}.c") for name in names])]
+    assert [one.name for one in joined] == [
+        "__native_core___net__folder.c",
+        "__native_mdp__folder.c",
+        "__native_majordomo_toolkit.c",
+        "init.c",
+    ]
+    assert all(one.parent == tmp_path for one in joined)
+    assert [one.read_text(encoding="utf-8").split() for one in joined if one.exists()] == [
+        ["#include", '"__native_core___net___session.c"', "#include", '"__native_core___net___writing.c"'],
+        ["#include", '"__native_mdp___request.c"'],
+    ]
