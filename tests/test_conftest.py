@@ -155,7 +155,7 @@ def test_a_name_that_is_another_one_in_each_process_is_refused(house: pytest.Pyt
     result.stderr.fnmatch_lines(["*an id without the address*test_made*"])
 
 
-def test_every_test_runs_once_and_a_group_in_one_process(house: pytest.Pytester) -> None:
+def test_every_test_runs_once_and_a_group_in_one_process_and_whatever_does_not_pass_is_shown(house: pytest.Pytester) -> None:
     house.makepyfile(
         """
         import os
@@ -170,10 +170,25 @@ def test_every_test_runs_once_and_a_group_in_one_process(house: pytest.Pytester)
         @pytest.mark.parametrize("number", range(20, 30))
         def test_together(number):
             note(number)
+        @pytest.fixture
+        def bad():
+            raise ValueError("no set-up")
+        def test_not_set_up(bad):
+            assert True
+        @pytest.fixture
+        def worse():
+            yield
+            raise ValueError("no end")
+        def test_not_taken_down(worse):
+            assert True
+        @pytest.mark.skip(reason="not here")
+        def test_elsewhere():
+            assert True
         """
     )
-    result = house.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup")
-    result.assert_outcomes(passed=30)
+    result = house.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "-rA")
+    result.assert_outcomes(passed=31, errors=2, skipped=1)
+    result.stdout.fnmatch_lines_random(["*ValueError: no set-up", "*ValueError: no end", "*not here", "PASSED *test_alone*19*"])
     ran = [(int(number), pid) for number, pid in map(str.split, (house.path / "ran").read_text(encoding="utf-8").splitlines())]
     assert sorted(number for number, _ in ran) == [*range(30)]
     assert len({pid for number, pid in ran if number >= 20}) == 1

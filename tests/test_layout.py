@@ -10,6 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
+pytestmark = pytest.mark.xdist_group("layout")  # one process parses the tests, not each
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering", "majordomo_toolkit")
 ENTRIES = frozenset({"__init__.py", "__main__.py"})

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("troubleshooting")  # one process parses the programs, not each
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering", "majordomo_toolkit")
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
