@@ -75,12 +75,15 @@ lowest: $(LOWEST_STAMP)
 	.venv-lowest/bin/python -m pytest -q $(SPREAD) -p no:cacheprovider -W default --disable-warnings -m "$$with" \
 		-k "not damaged" $(LOWEST)
 
-# What a peer can send and what machines make of it, and the comparison with libzmq: where a compiled module could differ from its source.
-# The long hunts take all their examples here, and a part of them on the sources (tests/scenes/hunts.py).
+# What a peer can send and what machines make of it, the comparison with libzmq, and runs of the simulator that must be one and the same:
+# where a compiled module could differ from its source. The long hunts take all their examples here, and a part of them on the sources
+# (tests/scenes/hunts.py). Of the rules for compiled modules, which are read in the sources, only the one that looks at the build in use.
 COMPILED := tests/core/zmtp tests/core/net/test_inproc.py tests/core/pattern tests/core/machine tests/core/rpc tests/mdp/wire tests/mdp/broker/recordings tests/mdp/worker/test_session.py tests/mdp/worker/test_session_ends.py \
 	tests/mdp/client tests/mdp/typed/test_calls.py tests/mdp/typed/test_hash_types.py tests/mdp/typed/test_hostile_cost.py tests/mdp/broker/requests/test_random_walk.py tests/mdp/broker/test_dispatcher.py tests/mdp/broker/test_dispatcher_model.py \
 	tests/titanic/store/index tests/titanic/store/test_store.py tests/titanic/wire tests/titanic/journal/test_record.py tests/titanic/journal/test_segment_log.py \
-	tests/fuzz tests/interop/test_differential.py tests/interop/test_drop_in.py tests/interop/test_drop_in_blocking.py tests/test_compiled_modules.py
+	tests/fuzz tests/interop/test_differential.py tests/interop/test_drop_in.py tests/interop/test_drop_in_blocking.py \
+	tests/sim/cluster/test_cluster.py::test_one_seed_is_one_run_in_every_process \
+	tests/test_compiled_modules.py::test_the_modules_in_use_are_those_that_were_asked_for
 COMPILED_PYTEST := cd out/compiled && ../../.venv-compiled/bin/python -m pytest -p no:cacheprovider
 MISSING := without="not soak"; said=""; \
 	.ci/setup java || { without="$$without and not spark"; said="$$said The Spark tests did not run: no Java."; }; \
