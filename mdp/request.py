@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mypy_extensions import mypyc_attr
+
 from mdp.wire.options import NO_REQUEST_OPTIONS, decode_request_options
 from mdp.wire.progress import Progress
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Request"]
 
 
+@mypyc_attr(free_list_len=1)  # a round trip uses the same memory again
 class Request:
     """One request, passed to a handler.
 

@@ -11,8 +11,7 @@ from collections import deque
 import core
 from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 from benchmarks.works.limits import chunk_for
-from core.sockets.results.futures import DONE
-from core.sockets.results.ready import Ready
+from core.sockets.results.ready import DONE, Ready
 
 ENDPOINT = "inproc://one-way"
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.options import Options
+    from core.pattern.fair_queue import FairQueue
     from core.zmtp.frames import Given
 
 
@@ -25,7 +26,7 @@ class InprocSocket(Protocol):
 
     options: Options
     type_name: bytes
-    takes_inproc: bool  # a message may be put straight into an inbox that is not empty
+    inbound: FairQueue
 
     def on_writable(self, pipe: Pipe) -> None: ...  # send what waits: a pipe has capacity again
     def inproc_ready(self, pipe: InprocPipe) -> bool: ...  # attach a connected pipe; returns False to refuse it
@@ -39,7 +40,7 @@ class InprocPipe(Pipe, Passive):
     There is no transport, and messages are handed over when they are written; `flush` makes the sender wait.
     """
 
-    __slots__ = ("_prefix", "far", "owner", "paired")
+    __slots__ = ("_far_queue", "_prefix", "_put", "far", "owner", "paired")
 
     def __init__(self, owner: InprocSocket, endpoint: str, *, connecting: bool = False) -> None:
         super().__init__(connecting=connecting, endpoint=endpoint)
@@ -48,7 +49,11 @@ class InprocPipe(Pipe, Passive):
         self.paired = False  # both ends are ready; messages sent before wait in this end's outbox
         self.takes_octets = False
         self.engine = self
-        self.outbox = deque[Message]()  # until both ends are ready
+        waiting = deque[Message]()
+        self.outbox = waiting  # until both ends are ready
+        # Compiled, a method that is looked up once costs half, and an attribute of an owner, whose class is not known, four times as much.
+        self._put: Callable[[Message], None] = waiting.append
+        self._far_queue = owner.inbound  # once both ends are ready, that of the other one
         self._prefix: Given = []
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
@@ -69,6 +74,8 @@ class InprocPipe(Pipe, Passive):
             return
         self.paired = True
         self.outbox = far.inbox
+        self._put = far.inbox.append
+        self._far_queue = far.owner.inbound
         if far.owner.type_name == b"ROUTER":
             self._prefix = [far.routing_id]
         for message in waiting:
@@ -85,10 +92,9 @@ class InprocPipe(Pipe, Passive):
                 if type(frame) is not bytes:
                     message = _owned(message)
                     break
-        outbox = self.outbox
         far = self.far
-        if (outbox and far is not None and far.owner.takes_inproc) or far is None or not self.paired:
-            outbox.append(message)
+        if far is None or not self.paired or (self.outbox and self._far_queue.direct):
+            self._put(message)
         else:
             far.owner.received_inproc(far, message)
 

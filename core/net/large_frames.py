@@ -6,7 +6,8 @@ the transport's protocol and has the frame read to where it belongs; it steps ba
 frames it would cost a microsecond more per read. Measured: 0.4 of the time at 1 MiB.
 
 The buffers are few and belong to the loop: while all are used by frames that make progress, other frames are put together as
-small ones are. A frame that is larger than a buffer is read into memory of its own, which becomes the frame.
+small ones are. A frame that is larger than a buffer is read into memory of its own, which becomes the frame. New memory of the largest
+costs a third of such a message, because the system clears it; so that of one to which nothing refers is used for the next of its size.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ OWN_MEMORY: Final = sys.platform == "linux" and sys.implementation.name == "cpyt
 PAGE_BYTES: Final = 4096  # or a multiple; what is not aligned is not advised
 MADV_HUGEPAGE: Final = 14
 PY_BUF_WRITE: Final = 0x200
+SPARE_MAX: Final = 2  # frames whose memory may be used again: a program often has the last one while the next is read
+_HASH_BYTES: Final = 8
+_NO_HASH: Final = (-1).to_bytes(_HASH_BYTES, sys.byteorder, signed=True)
 
 
 class SharedReading(Protocol):
@@ -141,12 +145,13 @@ class FrameReading:
 class LargeFramePool:
     """The buffers of one loop."""
 
-    __slots__ = ("_clock", "free", "own_bytes", "readers")
+    __slots__ = ("_clock", "free", "own_bytes", "readers", "spare")
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.free: list[bytearray] = []  # unused buffers
         self.readers: dict[LargeFrameReader, None] = {}  # each uses one buffer
         self.own_bytes = 0  # of frames that are read into memory of their own
+        self.spare = SpareFrames()
         self._clock = supervisor.timer("core large frames clock", self._clear_up)
 
     def takes(self, decoder: Decoder) -> bool:
@@ -179,9 +184,10 @@ class LargeFramePool:
     def _clear_up(self) -> None:
         """Free the buffers when no large frames have come for a while."""
         self.free.clear()
+        self.spare.clear_up()
         for reader in list(self.readers):
             reader.check()
-        if self.readers or self.free:
+        if self.readers or self.free or self.spare.frames:
             self._clock.after(IDLE_S)
 
 
@@ -224,7 +230,7 @@ class LargeFrameReader(BufferedProtocol):
         self._end = self._decoder.begun_frame
         if self._end > BUFFER_BYTES - AFTER_BYTES:
             self._end -= HEADER_BYTES
-            self._own, self._view = new_frame(self._end)
+            self._own, self._view = self._pool.spare.frame(self._end)
             self._pool.own_bytes += self._end
         chunks = self._decoder.detach_frame()
         if self._own is not None:
@@ -263,6 +269,7 @@ class LargeFrameReader(BufferedProtocol):
         own = self._own
         if own is not None:
             self._end_own()
+            self._pool.spare.keep(own)
             batch = decoder.end_frame(own, b"")
         elif end:
             batch = decoder.end_frame(bytes(view[HEADER_BYTES:end]), bytes(view[end:at]))
@@ -303,8 +310,66 @@ class LargeFrameReader(BufferedProtocol):
         self._session.resume_writing()
 
 
+class SpareFrames:
+    """The last of the largest frames; the memory of one to which nothing else refers is used again."""
+
+    __slots__ = ("_asked", "frames")
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self._asked = False  # for a frame, since `clear_up`
+
+    def frame(self, octets: int) -> tuple[bytes, memoryview]:
+        """Return a frame of unknown content, and a view to fill it, before anything else has it."""
+        frames = self.frames
+        self._asked = True
+        for at in range(len(frames)):
+            if len(frames[at]) == octets and _references(frames, at) == _alone():
+                return _as_new(frames.pop(at))
+        return new_frame(octets)
+
+    def keep(self, frame: bytes) -> None:
+        if len(frame) >= MAPPED_BYTES_MIN and _alone():
+            self.frames.append(frame)
+            while len(self.frames) > SPARE_MAX or sum(map(len, self.frames)) > OWN_BYTES_MAX:
+                del self.frames[0]
+
+    def clear_up(self) -> None:
+        """Give the memory back when no such frame has come since the last call."""
+        if not self._asked:
+            self.frames.clear()
+        self._asked = False
+
+
+def _references(frames: list[bytes], at: int) -> int:
+    """Return how many references to one of these frames there are, with those of this call."""
+    return sys.getrefcount(frames[at])
+
+
+@cache
+def _alone() -> int:
+    """Return what `_references` is where only the list refers to a frame; 0 where no memory may be used again.
+
+    `bytes` keep their hash, once they were asked for it, right before their content. It is looked at here whether this Python's do.
+    """
+    frames = [new_frame(_HASH_BYTES)[0]]
+    kept = hash(frames[0]).to_bytes(_HASH_BYTES, sys.byteorder, signed=True)
+    _, address_of, view_of, _ = _c_functions()
+    found = bytes(view_of(address_of(frames[0]) - _HASH_BYTES, _HASH_BYTES, PY_BUF_WRITE))
+    counted = "t" not in sys.abiflags  # with free threads, references of each thread are counted apart
+    return _references(frames, 0) if counted and found == kept else 0
+
+
+def _as_new(frame: bytes) -> tuple[bytes, memoryview]:
+    """Return a frame to which nothing else refers, and a view to fill it anew; it forgets its hash."""
+    _, address_of, view_of, _ = _c_functions()
+    start = address_of(frame)
+    view_of(start - _HASH_BYTES, _HASH_BYTES, PY_BUF_WRITE)[:] = _NO_HASH
+    return frame, view_of(start, len(frame), PY_BUF_WRITE)
+
+
 def new_frame(octets: int) -> tuple[bytes, memoryview]:
-    """Return a frame of unknown content, and a view to fill it, before anything else has it."""
+    """Return a frame of unknown content in new memory, and a view to fill it, before anything else has it."""
     make, address_of, view_of, advise = _c_functions()
     frame = make(None, octets)
     start = address_of(frame)

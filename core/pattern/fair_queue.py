@@ -13,12 +13,18 @@ if TYPE_CHECKING:
 
 
 class FairQueue:
-    """Pipes with messages in their inbox, in the order of receives."""
+    """Pipes with messages in their inbox, in the order of receives.
 
-    __slots__ = ("active",)
+    Attributes:
+        active: pipes with a non-empty inbox; the head is next.
+        direct: inproc peers put messages straight into an inbox that is not empty.
+    """
+
+    __slots__ = ("active", "direct")
 
     def __init__(self) -> None:
-        self.active: deque[Pipe] = deque()  # pipes with a non-empty inbox; the head is next
+        self.active: deque[Pipe] = deque()
+        self.direct = False
 
     def push(self, pipe: Pipe, messages: Sequence[Message]) -> None:
         inbox = pipe.inbox
@@ -31,9 +37,8 @@ class FairQueue:
         if not active:
             return None
         pipe = active[0]
-        inbox = pipe.inbox
-        message = inbox.popleft()
-        if not inbox:
+        message = pipe.take()
+        if not pipe.inbox:
             active.popleft()
             pipe.unread_bytes = 0
             if pipe.throttled:

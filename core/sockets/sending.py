@@ -11,8 +11,9 @@ from mypy_extensions import mypyc_attr
 from core import constants as c
 from core.errors import EAGAIN, EINVAL, Again, ZMQError
 from core.runtime.ownership import Owned
-from core.sockets.results.futures import DONE, expire
+from core.sockets.results.futures import expire
 from core.sockets.results.pending import PendingSend
+from core.sockets.results.ready import DONE
 from core.zmtp.frames import Encoded
 
 if TYPE_CHECKING:

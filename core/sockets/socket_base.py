@@ -65,7 +65,7 @@ _SLOTS: Final = (
     "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
     "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving",
     "closed", "context", "counters", "inbound", "monitors", "options", "pattern",
-    "security", "socket_type", "takes_inproc", "type_name",
+    "security", "socket_type", "type_name",
 )  # fmt: skip
 
 
@@ -83,7 +83,6 @@ class SocketBase(Receiving):
         security: makes the mechanisms of connections.
         monitors: of its events.
         closed: after `close`.
-        takes_inproc: a message may be put directly into an inbox that is not empty.
     """
 
     __slots__ = _SLOTS
@@ -121,7 +120,6 @@ class SocketBase(Receiving):
         self._parts_pipe = None  # its pipe, while receives wait for its frames
         self._partial = []  # frames given one by one (SNDMORE)
         self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next loop iteration
-        self.takes_inproc = False
         self._follow_receiver()
 
     @property
@@ -367,7 +365,7 @@ class SocketBase(Receiving):
 
     def _follow_receiver(self) -> None:
         """Update whether messages can be put directly into inboxes."""
-        self.takes_inproc = not self._takes_batches() and self._plain and not self.options.conflate
+        self.inbound.direct = not self._takes_batches() and self._plain and not self.options.conflate
 
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
         """Take a message from the other end.

@@ -12,6 +12,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from core.errors import LimitExceeded
 from core.zmtp.frames import COMMAND, LONG, MORE, Message, encode_message, long_size
 
@@ -76,6 +78,7 @@ class Begun:
 _NONE_MADE: Final[list[Message]] = []  # nothing is ever added to it: most batches have none, and one list less is made for each read
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)  # one for each read: it refers to bytes and numbers only
 class Batch:
     """The whole messages of one read; a sequence of `[frame, …]`, which are made when they are asked for.
 

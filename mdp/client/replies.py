@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Body: TypeAlias = bytes | Sequence[bytes]
 
 
+@mypyc_attr(free_list_len=1)  # a round trip uses the same memory again
 class PendingFuture(PendingRequest):
     """A request with a future: `caller`."""
 

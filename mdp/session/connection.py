@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.rpc.connect_times import with_connect_times
-from core.sockets.results.futures import DONE
+from core.sockets.results.ready import DONE
 from core.zmtp.frames import Encoded
 
 if TYPE_CHECKING:

@@ -24,6 +24,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from core.zmtp.frames import MORE_HEADERS, encode_prefix
 from mdp.wire.commands import (
     CLIENT_REQUEST_03,
@@ -116,6 +118,7 @@ def _table(layouts: tuple[Layout, ...]) -> dict[bytes, list[Layout]]:
 AT_BROKER: Final = _table(_BROKER_LAYOUTS)
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)  # one for each read: it refers to bytes only
 class Run:
     """Consecutive messages of one peer with one command and dialect.
 

@@ -1,37 +1,19 @@
 """Results of sends and receives: awaitables with a future's methods; the call itself acts at once.
 
-`Ready` (in `ready`) is complete and costs no future; `DONE` is the result of every completed send. `Pending` (in `pending`) waits for a
-message or for capacity. asyncio takes both for futures, so `gather`, `wait`, `wait_for` and `timeout` need no task around them.
+`Ready` (in `ready`) is complete and costs no future; `DONE` there is the result of every completed send. `Pending` (in `pending`)
+waits for a message or for capacity. asyncio takes both for futures, so `gather`, `wait`, `wait_for` and `timeout` need no task around them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, TypeVar
 
 from core.errors import EAGAIN, Again
 from core.sockets.results.pending import Pending
 from core.sockets.results.ready import Ready
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
 T = TypeVar("T")
-
-
-class _Done(Ready[None]):
-    """The result of a completed send; awaiting it runs no Python code."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    # An exhausted iterator ends an await with None, like a generator that returns, and runs no Python code.
-    __await__ = cast("Callable[[Any], Generator[Any, None, None]]", iter(()).__iter__)
-
-
-DONE: Final[Ready[None]] = _Done()
 
 Awaitable = Ready[T] | Pending[T] | asyncio.Future[T]
 

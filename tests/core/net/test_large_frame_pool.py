@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -21,12 +21,17 @@ from core.net.large_frames import (
     OWN_MEMORY,
     OWN_PART,
     PAGE_BYTES,
+    SPARE_MAX,
     LargeFramePool,
     LargeFrameReader,
+    SpareFrames,
     switch,
 )
 from core.runtime import supervision
 from tests.scenes.builds import replaces_names, stands_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LARGEST = BUFFER_BYTES - AFTER_BYTES  # of a frame that a buffer takes
 OWN = OWN_PART * (LARGEST // OWN_PART + 1)  # bytes of a larger one
@@ -150,3 +155,66 @@ def test_whole_pages_of_mapped_memory_are_advised(octets: int, advised: bool, mo
         assert (begin % PAGE_BYTES, size % PAGE_BYTES, advice) == (0, 0, MADV_HUGEPAGE)
         assert 0 <= begin - start < PAGE_BYTES
         assert 0 <= start + octets - (begin + size) < PAGE_BYTES
+
+
+used_again = pytest.mark.skipif(not OWN_MEMORY or not large_frames._alone(), reason="no memory of frames is used again here")
+
+
+def kept(*octets: int) -> tuple[SpareFrames, list[bytes]]:
+    spare = SpareFrames()
+    frames = [spare.frame(each)[0] for each in octets]
+    for frame in frames:
+        spare.keep(frame)
+    return spare, frames
+
+
+@used_again
+def test_the_memory_of_a_frame_without_users_is_used_again_and_its_hash_is_not() -> None:
+    spare, frames = kept(MAPPED_BYTES_MIN)
+    hash(frames[0])
+    where = id(frames.pop())
+    frame, view = spare.frame(MAPPED_BYTES_MIN)
+    assert id(frame) == where
+    view[:3] = view[-3:] = b"new"
+    assert frame.startswith(b"new")
+    assert frame.endswith(b"new")
+    assert hash(frame) == hash(bytes(view))
+    assert spare.frames == []
+
+
+@used_again
+@pytest.mark.parametrize("had", [lambda frame: frame, lambda frame: memoryview(frame)[1:2], lambda frame: [b"", frame]])
+def test_the_memory_of_a_frame_that_is_in_use_is_left_alone(had: Callable[[bytes], object]) -> None:
+    spare, frames = kept(MAPPED_BYTES_MIN)
+    where = id(frames[0])
+    user = had(frames.pop())
+    assert id(spare.frame(MAPPED_BYTES_MIN)[0]) != where
+    assert [id(each) for each in spare.frames] == [where]
+    assert user
+
+
+@used_again
+def test_the_memory_of_frames_of_another_size_and_of_small_ones_is_not_used() -> None:
+    spare, frames = kept(MAPPED_BYTES_MIN - 1, MAPPED_BYTES_MIN + 1)
+    frames.clear()
+    assert [len(frame) for frame in spare.frames] == [MAPPED_BYTES_MIN + 1]
+    assert len(spare.frame(MAPPED_BYTES_MIN)[0]) == MAPPED_BYTES_MIN
+    assert len(spare.frames) == 1
+
+
+@used_again
+def test_memory_is_kept_of_the_last_frames_while_such_frames_come() -> None:
+    spare, frames = kept(*range(MAPPED_BYTES_MIN, MAPPED_BYTES_MIN + SPARE_MAX + 1))
+    assert spare.frames == frames[-SPARE_MAX:]
+    spare.clear_up()
+    assert spare.frames == frames[-SPARE_MAX:]  # they have just come
+    spare.clear_up()
+    assert spare.frames == []
+
+
+@used_again
+@pytest.mark.parametrize(("more", "count"), [(0, 2), (1, 1)])
+def test_what_is_kept_for_its_memory_has_a_limit(more: int, count: int) -> None:
+    spare, frames = kept(OWN_BYTES_MAX // 2, OWN_BYTES_MAX // 2 + more)
+    assert [id(each) for each in spare.frames] == [id(each) for each in frames[-count:]]
+    assert kept(OWN_BYTES_MAX + 1)[0].frames == []

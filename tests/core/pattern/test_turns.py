@@ -31,6 +31,7 @@ class Made(SimpleNamespace):
 
 def pipe(name: str, *, throttled: bool = False, limit: int = 2, flushes: bool = False) -> Any:
     made = Made(name=name, inbox=deque(), outbox=[], limit=limit, throttled=throttled, unread_bytes=99, resumed=0)
+    made.take = made.inbox.popleft
     made.listed = made.waiting_for_capacity = False
 
     def resume() -> None:
