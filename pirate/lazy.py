@@ -84,20 +84,15 @@ class Server:
 
 
 class LazyRequest(KeyedRequest):
-    """One request until its end; its key is the endpoint of the server it is for.
-
-    Attributes:
-        server: that of the present attempt; None before the first one, and when it has answered.
-        sent_to: endpoint of the server that has the present attempt; empty before it is sent.
-    """
+    """One request until its end; its key is the endpoint of the server it is for."""
 
     __slots__ = ("sent_to", "server", "tried")
 
-    sent_to: str
+    sent_to: str  # endpoint of the server that has the present attempt; empty before it is sent
 
     def __init__(self, body: Sequence[bytes]) -> None:
         super().__init__(body)
-        self.server: Server | None = None
+        self.server: Server | None = None  # that of the present attempt; None before the first one, and when it has answered
         self.tried: Counter[str] = Counter()
 
 

@@ -52,17 +52,13 @@ class Limits:
 
 
 class ServerRequest(KeyedRequest):
-    """One open request; its key is its sequence number, the same each time it is sent.
-
-    Attributes:
-        deadline_s: after which it ends; None for that of the client.
-    """
+    """One open request; its key is its sequence number, the same each time it is sent."""
 
     __slots__ = ("deadline_s", "server")
 
     def __init__(self, body: Sequence[bytes], deadline_s: float | None = None) -> None:
         super().__init__(body)
-        self.deadline_s = deadline_s
+        self.deadline_s = deadline_s  # after which it ends; None for that of the client
         self.server: int | None = None
 
 
@@ -95,12 +91,7 @@ class Renew(NamedTuple):
 
 
 class Requester(KeyedRequests[ServerRequest]):
-    """Requests of one client to one pair; calls return those that have ended.
-
-    Attributes:
-        current: server that is tried first, 0 the primary, 1 the backup.
-        outgoing: what to send, and which sockets to replace, in order.
-    """
+    """Requests of one client to one pair; calls return those that have ended."""
 
     __slots__ = (
         "_client", "_head_start", "_in_flight", "_limits", "_sequence", "_servers", "_stock", "_window", "current", "highest", "outgoing",
@@ -108,9 +99,9 @@ class Requester(KeyedRequests[ServerRequest]):
 
     def __init__(self, client: int, limits: Limits, *, stock: bool = False) -> None:
         super().__init__(limits.waiting_max, ClientClosed, NoServer)
-        self.current = PRIMARY
+        self.current = PRIMARY  # server that is tried first, 0 the primary, 1 the backup
         self.highest = HighestBallot()
-        self.outgoing: list[Send | Renew] = []
+        self.outgoing: list[Send | Renew] = []  # what to send, and which sockets to replace, in order
         self._client = client
         self._limits = limits
         self._stock = stock

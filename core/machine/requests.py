@@ -46,26 +46,19 @@ _SETTLED_MIN: Final = 64
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PendingRequest:
-    """One request, from its call to its end.
-
-    Attributes:
-        caller: what is notified, a future or a callback; set by the shell, None for no one.
-        started_at: when it was submitted, monotonic seconds; this and the following are set then.
-        give_up_at: when the last one is, inf for never.
-        bucket: where its time limit is kept; removing it from there ends the limit.
-    """
+    """One request, from its call to its end."""
 
     __slots__ = ("body", "bucket", "caller", "due", "error", "give_up_at", "reply", "sent", "settled_at", "stage", "started_at")
 
-    started_at: float
+    started_at: float  # when it was submitted, monotonic seconds; this and the following are set then
     due: float
-    give_up_at: float
-    bucket: dict[Any, None]
+    give_up_at: float  # when the last of its time limits is over, inf for never
+    bucket: dict[Any, None]  # where its time limit is kept; removing it from there ends the limit
     settled_at: float
 
     def __init__(self, body: Sequence[bytes]) -> None:
         self.body = body
-        self.caller: Any = None
+        self.caller: Any = None  # what is notified, a future or a callback; set by the shell, None for no one
         self.stage: int = FRESH
         self.sent: int = 0
         self.reply: list[bytes] | None = None
@@ -76,11 +69,7 @@ P = TypeVar("P", bound=PendingRequest)
 
 
 class Timeouts(Generic[P]):
-    """Unsettled requests, by the time at which their present time limit is over.
-
-    Attributes:
-        wake_at: no limit is over before (monotonic seconds, inf for none); may be too early until `expired` is called.
-    """
+    """Unsettled requests, by the time at which their present time limit is over."""
 
     __slots__ = ("_buckets", "_heap", "_others", "_serial", "wake_at")
 
@@ -89,7 +78,7 @@ class Timeouts(Generic[P]):
         self._others: dict[P, None] = {}  # those without a bucket
         self._heap: list[tuple[float, int, P]] = []  # of them, and of some that left; `_serial` breaks ties
         self._serial = 0
-        self.wake_at: float = inf
+        self.wake_at: float = inf  # no limit is over before (monotonic seconds, inf for none); may be too early until `expired` is called
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values())) + len(self._others)

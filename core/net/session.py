@@ -55,9 +55,6 @@ class Session(Writing):
     Args:
         pipe: of the endpoint, when connecting; an accepted session gets one when it is ready.
         options: as they were when the endpoint was bound or connected (SOCK-07).
-
-    Attributes:
-        failure: why the peer was disconnected, None if it was not.
     """
 
     __slots__ = ("_ending", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "finished", "peer_address", "refused", "was_ready")
@@ -70,7 +67,7 @@ class Session(Writing):
         self.endpoint = endpoint
         self.ready = False
         self.was_ready = False
-        self.failure: RemoteProtocolError | None = None
+        self.failure: RemoteProtocolError | None = None  # why the peer was disconnected, None if it was not
         self.finished = False
         self.refused = False
         self.peer_address = ""

@@ -201,12 +201,10 @@ class PublisherSubscriptions(Generic[P]):
     """Subscriptions of the peers of a PUB or XPUB, and the reports for the application of an XPUB.
 
     A report is a message for the application: `01 topic` or `00 topic` in one frame (PSB-04). A PUB drops reports.
-
-    Attributes:
-        subscription_octets_max: cost limit of all topics of a peer; a topic costs `TOPIC_OVERHEAD_OCTETS` more than its bytes.
     """
 
     def __init__(self, *, subscription_octets_max: int = SUBSCRIPTION_OCTETS_MAX, topic_octets_max: int = TOPIC_OCTETS_MAX) -> None:
+        # cost limit of all topics of a peer; a topic costs `TOPIC_OVERHEAD_OCTETS` more than its bytes
         self.subscription_octets_max = subscription_octets_max
         self.topic_octets_max = topic_octets_max  # bytes of one topic
         self.report_all_subscribes = False  # XPUB_VERBOSE and XPUB_VERBOSER: report every holder of a topic, not only the first (PSB-05)

@@ -58,10 +58,6 @@ class ClientEngine(ABC, Generic[M]):
     Args:
         context: of the sockets; the engine has its own when None.
 
-    Attributes:
-        now: begin of this loop iteration, loop time.
-        loop: None before the start.
-
     Raises:
         TypeError: both context and security were given.
     """
@@ -78,9 +74,9 @@ class ClientEngine(ABC, Generic[M]):
         socket_options: Mapping[str, Any] | None,
     ) -> None:
         self.machine = machine
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # None before the start
         self.clock: Callable[[], float] = runtime.current().monotonic
-        self.now = 0.0
+        self.now = 0.0  # begin of this loop iteration, loop time
         self.closed = False
         self.socket_options: dict[str, Any] = dict(socket_options or {})
         self._name = name

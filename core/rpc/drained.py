@@ -14,13 +14,10 @@ class Drained:
 
     Args:
         is_idle: whether nothing is open.
-
-    Attributes:
-        awaited: a caller waits; after what may end the last request, call `look`.
     """
 
     def __init__(self, is_idle: Callable[[], bool]) -> None:
-        self.awaited = False
+        self.awaited = False  # a caller waits; after what may end the last request, call `look`
         self._is_idle = is_idle
         self._ended = asyncio.Event()
 

@@ -41,23 +41,18 @@ class PeerError(HandshakeError):
 
 
 class Mechanism(ABC):
-    """One side of one handshake, and for CURVE of the traffic after it.
-
-    Attributes:
-        bare: it checks nothing of a peer, so that peers without mechanisms are possible (ZMTP-13).
-        user_id: name of the peer given by the authenticator, None if it was not asked.
-        zap_request: set while the authenticator must be asked; the shell calls `authenticated` with the answer.
-    """
+    """One side of one handshake, and for CURVE of the traffic after it."""
 
     name: ClassVar[bytes]
     encrypts: ClassVar[bool] = False
 
     def __init__(self, *, as_server: bool = False) -> None:
         self.as_server = as_server
-        self.bare = False
+        self.bare = False  # it checks nothing of a peer, so that peers without mechanisms are possible (ZMTP-13)
         self.complete = False
         self.peer_metadata: dict[bytes, bytes] = {}
-        self.user_id: str | None = None
+        self.user_id: str | None = None  # name of the peer given by the authenticator, None if it was not asked
+        # set while the authenticator must be asked; the shell calls `authenticated` with the answer
         self.zap_request: ZapRequest | None = None
         self.last_words: list[bytes] = []
 

@@ -30,21 +30,15 @@ _SMALL_MAX: Final = 1 << 30  # so that offsets of the hot path fit into 64 bits
 
 
 class ScanLimits:
-    """Limits of one message.
-
-    Attributes:
-        frame_bytes: bytes of one frame.
-        message_bytes: bytes of all its frames.
-        parts: frames.
-        small: a message of at most so many bytes, headers included, exceeds no limit.
-    """
+    """Limits of one message."""
 
     __slots__ = ("frame_bytes", "message_bytes", "parts", "small")
 
     def __init__(self, frame_bytes: int, message_bytes: int, parts: int) -> None:
-        self.frame_bytes = message_bytes if frame_bytes < 0 else min(frame_bytes, message_bytes)
-        self.message_bytes = message_bytes
-        self.parts = parts
+        self.frame_bytes = message_bytes if frame_bytes < 0 else min(frame_bytes, message_bytes)  # bytes of one frame
+        self.message_bytes = message_bytes  # bytes of all its frames
+        self.parts = parts  # frames
+        # a message of at most so many bytes, headers included, exceeds no limit
         self.small = min(_HEADER_BYTES * parts, self.frame_bytes, _SMALL_MAX)
 
 
@@ -55,23 +49,16 @@ def limits_of(frame_bytes: int, message_bytes: int, parts: int) -> ScanLimits:
 
 
 class Begun:
-    """The incomplete message at the end of what was scanned; base of a decoder.
-
-    Attributes:
-        parts: its whole frames.
-        size: their bytes.
-        at: where the incomplete frame begins.
-        frame: bytes of that frame, or of its header while that is incomplete.
-        commands: two numbers for each command: where its message begins, and where it begins itself; None for none.
-    """
+    """The incomplete message at the end of what was scanned; base of a decoder."""
 
     __slots__ = ("at", "commands", "frame", "parts", "size")
 
     def __init__(self) -> None:
-        self.parts = 0
-        self.size = 0
-        self.at = 0
-        self.frame = 0
+        self.parts = 0  # its whole frames
+        self.size = 0  # their bytes
+        self.at = 0  # where the incomplete frame begins
+        self.frame = 0  # bytes of that frame, or of its header while that is incomplete
+        # two numbers for each command: where its message begins, and where it begins itself; None for none
         self.commands: list[int] | None = None
 
 
@@ -80,17 +67,13 @@ _NONE_MADE: Final[list[Message]] = []  # nothing is ever added to it: most batch
 
 @mypyc_attr(acyclic=True, free_list_len=1)  # one for each read: it refers to bytes and numbers only
 class Batch:
-    """The whole messages of one read; a sequence of `[frame, …]`, which are made when they are asked for.
-
-    Attributes:
-        head: frames before those of every message: on a ROUTER the routing id.
-        made: messages that exist as frames only, head included; they come before those in `octets`. From inproc peers, and large ones.
-    """
+    """The whole messages of one read; a sequence of `[frame, …]`, which are made when they are asked for."""
 
     __slots__ = ("ends", "head", "made", "octets", "starts")
 
     def __init__(self, head: Message, octets: bytes, starts: list[int], ends: list[int], made: list[Message] | None = None) -> None:
-        self.head = head
+        self.head = head  # frames before those of every message: on a ROUTER the routing id
+        # messages that exist as frames only, head included; they come before those in `octets`. From inproc peers, and large ones.
         self.made: list[Message] = _NONE_MADE if made is None else made
         self.octets = octets
         self.starts = starts

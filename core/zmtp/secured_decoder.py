@@ -32,9 +32,6 @@ class SecuredDecoder:
 
     Args:
         clear: the decoder of the connection, for the opened bytes.
-
-    Attributes:
-        failure: the rule that the peer broke, as an error; messages before it were returned.
     """
 
     __slots__ = ("_body_max", "_buffer", "_clear", "_mechanism", "_wanted", "failure")
@@ -46,7 +43,7 @@ class SecuredDecoder:
         self._body_max = max(frame_max, COMMAND_BYTES_MAX) + _OVERHEAD
         self._buffer = bytearray()  # of the outer frame that has begun
         self._wanted = _HEADER_BYTES  # bytes needed before decoding goes on
-        self.failure: RemoteProtocolError | None = None
+        self.failure: RemoteProtocolError | None = None  # the rule that the peer broke, as an error; messages before it were returned
 
     @property
     def progress(self) -> int:

@@ -50,11 +50,7 @@ class AgentLimits:
 
 
 class AgentRequest(FreelanceRequest):
-    """One request until its end.
-
-    Attributes:
-        in_play: name → when asked, of servers whose answer is awaited, in the order they were asked.
-    """
+    """One request until its end."""
 
     __slots__ = ("in_play", "passed")
 
@@ -70,7 +66,7 @@ class AgentRequest(FreelanceRequest):
         self.asked: set[bytes] = set()
         self.refused: dict[bytes, TooLarge] = {}
         self.passed: set[bytes] = set()
-        self.in_play: dict[bytes, float] = {}
+        self.in_play: dict[bytes, float] = {}  # name → when asked, of servers whose answer is awaited, in the order they were asked
 
 
 class Agent(ClientMachine[AgentRequest]):

@@ -24,10 +24,6 @@ class FreelanceRequest(KeyedRequest):
 
     Args:
         timeout_s: for the whole request; None for that of the client.
-
-    Attributes:
-        asked: every server it was sent to; a reply of another is not accepted.
-        refused: servers that do not take a request so large over their current connection.
     """
 
     __slots__ = ("asked", "message", "refused", "timeout_s")
@@ -37,25 +33,21 @@ class FreelanceRequest(KeyedRequest):
     def __init__(self, body: Sequence[bytes], timeout_s: float | None = None) -> None:
         super().__init__(body)
         self.timeout_s = timeout_s
-        self.asked: set[bytes] = set()
-        self.refused: dict[bytes, TooLarge] = {}
+        self.asked: set[bytes] = set()  # every server it was sent to; a reply of another is not accepted
+        self.refused: dict[bytes, TooLarge] = {}  # servers that do not take a request so large over their current connection
 
 
 R = TypeVar("R", bound=FreelanceRequest)
 
 
 class ClientMachine(KeyedRequests[R]):
-    """Requests of one client.
-
-    Attributes:
-        outgoing: (server, frames, or the encoded message) to send, in order.
-    """
+    """Requests of one client."""
 
     __slots__ = ("_envelope", "_head", "_number", "_timeout_s", "outgoing")
 
     def __init__(self, envelope: Sequence[bytes], timeout_s: float) -> None:
         super().__init__(WAITING_MAX, ClientClosed, NoServer)
-        self.outgoing: list[tuple[bytes, Message | bytes]] = []
+        self.outgoing: list[tuple[bytes, Message | bytes]] = []  # (server, frames, or the encoded message) to send, in order
         self._envelope = [*envelope]
         self._head = encode_prefix(envelope)
         self._timeout_s = timeout_s

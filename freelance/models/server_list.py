@@ -64,10 +64,6 @@ class Server:
 class ServerList:
     """Servers in order of priority.
 
-    Attributes:
-        postponed: silence verdicts that were postponed because a tick was late.
-        wake_at: `tick` is not due before, inf for never; may be too early.
-
     Raises:
         ValueError: no endpoint.
     """
@@ -76,8 +72,8 @@ class ServerList:
         self.by_name = {server.name: server for server in map(Server, endpoints)}
         if not self.by_name:
             raise ValueError("a client needs at least one endpoint")
-        self.postponed = 0
-        self.wake_at = inf
+        self.postponed = 0  # silence verdicts that were postponed because a tick was late
+        self.wake_at = inf  # `tick` is not due before, inf for never; may be too early
         self._health = health
         self._pings: Deadlines[bytes] = Deadlines()
         self._silences: Silences[bytes] = Silences(health.ping_s * LATE, health.ping_s)

@@ -61,9 +61,6 @@ class GuardedDispatcher(Dispatcher):
     Args:
         user_of: returns a peer's name from the authenticator, None if the peer was not authenticated.
         now: monotonic seconds.
-
-    Attributes:
-        routes: services each peer was allowed to call, by peer and then as in `Directory.routes_encoded`.
     """
 
     def __init__(
@@ -87,6 +84,7 @@ class GuardedDispatcher(Dispatcher):
         self._disbelieved: set[bytes] = set()  # peers that named a user without the right to
         self._owners: dict[bytes, bytes] = {}  # prefix of a peer's idempotency keys
         self._judged: set[bytes] = set()  # connections of workers that were allowed to serve; others are borrowed, and no peers of ours
+        # services each peer was allowed to call, by peer and then as in `Directory.routes_encoded`
         self.routes: dict[bytes, dict[bytes, Service]] = {}
         self._closed_routes = 0
         self.request_table.user_of = self._name_of

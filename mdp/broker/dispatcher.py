@@ -70,21 +70,16 @@ class Dispatcher(WorkerLifecycle):
             request with an old token by accident.
         owner_secret: at most 64 bytes, for the digests that tell workers whose key it is; the same in every broker of these workers.
         now: monotonic seconds.
-
-    Attributes:
-        pair: its answers as one of a pair, None without a pair.
-        held_until: until this time, requests for a service without workers wait instead of being refused; see `begin`.
-        variants: of the peers whose frames of MDP/0.2 are not those of RFC 18.
     """
 
     def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, owner_secret: bytes = b"", now: float = 0.0) -> None:
         super().__init__(options, first_number)
         self._owner_secret = owner_secret
-        self.pair: PairResponder | None = None
-        self.held_until = -inf
+        self.pair: PairResponder | None = None  # its answers as one of a pair, None without a pair
+        self.held_until = -inf  # until this time, requests for a service without workers wait instead of being refused; see `begin`
         self._sweep_at = now + _SWEEP_S
         self._left_at = -inf  # when a tick last left deadlines that had passed to the next one
-        self.variants: dict[bytes, Variant] = {}
+        self.variants: dict[bytes, Variant] = {}  # of the peers whose frames of MDP/0.2 are not those of RFC 18
         self._has_channels = False  # any peer has used some
         self.strangers = Strangers()
 

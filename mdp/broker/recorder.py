@@ -36,17 +36,13 @@ _KIND_OF = {"DEADLINE_EXCEEDED": EXPIRED, "TIMEOUT": EXPIRED, "CANCELLED": CANCE
 
 
 class Latency:
-    """Histogram of latencies by `BOUNDS_S`: each count has the latencies up to its bound, the last one the rest.
-
-    Attributes:
-        total_s: sum of their latencies in seconds.
-    """
+    """Histogram of latencies by `BOUNDS_S`: each count has the latencies up to its bound, the last one the rest."""
 
     __slots__ = ("counts", "total_s")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.total_s = 0.0
+        self.total_s = 0.0  # sum of their latencies in seconds
 
     def add(self, seconds: float, times: int = 1) -> None:
         """Count `times` requests of the same latency."""

@@ -37,9 +37,6 @@ class Backlog:
         peer_bytes: maximum unread bytes of one peer.
         total_bytes: maximum unread bytes of all peers.
         hold_s: maximum time to wait for a peer that is behind but reads.
-
-    Attributes:
-        left: bytes that may be sent before the next look at the queues; the sender counts it down.
     """
 
     __slots__ = ("_behind", "_hold_s", "_peer_bytes", "_step", "_total_bytes", "awaited", "left")
@@ -49,6 +46,7 @@ class Backlog:
         self._total_bytes = total_bytes
         self._hold_s = hold_s
         self._step = max(1, min(peer_bytes, total_bytes) // _STEPS)
+        # bytes that may be sent before the next look at the queues; the sender counts it down
         self.left = min(peer_bytes, total_bytes) // 2
         self.awaited: set[bytes] = set()
         self._behind: dict[bytes, _Behind] = {}

@@ -35,9 +35,6 @@ class MdpEngine(ClientEngine[Machine]):
 
     Args:
         context: of the sockets; the engine has its own when None.
-
-    Attributes:
-        on_shards: called when a broker is connected to, with its endpoint and the number of its shards.
     """
 
     def __init__(
@@ -52,6 +49,7 @@ class MdpEngine(ClientEngine[Machine]):
     ) -> None:
         self.search = search
         self.counters = RequesterCounters() if counters is None else counters
+        # called when a broker is connected to, with its endpoint and the number of its shards
         self.on_shards: Callable[[str, int], None] = _no_shards
         self.connections = 0
         self._numbers = numbers_from(epoch)

@@ -69,9 +69,6 @@ class RequesterBase(Requests[P]):
 
     Args:
         timeouts: those of the previous machine, when the dialect has changed.
-
-    Attributes:
-        refused: requests that waited and were then too large for the broker; `tick` returns them.
     """
 
     __slots__ = ("connected", "counters", "destination", "limits", "refused")
@@ -82,7 +79,7 @@ class RequesterBase(Requests[P]):
         self.counters = RequesterCounters() if counters is None else counters
         self.destination = ""
         self.connected = False
-        self.refused: list[P] = []
+        self.refused: list[P] = []  # requests that waited and were then too large for the broker; `tick` returns them
 
     def submit_many(self, batch: Sequence[P], now: float) -> int:
         """Send the first requests of a batch together, as many as possible; return their number, here 0."""

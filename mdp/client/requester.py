@@ -69,12 +69,6 @@ class Requester(RequesterBase[P]):
 
     Args:
         timeouts: those of the previous machine, when the dialect has changed.
-
-    Attributes:
-        outgoing: messages to send, in order, encoded or as frames; see `take_outgoing`.
-        reports: what handlers have said of their progress, with the requests; see `take_reports`.
-        dead: the broker stopped answering on this connection: close it and connect again.
-        answers_heartbeats: whether the broker has answered a heartbeat on this connection; only then does its silence mean `dead`.
     """
 
     __slots__ = (
@@ -100,9 +94,10 @@ class Requester(RequesterBase[P]):
         counters: RequesterCounters | None = None,
     ) -> None:
         super().__init__(limits, timeouts, counters)
-        self.outgoing: list[Message | bytes] = []
-        self.reports: list[tuple[P, Progress]] = []
-        self.dead = False
+        self.outgoing: list[Message | bytes] = []  # messages to send, in order, encoded or as frames; see `take_outgoing`
+        self.reports: list[tuple[P, Progress]] = []  # what handlers have said of their progress, with the requests; see `take_reports`
+        self.dead = False  # the broker stopped answering on this connection: close it and connect again
+        # whether the broker has answered a heartbeat on this connection; only then does its silence mean `dead`
         self.answers_heartbeats = False
         self._numbers = numbers
         self._table: dict[bytes, P] = {}  # in flight, by the FINAL frame expected

@@ -60,10 +60,6 @@ class LockstepRequester(RequesterBase[P]):
 
     Args:
         timeouts: those of the previous machine, when the dialect has changed.
-
-    Attributes:
-        orders: connections to open and to close, in order; see `take_orders`.
-        outgoing: messages to send, encoded or as frames, with the number of their connection; see `take_outgoing`.
     """
 
     __slots__ = (
@@ -79,7 +75,8 @@ class LockstepRequester(RequesterBase[P]):
     ) -> None:
         super().__init__(limits, timeouts, counters)
         self.dialect: Dialect = dialect
-        self.orders: list[OpenConnection | CloseConnection] = []
+        self.orders: list[OpenConnection | CloseConnection] = []  # connections to open and to close, in order; see `take_orders`
+        # messages to send, encoded or as frames, with the number of their connection; see `take_outgoing`
         self.outgoing: list[tuple[int, Message | bytes]] = []
         self._may_open = True
         self._numbers = 0

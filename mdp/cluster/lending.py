@@ -96,11 +96,6 @@ class LendingMachine:
         state_s: seconds between two offers of a peer.
         limits_of: returns the limits announced by the peer at an endpoint, None if it has announced none.
 
-    Attributes:
-        counters: of requests that were lent, given back and dropped, by name.
-        needs_workers: set by `balance` while requests wait for a service of the peers, and no peer is known to have a free worker.
-        warnings: for the log, one clause each; the shell removes them.
-
     Raises:
         BadName: the name is not valid for a broker.
     """
@@ -116,10 +111,11 @@ class LendingMachine:
         limits_of: Callable[[str], PeerLimits | None] = _unknown,
     ) -> None:
         self._limits_of = limits_of
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()  # of requests that were lent, given back and dropped, by name
         self.router = PeerRouter(name, state_s=state_s, hops_max=hops_max, peers_max=peers_max)
+        # set by `balance` while requests wait for a service of the peers, and no peer is known to have a free worker
         self.needs_workers = False
-        self.warnings: list[str] = []
+        self.warnings: list[str] = []  # for the log, one clause each; the shell removes them
         self._machine = machine
         machine.directory.name = name
         self._first_via = extend_via(b"", (), name)

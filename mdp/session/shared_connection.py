@@ -45,15 +45,11 @@ class ChannelCalls(ConnectionCalls):
 
 
 class SharedConnections:
-    """The connections that the workers of a process share, one to each broker or shard.
-
-    Attributes:
-        stray: messages that came for workers that had left; dropped, and told to one of the others.
-        lines: the log of what happens to all of these workers alike.
-    """
+    """The connections that the workers of a process share, one to each broker or shard."""
 
     def __init__(self) -> None:
-        self.stray = 0
+        self.stray = 0  # messages that came for workers that had left; dropped, and told to one of the others
+        # the log of what happens to all of these workers alike
         self.lines = RateLimitedLog(logging.getLogger("mdp.worker"), LOG_INTERVAL_S)
         self._trunks: list[_Trunk] = []
 

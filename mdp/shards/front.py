@@ -64,13 +64,7 @@ _REQUEST, _FINAL, _PARTIAL = Verb.REQUEST, Verb.FINAL, Verb.PARTIAL
 
 
 class _Peer:
-    """A peer whose messages are forwarded.
-
-    Attributes:
-        shard: of its service, if it is a worker, else -1.
-        dialect: of the worker, or 0.3 of a client that sent requests of it.
-        variant: None if its frames are those of the RFCs; else it is translated here, and the shards see RFC 18.
-    """
+    """A peer whose messages are forwarded."""
 
     __slots__ = ("connections", "dialect", "id", "questions", "shard", "to_peer", "to_shards", "user", "variant")
 
@@ -80,9 +74,10 @@ class _Peer:
         self.to_peer = to_peer
         self.connections: dict[int, ShardConnection] = {}
         self.to_shards: dict[int, Queue] = {}
-        self.shard = -1
-        self.dialect: Dialect | None = None
+        self.shard = -1  # of its service, if it is a worker, else -1
+        self.dialect: Dialect | None = None  # of the worker, or 0.3 of a client that sent requests of it
         self.questions: dict[Question, None] = {}
+        # None if its frames are those of the RFCs; else it is translated here, and the shards see RFC 18
         self.variant: Variant | None = None
 
 

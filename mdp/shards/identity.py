@@ -32,16 +32,11 @@ def connection_name(serial: int, user: bytes) -> bytes:
 
 
 class FrontIdentity:
-    """Name and secret of the front.
-
-    Attributes:
-        shard: number of the shard that has this; None in the front, and in a broker without shards.
-        user: its name at the shards, that of no other user; empty where peers are not authenticated.
-    """
+    """Name and secret of the front."""
 
     def __init__(self, user: str = "", key: str = "", password: str = "", shard: int | None = None) -> None:
-        self.shard = shard
-        self.user = user
+        self.shard = shard  # number of the shard that has this; None in the front, and in a broker without shards
+        self.user = user  # its name at the shards, that of no other user; empty where peers are not authenticated
         self.key = key
         self.password = password
 

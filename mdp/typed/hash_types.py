@@ -49,19 +49,13 @@ _PLAIN: Final[dict[type, Any]] = {
 
 
 class HashedTypes:
-    """Types of the sets and dicts of one annotation.
-
-    Attributes:
-        numbers: whether some dict has numbers as keys, which `bounded_msgpack.unpack` checks.
-        are_whole: whether all that is hashed are integers.
-        are_nested: whether there are sets of sets, which take the time of two.
-    """
+    """Types of the sets and dicts of one annotation."""
 
     def __init__(self) -> None:
         self._checks: list[tuple[Any, Callable[[list[Any]], None]]] = []  # of arrays, and of keys that are text in msgpack
-        self.numbers = False
-        self.are_whole = True
-        self.are_nested = False
+        self.numbers = False  # whether some dict has numbers as keys, which `bounded_msgpack.unpack` checks
+        self.are_whole = True  # whether all that is hashed are integers
+        self.are_nested = False  # whether there are sets of sets, which take the time of two
         self._take_integers = False
 
     @property

@@ -83,9 +83,6 @@ class PairResponder:
     Args:
         vouches: returns whether peer and witness have denied a ballot since it was claimed.
         retry_s: after which a client with a higher ballot retries; by then they have answered.
-
-    Attributes:
-        claimed: higher ballots of clients that were not denied, with routing ids; the caller removes them after each batch.
     """
 
     __slots__ = ("asker", "ballot", "claimed", "retry_s", "vouches")
@@ -95,6 +92,7 @@ class PairResponder:
         self.vouches = vouches
         self.retry_s = retry_s
         self.asker = b""
+        # higher ballots of clients that were not denied, with routing ids; the caller removes them after each batch
         self.claimed: list[tuple[bytes, Ballot]] = []
 
     @property

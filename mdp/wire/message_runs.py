@@ -68,14 +68,7 @@ class Verb(IntEnum):
 
 
 class Layout:
-    """A row of the table.
-
-    Attributes:
-        head: first bytes of the message.
-        key_end: offset of the end of the key.
-        named: whether the name of a service follows the key.
-        options: whether an options frame follows the name.
-    """
+    """A row of the table."""
 
     __slots__ = ("dialect", "head", "key_end", "keyed", "named", "options", "verb")
 
@@ -84,11 +77,11 @@ class Layout:
     ) -> None:
         self.verb = verb
         self.dialect: Dialect = dialect
-        self.head = head
+        self.head = head  # first bytes of the message
         self.keyed = key_bytes > 0
-        self.key_end = len(head) + key_bytes
-        self.named = named
-        self.options = options
+        self.key_end = len(head) + key_bytes  # offset of the end of the key
+        self.named = named  # whether the name of a service follows the key
+        self.options = options  # whether an options frame follows the name
 
 
 def _head_03(command: bytes) -> bytes:
@@ -120,28 +113,19 @@ AT_BROKER: Final = _table(_BROKER_LAYOUTS)
 
 @mypyc_attr(acyclic=True, free_list_len=1)  # one for each read: it refers to bytes only
 class Run:
-    """Consecutive messages of one peer with one command and dialect.
-
-    Attributes:
-        layout: their row of the table, None for a message without a row.
-        first: index of the first message in the batch.
-        keys: key of each message; empty for layouts without key.
-        names: encoded service name of each message, with the header of the options frame if there is one.
-        tails: encoded frames of each message after the name, options frame included.
-        alike: the names are all the same; they may be although it is False.
-    """
+    """Consecutive messages of one peer with one command and dialect."""
 
     __slots__ = ("alike", "first", "keys", "layout", "names", "tails")
 
     def __init__(
         self, layout: Layout | None, first: int, keys: list[bytes], names: list[bytes], tails: list[bytes], *, alike: bool = False
     ) -> None:
-        self.layout = layout
-        self.first = first
-        self.keys = keys
-        self.names = names
-        self.tails = tails
-        self.alike = alike
+        self.layout = layout  # their row of the table, None for a message without a row
+        self.first = first  # index of the first message in the batch
+        self.keys = keys  # key of each message; empty for layouts without key
+        self.names = names  # encoded service name of each message, with the header of the options frame if there is one
+        self.tails = tails  # encoded frames of each message after the name, options frame included
+        self.alike = alike  # the names are all the same; they may be although it is False
 
 
 def cut(batch: Batch, table: dict[bytes, list[Layout]]) -> list[Run]:

@@ -70,9 +70,6 @@ class Runners:
         wait_for_capacity: waits until the connection takes more after a part was sent.
         wrap: takes the call of the handler, a function of a request on the event loop, and returns the coroutine function or asynchronous
             generator to call instead; plain handlers still run in these threads.
-
-    Attributes:
-        running: requests whose handler runs, oldest first, with the time of the call.
     """
 
     def __init__(
@@ -94,7 +91,7 @@ class Runners:
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}: it must be positive")
         self.counters = RunnerCounters()
-        self.running: dict[Request, float] = {}
+        self.running: dict[Request, float] = {}  # requests whose handler runs, oldest first, with the time of the call
         self._concurrency = concurrency
         self._parts_max_bytes = parts_max_bytes
         self._cancel_s = cancel_s

@@ -270,11 +270,7 @@ class DeliveryQueue:
 
 
 class Arrivals:
-    """Puts each request that is durable into the queue.
-
-    Attributes:
-        pumping: `pump_soon` has been called, and its work is not done yet.
-    """
+    """Puts each request that is durable into the queue."""
 
     def __init__(
         self,
@@ -286,7 +282,7 @@ class Arrivals:
         now_ms: Callable[[], int],
         pump_soon: Callable[[], None],
     ) -> None:
-        self.pumping = False
+        self.pumping = False  # `pump_soon` has been called, and its work is not done yet
         self._queue = queue
         self._internal = internal
         self._on_internal = on_internal

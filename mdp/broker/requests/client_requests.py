@@ -28,21 +28,16 @@ PIECE: Final = 256
 
 
 class OpenRequests:
-    """A client's requests that are accepted and not closed.
-
-    Attributes:
-        parts: oldest first, at least one.
-        highest: the highest id so far, b"" for none; only a lower one can be that of an open request.
-    """
+    """A client's requests that are accepted and not closed."""
 
     __slots__ = ("_newest", "_newest_max", "_sought", "highest", "parts")
 
     def __init__(self) -> None:
         self._newest: dict[Any, Any] = {}
-        self.parts = [self._newest]
+        self.parts = [self._newest]  # oldest first, at least one
         self._newest_max = PART
         self._sought = 0  # ids since the newest part was begun that were not above all others
-        self.highest = b""
+        self.highest = b""  # the highest id so far, b"" for none; only a lower one can be that of an open request
 
     def newest(self) -> dict[Any, Any]:
         """Return the part for new requests; each is put there under its key, and the part into the request."""

@@ -18,13 +18,7 @@ Loss = tuple[bytes, str, float]
 
 
 class DeadLetter:
-    """A dead letter.
-
-    Attributes:
-        died_at: monotonic seconds.
-        user: name of the user, "" for a peer without a name, None at a broker without rules.
-        retried: a request made of it is open; the dead letter is removed when that is answered, and kept when it ends in any other way.
-    """
+    """A dead letter."""
 
     __slots__ = ("body", "died_at", "losses", "number", "retried", "service", "user")
 
@@ -33,8 +27,9 @@ class DeadLetter:
         self.service = service
         self.body = body
         self.losses = losses
-        self.died_at = died_at
-        self.user = user
+        self.died_at = died_at  # monotonic seconds
+        self.user = user  # name of the user, "" for a peer without a name, None at a broker without rules
+        # a request made of it is open; the dead letter is removed when that is answered, and kept when it ends in any other way
         self.retried = False
 
 

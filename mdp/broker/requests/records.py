@@ -117,16 +117,13 @@ class SharedExecution:
 
 
 class RequestQueue:
-    """Requests waiting for one service: round robin over clients, each first in, first out; returned requests first (MDP-31).
-
-    Attributes:
-        lost: those whose worker was lost, each with the time of the loss; for workers heard from since then (MDP-37).
-    """
+    """Requests waiting for one service: round robin over clients, each first in, first out; returned requests first (MDP-31)."""
 
     __slots__ = ("_dead", "_front", "_client_queues", "_rotation", "count", "lost", "size")
 
     def __init__(self) -> None:
         self.count = self.size = 0
+        # those whose worker was lost, each with the time of the loss; for workers heard from since then (MDP-37)
         self.lost: deque[tuple[float, Request]] = deque()
         self._front: deque[Request] = deque()
         self._client_queues: dict[bytes, ClientQueue] = {}

@@ -39,14 +39,10 @@ def digest_of(body: bytes) -> bytes:
 
 
 class ReplyCache:
-    """Executions by service and key; answered ones are bounded in number, octets and age (IDM-04).
-
-    Attributes:
-        size: octets of all kept answers, and of the parts kept of running executions.
-    """
+    """Executions by service and key; answered ones are bounded in number, octets and age (IDM-04)."""
 
     def __init__(self, options: BrokerOptions) -> None:
-        self.size = 0
+        self.size = 0  # octets of all kept answers, and of the parts kept of running executions
         self._options = options
         self._running: dict[tuple[bytes, bytes], SharedExecution] = {}
         self._done: OrderedDict[tuple[bytes, bytes], SharedExecution] = OrderedDict()  # oldest answer first

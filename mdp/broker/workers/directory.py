@@ -22,28 +22,21 @@ if TYPE_CHECKING:
 
 
 class Directory:
-    """Services and workers.
-
-    Attributes:
-        channels: routing ids of those that share a connection, by that of the connection.
-        routes: services that take requests at once: enabled, with workers, while the broker accepts requests.
-        routes_encoded: the same by the bytes after a request's key: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3);
-            without those with policies, whose requests are placed one by one.
-        closed_routes: number of routes that have ended, for classes that remember routes.
-        name: of the broker, for brokers that borrow its workers; b"" for none.
-        own_policies: of the operator for services; None for none.
-    """
+    """Services and workers."""
 
     def __init__(self, options: BrokerOptions) -> None:
         self.services: dict[bytes, Service] = {}
         self.workers: dict[bytes, Worker] = {}
-        self.channels: dict[bytes, dict[bytes, None]] = {}
+        self.channels: dict[bytes, dict[bytes, None]] = {}  # routing ids of those that share a connection, by that of the connection
+        # services that take requests at once: enabled, with workers, while the broker accepts requests
         self.routes: dict[bytes, Service] = {}
+        # the same by the bytes after a request's key: `Service.encoded` (MDP/0.1, 0.2) and `Service.route` (MDP/0.3); without those with
+        # policies, whose requests are placed one by one
         self.routes_encoded: dict[bytes, Service] = {}
-        self.closed_routes = 0
+        self.closed_routes = 0  # number of routes that have ended, for classes that remember routes
         self.accepting = True
-        self.name = b""
-        self.own_policies: ServicePolicies | None = None
+        self.name = b""  # of the broker, for brokers that borrow its workers; b"" for none
+        self.own_policies: ServicePolicies | None = None  # of the operator for services; None for none
         self._options = options
         self._offered = 0  # services with workers
         self._idle: OrderedDict[Service, float] = OrderedDict()  # once offered, now without workers and requests, longest first

@@ -67,11 +67,7 @@ DISCONNECTS: Final[dict[Dialect, bytes]] = {dialect: encode_message(worker_disco
 
 
 class WorkerLifecycle:
-    """Workers of one broker, and the parts shared by its whole machine; see `Dispatcher`.
-
-    Attributes:
-        is_ours: whether a service belongs to this broker; a shard has a share of them.
-    """
+    """Workers of one broker, and the parts shared by its whole machine; see `Dispatcher`."""
 
     def __init__(self, options: BrokerOptions | None, first_number: int) -> None:
         self.options = options or BrokerOptions()
@@ -84,7 +80,7 @@ class WorkerLifecycle:
         self._heartbeat_s = self.options.heartbeat_ms / 1000
         self._stalls = Stalls(self._heartbeat_s, SILENCE_INTERVALS_MAX * self.options.expiry_s)  # suspensions of this process (fault P2)
         self._busy_s = self.options.busy_ms / 1000
-        self.is_ours: Callable[[bytes], bool] = _all
+        self.is_ours: Callable[[bytes], bool] = _all  # whether a service belongs to this broker; a shard has a share of them
 
     def _worker_event(self, peer: bytes, worker: Worker | None, event: BrokerEvent, now: float) -> None:
         dialect: Dialect | None = V03 if isinstance(event, (Failure, Cancel, ProgressReport, Return)) else event.dialect

@@ -51,10 +51,6 @@ class Policies:
     """Policies of one service.
 
     Of each kind, that of the operator counts, else that of the worker that registered last with one.
-
-    Attributes:
-        bucket: None without a rate.
-        retry: None without one.
     """
 
     __slots__ = ("_announced_rate", "_announced_retry", "_own", "bucket", "retry")
@@ -62,8 +58,8 @@ class Policies:
     def __init__(self, own: OwnPolicies | None = None) -> None:
         self._announced_rate: Rate | None = None
         self._announced_retry: Retry | None = None
-        self.bucket: TokenBucket | None = None
-        self.retry: Retry | None = None
+        self.bucket: TokenBucket | None = None  # None without a rate
+        self.retry: Retry | None = None  # None without one
         self.replace_own(own)
 
     def tokens(self, now: float, most: int) -> int:

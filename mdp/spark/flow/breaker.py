@@ -42,15 +42,11 @@ class Opened:
 
 
 class Breaker:
-    """Circuit breaker that decides whether requests are sent.
-
-    Attributes:
-        opened: why it is not closed, None while it is closed.
-    """
+    """Circuit breaker that decides whether requests are sent."""
 
     def __init__(self, destination: str, *, timeout_s: float, attempts: int, failures_max: int) -> None:
         self.state = BreakerState.CLOSED
-        self.opened: Opened | None = None
+        self.opened: Opened | None = None  # why it is not closed, None while it is closed
         self._destination = destination
         self._timeout_s = timeout_s
         self._absent_s = timeout_s * min(attempts, _TIMEOUTS_MAX)

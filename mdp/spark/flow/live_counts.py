@@ -48,20 +48,15 @@ class TaskReport:
 
 
 class LiveCounts:
-    """The driver's end; raises OSError for an address of another machine.
-
-    Attributes:
-        strange: datagrams without the token of the job, or of another size; dropped.
-        forgotten: tasks left out of the sum, because more have come since than are remembered.
-    """
+    """The driver's end; raises OSError for an address of another machine."""
 
     def __init__(self, host: str, bind: str) -> None:
         family = socket.getaddrinfo(bind, 0, type=socket.SOCK_DGRAM)[0][0]
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind((bind, 0))
-        self.strange = 0
-        self.forgotten = 0
+        self.strange = 0  # datagrams without the token of the job, or of another size; dropped
+        self.forgotten = 0  # tasks left out of the sum, because more have come since than are remembered
         self._tasks: dict[tuple[int, int], TaskRows] = {}  # by stage and partition
         self.report = TaskReport(host, self._socket.getsockname()[1], os.urandom(_TOKEN_BYTES))
 

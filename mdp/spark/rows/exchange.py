@@ -69,10 +69,6 @@ class Chunk:
 
     Args:
         requests: body frames `(body, …)` of each row, None for a row that is refused.
-
-    Attributes:
-        answers: one for each row, in order; complete when `finished` is, except those that were taken before.
-        finished: resolved by the loop when every row has its answer; any thread may wait for it.
     """
 
     __slots__ = ("_next", "answers", "finished", "keys", "missing", "requests")
@@ -80,11 +76,12 @@ class Chunk:
     def __init__(self, requests: list[tuple[bytes, ...] | None], keys: list[str], refused: Mapping[int, Answer] | None = None) -> None:
         self.requests = requests
         self.keys = keys
+        # one for each row, in order; complete when `finished` is, except those that were taken before
         self.answers = [NOT_YET] * len(requests)
         for number, answer in (refused or {}).items():
             self.answers[number] = answer
         self.missing = len(requests) - len(refused or {})
-        self.finished: Future[None] = Future()
+        self.finished: Future[None] = Future()  # resolved by the loop when every row has its answer; any thread may wait for it
         self._next = 0
 
     def take(self, *, ordered: bool) -> tuple[list[int], list[Answer]]:

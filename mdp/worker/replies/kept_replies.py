@@ -32,22 +32,16 @@ _OWN_ENDS: Final = frozenset({"CANCELLED", "DEADLINE_EXCEEDED"})
 
 
 class KeyedExecution:
-    """One execution under a key.
-
-    Attributes:
-        name: owner of the key, key, and hash of the body.
-        reply: frames of the reply, None while the handler runs.
-        done_at: when it was answered, monotonic seconds.
-    """
+    """One execution under a key."""
 
     __slots__ = ("done_at", "name", "reply", "size", "waiting")
 
     def __init__(self, name: tuple[bytes, bytes, int]) -> None:
-        self.name = name
+        self.name = name  # owner of the key, key, and hash of the body
         self.waiting: list[Request] = []
-        self.reply: Sequence[bytes] | None = None
+        self.reply: Sequence[bytes] | None = None  # frames of the reply, None while the handler runs
         self.size = 0
-        self.done_at = 0.0
+        self.done_at = 0.0  # when it was answered, monotonic seconds
 
 
 class KeptReplies:
