@@ -28,6 +28,7 @@ from core.daemon.option_fields import FiniteRange, arguments, field_options, opt
 from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json
+from core.rpc.control_socket import NoAnswer
 from core.rpc.handlers import handler_option
 from core.runtime.event_loop import run as run_loop
 from core.runtime.event_loop import until_one_ends
@@ -227,15 +228,15 @@ def witness(binds: tuple[str, ...], stores: tuple[str, ...], key_files: tuple[st
 _client_options = options(json_option(), security_options(connects=True), loop_option, log_options("warning"))
 
 
-def _ask(talk: Coroutine[Any, Any, T], where: str, timeout: float, uvloop: bool | None) -> T:
+def _ask(talk: Coroutine[Any, Any, T], where: str, uvloop: bool | None) -> T:
     try:
         return run_loop(talk, uvloop=uvloop)
     except NotActive as error:
         raise RequestFailed(str(error)) from None
     except MalformedMessage as error:
         raise Unreachable(f"{where} is none of ours: {error}") from None
-    except TimeoutError:
-        raise Unreachable(f"nothing heard from {where} within {timeout:g} s") from None
+    except NoAnswer as error:
+        raise Unreachable(str(error)) from None
 
 
 def _print(status: dict[str, Any], as_json: bool) -> None:
@@ -279,7 +280,7 @@ def status(
         raise click.UsageError("give one of --peer, --control and --witness")
     if len(asked) == 1:
         ((where, talk),) = asked.items()
-        _print(_ask(talk, where, timeout, uvloop), as_json)
+        _print(_ask(talk, where, uvloop), as_json)
         return
     found = run_loop(operator.ask_all(asked), uvloop=uvloop)
     if as_json:
@@ -299,7 +300,7 @@ def status(
 @_client_options
 def switchover(control: str, timeout: float, as_json: bool, security: Secured | None, uvloop: bool | None) -> None:
     """Hand the active role to the other server; no request is lost."""
-    _print(_ask(operator.order(control, RequestKind.SWITCHOVER, timeout, security), control, timeout, uvloop), as_json)
+    _print(_ask(operator.order(control, RequestKind.SWITCHOVER, timeout, security), control, uvloop), as_json)
 
 
 @main.command()

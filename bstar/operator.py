@@ -9,7 +9,7 @@ import core
 from bstar.errors import MalformedMessage, NotActive
 from bstar.machine import wire
 from core.machine.peer_text import json_or_none
-from core.rpc.control_socket import asking
+from core.rpc.control_socket import NoAnswer, asking
 from core.runtime import runtime
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def look(peer: str, timeout_s: float, security: Secured | None = None) -> StateMessage:
-    """Return the next state message of a server, stock members included; raises TimeoutError."""
+    """Return the next state message of a server, stock members included; raises NoAnswer."""
     async with asking(core.SUB, peer, timeout_s, security) as socket:
         for topic in (wire.STATE_TOPIC, *wire.DIGITS):
             socket.setsockopt(core.SUBSCRIBE, topic)
@@ -40,9 +40,7 @@ async def ask_all(asked: dict[str, Coroutine[Any, Any, dict[str, Any]]]) -> dict
     answers = await asyncio.gather(*asked.values(), return_exceptions=True)
     found: dict[str, dict[str, Any]] = {}
     for where, answer in zip(asked, answers, strict=True):
-        if isinstance(answer, TimeoutError):
-            found[where] = {"error": "nothing heard"}
-        elif isinstance(answer, MalformedMessage | NotActive):
+        if isinstance(answer, NoAnswer | MalformedMessage | NotActive):
             found[where] = {"error": str(answer)}
         elif isinstance(answer, BaseException):
             raise answer

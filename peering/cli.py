@@ -19,6 +19,7 @@ from core.daemon.run import DaemonSettings, daemon_options, log_options, loop_op
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
 from core.errors import ZMQError
+from core.rpc.control_socket import NoAnswer
 from core.runtime.event_loop import run as run_loop
 from peering.broker import Broker, endpoint_of
 from peering.control import ask
@@ -215,8 +216,8 @@ def status(
         raise click.UsageError(str(error)) from None
     try:
         found = run_loop(ask(where, timeout, security), uvloop=uvloop)
-    except TimeoutError:
-        raise Unreachable(f"nothing heard from {where} within {timeout:g} s") from None
+    except NoAnswer as error:
+        raise Unreachable(str(error)) from None
     except MalformedMessage as error:
         raise Unreachable(f"{where}: {error}") from None
     if as_json:

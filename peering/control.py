@@ -39,7 +39,7 @@ class Control(ControlSocket):
 
 
 async def ask(endpoint: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
-    """Return the status of a broker; raises TimeoutError, or MalformedMessage if no broker of this kind listens there."""
+    """Return the status of a broker; raises NoAnswer, or MalformedMessage if no broker of this kind listens there."""
     async with asking(core.REQ, endpoint, timeout_s, security) as socket:
         await socket.send(STATUS)
         reply = await socket.recv_multipart()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from core.sockets.serialization import Serialization
     from core.zmtp.frames import Message
 
+# Ends of attempts to connect.
+TROUBLES: Final = c.EVENT_CLOSED | c.EVENT_HANDSHAKE_FAILED_NO_DETAIL | c.EVENT_HANDSHAKE_FAILED_PROTOCOL | c.EVENT_HANDSHAKE_FAILED_AUTH
 EVENTS_MAX: Final = 1000  # queued for a slow reader; the default HWM of a message queue
 _EVENT_AND_VALUE = Struct("=HI")  # host order, packed (MON-02)
 
@@ -49,6 +51,13 @@ class MonitorEvent:
     reason: str = ""
     peer: str = ""
     identity: bytes = b""
+
+    @property
+    def refuses_security(self) -> bool:
+        """Whether a handshake failed because the security of one side does not suit the other."""
+        return self.event == Event.HANDSHAKE_FAILED_AUTH or (
+            self.event == Event.HANDSHAKE_FAILED_PROTOCOL and self.value == c.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+        )
 
 
 class Monitors:

@@ -21,6 +21,7 @@ from mdp.client.client import Unreachable as NoBroker
 from mdp.commands.client_options import ask, client_options, output_options
 from mdp.commands.settings.completion import service_names
 from mdp.errors import Timeout
+from mdp.shards.merging import silence_in_words, silent_shards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,8 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
         write_json(found)
     if found["missing"]:
         raise RequestFailed(f"no worker for {', '.join(found['missing'])}")
+    if not found["ok"]:
+        raise RequestFailed(silence_in_words(found["silent_shards"]))
     if not as_json:
         served = f"{', '.join(wanted)} served, " if wanted else ""
         gauges = "".join(f"{_cell(count)} {_GAUGES.get(name, name)}, " for name, count in found["gauges"].items())
@@ -139,12 +142,13 @@ async def _question(client: Client, name: str, about: bytes, unknown: str = "") 
     raise RequestFailed(f"{client.endpoint} answers {name} with {word[:40]}")
 
 
-async def _listed(client: Client, name: str, about: bytes = b"", unknown: str = "") -> list[Any]:
-    """Return the JSON array in the broker's answer; raises RequestFailed as `_question`."""
-    items = _parsed(name, await _question(client, name, about, unknown))
+async def _listed(client: Client, name: str, about: bytes = b"", unknown: str = "") -> tuple[list[Any], list[int]]:
+    """Return the JSON array in the broker's answer, and its silent shards; raises RequestFailed as `_question`."""
+    data = await _question(client, name, about, unknown)
+    items = _parsed(name, data)
     if not isinstance(items, list):
         raise RequestFailed(f"the broker's answer to {name} is not a list")
-    return items
+    return items, silent_shards([_OK.encode(), *data])
 
 
 async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
@@ -154,17 +158,19 @@ async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
     code, *data = await client.request("mmi.stats", b"")
     answer_ms = (clock() - started) * 1000
     stats = _parsed("mmi.stats", data) if code == _OK.encode() else {}
+    silent = silent_shards([code, *data]) if code == _OK.encode() else []
     gauges = (
         {name: stats[name] for name in ("services", "workers", "queued", "letters") if name in stats} if isinstance(stats, dict) else {}
     )
     missing = [name for name in wanted if await client.mmi("service", os.fsencode(name)) != _OK]
     return {
-        "ok": not missing,
+        "ok": not missing and not silent,
         "endpoint": client.endpoint,
         "dialect": client.dialect,
         "answer_ms": round(answer_ms, 3),
         "missing": missing,
         "gauges": gauges,
+        **({"silent_shards": silent} if silent else {}),
     }
 
 
@@ -200,17 +206,20 @@ def _parsed(name: str, data: Sequence[bytes]) -> Any:
         raise RequestFailed(f"the broker's answer to {name} is not JSON") from None
 
 
-def _write_list(what: str, columns: Sequence[str], items: list[Any], as_json: bool) -> None:
+def _write_list(what: str, columns: Sequence[str], found: tuple[list[Any], list[int]], as_json: bool) -> None:
     """Write a broker's list; a null at its end means that it is truncated."""
+    items, silent = found
     complete = not items or items[-1] is not None
     rows = [item for item in items if isinstance(item, dict)]
     if columns is not _DEAD_LETTER_COLUMNS:  # those are ordered by age; the others arrive in no useful order
         rows.sort(key=lambda row: [str(row.get(name)) for name in columns[:2]])
     if as_json:
-        write_json({what: rows, "complete": complete})
+        write_json({what: rows, "complete": complete} | ({"silent_shards": silent} if silent else {}))
         return
     _write_table(columns, [[_field(name, row.get(name)) for name in columns] for row in rows])
-    if not complete:
+    if silent:
+        click.echo(silence_in_words(silent), err=True)
+    elif not complete:
         click.echo(f"only the first {len(rows)} {what}: more do not fit in an answer, see --mmi-max-bytes of the broker", err=True)
 
 

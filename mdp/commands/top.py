@@ -17,6 +17,7 @@ from core.daemon.run import log_options, loop_option
 from core.daemon.terminal import json_option, write_json
 from core.machine.peer_text import json_or_none
 from mdp.commands.client_options import ask, client_options
+from mdp.shards.merging import silence_in_words, silent_shards
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,23 +40,27 @@ class View(NamedTuple):
     stats: Mapping[str, int]
     services: Sequence[Mapping[str, Any]]
     workers: Sequence[Mapping[str, Any]]
+    silent_shards: Sequence[int] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {"stats": dict(self.stats), "services": [*self.services], "workers": [*self.workers]}
+        found = {"stats": dict(self.stats), "services": [*self.services], "workers": [*self.workers]}
+        return found | ({"silent_shards": [*self.silent_shards]} if self.silent_shards else {})
 
 
 async def read_view(client: Client) -> View:
     """Ask a broker for everything to show; raises RequestFailed if it does not support this."""
     answers = []
+    silent = set[int]()
     for name in ("mmi.stats", "mmi.services", "mmi.workers"):
         reply = await client.request(name, b"")
-        answers.append(json_or_none(reply[1]) if reply[0] == b"200" and len(reply) == 2 else None)
+        answers.append(json_or_none(reply[1]) if reply[0] == b"200" and len(reply) > 1 else None)
+        silent.update(silent_shards(reply))
     stats, services, workers = answers
     if not isinstance(stats, dict) or not isinstance(services, list) or not isinstance(workers, list):
         raise RequestFailed("this broker does not answer mmi.stats, mmi.services and mmi.workers as ours do")
     # A truncated list ends with null.
     kept = ([_checked(row) for row in rows if isinstance(row, dict)] for rows in (services, workers))
-    return View(time.monotonic(), {name: value for name, value in stats.items() if isinstance(value, int)}, *kept)
+    return View(time.monotonic(), {name: value for name, value in stats.items() if isinstance(value, int)}, *kept, sorted(silent))
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +73,7 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
     earlier = {} if before is None else {row.get("name"): row.get("done", 0) for row in before.services}
     head = "  ".join(f"{'dead letters' if name == 'letters' else name} {view.stats.get(name, 0):,}" for name in _COUNTS)
     rate = (view.stats.get("replies", 0) - before.stats.get("replies", 0)) / seconds if before is not None and seconds > 0 else 0.0
-    view_lines = [f"mdp top  {rate:,.0f} replies/s", head, ""]
+    view_lines = [f"mdp top  {rate:,.0f} replies/s", head, silence_in_words(view.silent_shards) if view.silent_shards else ""]
 
     def per_s(row: Mapping[str, Any]) -> float:
         name = row.get("name")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import core
 from core.rpc.connect_times import with_connect_times
+from core.sockets.monitor import TROUBLES
 from core.sockets.results.ready import DONE
 from core.zmtp.frames import Encoded
 
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 LOG_INTERVAL_S: Final = 30.0
 _DONE: Final = DONE  # compiled, a constant of the module costs less than a name that it imports
 NO_GREETING: Final = "it accepted the connection and has not begun to speak ZMTP"
-
-_TROUBLES: Final = (
-    core.EVENT_CLOSED | core.EVENT_HANDSHAKE_FAILED_NO_DETAIL | core.EVENT_HANDSHAKE_FAILED_PROTOCOL | core.EVENT_HANDSHAKE_FAILED_AUTH
-)
 
 
 class Connection:
@@ -57,7 +54,7 @@ class Connection:
         # Frames and bytes that are added to each message, beyond the limits of the options.
         self._socket.set("max_parts", self._socket.max_parts + spare[0])
         self._socket.set("max_message_bytes", self._socket.max_message_bytes + spare[1])
-        self._socket.on_event(self._note_trouble, _TROUBLES)
+        self._socket.on_event(self._note_trouble, TROUBLES)
         self._socket.on_event(self._note_connected, core.EVENT_CONNECTED)
         self._socket.set_batch_receiver(on_batch, on_peer=self._peer_changed)
         try:
@@ -114,8 +111,6 @@ class Connection:
     def _note_trouble(self, event: core.MonitorEvent) -> None:
         if event.reason:
             self.trouble = event.reason
-        self.refused = event.event == core.EVENT_HANDSHAKE_FAILED_AUTH or (
-            event.event == core.EVENT_HANDSHAKE_FAILED_PROTOCOL and event.value == core.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
-        )
+        self.refused = event.refuses_security
         if self._on_refused is not None:
             self._on_refused()

@@ -29,22 +29,25 @@ def body_of(octets: bytes) -> list[bytes] | None:
     return frames[3:] if not head and len(frames) > 3 else None
 
 
-def merged(service: bytes, bodies: Sequence[Sequence[bytes]], more: Mapping[str, int], limit: int) -> list[bytes]:
+def merged(
+    service: bytes, bodies: Sequence[Sequence[bytes]], more: Mapping[str, int], limit: int, missing: Sequence[int] = ()
+) -> list[bytes]:
     """Return the body of the front's answer to `mmi.stats`, or to a question that is answered with a list.
 
     Numbers are added, lists follow each other; one beyond `limit` bytes is truncated and ends with null. The first answer that is no 200,
-    such as 403, is the answer.
+    such as 403, is the answer. Where shards have not answered, a list ends with null too, and one more frame has their numbers.
     """
+    silent = [_dumped([*missing])] if missing else []
     parts: list[Any] = []
     for body in bodies:
         if not body or body[0] != _OK:
             return [*body]
         parts.append(json_or_none(body[1]) if len(body) > 1 else None)
     if service == _STATS:
-        return [_OK, _dumped(_sum([part for part in parts if isinstance(part, dict)]) | dict(more))]
+        return [_OK, _dumped(_sum([part for part in parts if isinstance(part, dict)]) | dict(more)), *silent]
     rows = [row for part in parts if isinstance(part, list) for row in part]
     kept = [row for row in rows if row is not None]
-    pieces, size, whole = [], len("[null]"), len(kept) == len(rows)
+    pieces, size, whole = [], len("[null]"), len(kept) == len(rows) and not missing
     for row in kept:
         piece = _dumped(row)
         size += len(piece) + 1
@@ -52,7 +55,18 @@ def merged(service: bytes, bodies: Sequence[Sequence[bytes]], more: Mapping[str,
             whole = False
             break
         pieces.append(piece)
-    return [_OK, b"[" + b",".join(pieces if whole else [*pieces, b"null"]) + b"]"]
+    return [_OK, b"[" + b",".join(pieces if whole else [*pieces, b"null"]) + b"]", *silent]
+
+
+def silent_shards(body: Sequence[bytes]) -> list[int]:
+    """Return the shards that have not answered, from the last frame of a merged answer."""
+    found = _json_of(body[1:])
+    return [number for number in found if type(number) is int] if isinstance(found, list) else []
+
+
+def silence_in_words(silent: Sequence[int]) -> str:
+    does, it_serves = ("do", "they serve") if len(silent) > 1 else ("does", "it serves")
+    return f"shard{'s' * (len(silent) > 1)} {', '.join(map(str, silent))} {does} not answer: what {it_serves} is missing"
 
 
 def _sum(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:

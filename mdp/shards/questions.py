@@ -39,7 +39,8 @@ class Question:
         self._more = more
         self._send = send
         self._ended = ended
-        self._missing = set(range(count))  # shards without an answer
+        self._count = count
+        self._missing = set(range(count))  # shards that are waited for
         self._bodies: dict[int, list[bytes]] = {}
         self.connections: list[ShardConnection] = []
 
@@ -79,7 +80,8 @@ class Question:
             body = NOT_FOUND
         else:
             bodies = [self._bodies[shard] for shard in sorted(self._bodies)]
-            body = merged(route.service, bodies, self._more(), self._limit)
+            silent = [shard for shard in range(self._count) if shard not in self._bodies]
+            body = merged(route.service, bodies, self._more(), self._limit, silent)
         self._send(encode_message(client_final(route.dialect, route.service, route.request, body)))
         self.close()
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 import core
-from core.rpc.control_socket import ControlSocket, asking
+from core.rpc.control_socket import ControlSocket, NoAnswer, asking
+from core.security.authenticator import curve_keypair
+
+PUBLIC, SECRET = curve_keypair()
 
 
 class Echo(ControlSocket):
@@ -40,6 +44,37 @@ async def test_a_question_is_answered_within_its_time_or_ends() -> None:
         with pytest.raises(TimeoutError):
             async with asking(core.DEALER, control.endpoint, 0.0, None) as client:
                 await client.recv()
+
+
+async def test_a_question_to_a_silent_or_absent_server_says_so() -> None:
+    async with core.Context() as context, context.socket(core.ROUTER) as silent:
+        silent.bind("tcp://127.0.0.1:*")
+        for endpoint, trouble in ((silent.last_endpoint, ""), ("ipc://nobody-here", ": .*No such file or directory")):
+            with pytest.raises(NoAnswer, match=f"^nothing heard from {endpoint} within 0.1 s{trouble}$") as raised:
+                async with asking(core.DEALER, endpoint, 0.1, None) as client:
+                    await client.recv()
+            assert not raised.value.refused
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "trouble"),
+    [
+        (core.Curve(secret_key=SECRET, any_key=True), None, "peer has mechanism 'CURVE', we have 'NULL'"),
+        (core.Curve(secret_key=SECRET, keys={PUBLIC: "ann"}), core.Curve(server_key=PUBLIC), "400"),
+        (core.Plain(users={"ann": "right"}), core.Plain(user="ann", password="wrong"), "400"),
+        (None, core.Curve(server_key=PUBLIC), "peer has mechanism 'NULL', we have 'CURVE'"),
+    ],
+    ids=["no-keys", "key-in-no-list", "password", "server-without"],
+)
+async def test_a_question_whose_security_does_not_fit_ends_at_once_and_says_so(theirs: Any, ours: Any, trouble: str) -> None:
+    """It was *nothing heard*, after the whole time."""
+    async with core.Context(security=theirs) as context, context.socket(core.ROUTER) as server:
+        server.bind("tcp://127.0.0.1:*")
+        with pytest.raises(NoAnswer, match=f"wants other security options: .*{trouble}") as raised:
+            async with asking(core.DEALER, server.last_endpoint, 1000.0, ours) as client:
+                await client.recv()
+        assert (raised.value.refused, raised.value.endpoint) == (True, server.last_endpoint)
+        assert isinstance(raised.value, TimeoutError)
 
 
 async def test_an_endpoint_in_use_leaves_no_socket_behind() -> None:

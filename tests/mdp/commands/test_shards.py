@@ -127,6 +127,14 @@ def test_a_shard_that_stands_still_is_reported_and_goes_on(programs: Programs, w
         assert 'mdp_shard_up{shard="1"} 0.0' in metrics(port)
         assert "mdp_shards_silent 1.0" in metrics(port)
         assert "shards that do not serve: 1" in page_of(port, "readyz")
+    else:
+        missing = "shard 1 does not answer: what it serves is missing"
+        listed = programs.run("mdp", "services", "--broker", BROKER, "--json")
+        assert json.loads(listed.out) == {"services": [], "complete": False, "silent_shards": [1]}
+        for command in (("services",), ("workers",), ("check",), ("top", "--once")):
+            ended = programs.run("mdp", *command, "--broker", BROKER)
+            assert missing in ended.out.decode() + ended.err
+            assert ended.code == (command == ("check",))
     os.kill(pids[1], signal.SIGCONT)
     broker.said("a shard is no longer silent")
     if watched:

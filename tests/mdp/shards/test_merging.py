@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from core.zmtp.frames import encode_message
-from mdp.shards.merging import body_of, merged
+from mdp.shards.merging import body_of, merged, silence_in_words, silent_shards
 from mdp.wire.commands import DIALECTS, client_final
 from tests.scenes.mdp_messages import client_error, client_partial
 
@@ -31,6 +31,17 @@ def test_a_truncated_list_ends_with_null_once() -> None:
     assert json.loads(cut)[:-1] == [*range(len(json.loads(cut)) - 1)]
     for limit, rows in ((12, b"[1,2,3]"), (11, b"[1,2,null]")):  # each may be followed by null
         assert merged(b"mmi.dlq", [[b"200", b"[1,2]"], [b"200", b"[3]"]], {}, limit) == [b"200", rows]
+
+
+def test_shards_without_an_answer_are_named_and_their_list_is_not_whole() -> None:
+    rows = merged(b"mmi.services", [[b"200", b'[{"n":1}]']], {}, 1000, [0, 2])
+    assert rows == [b"200", b'[{"n":1},null]', b"[0,2]"]
+    assert silent_shards(rows) == [0, 2]
+    assert merged(b"mmi.stats", [[b"200", b'{"a":1}']], {}, 1000, [3]) == [b"200", b'{"a":1}', b"[3]"]
+    assert silence_in_words([3]) == "shard 3 does not answer: what it serves is missing"
+    assert silence_in_words([0, 2]) == "shards 0, 2 do not answer: what they serve is missing"
+    for nothing in ([], [b"200"], [b"200", b"[]"], [b"200", b"[]", b"no json"], [b"200", b"[]", b'["x"]'], [b"200", b"[]", b"{}"]):
+        assert silent_shards(nothing) == []
 
 
 def test_a_refusal_is_the_answer_and_garbage_is_left_out() -> None:
