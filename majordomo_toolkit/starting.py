@@ -1,8 +1,13 @@
-"""Signals while a daemon is imported: SIGTERM and SIGINT end it with exit code 0, SIGHUP is remembered.
+"""What our commands do first: standard streams, and signals while a daemon is imported.
+
+SIGTERM and SIGINT end a daemon with exit code 0 there, SIGHUP is remembered.
 
 `core.daemon.run` handles the signals once the loop runs. Importing takes some tenths of a second, in which a supervisor may stop the
 daemon, or have it read files again that it has just read. This module is imported first and does nothing in other programs, nor for our
 commands that only print: those end by the signal, so that their caller sees it.
+
+A command may be started with closed standard streams. Sockets and files would get their numbers: uvloop aborts when it closes one, and what
+is printed would go to a peer.
 """
 
 from __future__ import annotations
@@ -19,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
-__all__ = ["DAEMONS", "is_daemon"]
+__all__ = ["DAEMONS", "command_of", "is_daemon", "open_streams"]
 
+_STDERR: Final = 2
 # Program, as package and as script -> its commands that are daemons.
 DAEMONS: Final[Mapping[str, frozenset[str]]] = {
     "bstar": frozenset({"run", "witness"}),
@@ -34,21 +40,35 @@ DAEMONS: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-def is_daemon(words: Sequence[str]) -> bool:
-    """Return whether a command line (`sys.orig_argv`, interpreter first) starts one of our daemons."""
+def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return which program of ours a command line (`sys.orig_argv`, interpreter first) starts, with its arguments; "" for none."""
     for number, word in enumerate(words[1:], 1):
         rest = words[number + 1 :]
-        if word == "-m" and rest:
-            return _names_daemon(rest[0], rest[1:])
-        program = splitext(basename(word))[0]
-        if program in DAEMONS and basename(word) != word:
-            return _names_daemon(program, rest)
-    return False
+        module = word == "-m" and bool(rest)
+        program = rest[0] if module else splitext(basename(word))[0]
+        if module or (program in DAEMONS and basename(word) != word):
+            return (program, rest[module:]) if program in DAEMONS else ("", ())
+    return "", ()
 
 
-def _names_daemon(program: str, rest: Sequence[str]) -> bool:
+def is_daemon(words: Sequence[str]) -> bool:
+    """Return whether a command line starts one of our daemons."""
+    program, rest = command_of(words)
     commands = [word for word in rest if not word.startswith("-")]
     return not {" ".join(commands[:1]), " ".join(commands[:2])}.isdisjoint(DAEMONS.get(program, ()))
+
+
+def open_streams() -> None:
+    """Open the null device in place of closed standard streams."""
+    try:
+        while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+            os.set_inheritable(number, True)
+        os.close(number)
+    except OSError:
+        return  # no file can be opened at all; what needs one says so
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -59,6 +79,8 @@ def _remember(number: int, frame: FrameType | None) -> None:
     vars(_remember)["called"] = True  # `core.daemon.run` reads it when it replaces this handler
 
 
+if command_of(sys.orig_argv)[0]:
+    open_streams()
 if is_daemon(sys.orig_argv) and threading.current_thread() is threading.main_thread():
     for _number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(_number) in (signal.SIG_DFL, signal.default_int_handler):

@@ -90,6 +90,26 @@ def test_signal_after_the_end_of_a_daemon_changes_no_exit_code(name: str, tmp_pa
     assert process.returncode == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no numbers of files to inherit")
+@pytest.mark.parametrize("streams", [(0, 1, 2), (1, 2), (2,)], ids=str)
+def test_command_with_closed_streams_serves_and_ends_in_order(streams: tuple[int, ...], tmp_path: Path) -> None:
+    """Sockets got the numbers of the streams: processes of a worker did not serve, and with uvloop each daemon aborted at its end."""
+
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        close = lambda: [os.close(number) for number in streams]  # noqa: E731 - as a statement it would return something else
+        return subprocess.Popen([sys.executable, "-m", *words], cwd=tmp_path, preexec_fn=close)
+
+    programs = [
+        start("mdp", "broker", "--bind", "ipc://b"),
+        start("mdp", "worker", "--broker", "ipc://b", "--service", "echo", "--processes", "2"),
+    ]
+    call = start("mdp", "call", "--broker", "ipc://b", "--wait", "--attempts", "1000", "echo", "x")
+    assert call.wait() == 0
+    for program in programs:
+        program.terminate()
+    assert [program.wait() for program in programs] == [0, 0]
+
+
 def test_command_that_asks_ends_by_the_signal(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "mdp", "call", "broker", "x"],
