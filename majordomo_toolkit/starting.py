@@ -90,3 +90,5 @@ if is_daemon(sys.orig_argv) and threading.current_thread() is threading.main_thr
         if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
             signal.signal(signal.SIGHUP, _remember)
         atexit.register(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+        # Whoever started us may have blocked them for itself; a daemon could not be stopped then.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))

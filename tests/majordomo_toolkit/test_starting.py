@@ -78,6 +78,22 @@ def test_hangup_while_a_daemon_is_imported_has_it_read_its_files_again_when_it_s
     assert said == ["broker", "reloaded", "draining"]
 
 
+@WITH_HANGUP
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_daemon_whose_signals_were_blocked_when_it_was_started_takes_them(number: signal.Signals, tmp_path: Path) -> None:
+    """Programs that wait for signals block them, and a child inherits that."""
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+    try:
+        process = subprocess.Popen([sys.executable, "-m", "bstar", "witness", "--bind", "ipc://w"], cwd=tmp_path, stderr=subprocess.PIPE)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    with process:
+        for line in process.stderr or ():
+            if b"witness runs" in line:
+                process.send_signal(number)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", pytest.param("SIGHUP", marks=WITH_HANGUP)])
 def test_signal_after_the_end_of_a_daemon_changes_no_exit_code(name: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.{name})\n")
