@@ -62,7 +62,7 @@ class PendingRequest:
         self.stage: int = FRESH
         self.sent: int = 0
         self.reply: list[bytes] | None = None
-        self.error: Exception | None = None
+        self.error: Any = None  # an Exception of the protocol, or None; a subclass cannot annotate it again
 
 
 P = TypeVar("P", bound=PendingRequest)

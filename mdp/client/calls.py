@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Sequence
 
-    from mdp.errors import RequestError
 
 TIMEOUT_S_MIN: Final = 0.001
 _DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
@@ -264,21 +263,20 @@ class PendingRequest(requests.PendingRequest):
 
     __slots__ = ("attempt", "call", "connection", "expected", "held", "id", "parts", "parts_bytes")
 
-    error: RequestError | None
     parts_bytes: int  # set with the first of the parts
     id: bytes  # set when it is first sent in MDP/0.3; kept when the dialect changes
 
     def __init__(self, call: Call, body: Sequence[bytes]) -> None:
-        # Hot path: the attributes of the base are set here, without its `__init__`.
+        # Hot path: the attributes of the base, which alone annotates them, are set here without its `__init__`.
         self.call = call
         self.body = body
-        self.caller: Any = None
-        self.stage: int = FRESH
+        self.caller = None
+        self.stage = FRESH
         self.attempt: int = 1
-        self.sent: int = 0
+        self.sent = 0
         self.connection: int = 0  # that it was last sent on, in MDP/0.1 and 0.2; 0 for none
         self.expected: bytes = b""  # command frame of the FINAL that answers it, empty without an id
-        self.reply: list[bytes] | None = None
+        self.reply = None
         self.error = None
         self.held: str = ""  # what the broker has said to keep it waiting
         self.parts: deque[list[bytes]] | None = None  # PARTIALs not taken yet

@@ -59,8 +59,9 @@ async def read_view(client: Client) -> View:
     if not isinstance(stats, dict) or not isinstance(services, list) or not isinstance(workers, list):
         raise RequestFailed("this broker does not answer mmi.stats, mmi.services and mmi.workers as ours do")
     # A truncated list ends with null.
-    kept = ([_checked(row) for row in rows if isinstance(row, dict)] for rows in (services, workers))
-    return View(time.monotonic(), {name: value for name, value in stats.items() if isinstance(value, int)}, *kept, sorted(silent))
+    kept = [[_checked(row) for row in rows if isinstance(row, dict)] for rows in (services, workers)]
+    numbers = {name: value for name, value in stats.items() if isinstance(value, int)}
+    return View(time.monotonic(), numbers, kept[0], kept[1], sorted(silent))
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:

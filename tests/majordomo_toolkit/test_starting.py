@@ -111,8 +111,11 @@ def test_signal_after_the_end_of_a_daemon_changes_no_exit_code(name: str, tmp_pa
 def test_command_with_closed_streams_serves_and_ends_in_order(streams: tuple[int, ...], tmp_path: Path) -> None:
     """Sockets got the numbers of the streams: processes of a worker did not serve, and with uvloop each daemon aborted at its end."""
 
+    def close() -> None:
+        for number in streams:
+            os.close(number)
+
     def start(*words: str) -> subprocess.Popen[bytes]:
-        close = lambda: [os.close(number) for number in streams]  # noqa: E731 - as a statement it would return something else
         return subprocess.Popen([sys.executable, "-m", *words], cwd=tmp_path, preexec_fn=close)
 
     programs = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -100,3 +101,15 @@ def test_a_key_of_any_length_is_written_as_msgpack_writes_it(options: Mapping[st
         keyed = plain.with_key(b"k" * size).with_key(b"x" * size)  # and of a call that has one already
         assert keyed.prefix == Call("echo", timeout_s=1, attempts=5, key=b"x" * size, **options).prefix
         assert keyed.prefix_at(1.0) == Call("echo", timeout_s=1, attempts=5, key=b"x" * size, **options).prefix_at(1.0)
+
+
+def test_garbage_collection_leaves_the_reply_that_a_caller_holds() -> None:
+    """The reply of a cycle of garbage, such as a future that was shared with another thread: compiled, it became an empty list."""
+    body, reply, error, caller = list[Any](), [b"reply"], Exception("of"), [b"caller"]
+    one = PendingRequest(Call("echo", timeout_s=1.0, attempts=3), body)
+    one.reply, one.error, one.caller = reply, error, caller
+    body.append(one)
+    error.args = (body,)
+    del one, body
+    gc.collect()
+    assert (reply, caller) == ([b"reply"], [b"caller"])
