@@ -60,7 +60,7 @@ def merged(
 
 def silent_shards(body: Sequence[bytes]) -> list[int]:
     """Return the shards that have not answered, from the last frame of a merged answer."""
-    found = _json_of(body[1:])
+    found = json_or_none(body[2]) if len(body) > 2 else None
     return [number for number in found if type(number) is int] if isinstance(found, list) else []
 
 
