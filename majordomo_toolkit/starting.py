@@ -1,4 +1,4 @@
-"""What our commands do first: standard streams, and signals while a daemon is imported.
+"""First steps of our commands: standard streams, and signals while a daemon is imported.
 
 SIGTERM and SIGINT end a daemon with exit code 0 there, SIGHUP is remembered.
 
@@ -90,5 +90,5 @@ if is_daemon(sys.orig_argv) and threading.current_thread() is threading.main_thr
         if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
             signal.signal(signal.SIGHUP, _remember)
         atexit.register(signal.signal, signal.SIGHUP, signal.SIG_IGN)
-        # Whoever started us may have blocked them for itself; a daemon could not be stopped then.
+        # The program that started us may have blocked them for itself; a daemon could not be stopped then.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))

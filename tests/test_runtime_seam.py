@@ -98,6 +98,8 @@ PAST: dict[str, tuple[str, ...]] = {
         "core/net/read_ahead.py os.read",
         "core/processes/children.py socket.socketpair",
         "core/processes/parent.py socket.socket",
+        "majordomo_toolkit/starting.py open",
+        "majordomo_toolkit/starting.py os.open",
         "titanic/journal/disk.py fcntl.fcntl",
     ),
     COMMAND: (

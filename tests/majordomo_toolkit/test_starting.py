@@ -109,7 +109,7 @@ def test_signal_after_the_end_of_a_daemon_changes_no_exit_code(name: str, tmp_pa
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no numbers of files to inherit")
 @pytest.mark.parametrize("streams", [(0, 1, 2), (1, 2), (2,)], ids=str)
 def test_command_with_closed_streams_serves_and_ends_in_order(streams: tuple[int, ...], tmp_path: Path) -> None:
-    """Sockets got the numbers of the streams: processes of a worker did not serve, and with uvloop each daemon aborted at its end."""
+    """Sockets got the numbers of the streams, and uvloop aborted when it closed one."""
 
     def close() -> None:
         for number in streams:

@@ -104,7 +104,7 @@ def test_a_key_of_any_length_is_written_as_msgpack_writes_it(options: Mapping[st
 
 
 def test_garbage_collection_leaves_the_reply_that_a_caller_holds() -> None:
-    """The reply of a cycle of garbage, such as a future that was shared with another thread: compiled, it became an empty list."""
+    """Compiled, it became an empty list when its request was garbage."""
     body, reply, error, caller = list[Any](), [b"reply"], Exception("of"), [b"caller"]
     one = PendingRequest(Call("echo", timeout_s=1.0, attempts=3), body)
     one.reply, one.error, one.caller = reply, error, caller
