@@ -79,11 +79,9 @@ class Ending:
 
 def write_parts(transport: asyncio.Transport, parts: list[bytes]) -> None:
     """Write parts of which none is copied; the transport pauses its protocol when too much waits."""
-    if WRITELINES_PAUSES:
-        transport.writelines(parts)
-    else:
-        for part in parts:
-            transport.write(part)
+    transport.writelines(parts)
+    if not WRITELINES_PAUSES:
+        transport.set_write_buffer_limits()  # as they are; pauses if too much waits
 
 
 def write_nothing(octets: bytes) -> None: ...  # drop bytes: there is no transport, or its stream has ended
@@ -117,7 +115,10 @@ class Writing(KeptAlive):
     # -- engine of the pipe
 
     def try_write(self, piece: bytes | list[bytes]) -> bool:
-        """Write a message at once, or have it wait for the end of the iteration or batch; see `core.runtime.write_scheduler`."""
+        """Write a message at once, or have it wait for the end of the iteration or batch; see `core.runtime.write_scheduler`.
+
+        A transport is closing when a write has failed, of which the next iteration tells: what waits is for the next connection.
+        """
         scheduler = self._scheduler
         if _THREAD() != scheduler.thread:  # checked here, for the first message of an iteration
             raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
@@ -127,11 +128,13 @@ class Writing(KeptAlive):
             self._write_later()  # with messages still to be received, more answers are to be expected
         else:
             self._wrote = True
-            if not isinstance(piece, list):
-                self._write(piece)
-            elif self.transport is not None:
-                write_parts(self.transport, piece)
-            return True
+            transport = self.transport
+            if transport is not None and not transport.is_closing():
+                if isinstance(piece, list):
+                    write_parts(transport, piece)
+                else:
+                    self._write(piece)
+                return True
         return False
 
     def _write_later(self) -> None:
@@ -160,14 +163,17 @@ class Writing(KeptAlive):
     def flush(self) -> bool:
         """Write the outbox now; False while the transport is full, or earlier messages are not translated yet."""
         pipe = self.pipe
-        if self._paused or not self.ready or self.transport is None or (pipe.throttled and peer_has_ended(self.transport)):
+        transport = self.transport
+        if self._paused or not self.ready or transport is None or (pipe.throttled and peer_has_ended(transport)):
+            return False
+        if transport.is_closing():
             return False
         if pipe.outbox or self._rest:
             if self._translates and self.connection is not None:
                 if not self._translate(self.connection, pipe):
                     return False
             elif pipe.in_parts:
-                write_parts(self.transport, pipe.take_parts())
+                write_parts(transport, pipe.take_parts())
             else:
                 self._write(pipe.take_outbox())
         if pipe.waiting_for_capacity:
