@@ -6,7 +6,6 @@ inbox the moment it is sent. There is no handshake and no reconnection.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from core.errors import EADDRINUSE, AddressInUse
@@ -46,7 +45,7 @@ class InprocPipe(Pipe, Passive):
         super().__init__(connecting=connecting, endpoint=endpoint)
         self.owner = owner  # the socket at this end
         self.far: InprocPipe | None = None  # the other end, None while the name is not bound
-        self.paired = False  # both ends are ready; messages sent before wait in this end's outbox
+        self.paired = False  # both ends are ready; messages sent before wait in this end's outbox, later ones are in the other's inbox
         self.takes_octets = False
         self.engine = self
         waiting = deque[Message]()
@@ -57,8 +56,7 @@ class InprocPipe(Pipe, Passive):
         self._prefix: Given = []
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
-        """Add the marks of both ends; 0 at either end means no limit, and bytes are not counted."""
-        self.rcvhwm = self.rcvhwm_bytes = UNLIMITED  # the sender waits, not a connection
+        """Add the marks of both ends; 0 at either end means no limit, and bytes are not counted. The sender waits, not a connection."""
         far = self.far
         if far is None:
             self.limit = sndhwm or UNLIMITED
@@ -66,12 +64,14 @@ class InprocPipe(Pipe, Passive):
         theirs = far.owner.options
         self.limit = sndhwm + theirs.rcvhwm if sndhwm and theirs.rcvhwm else UNLIMITED
         far.limit = theirs.sndhwm + rcvhwm if theirs.sndhwm and rcvhwm else UNLIMITED
+        if self.throttled:
+            self.resume()  # the mark may be higher
 
     def pair(self) -> None:
         """Send what waited until both ends were ready."""
         far, waiting = self.far, self.outbox
         if far is None:
-            return
+            return  # never: the ends have each other
         self.paired = True
         self.outbox = far.inbox
         self._put = far.inbox.append
