@@ -6,6 +6,7 @@ inbox the moment it is sent. There is no handshake and no reconnection.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from core.errors import EADDRINUSE, AddressInUse

@@ -157,3 +157,15 @@ async def test_a_socket_that_waits_for_a_name_and_is_closed_is_forgotten(context
     assert [len(pipes) for pipes in waiting.values()] == [1]
     second.close()
     assert waiting == {}
+
+
+async def test_a_name_is_bound_once_until_it_is_unbound(context: core.Context) -> None:
+    first, second, push = context.socket(core.PULL, linger=0), context.socket(core.PULL, linger=0), context.socket(core.PUSH, linger=0)
+    first.bind(NAME)
+    with pytest.raises(core.AddressInUse):
+        second.bind(NAME)
+    first.unbind(NAME)
+    second.bind(NAME)
+    push.connect(NAME)
+    await push.send(b"x")
+    assert await second.recv() == b"x"
