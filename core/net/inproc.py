@@ -57,7 +57,10 @@ class InprocPipe(Pipe, Passive):
         self._prefix: Given = []
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
-        """Add the marks of both ends; 0 at either end means no limit, and bytes are not counted. The sender waits, not a connection."""
+        """Add the marks of both ends; 0 at either end means no limit, and bytes are not counted.
+
+        The sender waits, not a connection.
+        """
         far = self.far
         if far is None:
             self.limit = sndhwm or UNLIMITED

@@ -1,4 +1,4 @@
-"""core.net.writing: what leaves at once, what at the end of an iteration or later, and how long the end of a stream waits."""
+"""core.net.writing: what leaves at once, what later, and how long the end of a stream waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""titanic.store.bodies: bodies that are read from the journal, and how many stay in memory, over a journal whose reads a test answers."""
+"""titanic.store.bodies: bodies that are read from the journal, and how many stay in memory."""
 
 from __future__ import annotations
 
