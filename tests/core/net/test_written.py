@@ -209,17 +209,17 @@ async def test_a_message_of_another_thread_is_refused() -> None:
 
 @replaces_names
 @pytest.mark.parametrize("pauses", [True, False])
-def test_parts_are_written_together_where_that_pauses_the_protocol(pauses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_written_together_and_the_transport_pauses_its_protocol(pauses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Transport:
         calls: tuple[str, ...] = ()
-
-        def write(self, part: bytes) -> None:
-            self.calls += (f"write {part!r}",)
 
         def writelines(self, parts: list[bytes]) -> None:
             self.calls += (f"writelines {parts!r}",)
 
+        def set_write_buffer_limits(self) -> None:
+            self.calls += ("limits",)
+
     monkeypatch.setattr(writing, "WRITELINES_PAUSES", pauses)
     transport = Transport()
     write_parts(cast("Any", transport), [b"a", b"b"])
-    assert transport.calls == (("writelines [b'a', b'b']",) if pauses else ("write b'a'", "write b'b'"))
+    assert transport.calls == ("writelines [b'a', b'b']", *(() if pauses else ("limits",)))
