@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -31,7 +32,7 @@ from core.runtime import supervision
 from tests.scenes.builds import replaces_names, stands_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 LARGEST = BUFFER_BYTES - AFTER_BYTES  # of a frame that a buffer takes
 OWN = OWN_PART * (LARGEST // OWN_PART + 1)  # bytes of a larger one
@@ -210,6 +211,13 @@ def test_memory_is_kept_of_the_last_frames_while_such_frames_come() -> None:
     assert spare.frames == frames[-SPARE_MAX:]  # they have just come
     spare.clear_up()
     assert spare.frames == []
+    spare.keep(frames[0])
+    spare.clear_up()
+    assert spare.frames == []
+    fresh = SpareFrames()
+    fresh.keep(frames[0])
+    fresh.clear_up()
+    assert fresh.frames == []
 
 
 @used_again
@@ -218,3 +226,35 @@ def test_what_is_kept_for_its_memory_has_a_limit(more: int, count: int) -> None:
     spare, frames = kept(OWN_BYTES_MAX // 2, OWN_BYTES_MAX // 2 + more)
     assert [id(each) for each in spare.frames] == [id(each) for each in frames[-count:]]
     assert kept(OWN_BYTES_MAX + 1)[0].frames == []
+
+
+@pytest.fixture
+def asked_again() -> Iterator[None]:
+    """Find out in the test what this Python does with hashes and references, and again after it."""
+    large_frames._alone.cache_clear()
+    yield
+    large_frames._alone.cache_clear()
+
+
+@used_again
+@pytest.mark.usefixtures("asked_again")
+def test_no_memory_is_used_again_where_threads_count_their_references_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert large_frames._alone() > 0
+    large_frames._alone.cache_clear()
+    monkeypatch.setattr(sys, "abiflags", "t")
+    assert large_frames._alone() == 0
+    assert kept(MAPPED_BYTES_MIN)[0].frames == []
+
+
+@used_again
+@replaces_names
+@pytest.mark.usefixtures("asked_again")
+def test_no_memory_is_used_again_where_bytes_have_their_hash_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, address_of, view_of, advise = large_frames._c_functions()
+
+    def without_hash(start: int, octets: int, flags: int) -> memoryview:
+        return memoryview(bytearray(octets)) if octets == 8 else view_of(start, octets, flags)
+
+    monkeypatch.setattr(large_frames, "_c_functions", lambda: (make, address_of, without_hash, advise))
+    assert large_frames._alone() == 0
+    assert kept(MAPPED_BYTES_MIN)[0].frames == []

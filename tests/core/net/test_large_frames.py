@@ -209,6 +209,26 @@ async def test_memory_of_their_own_is_given_back_by_frames_that_end_and_by_peers
 
 
 @replaces_names
+async def test_the_largest_frames_are_kept_for_their_memory_until_none_comes(
+    rooms: list[LargeFramePool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_frames, "MAPPED_BYTES_MIN", 3_000_000)
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            sent = [body(2_999_999), body(3_000_000, 1)]
+            for each in sent:
+                await peer.send(frame(each))
+                assert await pull.recv_multipart() == [each]
+            assert rooms[0].spare.frames == (sent[1:] if large_frames._alone() else [])
+            for _ in range(2):
+                rooms[0]._clear_up()
+            assert rooms[0].spare.frames == []
+
+
+@replaces_names
 async def test_a_frame_gets_memory_of_its_own_after_a_part_of_it_and_others_while_there_is_some(
     rooms: list[LargeFramePool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
