@@ -11,7 +11,8 @@ closed (LPP-02, LPP-05). A *relaxed* client keeps its sockets and relies on the 
 A request is sent once its server is connected, so nothing is queued for an absent server and arrives in a burst.
 
 With several servers each attempt goes to the next one. A server that did not answer is asked last for some time, which doubles with
-each further failure; so a dead server costs one timeout and not one for each request.
+each further failure; so a dead server costs one timeout and not one for each request. One whose reply does not match costs none: the
+request goes at once to a server that had it less often. Where there is none, the attempt's time is the pause before the next one.
 
 Pure: `now` in monotonic seconds. `outgoing` collects what is to do with the sockets; calls return the requests that have ended.
 """
@@ -79,7 +80,7 @@ class Server:
     """State of one server."""
 
     endpoint: str
-    failures: int = 0  # attempts in a row without an answer
+    failures: int = 0  # attempts in a row without a good reply
     suspect_until: float = -inf  # asked after the others before this time
 
 
@@ -145,6 +146,9 @@ class LazyPirate(KeyedRequests[LazyRequest]):
             return []
         if self._check is not None and not self._check([*pending.body], reply):
             self.counters["reply_mismatch"] += 1
+            if pending.tried.total() < self._limits.attempts and self._other_server(pending, now):
+                self._leave(pending, pending.server, now)
+                self._attempt(pending, now)
             return []
         pending.server.failures = 0
         pending.server.suspect_until = -inf
@@ -194,15 +198,23 @@ class LazyPirate(KeyedRequests[LazyRequest]):
         turn = [self._servers[(self._first + step) % count] for step in range(count)]
         return min(turn, key=lambda server: (pending.tried[server.endpoint], server.suspect_until > now))
 
+    def _other_server(self, pending: LazyRequest, now: float) -> bool:
+        """Return whether there is a server with fewer attempts than that of the present one."""
+        return pending.tried[self._choose(pending, now).endpoint] < pending.tried[pending.key]
+
     def _unanswered(self, pending: LazyRequest, now: float) -> None:
-        """Ask a server last for some time, because it did not answer, and close its socket."""
+        """Report a server that did not answer, and leave it."""
         server = pending.server
         if server is not None:
             self.counters["timeout"] += 1
             self.outgoing.append(NoResponse(server.endpoint))
-            server.suspect_until = now + backoff_s(self._limits.suspect_s, self._limits.suspect_max_s, server.failures)
-            server.failures += 1
-            self._abandon(pending)
+            self._leave(pending, server, now)
+
+    def _leave(self, pending: LazyRequest, server: Server, now: float) -> None:
+        """Ask a server without a good reply last for some time, and close its socket."""
+        server.suspect_until = now + backoff_s(self._limits.suspect_s, self._limits.suspect_max_s, server.failures)
+        server.failures += 1
+        self._abandon(pending)
 
     def _abandon(self, pending: LazyRequest) -> None:
         """Close the socket of an unanswered attempt; a relaxed client relies on its request id."""

@@ -114,6 +114,40 @@ def test_lpp_03_a_reply_to_something_else_is_counted_and_the_wait_goes_on() -> N
     assert client.ended == [[b"2"]]
 
 
+def test_bey_01_a_server_whose_reply_does_not_match_is_left_at_once_for_one_with_fewer_attempts() -> None:
+    client = Scene([A, B], same, attempts=4)
+    client.begin(b"1", now=0.0)
+    assert client.receive(A, b"?", now=1.0) == [Close(A), Open(B), Send(B, (b"1",))]
+    assert client.tick(2.5) == []  # a whole attempt
+    assert client.receive(B, b"?", now=3.0) == []  # both were asked once: the wait goes on, so that no server is flooded
+    assert client.tick(3.5) == again(B, A)
+    assert client.receive(A, b"?", now=4.0) == [Close(A), Open(B), Send(B, (b"1",))]
+    assert client.receive(B, b"?", now=4.1) == []
+    client.tick(6.5)
+    assert isinstance(error := client.ended[0], NoReply)
+    assert error.attempts == 4
+    assert client.machine.counters == {"sent": 4, "timeout": 2, "reply_mismatch": 4, "gave_up": 1}
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_bey_01_a_server_whose_reply_does_not_match_is_asked_last_for_some_time(relaxed: bool) -> None:
+    client = Scene([A, B], same, relaxed=relaxed)
+    client.begin(b"1", now=0.0)
+    client.receive(A, b"?", now=1.0)
+    client.receive(B, b"1", now=1.1)
+    assert client.ended == [[b"1"]]
+    assert client.begin(b"2", now=2.9) == [Send(B, (b"2",))]
+    client.receive(B, b"2", now=2.9)
+    assert client.begin(b"3", now=3.0)[-1] == Send(A, (b"3",))
+
+
+def test_lpp_03_the_wait_of_the_last_attempt_goes_on_with_other_servers_too() -> None:
+    client = Scene([A, B], same, attempts=1)
+    client.begin(b"1", now=0.0)
+    assert client.receive(A, b"?", now=1.0) == []
+    assert client.machine.deadline() == 2.5
+
+
 def test_lpp_05_a_second_reply_is_none() -> None:
     client = Scene([A])
     client.begin(b"1", now=0.0)
@@ -321,7 +355,7 @@ def test_every_request_ends_once_in_time_with_its_own_reply(
             orders += client.begin(b"%d" % number, now=now)
         elif step in ("reply", "wrong", "late") and asked in client.sockets:
             content = {"reply": number, "wrong": number + 7, "late": number - 1}[step]
-            client.receive(asked, b"%d" % content, now=now)
+            orders += client.receive(asked, b"%d" % content, now=now)
         elif step == "withdraw" and len(client.machine):
             orders += client.withdraw(now)
             withdrawn += 1

@@ -133,6 +133,16 @@ async def test_bey_01_another_server_and_the_memory_of_who_was_silent(make: Make
     await asyncio.gather(answering, return_exceptions=True)
 
 
+async def test_bey_01_a_server_whose_reply_does_not_match_costs_no_timeout(make: Make, relaxed: bool) -> None:
+    liar, good = make(core.ROUTER, bind=ANY), make(core.ROUTER, bind=ANY)
+    async with pirate.Client([liar.last_endpoint, good.last_endpoint], timeout=100, relaxed=relaxed, check=same) as client:
+        request = asyncio.ensure_future(client.request(b"7"))
+        await liar.send_multipart([*(await liar.recv_multipart())[:-1], b"6"])
+        await good.send_multipart(await good.recv_multipart())
+        assert await request == [b"7"]
+        assert client.counters == {"sent": 2, "reply_mismatch": 1, "answered": 1}
+
+
 async def test_bey_01_round_robin(make: Make) -> None:
     routers = [make(core.ROUTER, bind=ANY) for _ in range(2)]
     async with pirate.Client([router.last_endpoint for router in routers], timeout=100, policy="round-robin") as client:
