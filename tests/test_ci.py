@@ -76,8 +76,10 @@ def test_what_cannot_run_here_is_said_in_the_end_and_nothing_that_needs_it_runs(
     assert (status, printed) == (0, "third\nNo compiler.\n")
 
 
-# A process that starts another one, which never ends by itself.
-ENDLESS_CODE = "import subprocess; tail = subprocess.Popen(['tail', '-f', '/dev/null']); print('go', flush=True); tail.wait()"
+# A process that starts another one, which never ends by itself. It writes its line in one step: a signal could end `print` in the middle.
+ENDLESS_CODE = (
+    "import os, subprocess; tail = subprocess.Popen(['tail', '-f', '/dev/null']); os.write(1, b'go' + os.linesep.encode()); tail.wait()"
+)
 ENDLESS = f'"endless", (py, "-c", "{ENDLESS_CODE}"), shows=True, tests=True'
 
 
