@@ -81,7 +81,7 @@ lowest: $(LOWEST_STAMP)
 COMPILED := tests/core/zmtp tests/core/net/test_inproc.py tests/core/pattern tests/core/machine tests/core/rpc tests/mdp/wire tests/mdp/broker/recordings tests/mdp/worker/test_session.py tests/mdp/worker/test_session_ends.py \
 	tests/mdp/client tests/mdp/typed/test_calls.py tests/mdp/typed/test_hash_types.py tests/mdp/typed/test_hostile_cost.py tests/mdp/broker/requests/test_random_walk.py tests/mdp/broker/test_dispatcher.py tests/mdp/broker/test_dispatcher_model.py \
 	tests/titanic/store/index tests/titanic/store/test_store.py tests/titanic/wire tests/titanic/journal/test_record.py tests/titanic/journal/test_segment_log.py \
-	tests/fuzz tests/interop/test_differential.py tests/interop/test_drop_in.py tests/interop/test_drop_in_blocking.py \
+	tests/fuzz tests/interop \
 	tests/sim/cluster/test_cluster.py::test_one_seed_is_one_run_in_every_process \
 	tests/test_compiled_modules.py::test_the_modules_in_use_are_those_that_were_asked_for
 COMPILED_PYTEST := cd out/compiled && ../../.venv-compiled/bin/python -m pytest -p no:cacheprovider
