@@ -49,8 +49,8 @@ class Client:
             that expect exactly one (BEY-02).
         policy: "ordered" asks the first server that answers, "round-robin" begins with the next one each time (BEY-01).
         check: takes the request's frames and the reply's, returns whether they match; a reply that does not match is counted, and
-            the wait continues (LPP-03), or the request goes at once to a server that had it less often (BEY-01). One that raises an
-            error is logged with it, and the reply does not match.
+            the wait continues (LPP-03), or the request goes at once to a server that had it less often (BEY-01). If it raises an
+            error, that is logged, and the reply does not match.
         context: to make sockets in; None: the client has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys.

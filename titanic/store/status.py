@@ -97,7 +97,7 @@ class StoreStatus:
         ]
         state = Family("titanic_state", "gauge", "1 for the present state of the store.", ("state",))
         state.samples.append(((self._store.status["state"],), 1.0))
-        services = Family("titanic_service_requests", "gauge", "Requests not closed, by service.", ("service",))
+        services = Family("titanic_service_requests", "gauge", "Requests not closed and rows of a batch to come, by service.", ("service",))
         services.samples += [((name,), float(count)) for name, count in self._services()[:SERIES_MAX]]
         return [*found, state, services]
 

@@ -18,7 +18,7 @@ Loss = tuple[bytes, str, float]
 
 
 class DeadLetter:
-    """A dead letter."""
+    """A request that is not tried again, kept for an operator."""
 
     __slots__ = ("body", "died_at", "losses", "number", "retried", "service", "user")
 
@@ -29,7 +29,7 @@ class DeadLetter:
         self.losses = losses
         self.died_at = died_at  # monotonic seconds
         self.user = user  # name of the user, "" for a peer without a name, None at a broker without rules
-        # a request made of it is open; the dead letter is removed when that is answered, and kept when it ends in any other way
+        # a request was made of it and is open: an answer removes the dead letter, any other end keeps it
         self.retried = False
 
 

@@ -25,7 +25,7 @@ _OTHERS = ("broker", "names", "names_environment", "via")
 
 
 def settings_of(spark: SparkSession) -> Setting:
-    """Return a reader of the settings of a session; raises ValueError if there is one that nothing reads."""
+    """Return a reader of the settings of a session; raises ValueError for an unknown setting."""
     known = sorted({f"{PREFIX}{one.name}" for one in fields(Bounds)} | {f"{PREFIX}{name}" for name in _OTHERS})
     unknown = sorted(name for name in getattr(spark.conf, "getAll", ()) if name.startswith(PREFIX) and name not in known)  # of PySpark 4
     if unknown:
