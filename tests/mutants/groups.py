@@ -301,3 +301,8 @@ STREAMS = (
     "tests/core/net/test_connect_options.py",
     "tests/spec/test_transports.py",
 )
+MIRROR = (
+    "tests/titanic/mirror/test_replica_*.py",
+    "tests/titanic/mirror/test_crash.py",
+    "tests/titanic/test_paired_store.py",
+)

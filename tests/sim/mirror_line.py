@@ -19,7 +19,8 @@ class DirectLine:
     """Does each call at once on the mirror's disk; breaks by chance, and comes back when somebody waits."""
 
     def __init__(self, mirror: SimDisk, seed: int, breaks: float = 0.0) -> None:
-        self.live = self.ready = self.ending = self.stale = False
+        self.live = self.ending = self.stale = False
+        self.ready = 0
         self.mirror = mirror
         self.random = Random(seed)
         self.breaks = breaks
@@ -38,12 +39,14 @@ class DirectLine:
         self.sessions += 1
         self._open = True
         there = msgpack.unpackb(self.replica.do(Call.HELLO.value, [self.disk.hello()]))
-        self.ready = self.disk.copy_ahead({name: tuple(numbers) for name, numbers in there.items()})
+        done = self.disk.copy_ahead(self.sessions, {name: tuple(numbers) for name, numbers in there.items()})
+        self.ready = self.sessions if done else 0
 
-    def post(self, call: Call, *arguments: bytes) -> int:
+    def post(self, call: Call, *arguments: bytes, session: int = 0) -> int:
         self._number += 1
         if self._open and self.random.random() < self.breaks:
-            self._open = self.live = self.ready = False
+            self._open = self.live = False
+            self.ready = 0
         if self._open:
             self.replica.do(call.value, arguments)
         return self._number
@@ -55,6 +58,6 @@ class DirectLine:
         if not self.away:
             self.greet()
 
-    def joined(self, live: bool) -> None:
-        self.ready = False
+    def joined(self, session: int, live: bool) -> None:
+        self.ready = 0
         self.live = live and self._open

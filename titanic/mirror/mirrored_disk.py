@@ -10,7 +10,7 @@ continues (`copy_ahead`, any thread), and what has changed since is copied betwe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from titanic.errors import MirrorAway
@@ -31,15 +31,27 @@ class ReplicaLink(Protocol):
     """Connection to the mirror, used from several threads."""
 
     live: bool  # the mirror is in step: send it every call
-    ready: bool  # `copy_ahead` is done: `join` may be called
+    ready: int  # the session whose `copy_ahead` is done, so that `join` may be called; 0 without one
     ending: bool  # the store is being closed: do not wait for a mirror
     stale: bool  # the mirror has a later epoch: another store was promoted, and this one must stop
 
-    def post(self, call: Call, *arguments: bytes) -> int: ...  # send a call; return its number
-    # Wait until the mirror has done this call and all before it; return False if the session has ended.
+    # Send a call, in this session only if one is given; return its number, which `wait` takes.
+    def post(self, call: Call, *arguments: bytes, session: int = 0) -> int: ...
+    # Wait until the mirror has done this call and all before it; return False if the session of the call has ended.
     def wait(self, number: int) -> bool: ...
     def wait_change(self, timeout_s: float) -> None: ...  # wait until an attribute may have changed
-    def joined(self, live: bool) -> None: ...  # report that the mirror is in step, or that this session failed to get there
+    def joined(self, session: int, live: bool) -> None: ...  # report that the mirror is in step, or that this session failed to get there
+
+
+class Copying(NamedTuple):
+    """Files that one session has brought to its mirror.
+
+    The next one begins anew, perhaps while the writer thread still works on this.
+    """
+
+    session: int
+    there: dict[str, tuple[int, ...]]  # files of the mirror by name: (size,) or (size, used, crc)
+    copies: dict[str, tuple[int, ...]]  # the same for files sent as copies
 
 
 class MirroredDisk:
@@ -55,8 +67,7 @@ class MirroredDisk:
         self._names: dict[int, str] = {}
         self._made: set[int] = set()  # handles the mirror may also have open
         self._mark = Mark()
-        self._ahead: dict[str, tuple[int, ...]] = {}  # files of the mirror by name: (size,) or (size, used, crc)
-        self._copies: dict[str, tuple[int, ...]] = {}  # the same for files sent as copies
+        self._copying = Copying(0, {}, {})  # of the newest session
         self.lock, self.unlock = disk.lock, disk.unlock
         self.names, self.read, self.size = disk.names, disk.read, disk.size
 
@@ -80,12 +91,12 @@ class MirroredDisk:
         alone = self._mark.alone or (self.go_on and self._may_go_alone is None)
         return Hello(self._mark.store, self._mark.epoch, alone).encode()
 
-    def copy_ahead(self, there: dict[str, tuple[int, ...]]) -> bool:
+    def copy_ahead(self, session: int, there: dict[str, tuple[int, ...]]) -> bool:
         """Send what the mirror lacks by its answer to hello, while files change; return False if the session ended."""
-        self._ahead, self._copies = dict(there), {}
+        copying = self._copying = Copying(session, there, {})
         for name in self._shared_names():
             try:
-                if not self._bring(name):
+                if not self._bring(name, copying):
                     return False
             except FileNotFoundError:
                 continue  # removed meanwhile
@@ -94,8 +105,8 @@ class MirroredDisk:
     def _shared_names(self) -> list[str]:
         return [name for name in self.disk.names() if name not in OWN_NAMES]
 
-    def _bring(self, name: str) -> bool:
-        there, copied = self._ahead.get(name), self._copies.get(name)
+    def _bring(self, name: str, copying: Copying) -> bool:
+        there, copied = copying.there.get(name), copying.copies.get(name)
         if there is not None and len(there) == 1 and copied is None and there[0] == size_of(self.disk, name):
             return True
         data = read_file(self.disk, name)
@@ -104,17 +115,17 @@ class MirroredDisk:
         if now == (copied or there):
             return True
         begun = copied[1] if copied is not None and crc32(memoryview(data)[: copied[1]]) == copied[2] else 0
-        if not self._send_copy(name, used, begun):
+        if not self._send_copy(copying.session, name, used, begun):
             return False
-        self._copies[name] = now
+        copying.copies[name] = now
         return True
 
-    def _send_copy(self, name: str, data: memoryview, begun: int) -> bool:
+    def _send_copy(self, session: int, name: str, data: memoryview, begun: int) -> bool:
         """Send a file from byte `begun` on, a few pieces at a time."""
         link, numbers = self._link, []
         for offset in range(begun, max(len(data), begun + 1), PIECE_BYTES):
             piece = bytes(data[offset : offset + PIECE_BYTES])
-            numbers.append(link.post(Call.COPY, name.encode(), b"%d" % offset, piece))
+            numbers.append(link.post(Call.COPY, name.encode(), b"%d" % offset, piece, session=session))
             self.copied_bytes += len(piece)
             if len(numbers) > COPIES_MAX and not link.wait(numbers[-COPIES_MAX]):
                 return False
@@ -122,19 +133,21 @@ class MirroredDisk:
 
     def join(self) -> bool:
         """Bring a mirror that is ready in step; return whether it is. Call it in the writer thread."""
-        link = self._link
-        if not link.ready:
+        link, copying = self._link, self._copying
+        session = copying.session
+        if not session or link.ready != session:
             return link.live
         names = self._shared_names()
-        done = all(self._bring(name) for name in names)
+        done = all(self._bring(name, copying) for name in names)
         if done:
             sizes = {name: size_of(self.disk, name) for name in names}
-            copied = [name for name in names if name in self._copies]
-            done = link.wait(link.post(Call.SWAP, Swap(sizes, copied, self._mark.epoch, self._mark.store).encode()))
+            copied = [name for name in names if name in copying.copies]
+            swap = Swap(sizes, copied, self._mark.epoch, self._mark.store)
+            done = link.wait(link.post(Call.SWAP, swap.encode(), session=session))
         if done and self._mark.alone:
             # Before the mirror gets a lease: the two halves must never both be SOLE.
             self._set_mark(self._mark._replace(alone=False))
-        link.joined(done)
+        link.joined(session, done)
         return done
 
     # ---- in step

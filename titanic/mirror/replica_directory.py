@@ -168,6 +168,8 @@ class Replica:
     def _copy(self, name: str, offset: int, octets: bytes) -> None:
         name += COPY_SUFFIX
         if offset == 0:
+            for last in tuple(self._handles):
+                self._finish(last)  # not all of them in the swap: the store does not wait for so long
             self._create(name)
         self.disk.write(self._handle(name), [octets], offset)
 
@@ -179,9 +181,9 @@ class Replica:
             if self.disk.size(handle) < swap.sizes[name]:
                 self.disk.preallocate(handle, swap.sizes[name])
             self.disk.truncate(handle, swap.sizes[name])
-            self.disk.sync(handle)
+            self._finish(name + COPY_SUFFIX)
         for name in swap.sizes.keys() - set(swap.copied):
-            self.disk.sync(self._handle(name))  # an equal file may have been written but not synced before a crash
+            self._finish(name)  # an equal file may have been written but not synced before a crash
         self._set_mark(Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store, paired=self._paired))
         self.end()
         for name in swap.copied:
@@ -234,6 +236,11 @@ class Replica:
         if handle is None:
             handle = self._handles[name] = self.disk.open(name)
         return handle
+
+    def _finish(self, name: str) -> None:
+        """Sync and close a file; so there may be more of them than a process can have open."""
+        self.disk.sync(self._handle(name))
+        self._close(name)
 
     def _close(self, name: str) -> None:
         handle = self._handles.pop(name, None)

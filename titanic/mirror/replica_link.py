@@ -86,7 +86,8 @@ class MirrorLine:
         self._supervisor = supervision.current()
         self._pulse_clock = self._supervisor.timer("titanic pulse clock", self._send_pulse)
         self.timeout_s = timeout_s
-        self.live = self.ready = self.ending = self.stale = False
+        self.live = self.ending = self.stale = False
+        self.ready = 0
         self.state = AWAY
         self.reason = "not reached yet"
         self.sessions = 0
@@ -96,6 +97,7 @@ class MirrorLine:
         self._socket_options = dict(socket_options or {})
         self._changed = runtime.current().condition()
         self._number = self._done = 0
+        self._begun = 0  # number of the last call before this session
         self._open = False  # a session is open
         self._unsent: list[list[bytes]] = []
         self._hello = b""  # the mirror's answer
@@ -157,10 +159,11 @@ class MirrorLine:
         with self._changed:
             self._open = True
             self.sessions += 1
+            self._begun = self._number
         self._set_state(CATCHING_UP, "")
         if await self._loop.run_in_executor(None, self._handshake, disk):
             with self._changed:
-                self.ready = self._open
+                self.ready = self.sessions if self._open else 0
                 self._changed.notify_all()
             journal.run(_join).add_done_callback(_log_error)
         await self._over.wait()
@@ -168,14 +171,25 @@ class MirrorLine:
 
     def _handshake(self, disk: MirroredDisk) -> bool:
         """Send hello and copy files ahead; runs in a thread of its own."""
-        if not self.wait(self.post(Call.HELLO, disk.hello())):
+        if not self._greet(disk.hello()):
             return False
         try:
             there = {str(name): tuple(numbers) for name, numbers in unpack(self._hello).items()}
-            return disk.copy_ahead(there)
+            return disk.copy_ahead(self.sessions, there)
         except (ValueError, TypeError, AttributeError, OSError) as error:
             self._fail(f"{type(error).__name__}: {error}")
             return False
+
+    def _greet(self, hello: bytes) -> bool:
+        """Wait for the answer, without a limit: the mirror may have to read all its files.
+
+        The connection ends if its machine is lost.
+        """
+        number = self.post(Call.HELLO, hello)
+        with self._changed:
+            while not self._changed.wait_for(lambda: self._is_over(number), self.timeout_s):
+                self._call_soon(self._set_state, CATCHING_UP, f"it reads its files; not answered within {self.timeout_s:g} s")
+            return self._in_session(number)
 
     def _on_peer(self, _: bytes, joined: bool) -> None:
         if joined:
@@ -211,7 +225,8 @@ class MirrorLine:
         with self._changed:
             if self._open:
                 self.reason = reason
-            self._open = self.live = self.ready = False
+            self._open = self.live = False
+            self.ready = 0
             self._unsent.clear()
             self._changed.notify_all()
         self._over.set()
@@ -243,13 +258,13 @@ class MirrorLine:
     def _on_pulse(self, number: int) -> None:
         if number == self._pulse and self._pulse_open:
             self._pulse_open = False
-            self._on_message()
+            with self._changed:
+                self._note_answer()
 
-    def _on_message(self) -> None:
-        """Note an answer of the mirror: its lease may run for one window from now on."""
-        with self._changed:
-            if self._detector is not None:
-                self._detector = self._detector.heard(boot_clock())
+    def _note_answer(self) -> None:
+        """Note an answer of the mirror: its lease may run for one window from now on. With the lock held."""
+        if self._detector is not None:
+            self._detector = self._detector.heard(boot_clock())
 
     # ---- in any thread
 
@@ -258,9 +273,11 @@ class MirrorLine:
         detector, terms = self._detector, self.terms
         return detector is not None and terms is not None and detector.is_over(boot_clock()) and terms.serves()
 
-    def post(self, call: Call, *arguments: bytes) -> int:
+    def post(self, call: Call, *arguments: bytes, session: int = 0) -> int:
         """Send a call; a write is sent together with the next call."""
         with self._changed:
+            if session not in (0, self.sessions):
+                return 0
             self._number += 1
             self._unsent.append([*pack_pair(self.sessions, self._number), call.value, *arguments])
             number = self._number
@@ -281,13 +298,19 @@ class MirrorLine:
     def wait(self, number: int) -> bool:
         """See `ReplicaLink`; a mirror that takes too long ends the session."""
         with self._changed:
-            done = self._changed.wait_for(lambda: self._done >= number or not self._open, self.timeout_s)
-            if done:
-                return self._open
+            if self._changed.wait_for(lambda: self._is_over(number), self.timeout_s):
+                return self._in_session(number)
             self.reason = f"no answer within {self.timeout_s:g} s"
-            self._open = self.live = self.ready = False
+            self._open = self.live = False
+            self.ready = 0
         self._fail(self.reason)
         return False
+
+    def _in_session(self, number: int) -> bool:
+        return self._open and number > self._begun
+
+    def _is_over(self, number: int) -> bool:
+        return self._done >= number or not self._in_session(number)
 
     def wait_change(self, timeout_s: float) -> None:
         """See `ReplicaLink`."""
@@ -295,12 +318,14 @@ class MirrorLine:
             if not (self.ready or self.ending):
                 self._changed.wait(timeout_s)
 
-    def joined(self, live: bool) -> None:
+    def joined(self, session: int, live: bool) -> None:
         """See `ReplicaLink`."""
-        if live:
-            self._on_message()
         with self._changed:
-            self.ready = False
+            if session != self.sessions:
+                return  # another one has begun meanwhile
+            if live:
+                self._note_answer()
+            self.ready = 0
             self.live = live and self._open
         if self.live:
             self._call_soon(self._in_step)

@@ -275,8 +275,8 @@ BUGS = [
     Bug(
         "copies are put in place without a sync",
         "mirror/replica_directory.py",
-        "            self.disk.truncate(handle, swap.sizes[name])\n            self.disk.sync(handle)\n",
-        "            self.disk.truncate(handle, swap.sizes[name])\n",
+        "            self._finish(name + COPY_SUFFIX)\n",
+        "",
         "mirror",
     ),
     Bug(
