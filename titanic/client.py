@@ -448,6 +448,6 @@ def _status_of(frames: Sequence[bytes]) -> tuple[int, str]:
 def _unavailable(reason: str) -> TitanicError:
     if reason.startswith("store is full: "):
         return StoreFull(reason.removeprefix("store is full: "))
-    if reason.startswith("store is wounded: "):
-        return Wounded(reason.removeprefix("store is wounded: "))
+    if reason.startswith(Wounded.BEGINS):
+        return Wounded(reason.removeprefix(Wounded.BEGINS).removesuffix(Wounded.ENDS))
     return Unavailable(reason or "the store answered 500")

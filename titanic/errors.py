@@ -60,10 +60,10 @@ class Unavailable(TitanicError):
 
 
 class StoreFull(Unavailable):
-    """A limit of the store is reached, or the disk is full.
+    """A limit of the store is reached, its disk is full, or there are no open files or memory for a while.
 
     Attributes:
-        limit: name of the limit (`requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, `disk`).
+        limit: `requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, or `disk`, `open files`, `memory`.
         used, most: present value and limit (0 if unknown).
         needed: by a batch, of which all fits or nothing is stored; 0 for a single request.
     """
@@ -80,8 +80,11 @@ class StoreFull(Unavailable):
 class Wounded(Unavailable):
     """The disk failed, also when the store continued in a new file; nothing is accepted until a restart."""
 
+    BEGINS = "store is wounded: "
+    ENDS = "; it takes nothing until it is started again"
+
     def __init__(self, cause: str) -> None:
-        super().__init__(f"store is wounded: {cause}; it takes nothing until it is started again")
+        super().__init__(f"{self.BEGINS}{cause}{self.ENDS}")
         self.cause = cause
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
-from errno import EDQUOT, ENOSPC
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
@@ -29,6 +29,7 @@ from core.runtime import supervision
 from core.runtime.event_loop import until_one_ends
 from titanic.errors import TitanicError, Wounded
 from titanic.journal.ownership import read_mark, write_mark
+from titanic.journal.segment_log import LACKS
 from titanic.mirror.peer_query import ask_peer
 from titanic.mirror.replica_directory import lineage_at
 from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine, MirrorTerms
@@ -54,8 +55,6 @@ log = logging.getLogger("titanic")
 # Errors that end one half and explain themselves.
 EXPECTED: Final = (TitanicError, BinaryStarError, OSError, core.ZMQError)
 
-# Disk full or quota exceeded: there may be space later.
-_FULL: Final = frozenset((ENOSPC, EDQUOT))
 VOTES_PER_HEARTBEAT: Final = 2  # a vote expires after two heartbeats
 PULSES_PER_HEARTBEAT: Final = 2
 # A fail-over takes three heartbeats: two of silence, half a one until a vote, and the claim. Twice that, because machines are busy then.
@@ -315,11 +314,11 @@ class PairedTitanic:
             try:
                 await asyncio.to_thread(write_mark, self._disk, mark)
             except OSError as error:
-                if error.errno not in _FULL:
+                if error.errno not in LACKS:
                     raise
-                self.part = "its disk is full"
+                self.part = f"its store cannot be written: {os.strerror(error.errno)}"
                 self._log_once(
-                    logging.ERROR, "the disk is full, so this half cannot lead; the other half leads if it can, else this one tries again"
+                    logging.ERROR, f"{self.part}, so this half cannot lead; the other half leads if it can, else this one tries again"
                 )
                 await self._hand_over()
                 return False

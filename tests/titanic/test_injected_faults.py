@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from errno import ENOSPC
+from errno import EIO, EMFILE, ENOSPC
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import mdp
 import titanic
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
@@ -69,13 +71,14 @@ async def test_staged_rows_go_when_their_time_is_up_though_their_clock_failed(tm
 
 
 class FullDisk(titanic.RealDisk):
-    """A disk that is full for a while."""
+    """A disk that is full, or fails, for a while."""
 
     full = False
+    error = ENOSPC
 
     def write(self, handle: int, buffers: Any, offset: int) -> None:
         if self.full:
-            raise OSError(ENOSPC, os.strerror(ENOSPC))
+            raise OSError(self.error, os.strerror(self.error))
         super().write(handle, buffers, offset)
 
 
@@ -103,3 +106,60 @@ async def test_an_end_that_could_not_be_stored_is_stored_though_trying_again_fai
             found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
             store.fetch([uuid], found.set_result)
             assert (await found)[0] == (b"500" if dead else b"200")
+
+
+async def test_a_store_says_that_it_is_full_each_time_and_when_it_is_not_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("titanic.journal.group_commit.RESUME_S", 0.01)
+    caplog.set_level(logging.INFO, "titanic")
+    disk = FullDisk(tmp_path / "store")
+    disk.error = EMFILE
+    async with mdp.Broker() as broker:
+        here, store = broker.bind("tcp://127.0.0.1:*"), titanic.Store(disk, JOURNAL)
+        async with titanic.Service(here, store), titanic.Client(here) as client:
+            for times in (1, 2):
+                disk.full = True
+                with pytest.raises(titanic.StoreFull, match=r"^store is full: open files$"):
+                    await client.submit("echo", b"x")
+                assert store.status["state"] == "full"
+                disk.full = False
+                await eventually(lambda times=times: caplog.messages.count("journal: requests are accepted again") == times)  # type: ignore[misc]
+                await client.submit("echo", b"x")
+                assert store.status["state"] == "serving"
+    assert caplog.messages.count("journal: store is full: open files; 1 record refused") == 2
+
+
+async def test_upkeep_that_fails_as_long_as_the_disk_does_is_not_a_line_each_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unreadable(titanic.RealDisk):
+        reads = 0
+
+        def read(self, handle: int, size: int, offset: int) -> bytes:
+            self.reads += 1
+            raise OSError(EIO, os.strerror(EIO))
+
+    monkeypatch.setattr("titanic.store.maintenance.LOOK_S", 0.001)
+    disk = Unreadable(tmp_path / "store")
+    options = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=65536), scrub_s=0.001)
+    async with titanic.Store(disk, options) as store:
+        for _ in range(2):  # in two segments, of which the first is read again and again
+            stored: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+            store.submit([b"nobody", bytes(60_000)], stored.set_result)
+            await stored
+        await eventually(lambda: disk.reads > 9)
+    assert len([line for line in caplog.messages if "upkeep" in line]) == 1
+
+
+async def test_a_wounded_store_says_once_that_it_takes_nothing(tmp_path: Path) -> None:
+    disk = FullDisk(tmp_path / "store")
+    disk.error = EIO
+    async with mdp.Broker() as broker:
+        here, store = broker.bind("tcp://127.0.0.1:*"), titanic.Store(disk, JOURNAL)
+        async with titanic.Service(here, store), titanic.Client(here) as client:
+            disk.full = True
+            with pytest.raises(titanic.Wounded) as wounded:
+                await client.submit("echo", b"x")
+            assert wounded.value.cause == "Input/output error (EIO)"
+            assert str(wounded.value) == "store is wounded: Input/output error (EIO); it takes nothing until it is started again"

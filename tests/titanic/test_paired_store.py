@@ -7,7 +7,7 @@ import asyncio
 import os
 import threading
 from contextlib import suppress
-from errno import ENOSPC
+from errno import EMFILE, ENOSPC, EROFS
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -215,12 +215,15 @@ async def test_a_warning_of_the_mirror_is_logged_once(tmp_path: Path, monkeypatc
     assert 1 <= len(said) <= 2  # of each of the two once
 
 
-async def test_a_store_with_a_full_disk_waits_and_leads_when_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ENOSPC, EROFS, EMFILE])
+async def test_a_store_with_a_full_disk_waits_and_leads_when_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
     full, write = False, write_mark
 
     def written(disk: titanic.RealDisk, mark: Mark) -> None:
         if full:
-            raise OSError(ENOSPC, "No space left on device")
+            raise OSError(error, os.strerror(error))
         write(disk, mark)
 
     monkeypatch.setattr("titanic.paired_store.write_mark", written)
@@ -233,7 +236,7 @@ async def test_a_store_with_a_full_disk_waits_and_leads_when_there_is_space(tmp_
         assert other is not None
         full = True
         await two.stop(leader)
-        await until(lambda: other.status()["part"] == "its disk is full", "it says so")
+        await until(lambda: other.status()["part"] == f"its store cannot be written: {os.strerror(error)}", "it says so")
         assert not two.serving(1 - leader)
         full = False
         await until(lambda: two.serving(1 - leader), "it leads")

@@ -274,7 +274,8 @@ class Journal:
             now = self._now()
             if self.log.full and now - resumed_at >= RESUME_S:
                 resumed_at = now
-                self.log.resume()
+                if self.log.resume():
+                    self._call_in_loop(self._resumed)
             if item.drafts:
                 self._commit(item.drafts, item.tokens, item.octets)
                 self.commit_s += self._now() - now
@@ -370,6 +371,11 @@ class Journal:
             level = logging.WARNING if isinstance(error, MirrorAway) else logging.ERROR  # the former: the store is being closed
             log.log(level, "journal: %s; %d record%s refused", error, len(tokens), "" if len(tokens) == 1 else "s")
         self._supervisor.each("titanic acknowledgement", call_tokens, zip(tokens, repeat(None), repeat(error), strict=False))
+
+    def _resumed(self) -> None:
+        if self._logged:
+            self._logged = ""
+            log.info("journal: requests are accepted again")
 
     # ---- reading
 

@@ -6,7 +6,7 @@ States of the log, with the function on each edge:
 
     open -> CLEAN --_commit, write--> WRITTEN --sync--> CLEAN
     CLEAN, WRITTEN --OSError in write or sync--> DEAD SEGMENT --_commit: _rotate--> CLEAN in a new segment
-    any --ENOSPC and the like: _note_error--> FULL (reserve released) --resume--> CLEAN
+    any --ENOSPC, EMFILE and the like (`LACKS`): _note_error--> FULL (reserve released) --resume--> CLEAN
     CLEAN, WRITTEN --begin_segment: _rotate--> CLEAN in a new segment
     DEAD SEGMENT --_rotate or the second write fails--> WOUNDED (until the next start)
 
@@ -47,7 +47,12 @@ if TYPE_CHECKING:
 
 RESERVE_NAME: Final = "reserve"
 JOINED_BYTES_MAX: Final = 1024 * 1024  # of a batch that is written as one buffer
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+# Errors that say what there is too little of now, and not that the disk fails: the same call may succeed later.
+LACKS: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), "disk"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "open files"),
+    errno.ENOMEM: "memory",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,7 @@ class SegmentLog:
         self.spans = recovered.spans
         self.number = max(recovered.spans)  # the open segment
         self.durable = recovered.next - 1  # the last sequence known to be synced
-        self.full = False  # the disk is full; only essential records are taken
+        self.lacks = ""  # what there is too little of; until `resume` only essential records are taken
         self.wounded: str | None = None
         self.failures = 0  # number of files given up after an error
         self._accepted: tuple[Accepted, ...] = recovered.accepted
@@ -122,7 +127,7 @@ class SegmentLog:
             try:
                 recovered = recover(disk, consumer, start)
             except OSError as error:
-                if error.errno not in FULL or RESERVE_NAME not in disk.names():
+                if LACKS.get(error.errno or 0) != "disk" or RESERVE_NAME not in disk.names():
                     raise
                 # A full disk must not prevent a start: release the reserve and use a small segment.
                 disk.unlink(RESERVE_NAME)
@@ -137,31 +142,35 @@ class SegmentLog:
     def next(self) -> int:
         return self._next
 
+    @property
+    def full(self) -> bool:
+        return bool(self.lacks)
+
     def commit(self, drafts: list[Draft], *, sync: bool = True, essential: bool = False) -> Placement:
         """Write a batch to one segment; return when it is synced (with `sync`) or passed to the operating system (without).
 
         Batches of closes and replies are `essential` and still taken when the disk is full.
 
         Raises:
-            StoreFull: no disk space; nothing of the batch counts. The same call may succeed later.
+            StoreFull: no disk space, open file or memory; nothing of the batch counts. The same call may succeed later.
             Wounded: the disk failed twice; nothing of the batch counts, and later calls raise it too.
         """
         if self.wounded is not None:
             raise Wounded(self.wounded)
         if self.full and not essential:
-            raise StoreFull("disk")
+            raise StoreFull(self.lacks)
         try:
             return self._commit(drafts, sync)
         except OSError as error:
             self._note_error(error)
-            if error.errno in FULL and not essential:
-                raise StoreFull("disk") from error
+            if error.errno in LACKS and not essential:
+                raise StoreFull(self.lacks) from error
         try:
             return self._commit(drafts, sync)
         except OSError as error:
             self._note_error(error)
-            if error.errno in FULL:
-                raise StoreFull("disk") from error
+            if error.errno in LACKS:
+                raise StoreFull(self.lacks) from error
             self.wounded = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
             raise Wounded(self.wounded) from error
 
@@ -201,8 +210,8 @@ class SegmentLog:
         """Note an error: a segment within a write or sync is dead; on a full disk release the reserve."""
         if not self._alive:
             self.failures += 1
-        if error.errno in FULL and not self.full:
-            self.full = True
+        if error.errno in LACKS and not self.full:
+            self.lacks = LACKS[error.errno]
             self._release_reserve()
 
     def sync(self) -> None:
@@ -299,13 +308,13 @@ class SegmentLog:
         """Try to leave the full state, which needs space for the reserve and a whole segment; return whether it worked."""
         if not self.full or self.wounded is not None:
             return not self.full
-        self.full = False
+        lacked, self.lacks = self.lacks, ""
         try:
             self._take_reserve()
             if not self._alive or self._capacity - self._at < self.options.segment_bytes // 2:
                 self._rotate()
-        except (OSError, MirrorAway):  # the latter when the store is closed while it waits for its mirror
-            self.full = True
+        except (OSError, MirrorAway) as error:  # the latter when the store is closed while it waits for its mirror
+            self.lacks = LACKS.get(error.errno or 0, lacked) if isinstance(error, OSError) else lacked
             self._release_reserve()
         return not self.full
 
@@ -313,9 +322,9 @@ class SegmentLog:
         try:
             self._take_reserve()
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in LACKS:
                 raise
-            self.full = True
+            self.lacks = LACKS[error.errno]
 
     def _take_reserve(self) -> None:
         if not self.options.reserve_bytes or RESERVE_NAME in self.disk.names():

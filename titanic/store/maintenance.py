@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from core.daemon.logs import RateLimitedLog
 from core.runtime import runtime, supervision
 from titanic.errors import Damaged, TitanicError
 from titanic.journal.checkpoint import encode_packed, item_packer
@@ -53,6 +54,7 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self._checkpoint_at = journal.log.number
         self._ticked_s = 0.0
+        self._log = RateLimitedLog(log)
 
     def start(self) -> None:
         self._task = supervision.current().task("titanic upkeep", self._run)
@@ -91,7 +93,7 @@ class Maintenance:
         try:
             await work
         except (TitanicError, OSError) as error:
-            log.warning("upkeep: %s", error)
+            self._log.warning(str(error), "upkeep: %s", error)  # as long as the disk fails, every second
 
     async def _tick(self) -> None:
         self._ticked_s = self._now()

@@ -161,6 +161,44 @@ def test_a_disk_that_fails_twice_wounds_the_store_for_good() -> None:
         play.log.commit([play.request_draft(30)])
 
 
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (errno.EMFILE, "open files"),
+        (errno.ENFILE, "open files"),
+        (errno.ENOMEM, "memory"),
+        (errno.ENOSPC, "disk"),
+        (errno.EDQUOT, "disk"),
+        (errno.EFBIG, "disk"),
+        (errno.EROFS, "disk"),
+    ],
+    ids=lambda value: errno.errorcode.get(value, "") if isinstance(value, int) else "",
+)
+@pytest.mark.parametrize("after", range(4))
+def test_what_is_short_for_a_while_refuses_requests_and_wounds_nothing(error: int, lacks: str, after: int) -> None:
+    """At each call of a rotation; when there is enough again, the store continues by itself."""
+    disk = FailingDisk()
+    play = Play(1, disk)
+    play.start()
+    play.commit([play.request_draft(30)])
+    disk.error, disk.fail_at, disk.fail_for = error, disk.calls + 1 + after, 1000
+    with pytest.raises(StoreFull, match=f"store is full: {lacks}$"):
+        for _ in range(100):
+            play.commit([play.request_draft(30)])
+            play.open.clear()
+    with pytest.raises(StoreFull, match=f"store is full: {lacks}$"):
+        play.log.commit([play.request_draft(30)])
+    play.open.clear()
+    assert not play.log.resume()
+    assert (play.log.full, play.log.wounded) == (True, None)
+    disk.fail_at, disk.fail_for = -1, 0
+    assert play.log.resume()
+    play.commit([play.request_draft(30)])
+    play.watch("end")
+    for image in crash_images(play.moments[-1].disk, Random(1), 10):
+        check(*recover(image), play.promise())
+
+
 def test_a_full_disk_refuses_requests_takes_closes_and_resumes_by_itself() -> None:
     """S6."""
     play = Play(5, SimDisk(quota_bytes=16000), LogOptions(segment_bytes=1024, reserve_bytes=6000))
