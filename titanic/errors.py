@@ -60,7 +60,7 @@ class Unavailable(TitanicError):
 
 
 class StoreFull(Unavailable):
-    """A limit of the store is reached, its disk is full, or there are no open files or memory for a while.
+    """A limit of the store is reached, or the disk, open files or memory are short for a while.
 
     Attributes:
         limit: `requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, or `disk`, `open files`, `memory`.
