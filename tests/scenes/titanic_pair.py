@@ -37,11 +37,21 @@ class Two:
         folder: for their directories and sockets.
         witness: run one.
         secured: makes the security of everybody, None for none.
+        heartbeat_ms: of the pair; after a pause of two of them a server gives up its term.
         options: of both, see `PairedOptions`.
     """
 
-    def __init__(self, folder: Path, *, witness: bool = False, secured: Callable[[], core.Curve] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        witness: bool = False,
+        secured: Callable[[], core.Curve] | None = None,
+        heartbeat_ms: int = HEARTBEAT_MS,
+        **options: Any,
+    ) -> None:
         self.folder = folder
+        self.heartbeat_ms = heartbeat_ms
         self._security = (lambda: None) if secured is None else secured
         self.options = {"window_s": LONG_S, "go_on": True, **options}
         self.running: list[PairedTitanic | None] = [None, None]
@@ -57,7 +67,7 @@ class Two:
         self.endpoint = self.broker.bind(f"ipc://{self.folder}/broker")
         if self._witness:
             await self._stack.enter_async_context(
-                bstar.Witness(f"ipc://{self.folder}/witness", heartbeat_ms=HEARTBEAT_MS, security=self._security())
+                bstar.Witness(f"ipc://{self.folder}/witness", heartbeat_ms=self.heartbeat_ms, security=self._security())
             )
         self.client = await self._stack.enter_async_context(
             titanic.Client(self.endpoint, timeout=2.0, attempts=30, security=self._security())
@@ -82,7 +92,7 @@ class Two:
             local=self.where("state", n),
             remote=self.where("state", 1 - n),
             witness=f"ipc://{self.folder}/witness" if self._witness else None,
-            heartbeat_ms=HEARTBEAT_MS,
+            heartbeat_ms=self.heartbeat_ms,
             security=self._security(),
             store=self.folder / f"ballot{n}",
             lone_backup=True,  # which of them is active, and how often that changes, is no matter of these tests
