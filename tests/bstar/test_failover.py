@@ -124,7 +124,7 @@ async def test_two_masters_without_a_witness_are_one_again_and_clients_believe_t
 
 async def test_client_that_has_seen_the_higher_ballot_refuses_the_lower() -> None:
     """BST-33: and so deposes a master that only it can reach."""
-    async with Scene(heartbeat_ms=QUICK_MS) as scene, scene.client() as client:
+    async with Scene(heartbeat_ms=500) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
         scene.isolate()
@@ -257,7 +257,8 @@ async def test_without_the_witness_the_pair_serves_as_long_as_both_are_there() -
 
     Without the peer no server is active until one of the two is back.
     """
-    async with Scene(heartbeat_ms=QUICK_MS, witness=True) as scene, scene.client() as client:
+    # Not quick: a server whose process stands still for two heartbeats gives up its term, and there is no witness to give it another one.
+    async with Scene(heartbeat_ms=500, witness=True) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
         for line in scene.witness_lines:

@@ -61,13 +61,15 @@ class Page:
                 found.append((command, expected))
         return found
 
-    def session(self, last: str = "") -> str:
+    def session(self, last: str = "", instead: Mapping[str, str] = MappingProxyType({})) -> str:
         """Return the page as a script.
 
-        Each command, and a mark after its output, which leaves the exit code as it was.
+        Each command, with what stands `instead` of its words, and a mark after its output, which leaves the exit code as it was.
         """
         lines = []
         for command, _ in self.examples():
+            for word, here in instead.items():
+                command = command.replace(word, here)
             job = re.search(r" ?(?<!&)&(?= |$)", command)
             if job is None:
                 lines.append(command)
@@ -113,9 +115,7 @@ class Page:
             arguments = "" if name == "python" else f"-m {module}"
             script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
             script.chmod(0o755)
-        session = self.session(last)
-        for word, here in instead.items():
-            session = session.replace(word, here)
+        session = self.session(last, instead)
         shell = subprocess.run(
             ["bash", "-c", "set -m\n" + session if numbered_jobs else session],
             cwd=folder,
