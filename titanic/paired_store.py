@@ -57,8 +57,8 @@ EXPECTED: Final = (TitanicError, BinaryStarError, OSError, core.ZMQError)
 
 VOTES_PER_HEARTBEAT: Final = 2  # a vote expires after two heartbeats
 PULSES_PER_HEARTBEAT: Final = 2
-# A fail-over takes three heartbeats: two of silence, half a one until a vote, and the claim. Twice that, because machines are busy then.
-WINDOW_HEARTBEATS: Final = 6
+FAILOVER_HEARTBEATS: Final = 3  # two of silence, half a one until a vote, and the claim
+WINDOW_HEARTBEATS: Final = 2 * FAILOVER_HEARTBEATS  # twice, because machines are busy then
 # Added to the time a broker needs to give up its Titanic, without a witness.
 FENCED_HEARTBEATS: Final = 4
 
@@ -194,6 +194,11 @@ class PairedTitanic:
         if self.pair.guard == "witness":
             return WINDOW_HEARTBEATS * self._heartbeat_s
         return self.options.heartbeat_ms * self.options.liveness / 1000 + FENCED_HEARTBEATS * self._heartbeat_s
+
+    @property
+    def is_window_short(self) -> bool:
+        """Whether a mirror can hardly take over alone, since the window ends when a fail-over does, or before."""
+        return self.options.go_on and self.window_s <= FAILOVER_HEARTBEATS * self._heartbeat_s
 
     # ---- roles
 

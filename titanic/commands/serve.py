@@ -46,6 +46,10 @@ TWO_ALONE: Final = (
     "without --bstar-witness: while the halves cannot reach each other, both may acknowledge requests alone; "
     "when they are connected again, what the half with the lower ballot acknowledged alone is lost. Use a witness, or --mirror-away refuse"
 )
+SHORT_WINDOW: Final = (
+    "--mirror-window is not longer than a fail-over takes (three heartbeats of the pair): the mirror can hardly take over alone. "
+    "Make it longer, or the heartbeats shorter"
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ async def _serve_half(new_pair: Callable[..., Pair], disk: HeldDisk, options: St
     async with AsyncExitStack() as stack:
         pair = await stack.enter_async_context(new_pair(security=options.titanic.security))
         half = PairedTitanic(pair, disk, options.titanic, progress=_Progress(), on_serving=_print_problems)
+        if half.is_window_short:
+            log.warning(SHORT_WINDOW)
         await stack.enter_async_context(half)
         await stack.enter_async_context(serve_page(options.http, half.page()))
         status = half.status()

@@ -242,6 +242,14 @@ def test_what_two_without_a_witness_can_lose_is_said_at_the_start(programs: Prog
     assert program.stop().code == 0
 
 
+def test_a_window_that_ends_before_a_fail_over_is_said_at_the_start(programs: Programs) -> None:
+    for window_s, warned in ((3 * HEARTBEAT_MS / 1000, True), (4 * HEARTBEAT_MS / 1000, False)):
+        program = programs.start(*arguments(0, "ipc://broker", "--mirror-away", "go-on", "--mirror-window", f"{window_s}"))
+        program.said("titanic is one of two")
+        assert any("not longer than a fail-over takes" in line for line in program.read) == warned
+        assert program.stop().code == 0
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
