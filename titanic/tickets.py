@@ -1,7 +1,7 @@
 """File of the open tickets of a client, which survives its restarts (BEY-09).
 
 JSON lines, append only: `{"open": UUID, "service": ..., "key": ...}` and `{"closed": UUID}`. Each line is one write, so a
-crash leaves at most an incomplete last line, which is ignored. Opening the file drops closed tickets.
+crash or a full disk leaves at most an incomplete line, which is ignored. Opening the file drops closed tickets.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class TicketFile:
         self.path = Path(path)
         self.open: dict[str, dict[str, Any]] = {}  # row of each open ticket by UUID, oldest first
         self._loaded = False
-        self._loading = asyncio.Lock()
+        self._torn = False  # the last line may be incomplete, because it could not be written
+        self._lock = asyncio.Lock()
 
     async def load(self) -> None:
         if not self._loaded:
-            async with self._loading:
+            async with self._lock:
                 await cold_files.off_loop(self.load_now)
 
     def load_now(self) -> dict[str, dict[str, Any]]:
@@ -71,12 +72,24 @@ class TicketFile:
         if uuid not in self.open:
             row = {"open": uuid, "service": service, "key": key}
             self.open[uuid] = row
-            await self._write(row)
+            try:
+                await self._write(row)
+            except OSError:
+                self.open.pop(uuid, None)
+                raise
 
     async def remove(self, uuid: str) -> None:
         await self.load()
-        if self.open.pop(uuid, None) is not None:
-            await self._write({"closed": uuid})
+        row = self.open.pop(uuid, None)
+        if row is not None:
+            try:
+                await self._write({"closed": uuid})
+            except OSError:
+                self.open[uuid] = row
+                raise
 
     async def _write(self, row: dict[str, Any]) -> None:
-        await cold_files.append(self.path, json.dumps(row).encode() + b"\n")
+        async with self._lock:
+            begin, self._torn = b"\n" if self._torn else b"", True
+            await cold_files.append(self.path, b"%b%b\n" % (begin, json.dumps(row).encode()))
+            self._torn = False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import FileIO
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +45,7 @@ def _text_of(path: str | os.PathLike[str]) -> str:
 
 
 async def append(path: str | os.PathLike[str], octets: bytes) -> None:
-    """Append some bytes to a file of this user in one piece, also if cancelled; raises OSError."""
+    """Append some bytes to a file of this user in one piece, also if cancelled; raises as `write_whole`."""
     await off_loop(append_now, path, octets)
 
 
@@ -55,4 +56,11 @@ def append_now(path: str | os.PathLike[str], octets: bytes) -> None:
         return os.open(name, flags, _FILE_MODE)
 
     with open(path, "ab", buffering=0, opener=private) as file:
-        file.write(octets)
+        write_whole(file, octets)
+
+
+def write_whole(file: FileIO, octets: bytes) -> None:
+    """Write all bytes to a file without a buffer; raises OSError, when a part of them may be there."""
+    left = memoryview(octets)
+    while left:
+        left = left[file.write(left) :]  # less than all where the disk becomes full, which is no error yet

@@ -14,9 +14,10 @@ from contextlib import suppress
 from heapq import merge
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, Self
 
 from core.runtime import runtime, supervision
+from core.runtime.cold_files import write_whole
 from mdp.eventlog.format import (
     BLOCK_BYTES_MAX,
     DROPPED,
@@ -35,6 +36,7 @@ from mdp.eventlog.log_options import EventLogOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from io import FileIO
 
     from mdp.eventlog.format import Event
 
@@ -72,7 +74,7 @@ class EventLogWriter:
         self._wake = runtime.current().event()
         self._closing = self._closed = False
         self._gave_up = False
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._size = 0
         self._anchor = Clock(0, 0.0)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it contains names of clients and services
@@ -136,16 +138,17 @@ class EventLogWriter:
         if self._file is not None:
             self._file.close()
 
-    def _take(self) -> tuple[bytes, int]:
+    def _take(self) -> tuple[bytes, int, int]:
+        """Return what waits: its bytes, with a gap for what was dropped before, and how many events both are."""
         with self._lock:
             blocks, events, unreported = self._buffer, self._waiting_events, self._unreported
             self._buffer, self._waiting_bytes, self._waiting_events, self._unreported = [], 0, 0, 0
         if unreported:
             blocks.append(encode_block(Block(DROPPED, 1, self._clock().monotonic_s, text=str(unreported))))
-        return b"".join(blocks), events
+        return b"".join(blocks), events, unreported
 
     def _flush(self) -> None:
-        octets, events = self._take()
+        octets, events, unreported = self._take()
         if not octets:
             return
         try:
@@ -158,9 +161,11 @@ class EventLogWriter:
             ):
                 self._begin_segment(len(octets))
             assert self._file is not None
-            self._file.write(octets)
+            write_whole(self._file, octets)
         except Exception:
             self.dropped += events
+            with self._lock:
+                self._unreported += events + unreported
             raise
         self._size += len(octets)
         self.written += events
@@ -198,7 +203,11 @@ class EventLogWriter:
         header = encode_header(self._anchor)
         path = self._directory / f"{_PREFIX}{number:016x}{_SUFFIX}"
         self._file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, _FILE_MODE))
-        self._file.write(header)
+        try:
+            write_whole(self._file, header)
+        except OSError:
+            path.unlink()  # or there would be another one at each attempt, for as long as the disk is full
+            raise
         self._size = len(header)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import mdp
 import titanic
+from tests.scenes.full_files import room_for
 from titanic.tickets import REWRITE_LINES, TicketFile
 
 if TYPE_CHECKING:
@@ -37,6 +38,23 @@ async def test_half_a_line_of_a_crash_harms_nothing(tmp_path: Path) -> None:
     await book.add("C", "echo", None)
     again = TicketFile(path)
     assert list(again.load_now()) == ["A", "C"]
+
+
+@pytest.mark.faults
+async def test_a_line_that_the_disk_takes_in_part_costs_no_other_ticket(tmp_path: Path) -> None:
+    """The ticket is recorded when it is tried again, and so is the end of one that is closed."""
+    path = tmp_path / "book"
+    book = TicketFile(path)
+    await book.add("A", "echo", None)
+    with room_for(path, 5), pytest.raises(OSError, match="large"):
+        await book.add("B", "echo", None)
+    with room_for(path, 5), pytest.raises(OSError, match="large"):
+        await book.remove("A")
+    await book.add("C", "echo", None)
+    await book.add("B", "echo", None)
+    assert list(TicketFile(path).load_now()) == ["A", "C", "B"]
+    await book.remove("A")
+    assert list(TicketFile(path).load_now()) == ["C", "B"]
 
 
 async def test_a_long_book_is_written_anew_without_what_was_struck(tmp_path: Path) -> None:
