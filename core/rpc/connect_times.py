@@ -1,4 +1,4 @@
-"""Times of attempts to connect."""
+"""Attempts to connect: their times, and how one is explained that the security of one side refused."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ CONNECT_TIMEOUT_MS: Final = 2500
 # server with other security: programs that wait for their server then need no restart. A dozen connections of one machine with an old
 # password stay below the limit of wrong passwords (`GUESSES_MAX`), which would also lock out its other programs.
 REFUSED_IVL_MS: Final = 30_000
+# Before the reason of a server, or of ours, which waiting does not change.
+OTHER_SECURITY: Final = "wants other security options"
 
 
 def with_connect_times(options: Mapping[str, Any]) -> dict[str, Any]:

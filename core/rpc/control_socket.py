@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from core.constants import EVENT_HANDSHAKE_SUCCEEDED, ROUTER
 from core.errors import ZMQError
 from core.machine.value_copies import KeepsFields
+from core.rpc.connect_times import OTHER_SECURITY
 from core.sockets.context import Context
 from core.sockets.monitor import TROUBLES
 
@@ -35,7 +36,7 @@ class NoAnswer(KeepsFields, TimeoutError):
 
     def __init__(self, endpoint: str, timeout_s: float, trouble: str, *, refused: bool) -> None:
         silent = f"nothing heard from {endpoint} within {timeout_s:g} s" + (f": {trouble}" if trouble else "")
-        super().__init__(f"{endpoint} wants other security options: {trouble}" if refused else silent)
+        super().__init__(f"{endpoint} {OTHER_SECURITY}: {trouble}" if refused else silent)
         self.endpoint = endpoint
         self.timeout_s = timeout_s
         self.trouble = trouble

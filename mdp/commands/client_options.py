@@ -13,6 +13,7 @@ from core.daemon.run import log_options, loop_option
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option
 from core.errors import LocalProtocolError
+from core.rpc.connect_times import OTHER_SECURITY
 from core.runtime.event_loop import run
 from mdp.errors import RequestError
 from mdp.wire.options import checked_headers
@@ -78,6 +79,20 @@ def ask(talk: Callable[[Client], Awaitable[T]], brokers: Sequence[str], uvloop: 
         try:
             return run(converse(), uvloop=uvloop)
         except NoBroker as error:
-            why = f": {error.text}" if error.text else ""
-            made = f"in {error.attempts} attempt{'s' * (error.attempts != 1)}"
-            raise Unreachable(f"no broker reached within {error.after_s:.1f} s {made}{why}; start one, or correct --broker") from None
+            raise no_broker(error, secured=settings.get("security") is not None) from None
+
+
+def no_broker(error: RequestError, *, secured: bool) -> Unreachable:
+    """Return the error of a command that reached no broker, with the options to correct.
+
+    `secured`: whether it was given keys, or a password.
+    """
+    why = f": {error.text}" if error.text else ""
+    made = f"in {error.attempts} attempt{'s' * (error.attempts != 1)}"
+    if OTHER_SECURITY in error.text:
+        fix = "correct the --curve-* or --plain-* options"
+    elif secured:  # a broker that cannot read what is encrypted with a wrong key closes the connection, and cannot say why
+        fix = "start one, or correct --broker or the --curve-* and --plain-* options"
+    else:
+        fix = "start one, or correct --broker"
+    return Unreachable(f"no broker reached within {error.after_s:.1f} s {made}{why}; {fix}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import core
-from core.rpc.connect_times import with_connect_times
+from core.rpc.connect_times import OTHER_SECURITY, with_connect_times
 from core.sockets.monitor import TROUBLES
 from core.sockets.results.ready import DONE
 from core.zmtp.frames import Encoded
@@ -109,8 +109,8 @@ class Connection:
         self.trouble = self.trouble or NO_GREETING
 
     def _note_trouble(self, event: core.MonitorEvent) -> None:
-        if event.reason:
-            self.trouble = event.reason
         self.refused = event.refuses_security
+        if event.reason:
+            self.trouble = f"{OTHER_SECURITY}: {event.reason}" if self.refused else event.reason
         if self._on_refused is not None:
             self._on_refused()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import mdp
-from core.daemon.exit_codes import RequestFailed, Unreachable, exits
+from core.daemon.exit_codes import RequestFailed, exits
 from core.errors import LocalProtocolError
 from core.runtime.event_loop import run
+from mdp.commands.client_options import no_broker
 from titanic.client import Client
 from titanic.errors import TitanicError
 
@@ -30,4 +31,4 @@ def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str]
         try:
             return run(converse(), uvloop=uvloop)
         except mdp.Unreachable as error:
-            raise Unreachable(f"no broker at {', '.join(brokers)}: {error}") from None
+            raise no_broker(error, secured=options.get("security") is not None) from None

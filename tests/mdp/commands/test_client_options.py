@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
+import core
 import mdp
 from core.daemon.exit_codes import Unreachable
 from mdp.commands.client_options import ask
 from mdp.commands.main import main
+from titanic.commands.main import main as titanic_main
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import click
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +64,34 @@ def test_time_after_which_no_broker_was_reached_is_that_of_the_error(after_s: fl
     with pytest.raises(Unreachable) as caught:
         ask(talk, ["inproc://nowhere"], uvloop=False)
     assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [(main, ("mmi", "--attempts", "1", "--timeout", "1", "service", "echo")), (titanic_main, ("fetch", "--timeout", "0.4", "0" * 32))],
+)
+async def test_options_to_correct_are_those_that_keep_a_command_from_its_broker(
+    command: click.Command, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A broker with keys refuses a command without any, and one with a key that it does not know.
+
+    It cannot tell a command with the key of another server.
+    """
+    (server_public, server), (_, secret), (other_public, _) = (core.curve_keypair() for _ in range(3))
+    keys = tmp_path / "secret"
+    keys.write_bytes(secret)
+    keys.chmod(0o600)
+    own = ("--curve-secret", str(keys), "--curve-server-key")
+
+    async def complaint(*options: str) -> str:
+        ended = await asyncio.to_thread(CliRunner().invoke, command, [*arguments, *options], standalone_mode=False)
+        return str(ended.exception).rpartition("; ")[2]
+
+    security = core.Curve(secret_key=server, keys={other_public: "other"})
+    async with core.Context(security=security) as context, mdp.Broker(context=context) as broker:
+        here = broker.bind("tcp://127.0.0.1:*")
+        assert await complaint("--broker", here) == "correct the --curve-* or --plain-* options"
+        assert await complaint("--broker", here, *own, server_public.decode()) == "correct the --curve-* or --plain-* options"
+        wrong = await complaint("--broker", here, *own, other_public.decode())
+        assert wrong == "start one, or correct --broker or the --curve-* and --plain-* options"
+    assert await complaint("--broker", here) == "start one, or correct --broker"

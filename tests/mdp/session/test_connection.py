@@ -107,9 +107,10 @@ async def test_security_that_a_broker_refuses_is_known_from_other_failures(
     said: list[Any] = []
     async with connected(NOBODY, said, refusals=refusals) as connection:
         connection._note_trouble(core.MonitorEvent(event, value, "", "why"))
-        assert (connection.trouble, connection.refused, said) == ("why", refused, ["refused"] * refusals)
+        why = "wants other security options: why" if refused else "why"
+        assert (connection.trouble, connection.refused, said) == (why, refused, ["refused"] * refusals)
         connection._note_trouble(core.MonitorEvent(core.Event.CLOSED, -1, "", ""))
-        assert (connection.trouble, connection.refused) == ("why", False)
+        assert (connection.trouble, connection.refused) == (why, False)
 
 
 async def test_a_message_after_the_end_is_dropped() -> None:
