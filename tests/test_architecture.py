@@ -151,7 +151,10 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "titanic/journal/group_commit.py after add_done_callback",
         "titanic/store/service.py _act add_done_callback",
     ),
-    FOR_SUPERVISION: ("core/runtime/runtime.py thread Thread",),
+    FOR_SUPERVISION: (
+        "core/runtime/loop_timers.py call_at call_at",
+        "core/runtime/runtime.py thread Thread",
+    ),
     WAITED_FOR: (
         "core/devices/basedevice.py start Process",
         "core/runtime/loop_thread.py end run_coroutine_threadsafe",

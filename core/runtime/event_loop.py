@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.runtime import runtime
+from core.runtime.loop_timers import is_uvloop
 from core.runtime.supervision import cancel_all
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def loop_factory(*, uvloop: bool | None = None) -> Callable[[], asyncio.Abstract
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     """Return the loop's clock; for uvloop, which rounds to milliseconds, the same clock unrounded."""
-    return runtime.current().monotonic if type(loop).__module__.startswith("uvloop") else loop.time
+    return runtime.current().monotonic if is_uvloop(loop) else loop.time
 
 
 def run(main: Coroutine[Any, Any, T], *, uvloop: bool | None = None, debug: bool | None = None) -> T:

@@ -27,12 +27,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from core.daemon.metrics import Family
 from core.machine.backoff import backoff_s
 from core.machine.log_rate import LogRate
+from core.runtime.loop_timers import call_at
 from core.runtime.runtime import Runtime
 from core.runtime.runtime import current as current_runtime
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+
+    from core.runtime.loop_timers import SetTimer
 
     Failed = Callable[[Exception], object] | None  # called with a fault
 
@@ -343,13 +346,13 @@ class Timer:
         self._restart = restart
         self._faults = 0  # in a row
         self._cancelled = False  # by its owner, since it was set last
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: SetTimer | None = None
         self.when: float | None = None  # the loop time it is set to, None if it is not set
 
     def at(self, when: float) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle = asyncio.get_running_loop().call_at(when, self._fire)
+        before, self._handle = self._handle, call_at(when, self._fire)
+        if before is not None:
+            before.cancel()
         self._cancelled = False
         self.when = when
 
