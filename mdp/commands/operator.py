@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Client
 
-_OK, _NOT_FOUND, _NOT_OFFERED = "200", "404", "501"
+_OK, _NOT_FOUND, _NOT_OFFERED, _UNANSWERED = "200", "404", "501", "504"
 _SERVICE_COLUMNS: Final = ("name", "workers", "credit", "running", "queued", "queued_bytes", "done", "enabled")
 _WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "stuck", "version", "metadata")
 _GAUGES: Final = {"letters": "dead letters"}  # a gauge's name -> its words
@@ -136,6 +136,9 @@ async def _question(client: Client, name: str, about: bytes, unknown: str = "") 
         return data
     if word == _NOT_FOUND and unknown:
         raise RequestFailed(unknown)
+    silent = silent_shards([code, *data]) if word == _UNANSWERED else []
+    if silent:
+        raise RequestFailed(silence_in_words(silent, "it is unknown whether what was asked about is there"))
     if word == _NOT_OFFERED:
         remedy = "; it must be started with --manage" if name.startswith("mmi.dlq.") else ""
         raise RequestFailed(f"{client.endpoint} does not offer {name}{remedy}")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NOT_FOUND: Final = [b"404"]
 _OK: Final = b"200"
+_UNANSWERED: Final = b"504"
 _FINAL_02: Final = b"\x03"
 _STATS: Final = b"mmi.stats"
 
@@ -58,15 +59,21 @@ def merged(
     return [_OK, b"[" + b",".join(pieces if whole else [*pieces, b"null"]) + b"]", *silent]
 
 
+def unanswered(missing: Sequence[int]) -> list[bytes]:
+    """Return the answer to a question that one shard can answer, which may be one of these."""
+    return [_UNANSWERED, b"", _dumped([*missing])]
+
+
 def silent_shards(body: Sequence[bytes]) -> list[int]:
     """Return the shards that have not answered, from the last frame of a merged answer."""
     found = json_or_none(body[2]) if len(body) > 2 else None
     return [number for number in found if type(number) is int] if isinstance(found, list) else []
 
 
-def silence_in_words(silent: Sequence[int]) -> str:
+def silence_in_words(silent: Sequence[int], then: str = "") -> str:
+    """Return what it means that these shards have not answered, by default for a list."""
     does, it_serves = ("do", "they serve") if len(silent) > 1 else ("does", "it serves")
-    return f"shard{'s' * (len(silent) > 1)} {', '.join(map(str, silent))} {does} not answer: what {it_serves} is missing"
+    return f"shard{'s' * (len(silent) > 1)} {', '.join(map(str, silent))} {does} not answer: {then or f'what {it_serves} is missing'}"
 
 
 def _sum(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:

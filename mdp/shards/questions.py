@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from core.zmtp.frames import encode_message
-from mdp.shards.merging import NOT_FOUND, body_of, merged
+from mdp.shards.merging import NOT_FOUND, body_of, merged, unanswered
 from mdp.shards.routing import Kind
 from mdp.wire.commands import CLIENT_PARTIAL_03, HEAD_BYTES, client_final
 
@@ -57,7 +57,6 @@ class Question:
 
     def expire(self) -> None:
         if self._missing:
-            self._missing.clear()
             self._finish()
 
     def close(self) -> None:
@@ -76,8 +75,8 @@ class Question:
 
     def _finish(self) -> None:
         route = self._route
-        if route.kind is Kind.FIND:
-            body = NOT_FOUND
+        if route.kind is Kind.FIND:  # a shard that has ended has lost its dead letters; one that is silent may have this one
+            body = unanswered(sorted(self._missing)) if self._missing else NOT_FOUND
         else:
             bodies = [self._bodies[shard] for shard in sorted(self._bodies)]
             silent = [shard for shard in range(self._count) if shard not in self._bodies]

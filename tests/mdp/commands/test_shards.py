@@ -135,6 +135,10 @@ def test_a_shard_that_stands_still_is_reported_and_goes_on(programs: Programs, w
             ended = programs.run("mdp", *command, "--broker", BROKER)
             assert missing in ended.out.decode() + ended.err
             assert ended.code == (command == ("check",))
+        for verb in ("show", "drop", "retry"):
+            ended = programs.run("mdp", "dlq", verb, "17", "--broker", BROKER)
+            assert ended.err.splitlines()[-1] == "mdp: shard 1 does not answer: it is unknown whether what was asked about is there"
+            assert ended.code == 1
     os.kill(pids[1], signal.SIGCONT)
     broker.said("a shard is no longer silent")
     if watched:

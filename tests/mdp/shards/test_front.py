@@ -145,7 +145,7 @@ async def test_an_answer_without_the_shard_that_is_away(sharded: Sharded) -> Non
         _, services, silent = await client.request("mmi.services", b"")
         assert [row and row["name"] for row in json.loads(services)] == [name, None]
         assert silent == b"[1]"
-        assert await client.mmi("dlq.drop", "1") == "404"
+        assert await client.mmi("dlq.drop", "1") == "504"
 
 
 @pytest.mark.parametrize("dialect", ["auto", "0.1", "0.2", "0.3"])
