@@ -306,3 +306,13 @@ MIRROR = (
     "tests/titanic/mirror/test_crash.py",
     "tests/titanic/test_paired_store.py",
 )
+SERVED = (
+    "tests/titanic/store/test_store.py",
+    "tests/titanic/store/test_refused_closes.py",
+    "tests/titanic/store/test_service.py",
+    "tests/titanic/store/test_faults.py",
+    "tests/titanic/store/test_status.py",
+    "tests/titanic/store/test_maintenance_steps.py",
+    "tests/titanic/access/test_access.py",
+    "tests/titanic/test_injected_faults.py",
+)

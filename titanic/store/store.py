@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from collections import Counter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Store"]
 
-log = logging.getLogger("titanic")
-
 # Looked up once: a member of an enumeration costs as much as a call.
 REQUEST: Final = int(RecordKind.REQUEST)
 REPLY: Final = int(RecordKind.REPLY)
@@ -54,6 +51,7 @@ UUIDS_AT_ONCE: Final = 256  # drawn from the system at once
 _UUIDS: Final = Struct("16s" * UUIDS_AT_ONCE)
 _UUID_TEXTS: Final = Struct("32s" * UUIDS_AT_ONCE)
 RETRY_S: Final = 1.0  # before a reply or dead letter that could not be stored is tried again
+AGAIN_MS: Final = 1000  # before a request whose time is up, and that is still there, is ended again
 COUNTERS: Final = "accepted repeated refused forbidden unavailable answered late dead closed damaged batches_refused".split()
 
 
@@ -483,10 +481,12 @@ class Store:
         self._expiry_clock.after(min(max(due_ms - self.now_ms(), 10), 3_600_000) / 1000)
 
     def _expire(self) -> None:
-        for entry in self.index.due(self.now_ms()):
+        now_ms = self.now_ms()
+        for entry in self.index.due(now_ms):
+            self.index.look_again(entry, now_ms + AGAIN_MS)  # the disk may refuse its end, or the CLOSE that it has already
             if entry.state == WAITING:
                 self.dead_letter(entry, "EXPIRED")
-            elif entry.state >= ANSWERED:
+            elif not entry.closing:
                 self._close(entry, _ignore)
         self._set_timer()
 

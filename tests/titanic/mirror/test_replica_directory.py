@@ -13,7 +13,7 @@ from titanic.journal.manifest import Manifest
 from titanic.journal.ownership import MARK_NAME, Mark, Step, read_mark
 from titanic.mirror.replica_directory import Refused, Replica
 from titanic.mirror.succession import Lineage, LineageKind
-from titanic.wire.mirror_frames import BadCall, Hello, Swap
+from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, BadCall, Hello, Swap
 
 STORE, OTHER = b"s" * 16, b"o" * 16
 IN_STEP = Mark("mirror", 3, Step.IN_STEP, store=STORE)
@@ -212,6 +212,27 @@ def test_each_call_is_made_here_too(calls: list[list[bytes]], name: bytes, data:
     assert following(*calls).survivors().get(name.decode()) == data
 
 
+@pytest.mark.parametrize("call", [[b"unlink", ONE], [b"close", ONE], [b"hello", HELLO]])
+def test_files_that_are_not_needed_any_more_are_closed(call: list[bytes]) -> None:
+    """The space of an unlinked file that is open is not free."""
+    disk = segments()
+    replica = Replica(disk)
+    hello(replica)
+    replica.do(b"write", [ONE, b"0", b"O"])
+    assert len(disk._handles) == 1
+    replica.do(call[0], call[1:])
+    assert not disk._handles
+
+
+def test_a_file_that_was_renamed_is_not_written_to_by_its_old_name() -> None:
+    replica = Replica(segments())
+    hello(replica)
+    for call in ([b"write", ONE, b"0", b"O"], [b"rename", ONE, TWO]):
+        replica.do(call[0], call[1:])
+    with pytest.raises(FileNotFoundError):
+        replica.do(b"write", [ONE, b"0", b"x"])
+
+
 def test_a_sync_returns_when_it_is_on_the_disk() -> None:
     def durable(disk: SimDisk) -> tuple[dict[int, bytes], list[str]]:
         state = disk.snapshot()
@@ -295,6 +316,21 @@ def test_a_swap_of_an_implausible_epoch_is_refused() -> None:
     with pytest.raises(Refused, match="not believed"):
         replica.do(b"swap", [Swap({}, [], 10**12, STORE).encode()])
     assert replica.mark == IN_STEP
+
+
+def test_the_furthest_epoch_that_is_believed() -> None:
+    hello(Replica(segments()), Hello(STORE, 3 + EPOCH_JUMP_MAX, False).encode())
+    with pytest.raises(Refused, match="not believed"):
+        hello(Replica(segments()), Hello(STORE, 3 + EPOCH_JUMP_MAX + 1, False).encode())
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_half_of_a_pair_that_acknowledged_alone_follows_no_other_of_its_epoch(alone: bool) -> None:
+    disk = directory(Mark("store", 3, alone=True, store=STORE, paired=True), manifest=MANIFEST)
+    replica = Replica(disk, paired=True)
+    with pytest.raises(Refused, match="STALE this half is sole at epoch 3"):
+        hello(replica, Hello(STORE, 3, alone).encode())
+    hello(replica, Hello(STORE, 4, alone).encode())
 
 
 def test_an_empty_mirror_believes_any_epoch() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 import pytest
 
 import core
 import titanic
+from tests.scenes.waiting import eventually
 from tests.titanic.mirror.test_replica_server import OPTIONS, submitted
-from titanic.mirror.replica_link import MirrorLine
+from titanic.mirror.replica_link import MirrorLine, MirrorTerms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,10 +59,17 @@ class Octets:
             await self.answer(said)
         return said
 
-    async def followed(self) -> None:
-        """Come in step."""
-        await self.greeted()
+    async def followed(self) -> Said:
+        """Come in step; return the hello."""
+        said = await self.greeted()
         await self.answer(await self.copied())
+        return said
+
+    async def obey(self) -> None:
+        """Answer every call that is answered, from now on."""
+        while True:
+            said = await self.next(b"hello", b"copy", b"swap", b"sync", b"sync_directory")
+            await self.answer(said, detail=msgpack.packb({}) if said.call == b"hello" else b"")
 
 
 @asynccontextmanager
@@ -89,16 +97,52 @@ class GatedDisk(titanic.RealDisk):
 
 
 @asynccontextmanager
-async def store(disk: titanic.RealDisk, endpoint: str, timeout_s: float = 30.0) -> AsyncIterator[titanic.Store]:
-    line = MirrorLine(endpoint, timeout_s=timeout_s)
-    async with titanic.Store(disk, OPTIONS, mirror=line) as opened:
+async def store(
+    disk: titanic.RealDisk, endpoint: str, timeout_s: float = 30.0, terms: MirrorTerms | None = None, go_on: bool = False
+) -> AsyncIterator[titanic.Store]:
+    line = MirrorLine(endpoint, timeout_s=timeout_s, terms=terms)
+    async with titanic.Store(disk, OPTIONS, mirror=line, go_on=go_on) as opened:
         yield opened
 
 
+@asynccontextmanager
+async def mirrored(disk: titanic.RealDisk, endpoint: str, **options: Any) -> AsyncIterator[tuple[Octets, titanic.Store]]:
+    """Begin with a mirror, and end without it: the store does not wait for it then."""
+    async with store(disk, endpoint, **options) as opened, octets(endpoint) as mirror:
+        yield mirror, opened
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/mirror"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> GatedDisk:
+    return GatedDisk(tmp_path / "a")
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.mirror.replica_link.RETRY_S", 0.01)
+
+
+def terms(window_s: float = 1000.0, *, pulse_s: float = 0.001, alone: bool = False, serves: bool = True) -> MirrorTerms:
+    return MirrorTerms(window_s, pulse_s, alone, lambda: serves)
+
+
+def line_of(stored: titanic.Store) -> MirrorLine:
+    assert stored.mirror is not None
+    return stored.mirror
+
+
+async def is_in_state(stored: titanic.Store, state: str, reason: str = "") -> None:
+    await eventually(lambda: (line_of(stored).state, line_of(stored).reason) == (state, reason))
+
+
 @pytest.mark.faults
-async def test_the_answer_to_a_later_hello_is_not_taken_for_that_of_a_sync(tmp_path: Path) -> None:
+async def test_the_answer_to_a_later_hello_is_not_taken_for_that_of_a_sync(endpoint: str, disk: GatedDisk) -> None:
     """While the store's own disk syncs, the connection is lost and made again: the mirror does not have the record."""
-    endpoint, disk = f"ipc://{tmp_path}/mirror", GatedDisk(tmp_path / "a")
     async with octets(endpoint) as first:
         stack = store(disk, endpoint)
         stored = await stack.__aenter__()
@@ -116,19 +160,202 @@ async def test_the_answer_to_a_later_hello_is_not_taken_for_that_of_a_sync(tmp_p
         assert not accepted.done()
         await second.answer(swap)
         assert (await accepted)[0] == b"200"
-        assert stored.mirror is not None
-        stored.mirror.end()
+        line_of(stored).end()
         second.socket.close(linger=0)
         await stack.__aexit__(None, None, None)
 
 
-async def test_a_mirror_may_read_its_files_for_longer_than_a_sync_may_last(tmp_path: Path) -> None:
+async def test_a_mirror_may_read_its_files_for_longer_than_a_sync_may_last(endpoint: str, disk: GatedDisk) -> None:
     """It answers a hello after that: it reads gigabytes when roles have changed."""
-    endpoint = f"ipc://{tmp_path}/mirror"
-    async with octets(endpoint) as mirror, store(titanic.RealDisk(tmp_path / "a"), endpoint, timeout_s=0.01) as stored:
+    async with mirrored(disk, endpoint, timeout_s=0.01) as (mirror, stored):
         hello = await mirror.next()
         while "not answered" not in str(stored.stalled):
             await asyncio.sleep(0.001)
         await mirror.answer(hello, detail=msgpack.packb({}))
         copy = await mirror.next()
         assert (copy.session, copy.call) == (hello.session, b"copy")
+
+
+# ---- a mirror that does not answer as it should
+
+
+@pytest.mark.parametrize(
+    ("word", "detail", "reason"),
+    [
+        (b"no", b"another store", "another store"),
+        (b"no", b"\xff", "\ufffd"),
+        (b"no", b"", "refused"),
+        (b"ok", b"\xc1", "BadMsgpack"),
+        (b"ok", b"", "BadMsgpack"),
+        (b"ok", msgpack.packb([1]), "AttributeError"),
+        (b"ok", msgpack.packb({"manifest": 1}), "TypeError"),
+    ],
+)
+async def test_a_refused_hello_ends_the_connection_and_says_why(
+    endpoint: str, disk: GatedDisk, word: bytes, detail: bytes, reason: str
+) -> None:
+    async with mirrored(disk, endpoint) as (mirror, stored):
+        reasons: list[str] = []
+        line = line_of(stored)
+        told = line.on_state
+        assert told is not None
+
+        def on_state(state: str, reason: str) -> None:
+            told(state, reason)
+            if state == "away":
+                reasons.append(reason)
+
+        line.on_state = on_state
+        hello = await mirror.next()
+        await mirror.answer(hello, word, detail)
+        await eventually(lambda: reasons)
+        assert reason in reasons[0]
+        assert (await submitted(stored, b"x"))[0] == b"500"
+        again = await mirror.followed()
+        assert int.from_bytes(again.session, "big") == int.from_bytes(hello.session, "big") + 1
+        await is_in_state(stored, "in step")
+        assert stored.stalled is None
+
+
+async def test_what_is_no_answer_ends_the_connection(endpoint: str, disk: GatedDisk) -> None:
+    async with mirrored(disk, endpoint) as (mirror, stored):
+        hello = await mirror.next()
+        await mirror.socket.send_multipart([hello.peer, b"garbage", b"", b""])
+        await eventually(lambda: "not a mirror" in line_of(stored).reason)
+        await mirror.followed()
+        await is_in_state(stored, "in step")
+
+
+async def test_an_answer_of_another_connection_counts_for_nothing(endpoint: str, disk: GatedDisk) -> None:
+    async with mirrored(disk, endpoint) as (mirror, stored):
+        hello = await mirror.next()
+        for session in (0, 2):
+            await mirror.answer(hello._replace(session=session.to_bytes(8, "big")), b"no", b"not yours")
+            await mirror.answer(hello._replace(session=session.to_bytes(8, "big")), detail=b"\xc1")
+        await mirror.answer(hello, detail=msgpack.packb({}))
+        await mirror.answer(await mirror.copied())
+        await is_in_state(stored, "in step")
+        assert line_of(stored).sessions == 1
+
+
+async def test_a_sync_that_is_not_answered_ends_the_connection(endpoint: str, disk: GatedDisk) -> None:
+    """The record is acknowledged when another one has it."""
+    async with mirrored(disk, endpoint) as (mirror, stored):
+        await mirror.followed()
+        await is_in_state(stored, "in step")
+        line_of(stored).timeout_s = 0.01
+        accepted = asyncio.ensure_future(submitted(stored, b"x"))
+        sync = await mirror.next(b"sync")
+        await eventually(lambda: line_of(stored).reason == "no answer within 0.01 s")
+        line_of(stored).timeout_s = 30.0
+        await mirror.answer(sync)  # too late
+        following = asyncio.ensure_future(mirror.obey())
+        assert (await accepted)[0] == b"200"
+        assert line_of(stored).sessions == 2
+        following.cancel()
+
+
+async def test_a_mirror_of_a_later_store_is_asked_rarely_and_stops_this_one(
+    endpoint: str, disk: GatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another store was promoted: nothing is acknowledged, whatever may be done without a mirror."""
+    monkeypatch.setattr("titanic.mirror.replica_link.RETRY_S", 1000.0)
+    monkeypatch.setattr("titanic.mirror.replica_link.REFUSED_S", 0.01)
+    async with mirrored(disk, endpoint, go_on=True) as (mirror, stored):
+        await mirror.answer(await mirror.next(b"hello"), b"no", b"STALE this mirror is of epoch 9")
+        hello = await mirror.next(b"hello")
+        monkeypatch.setattr("titanic.mirror.replica_link.REFUSED_S", 1000.0)
+        await mirror.answer(hello, b"no", b"STALE this mirror is of epoch 9")
+        await is_in_state(stored, "away", "STALE this mirror is of epoch 9")
+        assert stored.stalled == "the mirror is away: STALE this mirror is of epoch 9"
+        assert (await submitted(stored, b"x")) == [b"500", stored.stalled.encode()]
+
+
+# ---- in a pair
+
+
+async def test_each_pulse_is_sent_when_the_one_before_was_answered(endpoint: str, disk: GatedDisk) -> None:
+    async with mirrored(disk, endpoint, terms=terms(7.5), go_on=True) as (mirror, stored):
+        await mirror.followed()
+        await is_in_state(stored, "in step")
+        for number in (1, 2, 3):
+            pulse = await mirror.next()
+            assert (int.from_bytes(pulse.number, "big"), pulse.call, pulse.arguments) == (number, b"pulse", (b"7500",))
+            if number == 2:
+                await mirror.answer(pulse._replace(number=(1).to_bytes(8, "big")), b"pulse")  # not this one
+                accepted = asyncio.ensure_future(submitted(stored, b"x"))
+                while (said := await mirror.next()).call not in (b"sync", b"pulse"):
+                    pass
+                assert said.call == b"sync"
+                await mirror.answer(said)
+                assert (await accepted)[0] == b"200"
+            await mirror.answer(pulse, b"pulse")
+        line_of(stored).end()
+
+
+async def test_pulses_begin_anew_on_a_new_connection(endpoint: str, disk: GatedDisk) -> None:
+    """The one before was never answered."""
+    async with mirrored(disk, endpoint, terms=terms(), go_on=True) as (mirror, stored):
+        for session in (1, 2):
+            await mirror.followed()
+            pulse = await mirror.next(b"pulse")
+            assert int.from_bytes(pulse.session, "big") == session
+            await mirror.answer(pulse._replace(session=(9).to_bytes(8, "big")), b"pulse")
+            await mirror.answer(pulse, b"no", b"ended")
+            await is_in_state(stored, "away", "ended")
+        await mirror.followed()
+
+
+@pytest.mark.parametrize(
+    ("made", "alone"),
+    [
+        (terms(alone=True), True),  # from the beginning: the mirror was not in step when this half was last the store
+        (terms(0.001), True),  # the mirror may not take over any more
+        (terms(), False),
+        (terms(0.001, serves=False), False),
+    ],
+)
+async def test_a_store_acknowledges_alone_when_its_mirror_may_not_take_over(
+    endpoint: str, disk: GatedDisk, made: MirrorTerms, alone: bool
+) -> None:
+    async with store(disk, endpoint, terms=made, go_on=True) as stored:
+        if not made.alone:
+            async with octets(endpoint) as mirror:
+                await mirror.followed()
+                await is_in_state(stored, "in step")
+            await is_in_state(stored, "away", "the connection ended")
+        accepted = asyncio.ensure_future(submitted(stored, b"x"))
+        if alone:
+            assert (await accepted)[0] == b"200"
+            assert line_of(stored).state == "away"
+        else:
+            async with octets(endpoint) as mirror:
+                swap = await mirror.greeted() and await mirror.copied()
+                assert not accepted.done()
+                await mirror.answer(swap)
+                assert (await accepted)[0] == b"200"
+                line_of(stored).end()
+
+
+async def test_before_its_mirror_was_there_a_store_of_a_pair_does_not_serve(endpoint: str, disk: GatedDisk) -> None:
+    async with store(disk, endpoint, terms=terms(0.0), go_on=True) as stored:
+        served = asyncio.ensure_future(stored.wait_for_mirror())
+        async with octets(endpoint) as mirror:
+            swap = await mirror.greeted() and await mirror.copied()
+            assert not served.done()
+            await mirror.answer(swap)
+            await served
+
+
+# ---- its end
+
+
+async def test_a_line_uses_the_context_that_it_is_given_and_closes_its_own(endpoint: str, disk: GatedDisk) -> None:
+    async with core.Context() as context, octets(endpoint) as mirror:
+        line = MirrorLine(endpoint, context=context)
+        async with titanic.Store(disk, OPTIONS, mirror=line) as stored:
+            following = asyncio.ensure_future(mirror.obey())
+            await stored.wait_for_mirror()
+        following.cancel()
+        assert not context.closed
+        assert context.get(core.MAX_SOCKETS)

@@ -190,6 +190,10 @@ class RequestIndex(LoadedIndex):
             self._forget_key(oldest[0])
         return list(late.values())
 
+    def look_again(self, entry: Entry, at_ms: int) -> None:
+        """Have a request be due once more, unless it has ended or is closed by then."""
+        self._set_timer(at_ms, entry.uuid)
+
     def deadline_ms(self) -> int | None:
         """Return when to call `due` next, 0 for at once, None for never."""
         if self._old_keys:

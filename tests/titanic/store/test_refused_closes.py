@@ -1,0 +1,84 @@
+"""A CLOSE that the disk did not take: the request is as before, and ends at its time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from errno import ENOSPC
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.scenes.waiting import eventually
+from tests.titanic.store.test_store import answered, ask, store_on, submitted
+from titanic.journal.disk import RealDisk
+from titanic.store.index.limits import Limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.faults
+
+
+class FullDisk(RealDisk):
+    """A disk that is full for a while, and says so when a gate is open."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.full = False
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def write(self, handle: int, buffers: Any, offset: int) -> None:
+        self.gate.wait()
+        if self.full:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        super().write(handle, buffers, offset)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.store.store.AGAIN_MS", 10)
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_an_answer_that_could_not_be_closed_at_its_time_is_closed_later(tmp_path: Path, dead: bool) -> None:
+    """TSP-17: otherwise it would stay until a restart."""
+    disk = FullDisk(tmp_path)
+    async with store_on(disk, Limits(retain_ms=1)) as store:
+
+        def fill(_: object) -> None:
+            disk.full = True
+
+        store.on_answered = fill
+        uuid = await submitted(store, b"echo", b"x")
+        if dead:
+            store.dead_letter(store.index.entries[bytes.fromhex(uuid.decode())], "too many attempts")
+        else:
+            await answered(store, uuid, b"r")
+        await eventually(lambda: store.counters["unavailable"] > 1)
+        assert store.index.entries
+        disk.full = False
+        await eventually(lambda: not store.index.entries)
+        assert store.counters["closed"] == 1
+
+
+async def test_a_request_expires_though_it_was_being_closed_at_that_moment(tmp_path: Path) -> None:
+    """Its client that waits is answered, also where no service takes requests."""
+    disk = FullDisk(tmp_path)
+    async with store_on(disk) as store:
+        uuid = await submitted(store, b"echo", b"x", ttl_ms=50)
+        waiting = asyncio.ensure_future(ask(store.wait, [uuid], 100.0))
+        await asyncio.sleep(0)
+        entry = store.index.entries[bytes.fromhex(uuid.decode())]
+        disk.gate.clear()
+        disk.full = True
+        replies: list[list[bytes]] = []
+        store.close_request([uuid], replies.append)
+        await eventually(lambda: (store.index.deadline_ms() or 0) > entry.expires_ms)  # its time is up
+        disk.gate.set()
+        await eventually(lambda: replies)
+        assert replies[0][0] == b"500"
+        disk.full = False
+        assert await waiting == [b"500", b"EXPIRED"]
