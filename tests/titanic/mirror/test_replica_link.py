@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,6 +126,7 @@ def disk(tmp_path: Path) -> GatedDisk:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("titanic.mirror.replica_link.RETRY_S", 0.01)
+    monkeypatch.setattr("titanic.mirror.mirrored_disk.WAIT_S", 1000.0)  # the line says when something has changed
 
 
 def terms(window_s: float = 1000.0, *, pulse_s: float = 0.001, alone: bool = False, serves: bool = True) -> MirrorTerms:
@@ -207,6 +209,8 @@ async def test_a_refused_hello_ends_the_connection_and_says_why(
 
         line.on_state = on_state
         hello = await mirror.next()
+        await is_in_state(stored, "catching up")
+        assert stored.stalled == "the mirror is catching up"
         await mirror.answer(hello, word, detail)
         await eventually(lambda: reasons)
         assert reason in reasons[0]
@@ -271,6 +275,15 @@ async def test_a_mirror_of_a_later_store_is_asked_rarely_and_stops_this_one(
         assert (await submitted(stored, b"x")) == [b"500", stored.stalled.encode()]
 
 
+async def test_a_mirror_comes_in_step_though_nothing_is_written(endpoint: str, disk: GatedDisk) -> None:
+    async with store(disk, endpoint, go_on=True) as stored:
+        assert (await submitted(stored, b"alone"))[0] == b"200"
+        async with octets(endpoint) as mirror:
+            await mirror.followed()
+            await is_in_state(stored, "in step")
+            line_of(stored).end()
+
+
 # ---- in a pair
 
 
@@ -330,7 +343,8 @@ async def test_a_store_acknowledges_alone_when_its_mirror_may_not_take_over(
             assert line_of(stored).state == "away"
         else:
             async with octets(endpoint) as mirror:
-                swap = await mirror.greeted() and await mirror.copied()
+                await mirror.greeted()
+                swap = await mirror.copied()
                 assert not accepted.done()
                 await mirror.answer(swap)
                 assert (await accepted)[0] == b"200"
@@ -341,7 +355,8 @@ async def test_before_its_mirror_was_there_a_store_of_a_pair_does_not_serve(endp
     async with store(disk, endpoint, terms=terms(0.0), go_on=True) as stored:
         served = asyncio.ensure_future(stored.wait_for_mirror())
         async with octets(endpoint) as mirror:
-            swap = await mirror.greeted() and await mirror.copied()
+            await mirror.greeted()
+            swap = await mirror.copied()
             assert not served.done()
             await mirror.answer(swap)
             await served
@@ -350,12 +365,32 @@ async def test_before_its_mirror_was_there_a_store_of_a_pair_does_not_serve(endp
 # ---- its end
 
 
-async def test_a_line_uses_the_context_that_it_is_given_and_closes_its_own(endpoint: str, disk: GatedDisk) -> None:
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_line_ends_whatever_it_waits_for(endpoint: str, disk: GatedDisk, answered: bool) -> None:
+    """Its socket is closed, also in a context of others, and no thread waits for an answer."""
     async with core.Context() as context, octets(endpoint) as mirror:
-        line = MirrorLine(endpoint, context=context)
-        async with titanic.Store(disk, OPTIONS, mirror=line) as stored:
-            following = asyncio.ensure_future(mirror.obey())
-            await stored.wait_for_mirror()
-        following.cancel()
+        line = MirrorLine(endpoint, context=context, timeout_s=0.01)
+        async with titanic.Store(disk, OPTIONS, mirror=line):
+            hello = await mirror.next(b"hello")
+            if answered:
+                await mirror.answer(hello, b"no", b"not now")
+                await eventually(lambda: line.state == "away")
+        assert "0 open sockets" in repr(context)
         assert not context.closed
-        assert context.get(core.MAX_SOCKETS)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+async def test_each_change_of_its_state_is_logged_once(endpoint: str, disk: GatedDisk, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "titanic")
+    async with mirrored(disk, endpoint) as (mirror, stored):
+        await mirror.answer(await mirror.next(b"hello"), b"no", b"not now")
+        await mirror.followed()
+        await is_in_state(stored, "in step")
+        line_of(stored).end()
+        said = [(record.levelname, record.getMessage()) for record in caplog.records if record.getMessage().startswith("mirror ")]
+        assert said == [
+            ("WARNING", f"mirror {endpoint} is catching up"),
+            ("WARNING", f"mirror {endpoint} is away: not now"),
+            ("WARNING", f"mirror {endpoint} is catching up"),
+            ("INFO", f"mirror {endpoint} is in step"),
+        ]

@@ -64,6 +64,26 @@ async def test_an_answer_that_could_not_be_closed_at_its_time_is_closed_later(tm
         assert store.counters["closed"] == 1
 
 
+async def test_a_request_that_could_not_be_closed_is_delivered_again(tmp_path: Path) -> None:
+    """A reply that came meanwhile was discarded. An answered one has nothing to deliver."""
+    disk = FullDisk(tmp_path)
+    async with store_on(disk) as store:
+        uuid, other = [await submitted(store, b"echo", b"x") for _ in range(2)]
+        await answered(store, other, b"r")
+        waiting: list[bytes] = []
+        store.on_waiting = lambda entry: waiting.append(entry.uuid)
+        disk.full = True
+        closes = [asyncio.ensure_future(ask(store.close_request, [one])) for one in (uuid, uuid, other)]
+        await asyncio.sleep(0)
+        store.answer(bytes.fromhex(uuid.decode()), [b"late"])
+        store.dead_letter(store.index.entries[bytes.fromhex(uuid.decode())], "late too")
+        assert [(await close)[0] for close in closes] == [b"500"] * 3
+        assert waiting == [bytes.fromhex(uuid.decode())]
+        assert (store.counters["unavailable"], store.counters["late"]) == (3, 1)
+        disk.full = False
+        await answered(store, uuid, b"again")
+
+
 async def test_a_request_expires_though_it_was_being_closed_at_that_moment(tmp_path: Path) -> None:
     """Its client that waits is answered, also where no service takes requests."""
     disk = FullDisk(tmp_path)

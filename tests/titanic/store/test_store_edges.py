@@ -1,0 +1,133 @@
+"""A store at its edges: what it counts, keeps and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.titanic.store.test_store import answered, ask, store_on, submitted
+from titanic.journal.disk import RealDisk
+from titanic.journal.memory_journal import MemoryJournal
+from titanic.store.index.limits import Limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from titanic.store.index.stored_request import Entry
+    from titanic.store.store import Store
+
+
+def entry_of(store: Store, uuid: bytes) -> Entry:
+    return store.index.entries[bytes.fromhex(uuid.decode())]
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+async def test_a_start_leaves_the_garbage_collector_as_it_was(tmp_path: Path, collecting: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if collecting else gc.disable)()
+    try:
+        async with store_on(RealDisk(tmp_path)):
+            assert gc.isenabled() is collecting
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+async def test_requests_of_a_checkpoint_are_waiting_without_a_backlog_too(tmp_path: Path) -> None:
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuids = list(await asyncio.gather(*(submitted(store, b"echo", b"%d" % n) for n in range(600))))
+    store = store_on(RealDisk(tmp_path))
+    seen: list[Entry] = []
+    store.on_waiting = seen.append
+    async with store:
+        store.start_dispatch()
+        assert sorted(entry.uuid.hex().upper().encode() for entry in seen) == sorted(uuids)
+        times = [entry.accepted_ms for entry in seen]
+        assert times == sorted(times)
+
+
+async def test_the_user_of_a_request_outlives_a_restart(tmp_path: Path) -> None:
+    async with store_on(RealDisk(tmp_path)) as store:
+        _, uuid = await ask(lambda frames, done: store.submit(frames, done, None, b"ann"), [b"echo", b"x"])
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert entry_of(store, uuid).owner == b"ann"
+
+
+async def test_a_withdrawn_request_may_be_stored_again_as_another(tmp_path: Path) -> None:
+    """Its key is not remembered, after a restart neither; that of a request that is closed is."""
+    async with store_on(RealDisk(tmp_path)) as store:
+        withdrawn, closed = [await submitted(store, b"echo", b"x", key=key) for key in (b"w", b"c")]
+        assert await ask(store.withdraw, entry_of(store, withdrawn)) == [b"200"]
+        assert await ask(store.close_request, [closed]) == [b"200"]
+        assert await submitted(store, b"echo", b"x", key=b"c") == closed
+        again = await submitted(store, b"echo", b"other", key=b"w")
+        assert again != withdrawn
+        assert await ask(store.withdraw, entry_of(store, again)) == [b"200"]
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert await submitted(store, b"echo", b"x", key=b"c") == closed
+        assert await submitted(store, b"echo", b"third", key=b"w") not in (withdrawn, again)
+
+
+async def test_what_waits_is_reported_when_it_is_closed_and_what_was_answered_is_not(tmp_path: Path) -> None:
+    gone: list[bytes] = []
+    store = store_on(RealDisk(tmp_path))
+    store.on_closed = gone.append
+    async with store:
+        waiting, done, dead = [await submitted(store, b"echo", b"x") for _ in range(3)]
+        await answered(store, done, b"r")
+        store.dead_letter(entry_of(store, dead), "nobody can")
+        assert await ask(store.wait, [dead], 10.0) == [b"500", b"nobody can"]
+        for uuid in (waiting, done, dead):
+            assert await ask(store.close_request, [uuid]) == [b"200"]
+        assert gone == [bytes.fromhex(uuid.decode()) for uuid in (dead, waiting)]
+        assert [store.counters[name] for name in ("answered", "dead", "closed")] == [1, 1, 3]
+        assert await ask(store.close_request, [waiting]) == [b"200"]
+        assert store.counters["closed"] == 3
+
+
+async def test_a_store_in_memory_keeps_nothing_of_what_has_ended() -> None:
+    """Neither the request when it is answered, nor the answer when it is closed."""
+    async with store_on(None) as store:
+        assert isinstance(store.journal, MemoryJournal)
+        answers, waiting, dead = [await submitted(store, b"echo", bytes(1000)) for _ in range(3)]
+        await answered(store, answers, b"r")
+        store.dead_letter(entry_of(store, dead), "nobody can")
+        assert (await ask(store.wait, [dead], 10.0))[0] == b"500"
+        kept = sum(len(body) for body in store.journal._bodies.values())
+        assert 1000 < kept < 1200  # the request that waits
+        for uuid in (answers, waiting, dead):
+            assert await ask(store.close_request, [uuid]) == [b"200"]
+        assert store.journal._bodies == {}
+
+
+async def test_what_is_refused_is_counted() -> None:
+    async with store_on(None, Limits(requests_max=1)) as store:
+        assert (await ask(store.submit, [b"echo"]))[0] == b"400"
+        assert (await ask(store.submit, [b"titanic.request", b"x"]))[0] == b"400"
+        await submitted(store, b"echo", b"x", key=b"k")
+        await submitted(store, b"echo", b"x", key=b"k")
+        for _ in range(3):
+            assert (await ask(store.submit, [b"echo", b"y"]))[0] == b"500"
+        counted = {name: count for name, count in store.counters.items() if count}
+        assert counted == {"accepted": 1, "refused": 2, "repeated": 1, "unavailable": 3}
+
+
+async def test_the_status_of_a_store(tmp_path: Path) -> None:
+    async with store_on(None) as store:
+        assert (store.status["state"], store.status["segments"], store.status["mirror"]) == ("serving", 0, None)
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert (store.status["state"], store.status["segments"], store.status["problems"]) == ("serving", 1, 0)
+
+
+async def test_two_answers_at_once_are_one_record(tmp_path: Path) -> None:
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuid = await submitted(store, b"echo", b"x")
+        raw = bytes.fromhex(uuid.decode())
+        before = store.journal.acknowledged
+        store.answer(raw, [b"one"])
+        store.answer(raw, [b"two"])
+        store.dead_letter(entry_of(store, uuid), "too late")
+        assert await ask(store.wait, [uuid], 10.0) == [b"200", b"one"]
+        assert store.journal.acknowledged == before + 1
