@@ -19,7 +19,7 @@ from bstar.machine.fsm import GUIDE, Event, State, Verdict
 if TYPE_CHECKING:
     from types import TracebackType
 
-HEARTBEAT_MS = 150
+HEARTBEAT_MS = 300  # what stands still for two of them gives up its role
 PATIENCE_S = 100.0
 
 
