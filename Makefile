@@ -83,7 +83,7 @@ COMPILED := tests/core/zmtp tests/core/net/test_inproc.py tests/core/pattern tes
 	tests/titanic/store/index tests/titanic/store/test_store.py tests/titanic/wire tests/titanic/journal/test_record.py tests/titanic/journal/test_segment_log.py \
 	tests/fuzz tests/interop \
 	tests/sim/cluster/test_cluster.py::test_one_seed_is_one_run_in_every_process \
-	tests/test_compiled_modules.py::test_the_modules_in_use_are_those_that_were_asked_for
+	tests/test_kept_octets.py tests/test_compiled_modules.py::test_the_modules_in_use_are_those_that_were_asked_for
 COMPILED_PYTEST := cd out/compiled && ../../.venv-compiled/bin/python -m pytest -p no:cacheprovider
 MISSING := without="not soak"; said=""; \
 	.ci/setup java || { without="$$without and not spark"; said="$$said The Spark tests did not run: no Java."; }; \

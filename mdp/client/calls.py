@@ -10,8 +10,6 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
-from mypy_extensions import mypyc_attr
-
 from core.errors import LocalProtocolError
 from core.machine import requests
 from core.machine.requests import FRESH
@@ -257,7 +255,6 @@ class _KeyedCall(Call):
             self.prefix = encode_prefix([self.service, encode_options(self.fields)])
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class PendingRequest(requests.PendingRequest):
     """One request of MDP."""
 
