@@ -46,9 +46,7 @@ def pick_segment(sizes: dict[int, int], index: RequestIndex, merge_below: int) -
         return emptiest
     used = sum(sizes.values())
     if used - sum(live.values()) > GARBAGE_MIN * used:
-        worst = min(sizes, key=lambda number: (live[number] / sizes[number], number))
-        if live[worst] <= (1 - GARBAGE_MIN) * sizes[worst]:
-            return worst
+        return min(sizes, key=lambda number: (live[number] / sizes[number], number))  # at least as much garbage as all together
     small = [number for number, size in sizes.items() if size < merge_below]
     if len(small) > SMALL_SEGMENTS_MAX:
         return min(small, key=lambda number: (live[number], number))
