@@ -9,7 +9,6 @@ A sender whose messages do not leave is not read from (`mdp.shards.backpressure`
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from functools import partial
 from itertools import count as numbers
@@ -32,7 +31,7 @@ from mdp.wire.shards import greeting, shard_endpoint
 from mdp.wire.variants import variant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from core.option_table import OptionValue
@@ -60,6 +59,9 @@ REMEMBERED_MAX: Final = 4096
 _OK: Final = [b"200"]
 _MALFORMED: Final = [b"400"]
 _NOT_FOUND: Final = [b"404"]
+# In the place of a worker's shard.
+_NONE: Final = -1
+_DISCONNECTED: Final = -2  # it was sent DISCONNECT, and has not registered again
 _REQUEST, _FINAL, _PARTIAL = Verb.REQUEST, Verb.FINAL, Verb.PARTIAL
 
 
@@ -74,7 +76,7 @@ class _Peer:
         self.to_peer = to_peer
         self.connections: dict[int, ShardConnection] = {}
         self.to_shards: dict[int, Queue] = {}
-        self.shard = -1  # of its service, if it is a worker, else -1
+        self.shard = _NONE  # of its service, if it is a worker
         self.dialect: Dialect | None = None  # of the worker, or 0.3 of a client that sent requests of it
         self.questions: dict[Question, None] = {}
         # None if its frames are those of the RFCs; else it is translated here, and the shards see RFC 18
@@ -112,7 +114,6 @@ class Front:
         self._pressure = Backpressure(self._limits.unread_total_max_bytes, lambda: len(self._peers) + self._connection_count)
         self._questions_max = min(QUESTIONS_MAX, max(QUESTIONS_MIN, QUESTION_CONNECTIONS_MAX // count))
         self._full = 0
-        self._stopping = False
         self._supervisor = supervision.current()
 
     def bind(self, endpoint: str) -> str:
@@ -143,12 +144,10 @@ class Front:
             self._socket.unbind(endpoint)
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
         self._socket.set_batch_receiver(self._on_batch, on_peer=self._on_peer)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stopping = True
         for peer in [*self._peers.values()]:
             self._forget(peer)
         self._pressure.close()
@@ -184,13 +183,14 @@ class Front:
                 return
         octets, starts, ends = batch.octets, batch.starts, batch.ends
         to_shards: dict[int, list[bytes]] = {}
+        shards: Sequence[int]
         for run in cut(batch, AT_BROKER):
             verb = Verb.EVENT if run.layout is None else run.layout.verb
             for index in range(len(run.tails) or 1):
                 at = run.first + index
                 message = octets[starts[at] : ends[at]]
                 if verb is _FINAL or verb is _PARTIAL:
-                    shards: Sequence[int] = (max(peer.shard, 0),)
+                    shards = self._shard_of_worker(peer)
                 elif verb is _REQUEST and (known := self._known.get(run.names[index])) is not None:
                     shards = (known.shard,)
                     if known.dialect == V03:
@@ -202,7 +202,7 @@ class Front:
                     route = route_of(message, 0, len(message), self.count)
                     if verb is _REQUEST:
                         self._remember(run.names[index], route)
-                    shards = self._shards_for(peer, route, message)
+                    shards = self._shards_for(peer, route, message, to_shards)
                 for shard in shards:
                     to_shards.setdefault(shard, []).append(message)
         for shard, messages in to_shards.items():
@@ -237,8 +237,11 @@ class Front:
         pattern = self._socket.pattern
         return pattern.peer(peer.id) if isinstance(pattern, Router) and self._peers.get(peer.id) is peer else None
 
-    def _shards_for(self, peer: _Peer, route: Route, message: bytes) -> Sequence[int]:
-        """Return the shards a message is forwarded to; answer it where that is none."""
+    def _shards_for(self, peer: _Peer, route: Route, message: bytes, before: Iterable[int]) -> Sequence[int]:
+        """Return the shards a message is forwarded to; answer it where that is none.
+
+        `before` are the shards of the messages before it in the same read, which may not be connected yet.
+        """
         kind = route.kind
         if kind is Kind.WORKER:
             peer.shard, peer.dialect = route.shard, route.dialect
@@ -248,14 +251,26 @@ class Front:
                 if route.dialect == V03:
                     peer.dialect = V03
                 return (route.shard,)
-            return (max(peer.shard, 0),)
+            return self._shard_of_worker(peer)
         if kind is Kind.EVERYWHERE:
-            return [*peer.connections] or (0,)
+            for question in peer.questions:
+                question.cancel(route.request, message)
+            return [*{**peer.connections, **dict.fromkeys(before)}] or (0,)
         if kind is Kind.HELLO:
             self._answer_hello(peer, route)
         else:
             self._ask_all(peer, route, message)
         return ()
+
+    def _shard_of_worker(self, peer: _Peer) -> Sequence[int]:
+        """Return the shard of a message that names no service: that of the worker, or the first, which refuses it.
+
+        What a worker sent before our DISCONNECT has come is dropped: the refusal would end its next registration.
+        """
+        if peer.shard == _DISCONNECTED:
+            self.counters["dropped_late"] += 1
+            return ()
+        return (max(peer.shard, 0),)
 
     def _answer_hello(self, peer: _Peer, route: Route) -> None:
         if len(route.body) != 1:
@@ -317,10 +332,8 @@ class Front:
         """Disconnect a peer from a shard that has ended: it registers or sends again."""
         self._remove_connection(peer, shard)
         self.counters["links_lost"] += 1
-        if self._stopping or peer.id not in self._peers:
-            return
         if peer.shard == shard and peer.dialect is not None:
-            peer.shard = -1
+            peer.shard = _DISCONNECTED
             self._to_peer(peer, [encode_message(worker_disconnect(peer.dialect))])
         elif peer.dialect == V03:
             self._disconnect(peer, "the shard of its requests has ended")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from core.zmtp.frames import encode_message
 from mdp.shards.merging import NOT_FOUND, body_of, merged, unanswered
 from mdp.shards.routing import Kind
-from mdp.wire.commands import CLIENT_PARTIAL_03, HEAD_BYTES, client_final
+from mdp.wire.commands import CLIENT_PARTIAL_03, CLIENT_PROGRESS_03, HEAD_BYTES, client_final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mdp.shards.shard_connection import ShardConnection
 
 _HEAD_AT: Final = 2  # after the header of a short frame
+_MORE_FOLLOWS: Final = (CLIENT_PARTIAL_03, CLIENT_PROGRESS_03)  # more is sent for a request after these
 
 
 class Question:
@@ -55,6 +56,12 @@ class Question:
     def lost(self, shard: int) -> None:
         self._answered(shard)
 
+    def cancel(self, request: bytes, message: bytes) -> None:
+        """Forward the CANCEL of a request; the shard that executes it answers."""
+        if request == self._route.request:
+            for connection in self.connections:
+                connection.send([message])
+
     def expire(self) -> None:
         if self._missing:
             self._finish()
@@ -92,5 +99,5 @@ class Question:
             self._answered(shard)
             return
         self._send(message)
-        if message[_HEAD_AT : _HEAD_AT + HEAD_BYTES] != CLIENT_PARTIAL_03:
+        if message[_HEAD_AT : _HEAD_AT + HEAD_BYTES] not in _MORE_FOLLOWS:
             self.close()

@@ -50,7 +50,7 @@ class Route(NamedTuple):
     shard: int = 0
     dialect: Dialect = V03
     service: bytes = b""
-    request: bytes = b""  # number of a request of MDP/0.3
+    request: bytes = b""  # number of a request of MDP/0.3, or of the one that a CANCEL is for
     body: tuple[bytes, ...] = ()  # of a request for MMI
 
 
@@ -69,7 +69,9 @@ def route_of(octets: bytes, start: int, end: int, count: int) -> Route:
     head, rest = frames[0], frames[1:]
     if head[:HEAD_BYTES] == CLIENT_REQUEST_03 and len(head) == NUMBERED_BYTES and rest:
         return _request(V03, rest[0], head[HEAD_BYTES:], octets, start, end, count)
-    if head[:HEAD_BYTES] in (CLIENT_CANCEL_03, CLIENT_HEARTBEAT_03):
+    if head[:HEAD_BYTES] == CLIENT_CANCEL_03:
+        return Route(Kind.EVERYWHERE, request=head[HEAD_BYTES:])
+    if head[:HEAD_BYTES] == CLIENT_HEARTBEAT_03:
         return Route(Kind.EVERYWHERE)
     if head == WORKER_READY_03 and rest:
         return Route(Kind.WORKER, shard_of(rest[0], count), V03, rest[0])

@@ -324,3 +324,18 @@ SERVED = (
     "tests/titanic/test_absent_store.py",
     "tests/titanic/test_injected_faults.py",
 )
+SHARDS = ("tests/mdp/shards/test_*.py",)
+CLIENTS = ("tests/mdp/client/test_*.py",)
+SOCKETS = (
+    "tests/core/sockets/test_*.py",
+    "tests/core/sockets/results/test_*.py",
+    "tests/core/net/test_disconnected_peers.py",
+    "tests/core/net/test_large_frames.py",
+    "tests/core/net/test_session.py",
+    "tests/core/net/test_session_ends.py",
+    "tests/core/net/test_written.py",
+    "tests/core/net/test_inproc*.py",
+    "tests/spec/test_socket_common.py",
+    "tests/spec/test_closing_order.py",
+    "tests/spec/test_away_peers.py",
+)

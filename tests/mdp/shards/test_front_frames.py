@@ -1,0 +1,305 @@
+"""Messages that the front forwards and answers, with sockets of the test in the place of the shards.
+
+Rules of specs/mdp.md: SHD-07 to SHD-09, SHD-11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+import core
+from mdp.broker.limits import BrokerOptions
+from mdp.shards.front import Front
+from mdp.wire.commands import (
+    CLIENT_CANCEL_03,
+    CLIENT_ERROR_03,
+    CLIENT_FINAL_03,
+    CLIENT_PARTIAL_03,
+    CLIENT_PROGRESS_03,
+    client_final,
+    client_heartbeat,
+    client_request,
+    worker_disconnect,
+    worker_final,
+    worker_heartbeat,
+    worker_ready,
+)
+from mdp.wire.shards import shard_of
+from tests.scenes.waiting import PATIENCE_S, Watch, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from mdp.wire.commands import Dialect
+
+COUNT = 3
+MIB = 2**20
+BODY = b"x" * 2**15
+MANY = 100  # bodies: three times what the front keeps for a peer
+ONE, TWO = b"\0\0\0\0\0\0\0\1", b"\0\0\0\0\0\0\0\2"
+
+
+class Scene:
+    """A front, and a ROUTER of the test for each of its shards."""
+
+    def __init__(self, endpoint: str, limits: BrokerOptions | None = None, **options: int) -> None:
+        self.endpoint = endpoint
+        self.front = Front(COUNT, limits, socket_options=options)
+        self.context = core.Context()
+        self.shards = [self.context.socket(core.ROUTER, linger=0) for _ in range(COUNT)]
+        self.watches = [Watch(shard) for shard in self.shards]
+
+    def peer(self, **options: int) -> core.Socket:
+        peer = self.context.socket(core.DEALER, linger=0, **options)
+        peer.connect(self.endpoint)
+        return peer
+
+    async def asked(self, shard: int) -> tuple[bytes, list[bytes]]:
+        """Return the next message at a shard, and the name of the connection over which it came."""
+        name, *message = await self.shards[shard].recv_multipart()
+        return name, message
+
+    async def asked_all(self, question: list[bytes]) -> list[bytes]:
+        """Return the names of the connections over which a question came to all shards."""
+        found = [await self.asked(shard) for shard in range(COUNT)]
+        assert [message for _, message in found] == [question] * COUNT
+        return [name for name, _ in found]
+
+    async def say(self, shard: int, name: bytes, message: list[bytes]) -> None:
+        await self.shards[shard].send_multipart([name, *message])
+
+    def shown(self, *names: str) -> list[int]:
+        return [self.front.stats().get(f"front_{name}", 0) for name in names]
+
+    async def begin(self, shard: int) -> None:
+        """Start a shard that has ended."""
+        self.shards[shard] = self.context.socket(core.ROUTER, linger=0)
+        self.shards[shard].bind(f"{self.endpoint}.{shard}")
+
+    async def end(self, shard: int) -> None:
+        self.shards[shard].close(0)
+        await self.shards[shard].wait_closed()
+
+    async def __aenter__(self) -> Self:
+        await self.front.__aenter__()
+        self.front.bind(self.endpoint)
+        for number, shard in enumerate(self.shards):
+            shard.bind(f"{self.endpoint}.{number}")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.front.__aexit__(kind, error, trace)
+        await self.context.aclose()
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with asyncio.timeout(PATIENCE_S), Scene(f"ipc://{tmp_path}/b") as serving:
+        yield serving
+
+
+def name_of(shard: int) -> bytes:
+    names = (b"service-%d" % number for number in range(1000))
+    return next(name for name in names if shard_of(name, COUNT) == shard)
+
+
+def retry(id: bytes) -> list[bytes]:
+    return client_request("0.3", b"mmi.dlq.retry", [b"7"], id=id)
+
+
+def cancel(id: bytes) -> list[bytes]:
+    return [CLIENT_CANCEL_03 + id]
+
+
+async def test_a_cancel_follows_its_request_in_the_same_read(scene: Scene) -> None:
+    request = client_request("0.3", name_of(1), [b"x"], id=ONE)
+    await scene.peer().send_many([request, cancel(ONE), client_heartbeat()])
+    name, first = await scene.asked(1)
+    assert first == request
+    assert await scene.asked(1) == (name, cancel(ONE))
+    assert await scene.asked(1) == (name, client_heartbeat())
+
+
+async def test_a_retry_is_answered_with_all_that_its_shard_says(scene: Scene) -> None:
+    peer = scene.peer()
+    await peer.send_multipart(retry(ONE))
+    names = await scene.asked_all(retry(ONE))
+    await scene.say(0, names[0], [CLIENT_FINAL_03 + ONE, b"404"])
+    for message in ([CLIENT_PROGRESS_03 + ONE, b"\x80"], [CLIENT_PARTIAL_03 + ONE, b"1"], [CLIENT_FINAL_03 + ONE, b"2"]):
+        await scene.say(1, names[1], message)
+        assert await peer.recv_multipart() == message
+    for watch in scene.watches:
+        await watch.lost()
+
+
+async def test_the_cancel_of_a_retry_reaches_the_shard_that_has_it(scene: Scene) -> None:
+    peer, ended = scene.peer(), [CLIENT_ERROR_03 + ONE, b"CANCELLED", b""]
+    await peer.send_multipart(retry(TWO))
+    await scene.asked_all(retry(TWO))
+    await peer.send_many([retry(ONE), cancel(ONE)])
+    names = await scene.asked_all(retry(ONE))
+    assert await scene.asked_all(cancel(ONE)) == names
+    await scene.say(1, names[1], ended)
+    assert await peer.recv_multipart() == ended
+
+
+@pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
+async def test_a_worker_whose_shard_ends_registers_again(scene: Scene, dialect: Dialect) -> None:
+    peer = scene.peer()
+    sent = [worker_ready(dialect, name_of(1)), worker_heartbeat(dialect), worker_final(dialect, ONE, [b"y"])]
+    await peer.send_many(sent)
+    assert [(await scene.asked(1))[1] for _ in sent] == sent
+    await scene.end(1)
+    assert await peer.recv_multipart() == worker_disconnect(dialect)
+    await peer.send_multipart(worker_ready(dialect, name_of(2)))
+    await peer.send_multipart(worker_heartbeat(dialect))
+    assert [(await scene.asked(2))[1] for _ in range(2)] == [worker_ready(dialect, name_of(2)), worker_heartbeat(dialect)]
+    await scene.end(2)
+    assert await peer.recv_multipart() == worker_disconnect(dialect)
+    assert scene.front.counters["links_lost"] == 2
+
+
+@pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
+async def test_what_a_worker_sent_before_its_disconnect_came_is_dropped(scene: Scene, dialect: Dialect) -> None:
+    """A shard that does not know the worker would answer with another DISCONNECT, which ends its next registration."""
+    peer = scene.peer()
+    await peer.send_multipart(worker_ready(dialect, name_of(1)))
+    await scene.asked(1)
+    await scene.end(1)
+    await eventually(lambda: scene.front.counters["links_lost"])
+    await peer.send_many([worker_heartbeat(dialect), worker_final(dialect, ONE, [b"y"]), worker_ready(dialect, name_of(2))])
+    assert (await scene.asked(2))[1] == worker_ready(dialect, name_of(2))
+    assert scene.shown("links", "links_opened", "dropped_late") == [1, 2, 2]
+
+
+@pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
+async def test_a_worker_that_the_front_does_not_know_is_refused_by_the_first_shard(scene: Scene, dialect: Dialect) -> None:
+    sent = [worker_heartbeat(dialect), worker_final(dialect, ONE, [b"y"])]
+    peer = scene.peer()
+    await peer.send_many(sent)
+    found = [await scene.asked(0) for _ in sent]
+    assert [message for _, message in found] == sent
+    await scene.say(0, found[0][0], worker_disconnect(dialect))
+    assert await peer.recv_multipart() == worker_disconnect(dialect)
+
+
+async def test_a_client_of_03_is_disconnected_when_the_shard_of_a_request_ends(scene: Scene) -> None:
+    request, other = (client_request("0.3", name_of(shard), [b"x"], id=ONE) for shard in (1, 2))
+    learnt, known = scene.peer(), scene.peer()
+    watches = [Watch(learnt), Watch(known)]
+    await learnt.send_many([request, other])
+    assert [(await scene.asked(shard))[1] for shard in (1, 2)] == [request, other]
+    await known.send_multipart(request)  # the route of its service is known by then
+    assert (await scene.asked(1))[1] == request
+    await scene.end(1)
+    for watch in watches:
+        await watch.lost()
+
+
+async def test_a_client_of_02_keeps_its_connection_when_a_shard_ends(scene: Scene) -> None:
+    peer = scene.peer()
+    watch = Watch(peer)
+    requests = [client_request("0.2", name_of(shard), [b"x"]) for shard in (1, 2)]
+    await peer.send_many(requests)
+    (_, first), (name, second) = await scene.asked(1), await scene.asked(2)
+    assert [first, second] == requests
+    await scene.end(1)
+    await eventually(lambda: scene.front.counters["links_lost"])
+    answer = client_final("0.2", name_of(2), b"", [b"z"])
+    await scene.say(2, name, answer)
+    assert await peer.recv_multipart() == answer
+    assert watch.seen[core.EVENT_DISCONNECTED] == 0
+
+
+async def test_the_connections_of_a_peer_end_with_it(scene: Scene) -> None:
+    peer = scene.peer()
+    await peer.send_multipart(client_request("0.2", name_of(1), [b"x"]))
+    await scene.asked(1)
+    await peer.send_multipart(retry(ONE))
+    await scene.asked_all(retry(ONE))
+    peer.close(0)
+    assert scene.shown("peers", "links", "to_shards") == [1, 1, 1]
+    for watch, count in zip(scene.watches, (1, 2, 1), strict=True):
+        await watch.lost(count)
+    assert scene.shown("peers", "links") == [0, 0]
+
+
+async def test_a_list_without_the_shard_that_ends_is_answered_at_once(scene: Scene) -> None:
+    peer, question = scene.peer(), client_request("0.2", b"mmi.services", [b""])
+    await peer.send_multipart(question)
+    names = await scene.asked_all(question)
+    await scene.end(1)
+    for shard in (2, 0):
+        await scene.say(shard, names[shard], client_final("0.2", b"mmi.services", b"", [b"200", b"[%d]" % shard]))
+    assert await peer.recv_multipart() == client_final("0.2", b"mmi.services", b"", [b"200", b"[0,2,null]", b"[1]"])
+    for shard in (0, 2):
+        await scene.watches[shard].lost()
+
+
+async def test_the_oldest_question_of_a_peer_is_closed_beyond_the_limit(scene: Scene) -> None:
+    peer = scene.peer()
+    questions = [client_request("0.3", b"mmi.dlq.retry", [b"7"], id=number.to_bytes(8, "big")) for number in range(65)]
+    names = []
+    for question in questions:
+        await peer.send_multipart(question)
+        names.append(await scene.asked_all(question))
+    for watch in scene.watches:
+        await watch.lost()
+    assert scene.shown("questions", "questions_dropped") == [65, 1]
+    answer = [CLIENT_FINAL_03 + (1).to_bytes(8, "big"), b"done"]
+    await scene.say(0, names[1][0], answer)
+    assert await peer.recv_multipart() == answer
+
+
+async def test_peers_get_the_limits_of_the_front(tmp_path: Path) -> None:
+    async with Scene(f"ipc://{tmp_path}/b", maxmsgsize=1000) as scene:
+        peer = scene.peer()
+        await Watch(peer).peers()
+        with pytest.raises(core.MessageTooLarge):
+            await peer.send_multipart(client_request("0.2", name_of(1), [b"x" * 1001]))
+
+
+async def test_a_peer_is_not_read_from_while_its_shard_does_not_read(tmp_path: Path) -> None:
+    async with Scene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=MIB)) as scene:
+        await scene.end(1)
+        peer = scene.peer(sndhwm=0)
+        requests = [client_request("0.2", name_of(1), [b"%d" % number, BODY]) for number in range(MANY)]
+        await peer.send_many(requests)
+        await eventually(lambda: scene.shown("held", "holds") == [1, 1])
+        assert MIB // 2 <= scene.shown("to_shards")[0] * len(BODY) < MIB
+        await scene.begin(1)
+        assert [(await scene.asked(1))[1] for _ in requests] == requests
+        await eventually(lambda: scene.shown("held", "cut", "dropped_full") == [0, 0, 0])
+
+
+async def test_a_shard_is_not_read_from_while_its_peer_does_not_read(tmp_path: Path) -> None:
+    async with Scene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=MIB)) as scene:
+        peer = scene.peer(rcvhwm=1)
+        await peer.send_multipart(client_request("0.2", name_of(1), [b"x"]))
+        name, _ = await scene.asked(1)
+        answers = [client_final("0.2", name_of(1), b"", [b"%d" % number, BODY]) for number in range(MANY)]
+        for answer in answers:
+            await scene.say(1, name, answer)
+        await eventually(lambda: scene.shown("held")[0])
+        assert scene.shown("to_peers")[0] * len(BODY) < 2 * MIB
+        assert [await peer.recv_multipart() for _ in answers] == answers
+        await eventually(lambda: scene.shown("held", "cut", "to_peers") == [0, 0, MANY])
+
+
+async def test_a_peer_is_disconnected_when_its_shard_takes_nothing_more(tmp_path: Path) -> None:
+    async with Scene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=1000)) as scene:
+        await scene.end(1)
+        peer = scene.peer()
+        watch, request = Watch(peer), client_request("0.2", name_of(1), [b"x" * 1500])
+        for count in (1, 2):
+            await peer.send_multipart(request)
+            await eventually(lambda count=count: sum(scene.shown("to_shards", "dropped_full")) == count)  # type: ignore[misc]
+        await watch.lost()
+        assert scene.shown("to_shards", "dropped_full", "cut") == [1, 1, 1]
+        await scene.begin(1)
+        assert (await scene.asked(1))[1] == request
