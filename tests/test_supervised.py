@@ -475,6 +475,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp dispatch rest", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),
     "bstar client callback": "tests/bstar/test_pair.py",
+    "core name lookup": "tests/core/net/names/test_lookups.py",
     "pirate client check": "tests/pirate/test_client.py",
     "mdp dispatch keys": "tests/mdp/spark/flow/test_replayed_window.py",
     "core event callback": "tests/core/sockets/test_event_callbacks.py",

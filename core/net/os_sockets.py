@@ -20,6 +20,7 @@ from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, par
 from core.errors import EADDRINUSE, EHOSTUNREACH, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
 from core.machine.backoff import backoff_s
 from core.machine.socks import SocksError, SocksHandshake
+from core.net.names.lookups import addresses
 from core.runtime import runtime, supervision
 from core.runtime.supervision import ONCE
 
@@ -247,8 +248,7 @@ async def _way_to(target: TcpConnect, source: _Source, options: Options) -> dict
     family = socket.AF_UNSPEC if options.ipv6 or target.kind is HostKind.IPV6 else socket.AF_INET
     if target.kind is not HostKind.NAME:
         return {"host": target.host, "port": target.port, "family": family, "local_addr": source}
-    resolve = partial(runtime.current().addresses, target.host, target.port, family)
-    found = list(dict.fromkeys((one[0], one[4]) for one in await asyncio.get_running_loop().run_in_executor(None, resolve)))
+    found = list(dict.fromkeys((one[0], one[4]) for one in await addresses(target.host, target.port, family)))
     timeout_ms = options.connect_timeout
     delay_s = NEXT_ADDRESS_S if not timeout_ms else min(NEXT_ADDRESS_S, timeout_ms / 1000 / (len(found) + 1))
     return {"sock": await _Addresses(source).first(_by_turns(found), delay_s)}

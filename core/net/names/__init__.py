@@ -1,0 +1,1 @@
+"""Host names of endpoints."""
