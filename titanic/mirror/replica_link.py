@@ -196,7 +196,6 @@ class MirrorLine:
             self._peer.set()
         else:
             self._end_session("the connection ended")
-            self._peer.set()
 
     def _on_batch(self, batch: Sequence[Sequence[bytes]]) -> None:
         # Hot path: once per sync.

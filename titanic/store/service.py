@@ -53,7 +53,7 @@ log = logging.getLogger("titanic")
 
 # There was no worker: not an attempt, the service is probed.
 ABSENT: Final = (mdp.NoService, mdp.Busy, mdp.Unreachable)
-STALLED_S: Final = 0.2  # between two checks of a store that cannot acknowledge
+STALLED_S: Final = 0.2  # between two checks of a store that cannot acknowledge, or of half of a pair that may not answer
 PROBE_TIMEOUT_S: Final = 1.0  # as in the guide
 FETCHED_BYTES: Final = 18  # command frame and status in front of a fetched reply
 
@@ -284,17 +284,20 @@ class Service:
 
     def _pump_soon(self) -> None:
         """Call `_pump` once, at the end of this loop iteration."""
-        if not self._arrivals.pumping and not self._stopping:
+        if self._stopping:
+            self._drained.look()  # whatever ended a request that was in flight
+        elif not self._arrivals.pumping:
             self._arrivals.pumping = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         self._arrivals.pumping = False
-        if self._stopping or (self._guard is not None and not self._guard()):
+        if self._stopping:
+            self._drained.look()
             return
         now = self._loop.time()
-        if self.store.stalled is not None:
-            # A reply could not be stored now, so deliver nothing.
+        if self.store.stalled is not None or (self._guard is not None and not self._guard()):
+            # A reply could not be stored now, so deliver nothing. Half of a pair that was paused may answer again soon, under its ballot.
             self._set_clock(now + STALLED_S)
             return
         # Hot path: once per delivered request; a type check costs a fifth of a pattern.
@@ -419,7 +422,6 @@ class Service:
             self._attempt_failed(entry, error, now)
         if not self._arrivals.pumping:
             self._pump_soon()
-        self._drained.look()
 
     def _attempt_failed(self, entry: Entry, error: mdp.RequestError | None, now: float) -> None:
         self.store.attempted(entry)

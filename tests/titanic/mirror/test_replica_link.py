@@ -83,11 +83,12 @@ async def octets(endpoint: str) -> AsyncIterator[Octets]:
 
 
 class GatedDisk(titanic.RealDisk):
-    """A disk one of whose syncs waits for a gate."""
+    """A disk one of whose syncs, or reads in the writer thread, waits for a gate."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.slow = threading.Event()
+        self.slow_read = threading.Event()
         self.gate = threading.Event()
 
     def sync(self, handle: int) -> None:
@@ -95,6 +96,12 @@ class GatedDisk(titanic.RealDisk):
             self.slow.clear()
             self.gate.wait()
         super().sync(handle)
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        if self.slow_read.is_set() and not threading.current_thread().name.startswith("asyncio"):  # not while files are copied ahead
+            self.slow_read.clear()
+            self.gate.wait()
+        return super().read(handle, size, offset)
 
 
 @asynccontextmanager
@@ -167,6 +174,33 @@ async def test_the_answer_to_a_later_hello_is_not_taken_for_that_of_a_sync(endpo
         await stack.__aexit__(None, None, None)
 
 
+@pytest.mark.faults
+async def test_a_writer_that_is_slow_to_come_in_step_does_not_meddle_with_the_next_connection(endpoint: str, disk: GatedDisk) -> None:
+    """It brought files to a mirror that is gone: the other one has none of them."""
+    async with store(disk, endpoint) as stored:
+        async with octets(endpoint) as first:
+            await first.greeted()
+            disk.slow_read.set()
+            following = asyncio.ensure_future(first.copied())
+            await eventually(lambda: not disk.slow_read.is_set())
+            following.cancel()
+        async with octets(endpoint) as second:
+            await second.greeted()
+            copy = await second.next(b"copy")
+            disk.gate.set()
+            await second.answer(copy)
+            names = [copy.arguments[0]]
+            while (said := await second.next(b"copy", b"swap")).call == b"copy":
+                names.append(said.arguments[0])
+                await second.answer(said)
+            sizes, copied, *_ = msgpack.unpackb(said.arguments[0])
+            assert set(sizes) == set(copied) == {name.decode() for name in names}
+            await second.answer(said)
+            await is_in_state(stored, "in step")
+            assert line_of(stored).sessions == 2
+            line_of(stored).end()
+
+
 async def test_a_mirror_may_read_its_files_for_longer_than_a_sync_may_last(endpoint: str, disk: GatedDisk) -> None:
     """It answers a hello after that: it reads gigabytes when roles have changed."""
     async with mirrored(disk, endpoint, timeout_s=0.01) as (mirror, stored):
@@ -187,6 +221,7 @@ async def test_a_mirror_may_read_its_files_for_longer_than_a_sync_may_last(endpo
         (b"no", b"another store", "another store"),
         (b"no", b"\xff", "\ufffd"),
         (b"no", b"", "refused"),
+        (b"no", None, "refused"),
         (b"ok", b"\xc1", "BadMsgpack"),
         (b"ok", b"", "BadMsgpack"),
         (b"ok", msgpack.packb([1]), "AttributeError"),
@@ -194,7 +229,7 @@ async def test_a_mirror_may_read_its_files_for_longer_than_a_sync_may_last(endpo
     ],
 )
 async def test_a_refused_hello_ends_the_connection_and_says_why(
-    endpoint: str, disk: GatedDisk, word: bytes, detail: bytes, reason: str
+    endpoint: str, disk: GatedDisk, word: bytes, detail: bytes | None, reason: str
 ) -> None:
     async with mirrored(disk, endpoint) as (mirror, stored):
         reasons: list[str] = []
@@ -211,9 +246,12 @@ async def test_a_refused_hello_ends_the_connection_and_says_why(
         hello = await mirror.next()
         await is_in_state(stored, "catching up")
         assert stored.stalled == "the mirror is catching up"
-        await mirror.answer(hello, word, detail)
+        await mirror.socket.send_multipart(
+            [hello.peer, hello.session, hello.number, word, *([detail, b"more"] if detail is not None else [])]
+        )
         await eventually(lambda: reasons)
         assert reason in reasons[0]
+        assert "more" not in reasons[0]
         assert (await submitted(stored, b"x"))[0] == b"500"
         again = await mirror.followed()
         assert int.from_bytes(again.session, "big") == int.from_bytes(hello.session, "big") + 1
@@ -296,14 +334,38 @@ async def test_each_pulse_is_sent_when_the_one_before_was_answered(endpoint: str
             assert (int.from_bytes(pulse.number, "big"), pulse.call, pulse.arguments) == (number, b"pulse", (b"7500",))
             if number == 2:
                 await mirror.answer(pulse._replace(number=(1).to_bytes(8, "big")), b"pulse")  # not this one
-                accepted = asyncio.ensure_future(submitted(stored, b"x"))
-                while (said := await mirror.next()).call not in (b"sync", b"pulse"):
-                    pass
-                assert said.call == b"sync"
-                await mirror.answer(said)
-                assert (await accepted)[0] == b"200"
+                for _ in range(20):  # many times the pause between two pulses
+                    accepted = asyncio.ensure_future(submitted(stored, b"x"))
+                    while (said := await mirror.next()).call not in (b"sync", b"pulse"):
+                        pass
+                    assert said.call == b"sync"
+                    await mirror.socket.send_multipart([said.peer, said.session, said.number, b"ok"])  # the detail may be left out
+                    assert (await accepted)[0] == b"200"
             await mirror.answer(pulse, b"pulse")
         line_of(stored).end()
+
+
+async def test_each_answer_to_a_pulse_puts_off_the_moment_to_go_on_alone(
+    endpoint: str, disk: GatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("titanic.mirror.replica_link.boot_clock", lambda: now)
+    async with mirrored(disk, endpoint, terms=terms(10.0), go_on=True) as (mirror, stored):
+        line = line_of(stored)
+        await mirror.followed()
+        first = await mirror.next(b"pulse")
+        now = 110.0
+        assert not line.may_go_alone()
+        now = 110.3
+        assert line.may_go_alone()
+        now = 108.0
+        await mirror.answer(first, b"pulse")
+        await mirror.next(b"pulse")  # the answer has arrived
+        now = 118.0
+        assert not line.may_go_alone()
+        now = 118.3
+        assert line.may_go_alone()
+        line.end()
 
 
 async def test_pulses_begin_anew_on_a_new_connection(endpoint: str, disk: GatedDisk) -> None:

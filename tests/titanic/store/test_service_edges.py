@@ -1,0 +1,106 @@
+"""The service of a store at its edges: options, starts, ends, and what is delivered in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import titanic
+from tests.scenes.mdp_handlers import echo
+from tests.scenes.waiting import PATIENCE_S, eventually
+from tests.titanic.store.test_service import FAST, Scene, scene
+from titanic.journal.ownership import Mark
+
+if TYPE_CHECKING:
+    import mdp
+
+__all__ = ["scene"]
+
+
+async def test_a_drain_ends_when_the_last_request_in_flight_has_expired(scene: Scene) -> None:
+    """Its worker may take much longer: nothing that it says is wanted."""
+    working, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: mdp.Request) -> list[bytes]:
+        working.set()
+        await go_on.wait()
+        return request.body
+
+    async with scene.store(timeout_s=1000.0) as service, scene.client() as client, scene.worker("slow", slow):
+        await client.submit("slow", b"x", ttl=0.2)
+        await working.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            await service.drain(1000.0)
+        assert service.store.counters["dead"] == 1
+        assert not service.delivery.in_flight
+        go_on.set()
+
+
+async def test_requests_are_delivered_after_a_moment_in_which_nothing_might_be(scene: Scene) -> None:
+    """Half of a pair that was paused may answer again under its ballot: nothing else need happen for that."""
+    may, asked = True, 0
+
+    def guard() -> bool:
+        nonlocal asked
+        asked += not may
+        return may
+
+    options = titanic.ServiceOptions(dispatch=FAST)
+    service = titanic.Service(scene.endpoint, titanic.Store(None, None), options, context=scene.context, seed=1, guard=guard)
+    async with service, scene.client() as client:
+        ticket = await client.submit("late", b"x")
+        may = False
+        await eventually(lambda: asked)  # the clock of the dispatch
+        may = True
+        async with scene.worker("late", echo):
+            assert await ticket.result(PATIENCE_S) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"concurrency": 0},
+        {"connections": 0},
+        {"timeout_s": 0},
+        {"max_attempts": -1},
+        {"permission_ms": -1},
+        {"ownerless": "nobody"},
+    ],
+)
+def test_options_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        titanic.ServiceOptions(**wrong)
+
+
+async def test_nothing_is_kept_of_a_waiting_request_that_was_closed(scene: Scene) -> None:
+    async with scene.store() as service, scene.client() as client:
+        ticket = await client.submit("late", b"x")
+        assert len(service.delivery.waiting) == 1
+        await ticket.close()
+        assert not service.delivery.waiting
+
+
+async def test_nothing_is_delivered_while_the_store_cannot_acknowledge(scene: Scene) -> None:
+    """A reply could not be stored either. It is delivered when that is over, by itself."""
+    async with scene.store() as service, scene.client() as client:
+        ticket = await client.submit("late", b"x")
+        service.store.journal.stalled = "the mirror is away"
+        async with scene.worker("late", echo) as worker:
+            await eventually(lambda: worker.connected)
+            service.store.journal.stalled = None
+            assert await ticket.result(PATIENCE_S) == [b"x"]
+
+
+async def test_leaving_a_service_leaves_nothing_behind(scene: Scene) -> None:
+    """No socket, no task, also when it could not be begun."""
+    before = repr(scene.context)
+    async with scene.store():
+        assert repr(scene.context) != before
+    await eventually(lambda: repr(scene.context) == before)
+    options = titanic.JournalOptions(log=titanic.LogOptions(reserve_bytes=4096))
+    (scene.directory / "mirror").write_bytes(Mark("mirror").encode())
+    with pytest.raises(titanic.JournalError):
+        await titanic.Service(scene.endpoint, titanic.Store(titanic.RealDisk(scene.directory), options), context=scene.context).__aenter__()
+    await eventually(lambda: repr(scene.context) == before)
