@@ -197,7 +197,7 @@ class Pipe:
         if len(piece) > 255:
             self._weigh(len(piece))
 
-    def write_pieces(self, pieces: Sequence[bytes]) -> bool:
+    def write_pieces(self, pieces: list[bytes]) -> bool:
         """Put encoded messages into the outbox, all or none; returns False without capacity."""
         outbox, count = self.outbox, len(pieces)
         if not self.takes_octets or len(outbox) + count > self.limit:
@@ -289,7 +289,7 @@ class ConflatingPipe(Pipe):
         for frames in messages:
             self.write(frames)
 
-    def write_pieces(self, pieces: Sequence[bytes]) -> bool:
+    def write_pieces(self, pieces: list[bytes]) -> bool:
         self.write_octets(pieces[-1])
         return True
 

@@ -167,16 +167,17 @@ class Sending(Owned):
         frames within the limits of the peer; they are not checked. Without capacity it acts like `send_many`, whose `Again` it raises.
         What is not bytes, and could change before it is written, is a TypeError.
         """
-        piece: Any  # compiled, bytes would be taken for granted
-        for piece in cast("Sequence[Any]", pieces):
+        # Compiled, a list is walked without an iterator, and bytes would be taken for granted.
+        messages: list[Any] = pieces if type(pieces) is list else [*pieces]
+        for piece in messages:
             if not isinstance(piece, bytes):
                 raise TypeError(f"an encoded message must be bytes, not {type(piece).__name__}")
         if _THREAD() != self._owner_thread:
             self.enter()
         pipe = self._route(routing_id)
-        if pipe is None or self._senders or not pipe.write_pieces(pieces):
+        if pipe is None or self._senders or not pipe.write_pieces(messages):
             head = [routing_id] if self.type_name == b"ROUTER" else []
-            self.send_many([[*head, Encoded(piece)] for piece in pieces])
+            self.send_many([[*head, Encoded(piece)] for piece in messages])
 
     # -- senders that wait
 

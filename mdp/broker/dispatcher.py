@@ -143,20 +143,19 @@ class Dispatcher(WorkerLifecycle):
         table = self.request_table
         names, tails = run.names, run.tails
         count = len(names)
-        if count > 1:
-            routes = self.routes_of(peer)
-            services: list[Service]
-            if run.alike:
-                only = routes.get(names[0])
-                services = [] if only is None else [only] * count
-            else:
-                services = [service for name in names if (service := routes.get(name)) is not None]
-            left_bytes = table.memory_left_bytes - REQUEST_OVERHEAD_BYTES * count
-            # The batch is larger than its tails, which are counted only where it would not fit.
-            if len(services) == count and (len(batch.octets) <= left_bytes or sum(map(len, tails)) <= left_bytes):
-                keys: list[Any] = run.keys or [table.take_serial() for _ in names]
-                table.place(table.accept(peer, dialect, keys, services, tails, now), now)
-                return
+        routes = self.routes_of(peer)
+        services: list[Service]
+        if run.alike:
+            only = routes.get(names[0])
+            services = [] if only is None else [only] * count
+        else:
+            services = [service for name in names if (service := routes.get(name)) is not None]
+        left_bytes = table.memory_left_bytes - REQUEST_OVERHEAD_BYTES * count
+        # The batch is larger than its tails, which are counted only where it would not fit.
+        if len(services) == count and (len(batch.octets) <= left_bytes or sum(map(len, tails)) <= left_bytes):
+            keys: list[Any] = run.keys or [table.take_serial() for _ in names]
+            table.place(table.accept(peer, dialect, keys, services, tails, now), now)
+            return
         for index in range(count):
             tail = tails[index]
             service = self.routes_of(peer).get(names[index])  # again: the requests before may have changed the routes

@@ -173,7 +173,7 @@ def _cut_one(layouts: list[Layout] | None, octets: bytes, start: int, end: int, 
                 name_at = tail_at
                 tail_at += _SHORT_HEADER_BYTES + octets[tail_at + 1]
                 name_end = tail_at + _SHORT_HEADER_BYTES if layout.options else tail_at
-                return Run(layout, first, keys, [octets[name_at:name_end]], [octets[tail_at:end]])
+                return Run(layout, first, keys, [octets[name_at:name_end]], [octets[tail_at:end]], alike=True)
     return Run(None, first, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN)
 
 
