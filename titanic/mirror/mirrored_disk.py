@@ -52,6 +52,7 @@ class Copying(NamedTuple):
     session: int
     there: dict[str, tuple[int, ...]]  # files of the mirror by name: (size,) or (size, used, crc)
     copies: dict[str, tuple[int, ...]]  # the same for files sent as copies
+    final: set[str]  # of both: sealed segments that were compared, which can only be cut off or removed from then on
 
 
 class MirroredDisk:
@@ -67,7 +68,7 @@ class MirroredDisk:
         self._names: dict[int, str] = {}
         self._made: set[int] = set()  # handles the mirror may also have open
         self._mark = Mark()
-        self._copying = Copying(0, {}, {})  # of the newest session
+        self._copying = Copying(0, {}, {}, set())  # of the newest session
         self.lock, self.unlock = disk.lock, disk.unlock
         self.names, self.read, self.size = disk.names, disk.read, disk.size
 
@@ -93,13 +94,18 @@ class MirroredDisk:
 
     def copy_ahead(self, session: int, there: dict[str, tuple[int, ...]]) -> bool:
         """Send what the mirror lacks by its answer to hello, while files change; return False if the session ended."""
-        copying = self._copying = Copying(session, there, {})
-        for name in self._shared_names():
+        # The mirror names those by their size that were sealed when it followed this history.
+        copying = self._copying = Copying(session, there, {}, {name for name, numbers in there.items() if len(numbers) == 1})
+        names = self._shared_names()
+        sealed = [name for name in names if name.endswith(".seg")][:-1]
+        for name in names:
             try:
                 if not self._bring(name, copying):
                     return False
             except FileNotFoundError:
                 continue  # removed meanwhile
+            if name in sealed:
+                copying.final.add(name)
         return True
 
     def _shared_names(self) -> list[str]:
@@ -107,12 +113,13 @@ class MirroredDisk:
 
     def _bring(self, name: str, copying: Copying) -> bool:
         there, copied = copying.there.get(name), copying.copies.get(name)
-        if there is not None and len(there) == 1 and copied is None and there[0] == size_of(self.disk, name):
+        known = copied or there
+        if known is not None and name in copying.final and known[0] == size_of(self.disk, name):
             return True
         data = read_file(self.disk, name)
         used = memoryview(data)[: used_octets(data)]
         now = (len(data), len(used), crc32(used))
-        if now == (copied or there):
+        if now == known:
             return True
         begun = copied[1] if copied is not None and crc32(memoryview(data)[: copied[1]]) == copied[2] else 0
         if not self._send_copy(copying.session, name, used, begun):

@@ -90,6 +90,13 @@ class GatedDisk(titanic.RealDisk):
         self.slow = threading.Event()
         self.slow_read = threading.Event()
         self.gate = threading.Event()
+        self.named: dict[int, str] = {}
+        self.read_by_writer: set[str] = set()
+
+    def open(self, name: str) -> int:
+        handle = super().open(name)
+        self.named[handle] = name
+        return handle
 
     def sync(self, handle: int) -> None:
         if self.slow.is_set():
@@ -101,6 +108,8 @@ class GatedDisk(titanic.RealDisk):
         if self.slow_read.is_set() and not threading.current_thread().name.startswith("asyncio"):  # not while files are copied ahead
             self.slow_read.clear()
             self.gate.wait()
+        if threading.current_thread().name.startswith("titanic"):
+            self.read_by_writer.add(self.named[handle])
         return super().read(handle, size, offset)
 
 
@@ -313,6 +322,24 @@ async def test_a_mirror_of_a_later_store_is_asked_rarely_and_stops_this_one(
         assert (await submitted(stored, b"x")) == [b"500", stored.stalled.encode()]
 
 
+async def test_sealed_segments_that_were_copied_are_not_read_again_between_two_syncs(endpoint: str, disk: GatedDisk) -> None:
+    """There may be gigabytes of them, and nothing is acknowledged while the writer thread reads."""
+    async with store(disk, endpoint, go_on=True) as stored:
+        while len(segments := sorted(name for name in disk.names() if name.endswith(".seg"))) < 4:
+            assert (await submitted(stored, bytes(20_000)))[0] == b"200"
+        async with octets(endpoint) as mirror:
+            await mirror.greeted()
+            disk.read_by_writer.clear()
+            swap = await mirror.copied()
+            sizes, copied, *_ = msgpack.unpackb(swap.arguments[0])
+            assert set(segments) <= set(copied)
+            assert sizes == {name: (disk.directory / name).stat().st_size for name in sizes}
+            assert disk.read_by_writer & set(segments) == {segments[-1]}
+            await mirror.answer(swap)
+            await is_in_state(stored, "in step")
+            line_of(stored).end()
+
+
 async def test_a_mirror_comes_in_step_though_nothing_is_written(endpoint: str, disk: GatedDisk) -> None:
     async with store(disk, endpoint, go_on=True) as stored:
         assert (await submitted(stored, b"alone"))[0] == b"200"
@@ -320,6 +347,29 @@ async def test_a_mirror_comes_in_step_though_nothing_is_written(endpoint: str, d
             await mirror.followed()
             await is_in_state(stored, "in step")
             line_of(stored).end()
+
+
+async def test_a_lost_mirror_is_waited_for_again(endpoint: str, disk: GatedDisk) -> None:
+    async with store(disk, endpoint) as stored:
+        async with octets(endpoint) as mirror:
+            await mirror.followed()
+            await stored.wait_for_mirror()
+        await is_in_state(stored, "away", "the connection ended")
+        served = asyncio.ensure_future(stored.wait_for_mirror())
+        async with octets(endpoint) as mirror:
+            await mirror.greeted()
+            swap = await mirror.copied()
+            assert not served.done()
+            await mirror.answer(swap)
+            await served
+            line_of(stored).end()
+
+
+async def test_a_store_that_may_go_on_serves_at_once(endpoint: str, disk: GatedDisk) -> None:
+    async with store(disk, endpoint, go_on=True) as stored:
+        await stored.wait_for_mirror()
+        assert (await submitted(stored, b"x"))[0] == b"200"
+        assert line_of(stored).state == "away"
 
 
 # ---- in a pair
