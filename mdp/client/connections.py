@@ -29,6 +29,8 @@ class Transport(ABC, Generic[M]):
 
     Args:
         clock: reads the time, monotonic seconds.
+        on_received: called with what the messages of the broker have changed.
+        on_updates: called with what the end of a connection has changed.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Transport(ABC, Generic[M]):
         machine: M,
         *,
         on_joined: Callable[[], None],
+        on_received: Updates,
         on_updates: Updates,
         on_lost: Callable[[], None],
     ) -> None:
@@ -46,6 +49,7 @@ class Transport(ABC, Generic[M]):
         self._context = context
         self._options = options
         self._on_joined = on_joined
+        self._on_received = on_received
         self._on_updates = on_updates
         self._on_lost = on_lost
         self._time = clock
@@ -126,7 +130,7 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
             for pending, progress in machine.take_reports():
                 if pending.call.progress is not None:
                     asyncio.get_running_loop().call_soon(pending.call.progress, progress)
-        self._on_updates(updates)
+        self._on_received(updates)
 
     def _lose(self) -> None:
         self._joined = False
@@ -192,7 +196,7 @@ class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
             self.flush()
 
         def receive(batch: Batch) -> None:
-            self._on_updates(self.machine.receive(number, batch, self._time()))
+            self._on_received(self.machine.receive(number, batch, self._time()))
 
         def lose() -> None:
             if number in self._connections:

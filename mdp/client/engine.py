@@ -116,7 +116,8 @@ class MdpEngine(ClientEngine[Machine]):
     def _open(self) -> None:
         dialect, old = self.search.dialect, self.machine
         where = self.context, self.socket_options, self.clock
-        callbacks: dict[str, Any] = {"on_joined": self._on_joined, "on_updates": self._on_updates, "on_lost": self._reconnector.lost}
+        callbacks: dict[str, Any] = {"on_joined": self._on_joined, "on_received": self._on_received, "on_updates": self._on_updates}
+        callbacks["on_lost"] = self._reconnector.lost
         kept = self._limits, self._timeouts, self.counters
         if dialect == V03:
             numbered = old if isinstance(old, Requester) else Requester(self._numbers, *kept)
@@ -144,13 +145,16 @@ class MdpEngine(ClientEngine[Machine]):
             self.machine.answers_heartbeats = True
         self._arm()
 
+    def _on_received(self, updates: list[PendingRequest]) -> None:
+        self.search.failures = 0  # it has answered us: see `BrokerSearch.confirmed`
+        self._on_updates(updates)
+
     def _on_updates(self, updates: list[PendingRequest]) -> None:
         # Hot path: once per batch.
         self._submitted = False
         for pending in updates:
             if pending.caller is not None:
                 pending.notify()
-        self.search.failures = 0
         if self._transport is not None:
             self._transport.flush()
         if self.machine.refused:
