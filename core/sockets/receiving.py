@@ -53,8 +53,6 @@ class Receiving(Sending):
     _parts: Message
     _parts_pipe: Pipe | None
     _plain: bool
-    _pollers: list[asyncio.Future[None]]
-    _receivers: deque[PendingReceive]
 
     @overload
     def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[Message]: ...
@@ -90,6 +88,8 @@ class Receiving(Sending):
             loop = asyncio.get_running_loop()
             self.follow_loop(loop)
         pending = PendingReceive(loop)
+        if len(receivers) >= self._sweep_at:
+            self._sweep()
         receivers.append(pending)
         return pending
 
@@ -169,6 +169,8 @@ class Receiving(Sending):
         pending = PendingReceive(loop) if shape is None else kind(shape, loop, single=single, framed=framed)
         if timeout_ms > 0:
             expire(pending, timeout_ms, "rcvtimeo: no message came")
+        if len(self._receivers) >= self._sweep_at:
+            self._sweep()
         self._receivers.append(pending)
         return pending
 

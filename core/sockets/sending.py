@@ -12,8 +12,9 @@ from core import constants as c
 from core.errors import EAGAIN, EINVAL, Again, ZMQError
 from core.runtime.ownership import Owned
 from core.sockets.results.futures import expire
-from core.sockets.results.pending import PendingSend
+from core.sockets.results.pending import PendingSend, place_of
 from core.sockets.results.ready import DONE
+from core.sockets.waiters import drop_ended
 from core.zmtp.frames import Encoded
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.sockets.endpoints import Endpoints
     from core.sockets.results.futures import Awaitable
+    from core.sockets.results.pending import PendingReceive
     from core.zmtp.frames import Given, Message
 
+_WAITS_MIN: Final = 16  # of one kind, before those that have ended are looked for
 _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
 _NOBLOCK: Final = int(c.NOBLOCK)
 # Compiled, a constant of the module costs less than a name that it imports.
@@ -52,9 +55,12 @@ class Sending(Owned):
     _endpoints: Endpoints
     _judging: bool
     _partial: Message
+    _pollers: list[asyncio.Future[None]]
+    _receivers: deque[PendingReceive]
     _route: Callable[[bytes], Pipe | None]
     _senders: deque[PendingSend]
     _serving: bool
+    _sweep_at: int  # waits of one kind
 
     def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: object = True, track: object = False) -> Awaitable[None]:
         """Send one message `[frame, …]`; the last item may be a `core.Encoded`.
@@ -135,12 +141,14 @@ class Sending(Owned):
             if count == len(messages):
                 return _DONE
         try:
-            return self._send_later(list(messages[count:] if count else messages), 0)
+            some_dropped = given if len(messages) != len(given) else None
+            return self._send_later(list(messages[count:] if count else messages), 0, len(given), some_dropped)
         except Again as error:
-            error.taken = _place(given, messages, count + error.taken)
+            error.taken = place_of(given, messages[count + error.taken :])
             raise
 
-    def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
+    def _send_later(self, messages: list[Message], flags: int, total: int = 0, given: Sequence[Given] | None = None) -> Awaitable[None]:
+        """Queue messages of a send; `total` and `given` as for `PendingSend`, if it sends several."""
         _refuse_bad(messages)
         if _THREAD() != self._owner_thread:
             self.enter()
@@ -154,9 +162,11 @@ class Sending(Owned):
             raise Again(EAGAIN, "no peer has capacity", taken=count)
         loop = asyncio.get_running_loop()
         self.follow_loop(loop)
-        pending = PendingSend(messages, loop)
+        pending = PendingSend(messages, loop, max(total, count + len(messages)), given)
         if self.options.sndtimeo > 0:
             expire(pending, self.options.sndtimeo, "sndtimeo: no peer had capacity")
+        if len(self._senders) >= self._sweep_at:
+            self._sweep()
         self._senders.append(pending)
         return pending
 
@@ -179,6 +189,11 @@ class Sending(Owned):
             head = [routing_id] if self.type_name == b"ROUTER" else []
             self.send_many([[*head, Encoded(piece)] for piece in messages])
 
+    def _sweep(self) -> None:
+        """Forget waits that have ended: programs wait for a quiet socket again and again, with a time limit."""
+        left = max(drop_ended(self._receivers), drop_ended(self._senders), drop_ended(self._pollers))
+        self._sweep_at = max(_WAITS_MIN, 2 * left)
+
     # -- senders that wait
 
     def _serve_senders(self) -> None:
@@ -197,7 +212,7 @@ class Sending(Owned):
             return True
         try:
             if self._judging:
-                pending.messages = self._within(pending.messages, alone=len(pending.messages) == 1)
+                pending.keep(self._within(pending.messages, alone=len(pending.messages) == 1))
             count = self.pattern.send_many(pending.messages)
         except ZMQError as error:
             pending.set_exception(error)
@@ -262,19 +277,6 @@ def _as_lists(messages: Any) -> Sequence[Given]:
         if type(message) is not list:
             return [[*(message or ())] for message in messages]
     return cast("Sequence[Given]", messages)
-
-
-def _place(given: Sequence[Given], kept: Sequence[Given], count: int) -> int:
-    """Return the index, among all messages, of one of those that were kept of them."""
-    if len(kept) == len(given):
-        return count
-    at = 0
-    for place, message in enumerate(given):
-        if message is kept[at]:
-            if at == count:
-                return place
-            at += 1
-    return len(given)
 
 
 def _refuse_bad(messages: Sequence[Given]) -> None:

@@ -263,6 +263,8 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
 
     def add_poller(self, waiter: asyncio.Future[None]) -> None:
         """Complete a future when readability or writability may have changed."""
+        if len(self._pollers) >= self._sweep_at:
+            self._sweep()
         self._pollers.append(waiter)
 
     def peer_metadata(self, routing_id: bytes) -> dict[bytes, bytes]:

@@ -63,7 +63,7 @@ MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 # for which these are properties.
 _SLOTS: Final = (
     "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
-    "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving",
+    "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving", "_sweep_at",
     "closed", "context", "counters", "inbound", "monitors", "options", "pattern",
     "security", "socket_type", "type_name",
 )  # fmt: skip
@@ -116,6 +116,7 @@ class SocketBase(Receiving):
         self._receivers = deque()
         self._senders = deque()
         self._pollers = []
+        self._sweep_at = 0  # the first wait sets it
         self._parts = []  # rest of a message that is received frame by frame (RCVMORE)
         self._parts_pipe = None  # its pipe, while receives wait for its frames
         self._partial = []  # frames given one by one (SNDMORE)

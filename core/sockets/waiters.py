@@ -10,6 +10,7 @@ from core.constants import PollEvent
 from core.sockets.results.ready import Ready
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Collection, Mapping
 
     from core.sockets.results.futures import Awaitable
@@ -28,6 +29,23 @@ class Pollable(Protocol):
     def readable(self) -> bool: ...  # whether a receive would return at once
     def writable(self) -> bool: ...  # whether a send would go through at once
     def add_poller(self, waiter: asyncio.Future[None]) -> None: ...  # complete a future when readability or writability may have changed
+
+
+class Wait(Protocol):
+    """A receive, a send or a poll that waits."""
+
+    def done(self) -> bool: ...
+
+
+W = TypeVar("W", bound=Wait)
+
+
+def drop_ended(waits: deque[W] | list[W]) -> int:
+    """Remove waits that have ended; return how many are left."""
+    left = [wait for wait in waits if not wait.done()]
+    waits.clear()
+    waits.extend(left)
+    return len(left)
 
 
 def events_of(socket: Pollable, flags: int = PollEvent.POLLIN | PollEvent.POLLOUT) -> int:

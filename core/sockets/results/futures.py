@@ -23,7 +23,7 @@ def expire(pending: Pending[Any], timeout_ms: int, what: str) -> None:
 
     def over() -> None:
         if not pending.done():
-            pending.set_exception(Again(EAGAIN, f"{what} within {timeout_ms} ms"))
+            pending.set_exception(Again(EAGAIN, f"{what} within {timeout_ms} ms", taken=pending.taken()))
 
     timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
     pending.add_done_callback(lambda _: timer.cancel())

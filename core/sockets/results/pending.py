@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from core.frame import framed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from contextvars import Context
 
     from core.pattern.base import Pattern
     from core.pattern.pipe import Pipe
-    from core.zmtp.frames import Message
+    from core.zmtp.frames import Given, Message
 
 T = TypeVar("T")
 
@@ -90,6 +90,10 @@ class Pending(Generic[T]):
         self._cancel(msg)
         self._complete()
         return True
+
+    def taken(self) -> int:
+        """Return how many messages of a send were sent, or dropped, so far."""
+        return 0
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
         """Call it in the loop iteration after the end."""
@@ -233,10 +237,44 @@ class PendingBatch(PendingShape):
 
 
 class PendingSend(Pending[None]):
-    """A pending send; if it is cancelled in time, nothing is queued (SOCK-13)."""
+    """A pending send; if it is cancelled in time, nothing is queued (SOCK-13).
 
-    __slots__ = ("messages",)
+    Args:
+        total: messages of the call.
+        given: they, or the last ones of them, if some were dropped.
+    """
 
-    def __init__(self, messages: list[Message], loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = ("_given", "_total", "messages")
+
+    def __init__(self, messages: list[Message], loop: asyncio.AbstractEventLoop, total: int, given: Sequence[Given] | None) -> None:
         super().__init__(loop)
         self.messages = messages  # left to send
+        self._total = total
+        self._given = given
+
+    def keep(self, within: list[Message]) -> None:
+        """Leave out messages that were dropped: `within` are the others."""
+        if self._given is None and len(within) != len(self.messages):
+            self._given = self.messages
+        self.messages = within
+
+    def taken(self) -> int:
+        given = self._given
+        if given is None:
+            return self._total - len(self.messages)
+        return self._total - len(given) + place_of(given, self.messages)
+
+    def _complete(self) -> None:
+        super()._complete()
+        self.messages = []  # the socket may keep this for a while
+        self._given = None
+
+
+def place_of(given: Sequence[Given], left: Sequence[Given]) -> int:
+    """Return the index, among all messages, of the first that is left; some between may have been dropped."""
+    place = len(given)
+    for message in reversed(left):  # from the end: the same list may have been given several times
+        place -= 1
+        while given[place] is not message:
+            place -= 1
+    return place

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from core.sockets.sending import _place
+from core.sockets.results.pending import place_of
 from core.zmtp.frames import decode_frames, encode_message
 from tests.scenes.raw_octets import COMMAND, WirePeer, frame, message, octet_by_octet
 
@@ -192,5 +192,6 @@ def test_messages_that_were_dropped_count_as_taken() -> None:
     a, b, c, large = [b"a"], [b"b"], [b"c"], [bytes(2_000)]
     given = [large, a, a, large, b, large, c]
     kept = [a, a, b, c]
-    assert [_place(given, kept, count) for count in range(4)] == [1, 2, 4, 6]
-    assert [_place(kept, kept, count) for count in range(4)] == [0, 1, 2, 3]
+    assert [place_of(given, kept[count:]) for count in range(4)] == [1, 2, 4, 6]
+    assert place_of(given, []) == 7
+    assert [place_of(kept, kept[count:]) for count in range(4)] == [0, 1, 2, 3]

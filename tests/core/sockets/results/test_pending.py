@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.sockets.results.pending import Pending
+from core.sockets.results.pending import Pending, PendingSend
 
 
 def pending() -> Pending[Any]:
@@ -102,3 +102,18 @@ async def test_an_error_is_raised_where_it_is_asked_for_and_logged_where_it_is_n
 
 async def result_of(waits: Pending[Any]) -> object:
     return await waits
+
+
+async def test_a_send_knows_how_many_messages_it_no_longer_has() -> None:
+    first, second, large, last = [b"1"], [b"2"], [b"large"], [b"4"]
+    waits = PendingSend([first, second, large, last], asyncio.get_running_loop(), 6, None)
+    assert (pending().taken(), waits.taken()) == (0, 2)
+    del waits.messages[:1]
+    assert waits.taken() == 3
+    for _ in range(2):
+        waits.keep([second, last])  # the large one was dropped
+        assert waits.taken() == 3
+    del waits.messages[:1]
+    assert waits.taken() == 5
+    assert waits.cancel()
+    assert waits.messages == []
