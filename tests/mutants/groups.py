@@ -320,7 +320,6 @@ SERVED = (
     "tests/titanic/access/test_access.py",
     "tests/titanic/access/test_user_share.py",
     "tests/titanic/access/test_request_alone.py",
-    "tests/titanic/mirror/test_replica_link.py",
     "tests/titanic/test_too_large.py",
     "tests/titanic/test_absent_store.py",
     "tests/titanic/test_injected_faults.py",
@@ -339,4 +338,10 @@ SOCKETS = (
     "tests/spec/test_socket_common.py",
     "tests/spec/test_closing_order.py",
     "tests/spec/test_away_peers.py",
+)
+STORED = (
+    "tests/titanic/store/test_store*.py",
+    "tests/titanic/store/test_refused_closes.py",
+    "tests/titanic/store/test_headers.py",
+    "tests/titanic/mirror/test_replica_link.py",
 )

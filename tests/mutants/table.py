@@ -29,6 +29,7 @@ from tests.mutants.groups import (
     SHARDS,
     SOCKETS,
     STORE,
+    STORED,
     STREAMS,
     TITANIC_PARTS,
     WAITING,
@@ -289,7 +290,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "titanic/mirror/replica_directory.py": MIRROR,
     "titanic/mirror/replica_link.py": MIRROR,
     "titanic/mirror/replica_server.py": MIRROR,
-    "titanic/store/store.py": SERVED,
+    "titanic/store/store.py": STORED,
     "titanic/store/service.py": SERVED,
     "titanic/store/compaction.py": (
         "tests/titanic/store/test_compaction.py",
