@@ -1,4 +1,4 @@
-"""A mirror that is made of octets, and a store that it is the mirror of; its disk waits for a gate."""
+"""A mirror that is made of octets, and a store that it is the mirror of."""
 
 from __future__ import annotations
 

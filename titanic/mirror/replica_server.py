@@ -227,6 +227,12 @@ class Mirror(Service):
             )
 
     def _follow(self) -> None:
+        try:
+            self._follow_stores()
+        finally:
+            self.replica.end()
+
+    def _follow_stores(self) -> None:
         followed = b""
         while (calls := self._queue.get()) is not None:
             answers = []
@@ -243,7 +249,6 @@ class Mirror(Service):
                         followed = b""
             if answers and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._answer, answers)
-        self.replica.end()
 
     def _carry_out(self, frames: Sequence[bytes]) -> list[bytes]:
         """Do one call; return the frames of its answer, none if it needs none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +56,11 @@ class Peer:
 
 @asynccontextmanager
 async def serving(disk: SimDisk, **options: Any) -> AsyncIterator[tuple[Mirror, core.Context, str]]:
-    async with core.Context() as context, Mirror(disk, context=context, **options) as mirror:
-        yield mirror, context, mirror.bind("inproc://mirror")
+    async with core.Context() as context:
+        async with Mirror(disk, context=context, **options) as mirror:
+            yield mirror, context, mirror.bind("inproc://mirror")
+        assert "0 open sockets" in repr(context)
+        assert (disk.locked, disk._handles) == (False, {})
 
 
 @asynccontextmanager
@@ -87,10 +92,29 @@ async def test_calls_are_answered_when_they_are_synced() -> None:
         await eventually(lambda: not mirror.connected)
         assert mirror.lacks() == "no store"
     assert disk.survivors()[ONE.decode()] == b"two"
-    assert (disk.locked, disk._handles) == (False, {})
 
 
-async def test_after_a_call_that_failed_nothing_is_done_before_the_next_hello() -> None:
+async def test_a_directory_is_free_when_the_last_call_is_done() -> None:
+    """Not before: the next process may open it at once."""
+    disk, gate = in_step(), threading.Event()
+    async with core.Context() as context:
+        mirror = await Mirror(disk, context=context).__aenter__()
+        async with peer(context, mirror.bind("inproc://mirror")) as store:
+            await store.ask(b"hello", HELLO)
+            disk.before = lambda _: (gate.wait(), None)[1]
+            await store.say(b"write", ONE, b"0", b"O")
+            await eventually(lambda: disk._handles)
+        ended = asyncio.ensure_future(mirror.__aexit__(None, None, None))
+        await eventually(lambda: "0 open sockets" in repr(context))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert disk.locked
+        gate.set()
+        await ended
+        assert (disk.locked, disk._handles) == (False, {})
+
+
+async def test_after_a_call_that_failed_nothing_is_done_before_the_next_hello(caplog: pytest.LogCaptureFixture) -> None:
     disk = in_step()
     async with serving(disk) as (mirror, context, endpoint), peer(context, endpoint) as store:
         await store.ask(b"hello", HELLO)
@@ -101,6 +125,7 @@ async def test_after_a_call_that_failed_nothing_is_done_before_the_next_hello() 
         assert (await store.ask(b"hello", HELLO))[0] == b"ok"
         assert await store.ask(b"sync", ONE) == [b"ok", b""]
         assert (mirror.failed, mirror.sessions) == (1, 2)
+        assert "mirror: not a file name: '../x'" in caplog.text
     assert disk.survivors()[ONE.decode()] == b"one"
 
 
@@ -111,7 +136,7 @@ async def test_a_reason_is_not_longer_than_a_line() -> None:
         assert (word, len(reason)) == (b"no", 1000)
 
 
-async def test_a_hello_that_is_refused_is_answered_and_changes_nothing() -> None:
+async def test_a_hello_that_is_refused_is_answered_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(in_step()) as (mirror, context, endpoint), peer(context, endpoint) as store, peer(context, endpoint, 9) as other:
         await store.ask(b"hello", HELLO)
         word, reason = await other.ask(b"hello", Hello(b"o" * 16, 3, False).encode())
@@ -120,6 +145,7 @@ async def test_a_hello_that_is_refused_is_answered_and_changes_nothing() -> None
         assert (await other.socket.recv_multipart())[:3] == [*pack_pair(0, 0), b"no"]
         assert await store.ask(b"sync", ONE) == [b"ok", b""]
         assert (mirror.sessions, mirror.refused, mirror.calls) == (1, 2, 2)
+        assert "mirror: this mirror is of another store" in caplog.text
 
 
 async def test_calls_of_a_store_that_another_has_replaced_are_dropped() -> None:
@@ -141,10 +167,12 @@ async def test_calls_of_a_store_that_another_has_replaced_are_dropped() -> None:
 async def test_what_is_no_call_ends_the_session_of_the_store_alone() -> None:
     async with serving(in_step()) as (mirror, context, endpoint), peer(context, endpoint) as store:
         await store.socket.send_multipart([b"x"])
-        await eventually(lambda: mirror.refused == 1)
-        await store.ask(b"hello", HELLO)
-        await store.socket.send_multipart([b"x"])
-        assert (await store.socket.recv_multipart())[:3] == [*pack_pair(0, 0), b"no"]
+        await store.socket.send_multipart(pack_pair(1, 1))
+        await eventually(lambda: mirror.refused == 2)
+        for frames in ([b"x"], pack_pair(1, 1)):
+            await store.ask(b"hello", HELLO)
+            await store.socket.send_multipart(frames)
+            assert (await store.socket.recv_multipart())[:3] == [*pack_pair(0, 0), b"no"]
         assert (await store.ask(b"hello", HELLO))[0] == b"ok"
 
 
