@@ -33,6 +33,7 @@ import msgspec
 from msgspec import inspect as shapes
 
 from core.machine.bounded_msgpack import LARGE_BYTES, BadMsgpack, check, check_counts, check_elements, claimed, uncollected, unpack
+from mdp.typed.fatal_unions import refuse_fatal_unions
 from mdp.typed.hash_types import HashedTypes
 from mdp.typed.schema_details import add_details
 
@@ -57,10 +58,13 @@ BYTES_PER_CHECKED_OBJECT: Final = 10
 # are free, and more need so many bytes each, which a name of ten characters and a number have.
 NAMES_FREE_ANY: Final = 1_000
 BYTES_PER_NAME: Final = 20
-# Elements of all arrays and maps where some of many take long to make: decimals, and members of an enumeration in a set. So many are free,
-# and each further one needs so many bytes: decimals of one digit take as long as prices, and there are three times as many.
+# Elements of all arrays and maps where some of many take long to make: decimals, members of an enumeration in a set, texts with a pattern.
+# So many are free, and each further one needs so many bytes: decimals of one digit take as long as prices, and are three times as many.
 ELEMENTS_FREE: Final = 4_000
 BYTES_PER_ELEMENT: Final = 3
+# The same for an array of memory views, of which one takes as long as five decimals: fewer are free, and a part of a file is longer.
+VIEWS_FREE: Final = 500
+BYTES_PER_VIEW: Final = 10
 # Bytes before the kind of an extension type: of 4 and 8 bytes, and the length of one of 12.
 _BEFORE_KIND: Final = (0xD6, 0xD7, 12)
 # So few bytes contain no set and no map that is slow. If these are of integers alone, more do: few of these have one hash, and they are
@@ -158,6 +162,7 @@ class Schema:
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         _refuse_bare(annotation)
+        refuse_fatal_unions(annotation)
         try:
             self._decode = msgspec.msgpack.Decoder(annotation, dec_hook=_from_plain).decode
             shape = _Shape()
@@ -185,6 +190,8 @@ class Schema:
         self._is_flat_array = shape.is_flat_array
         self._is_row = shape.is_row
         self._are_slow = shape.are_slow
+        are_views = shape.is_row and shape.has_views
+        self._elements_free, self._bytes_per_element = (VIEWS_FREE, BYTES_PER_VIEW) if are_views else (ELEMENTS_FREE, BYTES_PER_ELEMENT)
         self._is_strict = shape.is_deep or shape.hashed.are_nested
 
     def pack(self, value: Any) -> bytes:
@@ -214,7 +221,7 @@ class Schema:
         size = len(octets)
         most = containers_max(size, self._is_strict)
         if self._are_slow:
-            self._check_elements(octets, ELEMENTS_FREE + size // BYTES_PER_ELEMENT)
+            self._check_elements(octets, self._elements_free + size // self._bytes_per_element)
         objects = OBJECTS_FREE + size // self._bytes_per_object if self._bytes_per_object else -1
         if self._is_flat_array and claimed(octets) <= objects:
             objects = -1  # msgspec makes no more
@@ -315,6 +322,7 @@ class _Shape:
         self.is_flat_array = False  # an array, with as many maps at most as it has elements
         self.is_row = False  # an array without arrays and maps
         self.are_slow = False  # many values are possible that take long to make
+        self.has_views = False  # of memory
         self.hashed = HashedTypes()
         self._collections = 0  # around the type that is looked at
         self._above: set[int] = set()  # ids of the types around the one that is looked at
@@ -328,8 +336,10 @@ class _Shape:
                 self.is_deep = True
             case shapes.DateTimeType():
                 self.has_times = True
-            case shapes.DecimalType() if self._collections:
+            case shapes.DecimalType() | shapes.StrType(pattern=str()) if self._collections:
                 self.are_slow = True
+            case shapes.MemoryViewType() if self._collections:
+                self.are_slow = self.has_views = True
             case shapes.SetType(item_type=shapes.EnumType()) | shapes.FrozenSetType(item_type=shapes.EnumType()):
                 self.are_slow = True
             case shapes.CustomType(cls=kind):

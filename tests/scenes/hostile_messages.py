@@ -13,7 +13,7 @@ from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 from uuid import UUID
 
 import msgpack
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HONEST", "HOSTILE", "NAMES", "OF_THEIR_KIND", "SIZE",
-    "Dot", "Item", "Loose", "Order", "Place", "Record", "filled", "named", "padded",
+    "Code", "Dot", "Item", "Loose", "Order", "Place", "Record", "filled", "named", "padded",
 ]  # fmt: skip
 
 SIZE = 64 * 1024
@@ -113,6 +113,9 @@ class Colour(Enum):
     BLUE = 2
 
 
+Code = Annotated[str, msgspec.Meta(pattern="^[A-Z]*$")]
+
+
 def repeated(element: Any) -> bytes:
     """Return an array of one element again and again."""
     piece = packed(element)
@@ -158,6 +161,9 @@ OF_THEIR_KIND: dict[Any, Callable[[], bytes]] = {
     dict[int, int]: lambda: honest(lambda: (DRAW.getrandbits(63), DRAW.getrandbits(20))),
     dict[UUID, int]: lambda: honest(lambda: (any_uuid(), DRAW.getrandbits(20))),
     dict[str, Decimal]: lambda: honest(lambda: (f"item {DRAW.randrange(10_000)}", price())),
+    list[memoryview]: lambda: honest(lambda: DRAW.randbytes(16)),
+    list[Code]: lambda: honest(lambda: "".join(DRAW.choices("ABCDEFGH", k=4))),
+    dict[Code, int]: lambda: honest(lambda: ("".join(DRAW.choices("ABCDEFGHIJKLMNOPQRST", k=3)), DRAW.getrandbits(20))),
 }
 
 # Made when they are asked for: some take a tenth of a second.
@@ -218,5 +224,19 @@ HOSTILE: dict[str, tuple[Any, Callable[[], bytes]]] = {
         lambda: b"\xdd" + (13_000).to_bytes(4, "big") + b"".join(b"\xa4%04x" % number for number in range(13_000)),
     ),
     "short maps of integers": (list[dict[int, int]], lambda: repeated({1: 0})),
+    "short memory views, refused": (list[memoryview], lambda: repeated(b"")),
+    "short memory views, just allowed": (
+        list[memoryview],
+        lambda: b"\xdd" + (7_025).to_bytes(4, "big") + b"\xc4\x00" * 7_024 + b"\xc5\xc8\x00" + bytes(51_200),
+    ),
+    "short texts with a pattern, refused": (list[Code], lambda: repeated("")),
+    "short texts with a pattern, just allowed": (
+        list[Code],
+        lambda: b"\xdd" + (25_800).to_bytes(4, "big") + b"\xa0" * 15_900 + b"\xa4ABCD" * 9_900,
+    ),
+    "short keys with a pattern": (
+        dict[Code, int],
+        lambda: b"\xdf" + (25_800).to_bytes(4, "big") + b"\xa0\x01" * 25_799 + b"\xda\x36\xb0" + b"A" * 14_000 + b"\x01",
+    ),
     "maps of empty sets": (list[dict[str, set[int]]], lambda: repeated({"": []})),
 }

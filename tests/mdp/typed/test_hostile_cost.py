@@ -6,7 +6,7 @@ What each message costs, compared with an honest one, is measured by `python -m 
 from __future__ import annotations
 
 import tracemalloc
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -17,7 +17,22 @@ import msgpack
 import pytest
 
 from mdp.typed.schemas import Schema, TypeMismatch
-from tests.scenes.hostile_messages import HONEST, HOSTILE, NAMES, OF_THEIR_KIND, SIZE, Dot, Item, Loose, Order, Place, Record, named, padded
+from tests.scenes.hostile_messages import (
+    HONEST,
+    HOSTILE,
+    NAMES,
+    OF_THEIR_KIND,
+    SIZE,
+    Code,
+    Dot,
+    Item,
+    Loose,
+    Order,
+    Place,
+    Record,
+    named,
+    padded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +53,8 @@ REFUSED = {
     "integers as decimals, refused": ELEMENTS,
     "integers as decimals in tuples, refused": ELEMENTS,
     "members of an enumeration in a set, refused": ELEMENTS,
+    "short memory views, refused": ELEMENTS,
+    "short texts with a pattern, refused": ELEMENTS,
     "sets in a set, refused": MANY,
     "short maps of integers": MANY,
     "maps of empty sets": MANY,
@@ -283,3 +300,26 @@ def test_x2_maps_of_one_pair_of_integers_are_taken() -> None:
     octets = msgpack.packb(pairs)
     assert 0.9 * SIZE < len(octets) <= SIZE
     assert Schema(list[dict[int, int]]).unpack(octets) == pairs
+
+
+@pytest.mark.parametrize(
+    ("annotation", "short", "long", "free", "each"),
+    [
+        (list[memoryview], b"\xc4\x00", b"\xc5", 500, 10),
+        (tuple[memoryview, ...], b"\xc4\x00", b"\xc5", 500, 10),
+        (list[memoryview | int], b"\xc4\x00", b"\xc5", 500, 10),
+        (list[memoryview | list[int]], b"\xc4\x00", b"\xc5", 4_000, 3),
+        (list[Code], b"\xa0", b"\xda", 4_000, 3),
+        (list[Code | int], b"\xa0", b"\xda", 4_000, 3),
+    ],
+)
+def test_x2_values_that_take_long_to_make_are_as_many_as_their_bytes_pay_for(
+    annotation: Any, short: bytes, long: bytes, free: int, each: int
+) -> None:
+    schema = Schema(annotation)
+    for count in (most := free + SIZE // each, most + 1):
+        rest = SIZE - 5 - len(short) * (count - 1) - 3
+        octets = b"\xdd" + count.to_bytes(4, "big") + short * (count - 1) + long + rest.to_bytes(2, "big") + b"A" * rest
+        assert len(octets) == SIZE
+        with pytest.raises(TypeMismatch, match=ELEMENTS) if count > most else nullcontext():
+            assert len(schema.unpack(octets)) == count
