@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from contextlib import suppress
+from errno import EMFILE
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -88,6 +89,14 @@ class Listener:
     def _accept_failed(self, error: OSError) -> None:
         reason = error.strerror or str(error)
         self._owner.emit(Event.ACCEPT_FAILED, error.errno or 0, self.endpoint, reason)
+        self._tell(reason)
+
+    def accepted(self, number: int) -> None:
+        """Note the descriptor of a connection; when it is the last one, uvloop accepts and closes others without a word."""
+        if not isinstance(self._server, Acceptor) and number == _files_max() - 1:
+            self._tell(os.strerror(EMFILE))
+
+    def _tell(self, reason: str) -> None:
         now = asyncio.get_running_loop().time()
         if self._told_at is None or now - self._told_at >= TELL_AGAIN_S:
             self._told_at = now
@@ -164,6 +173,15 @@ class Listener:
         return (server.task if isinstance(server, Acceptor) else None) or self._starting
 
 
+def _files_max() -> int:
+    """Return how many files this process may have open, -1 for no limit."""
+    if sys.platform == "win32":
+        return -1
+    import resource  # exists elsewhere only
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def _permit_all(sessions: Iterator[AcceptedSession]) -> None:
     for session in sessions:
         session.permit()
@@ -185,6 +203,7 @@ class AcceptedSession(Session):
         transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._listener.accepted(descriptor(transport))
         self._counted_as = source_of(address)
         self._counted = self._listener.admit(self, self._counted_as)
         if not self._counted:
