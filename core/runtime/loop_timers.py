@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary, ref
 
 from core.machine.deadlines import Deadlines
+from core.runtime.forks import process_id
 from core.runtime.runtime import SYSTEM
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class _LoopTimers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)
+        self._pid = process_id()
         self._deadlines: Deadlines[_Timer] = Deadlines()
         self._descriptor: _Descriptor | None = None  # while a timer is set
         self._set_to = inf  # its time, inf once it has come
@@ -122,7 +124,8 @@ class _LoopTimers:
         self._deadlines = Deadlines()  # without what it keeps of timers that were cancelled
         if descriptor is not None:
             loop = self._loop()
-            if loop is not None and not loop.is_closed():
+            # A forked child shares the poll of its parent's loop: to end it there would end it for the parent.
+            if loop is not None and not loop.is_closed() and process_id() == self._pid:
                 loop.remove_reader(descriptor.number)
             descriptor.close()
 

@@ -16,6 +16,7 @@ import pytest
 from core.runtime.loop_timers import call_at, is_uvloop
 from core.runtime.supervision import Supervisor
 from tests.descriptors import few_descriptors
+from tests.scenes.forked_child import in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,3 +194,23 @@ def test_each_loop_has_its_own_timers() -> None:
     for thread in threads:
         thread.join()
     assert sorted(fired) == [f"thread {number}" for number in range(4)]
+
+
+@on_linux
+async def test_a_forked_child_that_cancels_a_timer_does_not_cancel_that_of_its_parent() -> None:
+    loop = asyncio.get_running_loop()
+    fired = asyncio.Event()
+    timer = Supervisor().timer("a timer", fired.set)
+    start = loop.time()
+    timer.at(start + 0.2)
+    registered = asyncio.Event()
+    call_at(start + 0.01, registered.set)
+    await registered.wait()  # the loop has waited for the descriptor
+
+    def cancel() -> str:
+        timer.cancel()
+        return "cancelled"
+
+    assert in_child(cancel) == "cancelled"
+    await fired.wait()
+    assert loop.time() > start + 0.19
