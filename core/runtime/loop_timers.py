@@ -13,6 +13,7 @@ import asyncio
 import os
 import sys
 from contextvars import copy_context
+from functools import cache
 from math import ceil, inf
 from struct import pack
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -42,10 +43,10 @@ def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
 def call_at(when: float, call: Callable[[], object]) -> SetTimer:
     """Call something at a time of the running loop, with the caller's context variables."""
     loop = asyncio.get_running_loop()
-    if _C_LIBRARY is not None and is_uvloop(loop):
+    if is_uvloop(loop) and (library := _c_library()) is not None:
         timers = _OF_LOOPS.get(loop)
         if timers is None:
-            timers = _OF_LOOPS[loop] = _LoopTimers(loop)
+            timers = _OF_LOOPS[loop] = _LoopTimers(loop, library)
         try:
             return timers.call_at(when, call)
         except OSError:  # no descriptor is free
@@ -56,8 +57,9 @@ def call_at(when: float, call: Callable[[], object]) -> SetTimer:
 class _Descriptor:
     """A timerfd, which is readable from a time on."""
 
-    def __init__(self) -> None:
-        self.number: int = _C_LIBRARY.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.number: int = library.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self.number < 0:
             raise OSError("no timer descriptor")
 
@@ -68,7 +70,7 @@ class _Descriptor:
         """Set the time anew; it is not readable before."""
         # In whole milliseconds, as the clock of uvloop, which has come there then.
         seconds, ms = divmod(max(1, ceil(when * 1000)), 1000)
-        _C_LIBRARY.timerfd_settime(self.number, _ABSOLUTE, pack("4l", 0, 0, seconds, ms * 1_000_000), None)
+        self._library.timerfd_settime(self.number, _ABSOLUTE, pack("4l", 0, 0, seconds, ms * 1_000_000), None)
 
     def close(self) -> None:
         number, self.number = self.number, -1
@@ -79,8 +81,9 @@ class _Descriptor:
 class _LoopTimers:
     """The timers of one loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, library: Any) -> None:
         self._loop = ref(loop)
+        self._library = library
         self._pid = process_id()
         self._deadlines: Deadlines[_Timer] = Deadlines()
         self._descriptor: _Descriptor | None = None  # while a timer is set
@@ -89,7 +92,7 @@ class _LoopTimers:
     def call_at(self, when: float, call: Callable[[], object]) -> _Timer:
         descriptor = self._descriptor
         if descriptor is None:
-            descriptor = _Descriptor()
+            descriptor = _Descriptor(self._library)
             asyncio.get_running_loop().add_reader(descriptor.number, self._on_due)
             self._descriptor = descriptor
         timer = _Timer(self, call)
@@ -155,17 +158,17 @@ class _Timer:
             self._handle.cancel()
 
 
+@cache  # loaded with the first timer, not when a program starts
 def _c_library() -> Any:
     """Return the C library, None if it has no such timers."""
     if sys.platform != "linux":
         return None
     try:
         from ctypes import CDLL  # a Python may be built without it
-    except ImportError:
+    except (ImportError, OSError):
         return None
     library = CDLL(None)
     return library if hasattr(library, "timerfd_create") else None
 
 
-_C_LIBRARY: Final = _c_library()
 _OF_LOOPS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopTimers]] = WeakKeyDictionary()
