@@ -6,6 +6,7 @@ Rules of specs/mdp.md: SHD-07 to SHD-09, SHD-11.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import core
 from mdp.broker.limits import BrokerOptions
 from mdp.shards.front import Front
+from mdp.shards.identity import USER_BYTES_MAX
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -47,14 +49,14 @@ ONE, TWO = b"\0\0\0\0\0\0\0\1", b"\0\0\0\0\0\0\0\2"
 class Scene:
     """A front, and a ROUTER of the test for each of its shards."""
 
-    def __init__(self, endpoint: str, limits: BrokerOptions | None = None, **options: int) -> None:
+    def __init__(self, endpoint: str, limits: BrokerOptions | None = None, security: core.Plain | None = None, **options: int) -> None:
         self.endpoint = endpoint
-        self.front = Front(COUNT, limits, socket_options=options)
+        self.front = Front(COUNT, limits, security=security, socket_options=options)
         self.context = core.Context()
         self.shards = [self.context.socket(core.ROUTER, linger=0) for _ in range(COUNT)]
         self.watches = [Watch(shard) for shard in self.shards]
 
-    def peer(self, **options: int) -> core.Socket:
+    def peer(self, **options: int | bytes) -> core.Socket:
         peer = self.context.socket(core.DEALER, linger=0, **options)
         peer.connect(self.endpoint)
         return peer
@@ -303,3 +305,54 @@ async def test_a_peer_is_disconnected_when_its_shard_takes_nothing_more(tmp_path
         assert scene.shown("to_shards", "dropped_full", "cut") == [1, 1, 1]
         await scene.begin(1)
         assert (await scene.asked(1))[1] == request
+
+
+async def test_a_heartbeat_of_a_client_without_requests_is_answered_by_the_first_shard(scene: Scene) -> None:
+    peer = scene.peer()
+    await peer.send_multipart(client_heartbeat())
+    name, first = await scene.asked(0)
+    assert first == client_heartbeat()
+    await scene.say(0, name, client_heartbeat())
+    assert await peer.recv_multipart() == client_heartbeat()
+
+
+async def test_other_frames_of_mdp_02_are_translated_in_both_directions(scene: Scene) -> None:
+    peer, service = scene.peer(), name_of(1)
+    for _ in range(2):  # the second time, the route of the service is known
+        await peer.send_multipart([b"", b"MDPC02", b"\x02", service, b"x"])
+        name, message = await scene.asked(1)
+        assert message == client_request("0.2", service, [b"x"])
+        await scene.say(1, name, client_final("0.2", service, b"", [b"y"]))
+        assert await peer.recv_multipart() == [b"", b"MDPC02", b"\x04", b"y"]
+
+
+async def test_the_user_of_a_peer_is_in_the_name_of_its_connection(tmp_path: Path) -> None:
+    names = [b"u" * USER_BYTES_MAX, b"u" * (USER_BYTES_MAX + 1)]
+    security = core.Plain(users={name.decode(): "secret" for name in names})
+    async with Scene(f"ipc://{tmp_path}/b", security=security) as scene:
+        fitting, too_long = (scene.peer(plain_username=name, plain_password=b"secret") for name in names)
+        watch, request = Watch(too_long), client_request("0.2", name_of(1), [b"x"])
+        await fitting.send_multipart(request)
+        name, message = await scene.asked(1)
+        assert (name[9:], message) == (names[0], request)
+        await too_long.send_multipart(request)
+        await watch.lost()
+        assert scene.shown("to_shards", "cut") == [1, 1]
+
+
+async def test_a_front_that_drains_serves_the_peers_it_has(scene: Scene) -> None:
+    peer, request = scene.peer(), client_request("0.2", name_of(1), [b"x"])
+    await Watch(peer).peers()
+    scene.front.refuse_connections()
+    late = scene.peer()
+    await Watch(late).until(core.EVENT_CONNECT_RETRIED)
+    await peer.send_multipart(request)
+    assert (await scene.asked(1))[1] == request
+
+
+async def test_the_last_port_leaves_place_for_the_shards() -> None:
+    async with Front(COUNT) as front:
+        with suppress(core.AddressInUse):
+            front.bind(f"tcp://127.0.0.1:{65_535 - COUNT}")
+        with pytest.raises(core.InvalidEndpoint):
+            front.bind(f"tcp://127.0.0.1:{65_536 - COUNT}")
