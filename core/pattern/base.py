@@ -80,6 +80,8 @@ class Pattern:
         # Called by REQ and REP when a send makes `recv` possible or the other way round.
         self.on_state_change: Callable[[], object] = lambda: None
         self.pipes: dict[Pipe, None] = {}
+        # Set by the socket while only the first frames of a message were received; forgets the others.
+        self.drop_rest: Callable[[], object] | None = None
 
     # -- pipes come and go
 

@@ -202,6 +202,10 @@ class Req(Balanced):
         """Send a request; earlier received messages are discarded (REQ-06). Raises BadState (REQ-02, REQ-09)."""
         if self._waiting and not self.options.req_relaxed:
             raise BadState(msg="a REQ socket awaits the reply to its last request")
+        if self.drop_rest is not None:
+            if not self.options.req_relaxed:
+                raise BadState(msg="a REQ socket has to receive all frames of a reply before it sends")
+            self.drop_rest()
         envelope = [b""]
         if self.options.req_correlate:
             request_id = (self._request_id + 1) & 0xFFFFFFFF
@@ -270,6 +274,10 @@ class Req(Balanced):
             self.on_state_change()
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
+        """Put back a reply; it is discarded if another request was sent since it came (REQ-06)."""
+        if self._waiting:
+            self.counters.stale += 1
+            return
         super().put_back(pipe, message)
         self._waiting = True
 
@@ -283,7 +291,8 @@ class Req(Balanced):
         return self._waiting and super().readable()
 
     def writable(self) -> bool:
-        return (not self._waiting or bool(self.options.req_relaxed)) and super().writable()
+        free = not self._waiting and self.drop_rest is None
+        return (free or bool(self.options.req_relaxed)) and super().writable()
 
 
 class Rep(Pattern):
@@ -335,6 +344,8 @@ class Rep(Pattern):
         """Send the reply; never waits, raises BadState if there is no request to answer (REP-02, REP-03)."""
         if self._envelope is None:
             raise BadState(msg="a REP socket has to receive before it answers")
+        if self.drop_rest is not None:
+            raise BadState(msg="a REP socket has to receive all frames of a request before it answers")
         pipe, envelope = self._requester, self._envelope
         if pipe is None or pipe not in self.pipes or not self.available(pipe):
             self.counters.requester_gone += 1
@@ -350,4 +361,4 @@ class Rep(Pattern):
         return self._envelope is None and bool(self.inbound.active)
 
     def writable(self) -> bool:
-        return self._envelope is not None
+        return self._envelope is not None and self.drop_rest is None

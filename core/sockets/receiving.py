@@ -121,8 +121,8 @@ class Receiving(Sending):
         """Receive all queued messages, at least one."""
         if _THREAD() != self._owner_thread:
             self.enter()
-        if not self._receivers and not self._parts:
-            messages = self.pattern.recv_many()
+        if not self._receivers:
+            messages = [self._take_parts()] if self._parts else self.pattern.recv_many()
             if messages:
                 return Ready(messages)
         return self._receive_later(_alone, 0, PendingBatch)
@@ -142,8 +142,7 @@ class Receiving(Sending):
 
         def first(message: Message) -> Any:
             if len(message) > 1:
-                self._parts = message[1:]
-                self.use_to_take(self._take_parts)
+                self._keep_rest(message[1:])
             return shape(message[:1])
 
         return first
@@ -213,22 +212,31 @@ class Receiving(Sending):
         """
         if single and len(message) > 1:
             if self._parts == message[1:]:
-                self._parts = []
-                self.use_to_take(self.pattern.receiver())
+                self._drop_rest()
             else:
                 message, rest = message[:1], True  # the frames behind it were received too
         if rest and not self._parts:
-            self._parts = message
-            self.use_to_take(self._take_parts)
+            self._keep_rest(message)
         else:
             self.pattern.put_back(pipe, message)
         if self._receivers:
             asyncio.get_running_loop().call_soon(self._serve_receivers)
 
-    def _take_parts(self) -> Message | None:
-        message, self._parts = self._parts, []
-        self.use_to_take(self.pattern.receiver())
+    def _take_parts(self) -> Message:
+        message = self._parts
+        self._drop_rest()
         return message
+
+    def _keep_rest(self, message: Message) -> None:
+        """Keep the frames behind those that were received, for the next receive."""
+        self._parts = message
+        self.pattern.drop_rest = self._drop_rest
+        self.use_to_take(self._take_parts)
+
+    def _drop_rest(self) -> None:
+        self._parts = []
+        self.pattern.drop_rest = None
+        self.use_to_take(self.pattern.receiver())
 
     def _fail_receiver(self) -> None:
         """Fail the first pending receive of a reply that will not come."""

@@ -1,0 +1,150 @@
+"""core.sockets.receiving: messages received frame by frame, receives that are cancelled when their message has come, and time limits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import core
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+Two = tuple[core.Socket, core.Socket]
+RECEIVES: dict[str, Callable[..., Any]] = {
+    "recv": core.Socket.recv,
+    "recv, frames": lambda socket, flags=0: socket.recv(flags, copy=False),
+    "recv_multipart": core.Socket.recv_multipart,
+    "recv_multipart, frames": lambda socket, flags=0: socket.recv_multipart(flags, copy=False),
+    "recv_string": core.Socket.recv_string,
+}
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[core.Context]:
+    async with core.Context() as made:
+        yield made
+
+
+def pair(context: core.Context, here: int, there: int, **options: int) -> Two:
+    """Return two sockets that are connected."""
+    one, other = context.socket(here, linger=0, **options), context.socket(there, linger=0)
+    one.bind("inproc://one")
+    other.connect("inproc://one")
+    return one, other
+
+
+@pytest.mark.parametrize("kind", [core.PULL, core.DEALER, core.PAIR])
+async def test_a_cancelled_receive_puts_all_frames_back(context: core.Context, kind: int) -> None:
+    one, other = pair(context, kind, core.PUSH if kind == core.PULL else kind)
+    first = one.recv()
+    await other.send_multipart([b"a", b"b", b"c"])
+    await other.send(b"next")
+    assert first.done()
+    assert first.cancel()
+    assert one.rcvmore is False
+    assert await one.recv_multipart() == [b"a", b"b", b"c"]
+    assert await one.recv_multipart() == [b"next"]
+
+
+async def test_a_cancelled_receive_of_the_rest_puts_it_back(context: core.Context) -> None:
+    one, other = pair(context, core.PULL, core.PUSH)
+    first, second = one.recv(), one.recv()
+    await other.send_multipart([b"a", b"b", b"c"])
+    await other.send(b"next")
+    assert second.cancel()
+    assert await first == b"a"
+    assert await one.recv() == b"b"
+    assert await one.recv_many() == [[b"c"]]
+    assert await one.recv_many() == [[b"next"]]
+
+
+async def test_a_req_sends_when_it_has_all_frames_of_the_reply(context: core.Context) -> None:
+    router, req = pair(context, core.ROUTER, core.REQ)
+    await req.send(b"1")
+    name, *_ = await router.recv_multipart()
+    await router.send_multipart([name, b"", b"a", b"b"])
+    assert await req.recv() == b"a"
+    assert await req.poll(0, core.POLLIN | core.POLLOUT) == core.POLLIN
+    with pytest.raises(core.BadState):
+        req.send(b"2")
+    assert await req.recv() == b"b"
+    assert await req.poll(0, core.POLLIN | core.POLLOUT) == core.POLLOUT
+    await req.send(b"2")
+    assert (await router.recv_multipart())[2:] == [b"2"]
+
+
+async def test_a_relaxed_req_forgets_the_rest_of_the_last_reply(context: core.Context) -> None:
+    router, req = pair(context, core.ROUTER, core.REQ)
+    req.req_relaxed = 1
+    await req.send(b"1")
+    name, *_ = await router.recv_multipart()
+    await router.send_multipart([name, b"", b"a", b"b"])
+    assert await req.recv() == b"a"
+    assert await req.poll(0, core.POLLOUT) == core.POLLOUT
+    await req.send(b"2")
+    await router.recv_multipart()
+    await router.send_multipart([name, b"", b"c"])
+    assert await req.recv_multipart() == [b"c"]
+
+
+async def test_a_rep_answers_when_it_has_all_frames_of_the_request(context: core.Context) -> None:
+    rep, dealer = pair(context, core.REP, core.DEALER)
+    await dealer.send_multipart([b"", b"a", b"b"])
+    assert await rep.recv() == b"a"
+    assert await rep.poll(0, core.POLLIN | core.POLLOUT) == core.POLLIN
+    with pytest.raises(core.BadState):
+        rep.send(b"answer")
+    assert await rep.recv() == b"b"
+    await rep.send(b"answer")
+    assert await dealer.recv_multipart() == [b"", b"answer"]
+
+
+@pytest.mark.parametrize("verb", ["recv", "recv_multipart"])
+async def test_the_reply_of_a_cancelled_receive_is_none_to_the_next_request(context: core.Context, verb: str) -> None:
+    """The receive has its reply, and is cancelled after the next request was sent: two tasks use the socket."""
+    router, req = pair(context, core.ROUTER, core.REQ)
+    await req.send(b"1")
+    name, *_ = await router.recv_multipart()
+    first = getattr(req, verb)()
+    await router.send_multipart([name, b"", b"reply to 1"])
+    assert first.done()
+    await req.send(b"2")
+    assert first.cancel()
+    await router.recv_multipart()
+    await router.send_multipart([name, b"", b"reply to 2"])
+    assert await req.recv_multipart() == [b"reply to 2"]
+    assert req.counters.stale == 1
+
+
+async def test_the_reply_of_a_cancelled_receive_is_received_next(context: core.Context) -> None:
+    router, req = pair(context, core.ROUTER, core.REQ)
+    await req.send(b"1")
+    name, *_ = await router.recv_multipart()
+    first = req.recv()
+    await router.send_multipart([name, b"", b"a", b"b"])
+    assert first.cancel()
+    with pytest.raises(core.BadState):
+        req.send(b"2")
+    assert await req.recv_multipart() == [b"a", b"b"]
+    await req.send(b"2")
+
+
+@pytest.mark.parametrize("name", RECEIVES)
+async def test_receives_have_time_limits_and_flags(context: core.Context, name: str) -> None:
+    receive = RECEIVES[name]
+    one, other = pair(context, core.PULL, core.PUSH, rcvtimeo=1)
+    with pytest.raises(core.Again):
+        await receive(one)
+    for flags, limit in ((core.NOBLOCK, -1), (core.NOBLOCK, 1), (0, 0)):
+        one.rcvtimeo = limit
+        with pytest.raises(core.Again):
+            receive(one, flags)
+    one.rcvtimeo = -1
+    waits = [receive(one), receive(one, core.SNDMORE)]  # a flag of sends says nothing about receives
+    for _ in waits:
+        await other.send(b"x")
+    found = await asyncio.gather(*waits)
+    assert [str(one) for one in found] == [str(found[0])] * 2
