@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
 from zlib import crc32
 
 import msgpack
 import pytest
 
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SimDisk, crash_images
 from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.manifest import Manifest
 from titanic.journal.ownership import MARK_NAME, Mark, Step, read_mark
@@ -308,6 +309,42 @@ def test_copies_are_put_in_place_together_and_everything_else_goes() -> None:
     assert replica.mark == marked(disk) == Mark("mirror", 5, Step.IN_STEP, store=STORE)
     assert not disk._handles
     assert replica.lineage == Lineage(5, LineageKind.WHOLE, STORE)
+
+
+def test_a_file_that_is_equal_is_synced_before_the_mirror_is_in_step() -> None:
+    """It may have been written, and not synced, before the connection was lost."""
+    disk = segments()
+    replica = Replica(disk)
+    hello(replica)
+    replica.do(b"write", [ONE, b"0", b"O"])
+    hello(replica)
+    replica.do(b"swap", [Swap({ONE.decode(): 3}, [], 3, STORE).encode()])
+    assert b"One" in disk.snapshot().contents.values()
+
+
+def test_whatever_a_crash_leaves_of_a_swap_the_mark_is_true() -> None:
+    disk = segments()
+    replica = Replica(disk)
+    hello(replica)
+    replica.do(b"copy", [ONE, b"0", b"two"])
+    replica.do(b"copy", [THREE, b"0", b"TWO"])
+    moments = []
+    disk.before = lambda _: moments.append(disk.snapshot())
+    sizes = {ONE.decode(): 3, THREE.decode(): 3}
+    replica.do(b"swap", [Swap(sizes, [*sizes], 4, STORE).encode()])
+    steps = set()
+    for number, moment in enumerate(moments):
+        for image in crash_images(moment, Random(number), 20):
+            mark = Mark.decode(image[MARK_NAME])
+            steps.add((mark.step, mark.epoch))
+            if mark == IN_STEP:
+                assert {name: image[name] for name in (ONE.decode(), TWO.decode())} == {ONE.decode(): b"one", TWO.decode(): b"two"}
+            elif mark.step is Step.IN_STEP:
+                assert {name: data for name, data in image.items() if name.endswith(".seg")} == {
+                    ONE.decode(): b"two",
+                    THREE.decode(): b"TWO",
+                }
+    assert steps == {(Step.IN_STEP, 3), (Step.CHANGING, 4), (Step.IN_STEP, 4)}
 
 
 def test_a_swap_of_an_implausible_epoch_is_refused() -> None:

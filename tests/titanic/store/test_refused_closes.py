@@ -14,6 +14,7 @@ from tests.scenes.waiting import eventually
 from tests.titanic.store.test_store import answered, ask, store_on, submitted
 from titanic.journal.disk import RealDisk
 from titanic.store.index.limits import Limits
+from titanic.wire.tsp import Options, encode_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,3 +103,21 @@ async def test_a_request_expires_though_it_was_being_closed_at_that_moment(tmp_p
         assert replies[0][0] == b"500"
         disk.full = False
         assert await waiting == [b"500", b"EXPIRED"]
+
+
+async def test_a_request_that_is_not_stored_is_refused_and_counted(tmp_path: Path) -> None:
+    """So is each that repeats it; nothing of it is kept, and the state says why."""
+    disk = FullDisk(tmp_path)
+    async with store_on(disk) as store:
+        disk.full = True
+        frames = [*encode_options(Options(key=b"k")), b"echo", b"x"]
+        replies = await asyncio.gather(ask(store.submit, frames), ask(store.submit, frames))
+        assert [reply[0] for reply in replies] == [b"500"] * 2
+        assert (store.counters["unavailable"], store.counters["accepted"]) == (1, 0)
+        assert not store.index.entries
+        assert store.status["state"] == "full"
+        store.journal.stalled = "the mirror is away"
+        assert store.status["state"] == "stalled"
+        assert store.wounded is None
+        store.journal.stalled = None
+        disk.full = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.scenes.waiting import eventually
 from tests.titanic.store.test_store import answered, ask, store_on, submitted
 from titanic.journal.disk import RealDisk
 from titanic.journal.memory_journal import MemoryJournal
@@ -121,6 +122,20 @@ async def test_the_status_of_a_store(tmp_path: Path) -> None:
         assert (store.status["state"], store.status["segments"], store.status["problems"]) == ("serving", 1, 0)
 
 
+async def test_requests_wait_in_the_order_in_which_they_were_accepted(tmp_path: Path) -> None:
+    """Whatever the order in which their records are read: one was moved."""
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuids = [await submitted(store, b"echo", b"x", key=b"%d" % number) for number in range(5)]
+        entries = store.index.entries
+        for number, uuid in enumerate(uuids):
+            entry_of(store, uuid).accepted_ms = 1000 - number
+        seen: list[int] = []
+        store.on_waiting = lambda entry: seen.append(entry.accepted_ms)
+        store.start_dispatch()
+        assert seen == [996, 997, 998, 999, 1000]
+        assert len(entries) == 5
+
+
 async def test_two_answers_at_once_are_one_record(tmp_path: Path) -> None:
     async with store_on(RealDisk(tmp_path)) as store:
         uuid = await submitted(store, b"echo", b"x")
@@ -131,3 +146,39 @@ async def test_two_answers_at_once_are_one_record(tmp_path: Path) -> None:
         store.dead_letter(entry_of(store, uuid), "too late")
         assert await ask(store.wait, [uuid], 10.0) == [b"200", b"one"]
         assert store.journal.acknowledged == before + 1
+
+
+@pytest.mark.parametrize("retain_ms", [0, 1])
+async def test_what_is_due_after_a_restart_ends_by_itself(tmp_path: Path, retain_ms: int) -> None:
+    """TSP-17: a time to live, and the time for which an answer is kept."""
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuid = await submitted(store, b"echo", b"x", ttl_ms=3_600_000 if retain_ms else 200)
+        if retain_ms:
+            await answered(store, uuid, b"r")
+    async with store_on(RealDisk(tmp_path), Limits(retain_ms=retain_ms)) as store:
+        if retain_ms:
+            await eventually(lambda: not store.index.entries)
+        else:
+            await eventually(lambda: store.counters["dead"])
+
+
+async def test_the_clock_of_a_store_begins_at_0_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuid = await submitted(store, b"echo", b"x")
+        before = entry_of(store, uuid).accepted_ms
+        assert 0 <= before <= store.now_ms() < 60_000
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert before <= store.now_ms() < before + 60_000
+        assert store.maintenance_counts["dropped"] == 0
+    async with store_on(None) as store:
+        assert 0 <= store.now_ms() < 60_000
+
+
+async def test_a_body_that_was_just_stored_is_sent_from_memory(tmp_path: Path) -> None:
+    """One with headers is read: they are in the record."""
+    async with store_on(RealDisk(tmp_path)) as store:
+        plain = entry_of(store, await submitted(store, b"echo", b"x", b"y"))
+        headed = entry_of(store, await submitted(store, b"echo", b"x", headers={"trace": "1"}))
+        assert plain.kept_bytes == plain.size
+        assert store.bodies.take(plain) == [b"x", b"y"]
+        assert store.bodies.take(headed) is None
