@@ -10,10 +10,12 @@ import logging
 import signal
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from core.daemon.command import reread
 from core.daemon.option_fields import options
 from core.daemon.run import LAST_WORDS_S, run_daemon
 from core.processes.children import CHILDREN_MAX, Children
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.daemon.run import Daemon, DaemonSettings
+    from core.processes.children import Child
 
 log = logging.getLogger("core.processes")
 
@@ -93,7 +96,13 @@ def run_processes(processes: Processes, settings: DaemonSettings, name: str, mor
     command = [*this_command(), "--processes", "1", "--no-reload"]
 
     async def body(daemon: Daemon) -> None:
-        children = Children(processes.count, lambda number: [*command, *more(number)], name=name, is_tolerant=processes.reload)
+        children = Children(
+            processes.count,
+            lambda number: [*command, *more(number)],
+            name=name,
+            on_change=None if processes.reload else partial(warn_of_other_values, settings),  # all are started anew together
+            is_tolerant=processes.reload,
+        )
 
         def begin_anew(changed: list[str]) -> None:
             log.info("source files changed, processes start anew", extra={"files": changed[:10], "count": len(changed)})
@@ -114,6 +123,19 @@ def run_processes(processes: Processes, settings: DaemonSettings, name: str, mor
             await until_one_ends(daemon.until_stopped(), serve(), *watching)
 
     run_daemon(body, replace(settings, drain_s=settings.drain_s + extra_drain_s))
+
+
+def warn_of_other_values(settings: DaemonSettings, child: Child) -> None:
+    """Log that a process was started again with values that the others do not have."""
+    if not child.ready or child.starts < 2:
+        return
+    try:
+        changed = reread(settings.context)
+    except click.ClickException:  # it has just been changed again
+        return
+    if changed:
+        text = "a process was started again with changed values, which the others do not have; restart all to have one set of values"
+        log.warning(text, extra={"process_number": child.number, "pid": child.pid, "changed": ",".join(sorted(changed))})
 
 
 def pass_on_reload(children: Children) -> Callable[[], Callable[[], Sequence[str]]]:

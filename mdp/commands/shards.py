@@ -16,7 +16,7 @@ from core.daemon.http import serve_page
 from core.daemon.option_fields import options
 from core.daemon.run import run_daemon
 from core.processes.children import Child, Children
-from core.processes.daemon import extra_drain_s, pass_on_reload, this_command
+from core.processes.daemon import extra_drain_s, pass_on_reload, this_command, warn_of_other_values
 from core.runtime import supervision
 from core.runtime.event_loop import until_one_ends
 from mdp.broker.broker import Broker
@@ -114,8 +114,9 @@ class ShardWatch:
     page: FrontPage
     children: Children
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, settings: DaemonSettings) -> None:
         self._daemon = daemon
+        self._settings = settings
         self._silence = Silence()
 
     def not_ready(self) -> str:
@@ -139,6 +140,7 @@ class ShardWatch:
         self._silence.heard(child.number)
         if not child.ready:
             self.page.forget(child.number)
+        warn_of_other_values(self._settings, child)
 
     def beat(self) -> None:
         """Report shards that are silent from now on; call it at each interval."""
@@ -193,7 +195,7 @@ def _run_front(shards: Shards, options: BrokerDaemonOptions, settings: DaemonSet
         return [*this_command(), "--events", str(shard_log(options.events, number))]
 
     async def body(daemon: Daemon) -> None:
-        watch = ShardWatch(daemon)
+        watch = ShardWatch(daemon, settings)
         front = Front(shards.count, options.limits, security=options.security, shard_security=shard_security, more=watch.figures)
         page = watch.page = FrontPage(shards.count, front.stats, watch.not_ready)
         children = watch.children = Children(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import core
 from bstar.net.boot_clock import boot_clock
+from core.daemon.logs import RateLimitedLog
 from core.machine.bounded_msgpack import unpack
 from core.rpc.connect_times import with_connect_times
 from core.runtime import runtime, supervision
@@ -92,6 +93,7 @@ class MirrorLine:
         self.reason = "not reached yet"
         self.sessions = 0
         self.on_state: Callable[[str, str], None] | None = None
+        self._lines = RateLimitedLog(log)
         self._own_context = context is None
         self._context = core.context_for(context, security)
         self._socket_options = dict(socket_options or {})
@@ -132,8 +134,11 @@ class MirrorLine:
     def _set_state(self, state: str, reason: str) -> None:
         if (state, reason) != (self.state, self.reason):
             self.state, self.reason = state, reason
-            level = logging.INFO if state == IN_STEP else logging.WARNING
-            log.log(level, "mirror %s is %s%s", self.endpoint, state, f": {reason}" if reason else "")
+            if state == IN_STEP:
+                log.info("mirror %s is %s", self.endpoint, state)
+                self._lines = RateLimitedLog(log)  # what comes next is news
+            else:  # twice a second, as long as the disk of the mirror is full
+                self._lines.warning((state, reason), "mirror %s is %s%s", self.endpoint, state, f": {reason}" if reason else "")
         if self.on_state is not None:
             self.on_state(state, reason)
 

@@ -73,6 +73,22 @@ def begin_a_request(programs: Programs) -> Program:
     return asked
 
 
+def test_a_process_that_starts_again_with_other_values_than_the_rest_is_a_warning(programs: Programs, tmp_path: Path) -> None:
+    (tmp_path / "mdp.toml").write_text("[worker]\nconcurrency = 3\n")
+    parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--processes", "2", "--config", "mdp.toml")
+    parent.said("processes serve")
+    first = pids(programs, 2)
+    os.kill(min(first), signal.SIGKILL)
+    second = pids(programs, 2, frozenset({min(first)}))
+    (tmp_path / "mdp.toml").write_text("[worker]\nconcurrency = 4\n")
+    os.kill(min(second), signal.SIGKILL)
+    line = parent.said("a process was started again with changed values")
+    assert "changed=concurrency" in line
+    assert [line for line in parent.read if "changed values" in line] == [line]
+    ended = parent.stop()
+    assert (ended.code, "changed values" in ended.err) == (0, False)
+
+
 def test_a_request_in_flight_is_answered_before_the_processes_end(programs: Programs, tmp_path: Path) -> None:
     parent = programs.start("mdp", "worker", "--broker", BROKER, "--app", "app", "--processes", "2", "--drain-s", "200")
     found = re.search(r'pids="([\d, ]+)"', parent.said("processes serve"))
