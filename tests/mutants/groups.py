@@ -327,6 +327,10 @@ SERVED = (
 SHARDS = ("tests/mdp/shards/test_*.py",)
 CLIENTS = ("tests/mdp/client/test_*.py",)
 SOCKETS = (
+    "tests/core/runtime/test_ownership.py",
+    "tests/core/blocking/test_*.py",
+    "tests/core/test_frame.py",
+    "tests/core/zmtp/test_limits.py",
     "tests/core/sockets/test_*.py",
     "tests/core/sockets/results/test_*.py",
     "tests/core/net/test_disconnected_peers.py",

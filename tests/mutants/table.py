@@ -348,5 +348,5 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/sockets/receiving.py": SOCKETS,
     "core/sockets/waiters.py": SOCKETS,
     "mdp/eventlog/format.py": ("tests/mdp/eventlog/test_*.py",),
-    "core/address.py": ("tests/spec/test_transport_endpoints.py", *STREAMS),
+    "core/address.py": ("tests/core/test_address.py", "tests/spec/test_transport_endpoints.py", *STREAMS),
 }
