@@ -43,6 +43,8 @@ def test_why_an_endpoint_cannot_be_bound() -> None:
     for place, why in (("here", "has no port"), ("[::1]:1", "IPv6 needs the option ipv6"), ("[here]:1", "no such local address")):
         with pytest.raises(InvalidEndpoint, match=why):
             parse_bind(f"tcp://{place}")
+    with pytest.raises(InvalidEndpoint, match="has no port"):
+        parse_connect("tcp://here")
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,11 @@ def pair(context: core.Context, here: int, there: int, **options: int) -> Two:
     return one, other
 
 
+@pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("kind", [core.PULL, core.DEALER, core.PAIR])
-async def test_a_cancelled_receive_puts_all_frames_back(context: core.Context, kind: int) -> None:
+async def test_a_cancelled_receive_puts_all_frames_back(context: core.Context, kind: int, copy: bool) -> None:
     one, other = pair(context, kind, core.PUSH if kind == core.PULL else kind)
-    first = one.recv()
+    first = one.recv(copy=copy)
     await other.send_multipart([b"a", b"b", b"c"])
     await other.send(b"next")
     assert first.done()
@@ -130,6 +131,28 @@ async def test_the_reply_of_a_cancelled_receive_is_received_next(context: core.C
         req.send(b"2")
     assert await req.recv_multipart() == [b"a", b"b"]
     await req.send(b"2")
+
+
+def test_a_receive_waits_on_the_loop_that_runs() -> None:
+    context = core.Context()
+    one = context.socket(core.PULL, linger=0)
+    with pytest.raises(RuntimeError):
+        one.recv_multipart()
+
+    async def receive(number: int) -> None:
+        one.bind(f"inproc://{number}")
+        other = context.socket(core.PUSH, linger=0)
+        other.connect(f"inproc://{number}")
+        waits = one.recv_multipart()
+        await other.send(b"x")
+        assert await waits == [b"x"]
+        other.close()
+
+    for number in range(2):
+        asyncio.run(receive(number))
+    with pytest.raises(RuntimeError):
+        one.recv_multipart()
+    asyncio.run(context.aclose())
 
 
 @pytest.mark.parametrize("name", RECEIVES)
