@@ -28,6 +28,7 @@ Scene: TypeAlias = "Callable[[str, bytes, bytes], Awaitable[None]]"
 OCTETS = 4000  # more than is ever copied into a larger buffer
 ROUNDS = 8
 TURNS = 20
+PATIENCE = 200
 OURS = ("core.", "mdp.", "titanic.", "bstar.", "freelance.", "pirate.", "peering.", "builtins.list", "builtins.tuple", "builtins.dict")
 
 
@@ -184,9 +185,15 @@ async def test_nothing_keeps_what_was_sent_and_answered(endpoints: Iterator[str]
     before = await ours()
     for _ in range(ROUNDS):
         await scene(next(endpoints), asked, answered)
-    more = {name: (before[name], count) for name, count in (await ours()).items() if count >= before[name] + ROUNDS}
+    # The thread of a handler, and a system that is busy, may hold something for a moment longer.
+    for _ in range(PATIENCE):
+        more = {name: (before[name], count) for name, count in (await ours()).items() if count >= before[name] + ROUNDS}
+        held = sys.getrefcount(asked), sys.getrefcount(answered)
+        if not more and held == (2, 2):
+            break
+        await asyncio.sleep(0.05)
     assert more == {}
-    assert (sys.getrefcount(asked), sys.getrefcount(answered)) == (2, 2)
+    assert held == (2, 2)
 
 
 async def test_a_request_that_is_kept_is_seen() -> None:
