@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -131,28 +132,44 @@ async def test_what_can_work_is_left_alone(options: dict[str, Any]) -> None:
     assert isinstance(subject.mechanism(Options(**options), "127.0.0.1"), Mechanism)
 
 
+@dataclass
+class Due:
+    """A timer that is set."""
+
+    when: float
+    callback: Callable[..., None]
+    args: tuple[Any, ...]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
 class Clock:
-    """A loop's clock and timer, in a test's hands."""
+    """A loop's clock and timers, in a test's hands."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
-        self.due: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+        self.set: list[Due] = []
 
     def time(self) -> float:
         return self.now
 
-    def call_at(self, when: float, callback: Callable[..., None], *args: Any) -> Clock:
-        self.due = [(when, callback, args)]
-        return self
+    def call_at(self, when: float, callback: Callable[..., None], *args: Any) -> Due:
+        due = Due(when, callback, args)
+        self.set.append(due)
+        return due
 
-    def cancel(self) -> None:
-        self.due = []
+    @property
+    def due(self) -> list[Due]:
+        return [one for one in self.set if not one.cancelled]
 
     def go(self, now: float) -> None:
         self.now = now
-        while self.due and self.due[0][0] <= now:
-            _, callback, args = self.due.pop(0)
-            callback(*args)
+        while self.due and self.due[0].when <= now:
+            one = self.due[0]
+            one.cancel()
+            one.callback(*one.args)
 
 
 def half_open(subject: Security) -> tuple[Mechanism, bytes]:
@@ -168,7 +185,7 @@ def test_curve_07_cookies_go_stale_whether_somebody_else_connects_or_not(monkeyp
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: clock)
     subject = security()
     early, first = half_open(subject)
-    assert [when for when, _, _ in clock.due] == [1_000.0 + COOKIE_LIFETIME_S]
+    assert [one.when for one in clock.due] == [1_000.0 + COOKIE_LIFETIME_S]
     clock.go(1_010.0)
     early.receive(first)
     assert early.zap_request is not None
