@@ -121,3 +121,38 @@ async def test_a_request_that_is_not_stored_is_refused_and_counted(tmp_path: Pat
         assert store.wounded is None
         store.journal.stalled = None
         disk.full = False
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_an_end_that_could_not_be_stored_is_stored_when_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: bool
+) -> None:
+    """Its worker has done the work: without its reply it would be done again."""
+    monkeypatch.setattr("titanic.store.store.RETRY_S", 0.01)
+    disk = FullDisk(tmp_path)
+    async with store_on(disk) as store:
+        uuid = await submitted(store, b"echo", b"x")
+        entry = store.index.entries[bytes.fromhex(uuid.decode())]
+        disk.full = True
+        if dead:
+            store.dead_letter(entry, "nobody can")
+        else:
+            store.answer(entry.uuid, [b"r"])
+        await eventually(lambda: store.counters["unavailable"] > 1)
+        assert await ask(store.fetch, [uuid]) == [b"300"]
+        disk.full = False
+        assert await ask(store.wait, [uuid], 100.0) == ([b"500", b"nobody can"] if dead else [b"200", b"r"])
+        assert (store.counters["dead"], store.counters["answered"], store.counters["late"]) == (int(dead), int(not dead), 0)
+        assert entry.kept_bytes > 0  # the reply, which is about to be fetched
+
+
+async def test_attempts_are_written_down_where_they_have_a_limit(tmp_path: Path) -> None:
+    async with store_on(FullDisk(tmp_path)) as store:
+        limited, free = [await submitted(store, b"echo", b"x", attempts=most) for most in (3, 0)]
+        entries = [store.index.entries[bytes.fromhex(uuid.decode())] for uuid in (limited, free)]
+        before = store.journal.acknowledged
+        for entry in entries:
+            store.attempted(entry)
+        await answered(store, free, b"r")
+        assert [entry.attempts for entry in entries] == [1, 1]
+        assert store.journal.acknowledged == before + 2  # one attempt, and the reply

@@ -146,6 +146,9 @@ async def test_two_answers_at_once_are_one_record(tmp_path: Path) -> None:
         store.dead_letter(entry_of(store, uuid), "too late")
         assert await ask(store.wait, [uuid], 10.0) == [b"200", b"one"]
         assert store.journal.acknowledged == before + 1
+        store.answer(raw, [b"three"])
+        assert await ask(store.fetch, [uuid]) == [b"200", b"one"]
+        assert (store.journal.acknowledged, store.counters["late"]) == (before + 1, 2)
 
 
 @pytest.mark.parametrize("retain_ms", [0, 1])
