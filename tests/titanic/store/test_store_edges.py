@@ -11,10 +11,13 @@ import pytest
 from tests.scenes.waiting import eventually
 from tests.titanic.store.test_store import answered, ask, store_on, submitted
 from titanic.journal.disk import RealDisk
+from titanic.journal.group_commit import Journal
 from titanic.journal.memory_journal import MemoryJournal
+from titanic.journal.segment_log import SegmentLog
 from titanic.store.index.limits import Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from titanic.store.index.stored_request import Entry
@@ -49,14 +52,19 @@ async def test_requests_of_a_checkpoint_are_waiting_without_a_backlog_too(tmp_pa
         assert times == sorted(times)
 
 
-async def test_the_user_of_a_request_outlives_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoint", [True, False])
+async def test_the_user_of_a_request_outlives_a_restart(tmp_path: Path, checkpoint: bool) -> None:
+    """From the records alone too, as after a crash."""
     async with store_on(RealDisk(tmp_path)) as store:
         _, uuid = await ask(lambda frames, done: store.submit(frames, done, None, b"ann"), [b"echo", b"x"])
+    if not checkpoint:
+        (tmp_path / "checkpoint").unlink()
     async with store_on(RealDisk(tmp_path)) as store:
         assert entry_of(store, uuid).owner == b"ann"
 
 
-async def test_a_withdrawn_request_may_be_stored_again_as_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoint", [True, False])
+async def test_a_withdrawn_request_may_be_stored_again_as_another(tmp_path: Path, checkpoint: bool) -> None:
     """Its key is not remembered, after a restart neither; that of a request that is closed is."""
     async with store_on(RealDisk(tmp_path)) as store:
         withdrawn, closed = [await submitted(store, b"echo", b"x", key=key) for key in (b"w", b"c")]
@@ -66,6 +74,8 @@ async def test_a_withdrawn_request_may_be_stored_again_as_another(tmp_path: Path
         again = await submitted(store, b"echo", b"other", key=b"w")
         assert again != withdrawn
         assert await ask(store.withdraw, entry_of(store, again)) == [b"200"]
+    if not checkpoint:
+        (tmp_path / "checkpoint").unlink()
     async with store_on(RealDisk(tmp_path)) as store:
         assert await submitted(store, b"echo", b"x", key=b"c") == closed
         assert await submitted(store, b"echo", b"third", key=b"w") not in (withdrawn, again)
@@ -185,3 +195,37 @@ async def test_a_body_that_was_just_stored_is_sent_from_memory(tmp_path: Path) -
         assert plain.kept_bytes == plain.size
         assert store.bodies.take(plain) == [b"x", b"y"]
         assert store.bodies.take(headed) is None
+
+
+async def test_the_index_knows_each_segment_with_a_record(tmp_path: Path) -> None:
+    """Whatever the record is.
+
+    A CLOSE is dropped when no other segment may have records of its request; of one that is not known they would come back.
+    """
+
+    async def stored(store: Store, call: Callable[[], None]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        call()
+        store.after((lambda *_: done.set_result(None), None))
+        await done
+
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert isinstance(store.journal, Journal)
+        names = [await submitted(store, b"echo", b"x", attempts=3) for _ in range(4)]
+        first, second, third, fourth = [entry_of(store, uuid) for uuid in names]
+        calls: list[Callable[[], None]] = [
+            lambda: store.submit([b"echo", b"y"], lambda _: None),
+            lambda: store.answer(first.uuid, [b"r"]),
+            lambda: store.dead_letter(second, "nobody can"),
+            lambda: store.close_request([names[2]], lambda _: None),
+            lambda: store.attempted(fourth),
+        ]
+        for call in calls:
+            await store.journal.run(SegmentLog.begin_segment)
+            number = store.journal.log.number
+            assert number not in store.index.segments
+            await stored(store, call)
+            assert number == store.journal.log.number
+            assert number in store.index.segments
+        assert third.uuid not in store.index.entries
+        assert max(store.index.segments) == store.journal.log.number
