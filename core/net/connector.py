@@ -7,7 +7,7 @@ from collections.abc import Callable  # noqa: TC003 - compiled: fields name it
 from dataclasses import dataclass
 from typing import cast
 
-from core.address import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
+from core.address import Connect, HostKind, IpcConnect, NameConnect, TcpConnect, parse_connect
 from core.constants import Event, ReconnectStop
 from core.errors import EINPROGRESS, EndpointError
 from core.machine.backoff import backoff_s
@@ -88,7 +88,8 @@ class Connector:
             self._forget_half_open()
             if not isinstance(error, OSError | EndpointError):  # cancelled
                 raise
-            self.owner.emit(Event.CLOSED, -1, self.endpoint, str(error))
+            reason = self._slow() if isinstance(error, TimeoutError) and not str(error) else str(error)
+            self.owner.emit(Event.CLOSED, -1, self.endpoint, reason)
             refused = isinstance(error, ConnectionRefusedError) or (isinstance(error, SocksError) and error.code == REFUSED)
             return None if refused and self._stops(ReconnectStop.CONN_REFUSED) else self._next_s()
         await self._lost.wait()
@@ -96,6 +97,11 @@ class Connector:
         if session.finished or (self._stops(ReconnectStop.HANDSHAKE_FAILED) and not session.was_ready):
             return None
         return self._after_refusal_s() if session.refused else self._next_s()
+
+    def _slow(self) -> str:
+        """Return why an attempt has ended that took too long."""
+        is_name = isinstance(self.connect, TcpConnect) and self.connect.kind is HostKind.NAME
+        return f"no connection within {self.options.connect_timeout / 1000:g} s{', or its name is not resolved' if is_name else ''}"
 
     def _stops(self, reason: ReconnectStop) -> bool:
         return bool(self.options.reconnect_stop & reason)

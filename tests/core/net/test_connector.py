@@ -109,6 +109,7 @@ async def test_connecting_ends_after_its_time(context: core.Context) -> None:
         watch = Watch(client)
         client.connect(f"tcp://127.0.0.1:{place[1]}")
         await watch.until(core.EVENT_CONNECT_RETRIED)
+        assert [one.reason for one in watch.events if one.event == core.EVENT_CLOSED] == ["no connection within 0.03 s"]
         patient = dealer(context, connect_timeout=0)
         attempts = Watch(patient)
         patient.connect(f"tcp://127.0.0.1:{place[1]}")

@@ -66,12 +66,13 @@ async def test_attempts_to_connect_to_a_name_share_its_lookup() -> None:
     with hanging() as names:
         async with core.Context() as context, context.socket(core.ROUTER) as router, context.socket(core.DEALER, linger=0) as dealer:
             router.bind("tcp://127.0.0.1:*")
-            gave_up: list[object] = []
-            dealer.on_event(gave_up.append, core.EVENT_CLOSED)
+            gave_up: list[str] = []
+            dealer.on_event(lambda event: gave_up.append(event.reason), core.EVENT_CLOSED)
             dealer.connect_timeout, dealer.reconnect_ivl = 5, 1
             dealer.connect(router.last_endpoint.replace("127.0.0.1", "slow.test"))
             await eventually(lambda: len(gave_up) > MANY)
             assert names.asked == ["slow.test"]
+            assert set(gave_up) == {"no connection within 0.005 s, or its name is not resolved"}
             names.may_answer.set()
             await dealer.send(b"hello")
             async with asyncio.timeout(PATIENCE_S):
