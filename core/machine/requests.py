@@ -153,13 +153,25 @@ class Timeouts(Generic[P]):
                 bucket = self._buckets[timeout_s] = {}
         pending.due = due
         if bucket is None:
-            bucket = self._others
-            self._serial += 1
-            heapq.heappush(self._heap, (due, self._serial, pending))
+            self._enter_others(pending)
+            return
         pending.bucket = bucket
         bucket[pending] = None
         if due < self.wake_at:
             self.wake_at = due
+
+    def adopt(self, pending: P) -> None:
+        """Take over a request of other time limits, with its present one."""
+        pending.bucket.pop(pending, None)
+        self._enter_others(pending)
+
+    def _enter_others(self, pending: P) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (pending.due, self._serial, pending))
+        pending.bucket = self._others
+        self._others[pending] = None
+        if pending.due < self.wake_at:
+            self.wake_at = pending.due
         if len(self._heap) > 2 * len(self._others) + _STALE_MIN:
             self._heap = [(other.due, serial, other) for serial, other in enumerate(self._others)]
             self._serial = len(self._heap)
@@ -196,8 +208,17 @@ class Requests(Generic[P]):
         self._waiting = 0
         return waiting
 
+    def take_over(self, other: Requests[P]) -> list[P]:
+        """Take over and return the waiting requests of another machine; their time limits go on, here."""
+        waiting = other.take_all()
+        if other.timeouts is not self.timeouts:
+            for pending in waiting:
+                self.timeouts.adopt(pending)
+        self.restore(waiting)
+        return waiting
+
     def restore(self, waiting: Sequence[P]) -> None:
-        """Take over the waiting requests of another machine; their time limits go on."""
+        """Let requests wait here that waited in another machine."""
         self._backlog.extend(waiting)
         self._waiting += len(waiting)
 

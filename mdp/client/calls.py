@@ -281,6 +281,9 @@ class PendingRequest(requests.PendingRequest):
     def notify(self) -> None:
         """Notify the caller that the request is settled, or that there are parts to take; see subclasses."""
 
+    def moved(self, engine: Any) -> None:
+        """Be withdrawn from another engine, which has taken the request over; see subclasses."""
+
 
 def body_frames(frames: Sequence[Any]) -> tuple[bytes, ...]:
     """Return body frames as `bytes`; other buffers are copied. Raises TypeError: a frame is not a buffer."""

@@ -128,7 +128,7 @@ class MdpEngine(ClientEngine[Machine]):
             self.machine, self._transport = lockstep, LockstepTransport(*where, lockstep, **callbacks)
         if self.machine is not old:
             self.machine.destination = old.destination
-            self.machine.restore(old.take_all())
+            self.machine.take_over(old)
         self.connections += 1
         self._reconnector.connected()
         self._transport.open(self.search.endpoint)

@@ -68,7 +68,7 @@ async def stream_parts(
 ) -> AsyncGenerator[list[bytes], None]:
     """Send one request and yield the parts of its reply; see `mdp.Client.stream`, and `map_outcomes` for `prepare`."""
     pending = PendingIterator(prepare(), body_frames(frames) or (b"",))
-    engine = engine_for(pending.call.service)
+    pending.engine = engine = engine_for(pending.call.service)
     engine.submit(pending)
     parts = 0
     try:
@@ -82,7 +82,7 @@ async def stream_parts(
             else:
                 await pending.wait()
     finally:
-        engine.withdraw(pending)
+        pending.engine.withdraw(pending)  # another one may have taken it over
     if pending.error is not None:
         raise pending.error
     # Our workers end a reply in parts with one empty frame.

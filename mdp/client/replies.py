@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
 
-    from core.rpc.reply import Reply
+    from core.rpc.reply import Reply, Withdrawing
     from mdp.client.calls import Call
     from mdp.client.engine import MdpEngine
 
@@ -34,6 +34,10 @@ class PendingFuture(PendingRequest):
 
     def notify(self) -> None:
         settle_future(self, ClientClosed)
+
+    def moved(self, engine: Withdrawing) -> None:
+        if self.caller is not None:
+            self.caller.engine = engine
 
 
 def request_with_future(engine: MdpEngine, call: Call, frames: Sequence[Any]) -> Reply:
@@ -114,7 +118,10 @@ class RoutedRequest(PendingRequest):
 
     __slots__ = ("engine",)
 
-    engine: MdpEngine
+    engine: Withdrawing
+
+    def moved(self, engine: Withdrawing) -> None:
+        self.engine = engine
 
 
 S = TypeVar("S", bound=RoutedRequest)

@@ -71,7 +71,8 @@ class ShardEngines:
         former, self.engines = self.engines, []
         self._by_service.clear()
         for engine in former:
-            self._broker.machine.restore(engine.machine.take_all())
+            for pending in self._broker.machine.take_over(engine.machine):
+                pending.moved(self._broker)
         places = [shard_endpoint(endpoint, number) for number in range(count)]
         if None not in places:
             self.engines = [self._made.get(place) or self._started(place) for place in places if place is not None]

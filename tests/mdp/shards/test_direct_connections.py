@@ -21,8 +21,12 @@ class Engines:
 
     def new(self, endpoint: str) -> Any:
         self.endpoints.append(endpoint)
-        machine = SimpleNamespace(connected=True, in_flight=1, take_all=lambda: [endpoint], restore=self.restored.extend)
+        machine = SimpleNamespace(connected=True, in_flight=1, endpoint=endpoint, take_over=self.take_over)
         return SimpleNamespace(endpoint=endpoint, machine=machine, start=lambda: None, close=self.close)
+
+    def take_over(self, machine: Any) -> list[Any]:
+        self.restored.append(machine.endpoint)
+        return []
 
     async def close(self) -> None:
         self.closed += 1
