@@ -10,6 +10,7 @@ import pytest
 import titanic
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import PATIENCE_S, eventually
+from tests.titanic.store.test_refused_closes import FullDisk
 from tests.titanic.store.test_service import FAST, Scene, scene
 from titanic.journal.ownership import Mark
 
@@ -104,3 +105,27 @@ async def test_leaving_a_service_leaves_nothing_behind(scene: Scene) -> None:
     with pytest.raises(titanic.JournalError):
         await titanic.Service(scene.endpoint, titanic.Store(titanic.RealDisk(scene.directory), options), context=scene.context).__aenter__()
     await eventually(lambda: repr(scene.context) == before)
+
+
+async def test_a_request_that_is_being_closed_is_not_delivered(scene: Scene) -> None:
+    """Its CLOSE is being written when a worker comes."""
+    calls: list[bytes] = []
+
+    async def late(request: mdp.Request) -> list[bytes]:
+        calls.append(request.body[0])
+        return request.body
+
+    disk = FullDisk(scene.directory)
+    store = titanic.Store(disk, titanic.JournalOptions(log=titanic.LogOptions(reserve_bytes=4096)))
+    service = titanic.Service(scene.endpoint, store, titanic.ServiceOptions(dispatch=FAST), context=scene.context, seed=1)
+    async with service, scene.client() as client:
+        ticket = await client.submit("late", b"first")
+        disk.gate.clear()
+        closing = asyncio.ensure_future(ticket.close())
+        await eventually(lambda: all(entry.closing for entry in store.index.entries.values()))
+        async with scene.worker("late", late, concurrency=1):
+            await eventually(lambda: not service.delivery.waiting)
+            disk.gate.set()
+            await closing
+            assert await (await client.submit("late", b"second")).result(PATIENCE_S) == [b"second"]
+    assert calls == [b"second"]
