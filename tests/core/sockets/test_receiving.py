@@ -50,6 +50,17 @@ async def test_a_cancelled_receive_puts_all_frames_back(context: core.Context, k
     assert await one.recv_multipart() == [b"next"]
 
 
+async def test_the_next_receive_gets_the_message_of_a_cancelled_one(context: core.Context) -> None:
+    one, other = pair(context, core.PULL, core.PUSH)
+    first, second, third, last = one.recv_multipart(), one.recv(), one.recv_multipart(), one.recv_string()
+    third.cancel()
+    await other.send(b"x")
+    assert first.cancel()
+    assert await second == b"x"
+    await other.send(b"y")
+    assert await last == "y"
+
+
 async def test_a_cancelled_receive_of_the_rest_puts_it_back(context: core.Context) -> None:
     one, other = pair(context, core.PULL, core.PUSH)
     first, second = one.recv(), one.recv()

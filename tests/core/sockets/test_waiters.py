@@ -1,4 +1,4 @@
-"""core.sockets.waiters: receives, sends and polls that ended while they waited leave nothing behind.
+"""core.sockets.waiters: what waits ends in time, and leaves nothing behind.
 
 Programs wait with a time limit in a loop, for days: a socket that is quiet must not keep each of these waits.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
+from socket import socketpair
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import core
+from tests.scenes.virtual_loop import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,3 +92,79 @@ async def test_a_batch_that_timed_out_says_how_many_were_sent() -> None:
         with pytest.raises(core.Again) as ended:
             await push.send_many(messages)
         assert ended.value.taken == 2
+
+
+@in_virtual_time
+async def test_a_poll_ends_when_its_time_is_over() -> None:
+    loop = asyncio.get_running_loop()
+    async with core.Context() as context:
+        quiet, peer = context.socket(core.PULL, linger=0), context.socket(core.PUSH, linger=0)
+        quiet.bind("inproc://quiet")
+        began = loop.time()
+        assert await quiet.poll(250) == 0
+        assert loop.time() - began == pytest.approx(0.25)
+        for many in (quiet.poll(0), quiet.poll(0, 0)):
+            assert many.done()
+            assert await many == 0
+        assert loop.time() - began == pytest.approx(0.25)
+        with pytest.raises(ValueError, match="nan"):
+            await quiet.poll(float("nan"))
+        waits = [quiet.poll(limit) for limit in (None, -1, -0.5, 10_000)]
+        await asyncio.sleep(9)
+        assert not any(one.done() for one in waits)
+        peer.connect("inproc://quiet")
+        await peer.send(b"x")
+        assert await asyncio.gather(*waits) == [core.POLLIN] * 4
+        assert loop.time() - began == pytest.approx(9.25)
+        polled = quiet.poll(0, core.POLLOUT | core.POLLIN)
+        assert polled.done()
+        assert await polled == core.POLLIN
+
+
+async def test_a_file_is_polled_and_left_alone_then() -> None:
+    loop = asyncio.get_running_loop()
+    reading, writing = os.pipe()
+    try:
+        made = core.Poller()
+        made.register(reading, core.POLLIN)
+        waits = made.poll()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        os.write(writing, b"x")
+        assert await waits == [(reading, core.POLLIN)]
+        assert not loop.remove_reader(reading)
+        os.read(reading, 1)
+        waits = made.poll()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waits.cancel()
+        await asyncio.wait([waits])
+        assert not loop.remove_reader(reading)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+async def test_a_file_is_writable_when_its_reader_has_read() -> None:
+    loop = asyncio.get_running_loop()
+    one, other = socketpair()
+    with one, other:
+        one.setblocking(False)
+        other.setblocking(False)
+        sent = 0
+        try:
+            while True:
+                sent += one.send(bytes(1 << 16))
+        except BlockingIOError:
+            pass
+        made = core.Poller()
+        made.register(one, core.POLLOUT)
+        waits = made.poll()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not waits.done()
+        assert not loop.remove_reader(one.fileno())  # nothing is waited for that was not asked for
+        while sent:
+            sent -= len(other.recv(sent))
+        assert await waits == [(one.fileno(), core.POLLOUT)]
+        assert not loop.remove_writer(one.fileno())
