@@ -130,6 +130,7 @@ async def test_a_file_is_polled_and_left_alone_then() -> None:
         waits = made.poll()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+        assert not loop.remove_writer(reading)  # nothing is waited for that was not asked for
         os.write(writing, b"x")
         assert await waits == [(reading, core.POLLIN)]
         assert not loop.remove_reader(reading)
@@ -163,7 +164,7 @@ async def test_a_file_is_writable_when_its_reader_has_read() -> None:
         for _ in range(3):
             await asyncio.sleep(0)
         assert not waits.done()
-        assert not loop.remove_reader(one.fileno())  # nothing is waited for that was not asked for
+        assert not loop.remove_reader(one.fileno())
         while sent:
             sent -= len(other.recv(sent))
         assert await waits == [(one.fileno(), core.POLLOUT)]

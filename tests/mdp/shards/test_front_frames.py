@@ -127,6 +127,15 @@ async def test_a_cancel_follows_its_request_in_the_same_read(scene: Scene) -> No
     assert await scene.asked(1) == (name, client_heartbeat())
 
 
+async def test_each_message_of_a_read_is_forwarded_in_order(scene: Scene) -> None:
+    peer = scene.peer()
+    requests = [client_request("0.3", name_of(number % 2), [b"%d" % number], id=number.to_bytes(8, "big")) for number in range(10)]
+    await peer.send_many([client_heartbeat(), *requests])
+    assert (await scene.asked(0))[1] == client_heartbeat()
+    for shard in (0, 1):
+        assert [(await scene.asked(shard))[1] for _ in requests[shard::2]] == requests[shard::2]
+
+
 async def test_a_retry_is_answered_with_all_that_its_shard_says(scene: Scene) -> None:
     peer = scene.peer()
     await peer.send_multipart(retry(ONE))
