@@ -90,6 +90,7 @@ class GatedDisk(titanic.RealDisk):
         self.gate = threading.Event()
         self.named: dict[int, str] = {}
         self.read_by_writer: set[str] = set()
+        self.unreadable = threading.Event()
 
     def open(self, name: str) -> int:
         handle = super().open(name)
@@ -107,6 +108,8 @@ class GatedDisk(titanic.RealDisk):
             self.slow_read.clear()
             self.gate.wait()
         if threading.current_thread().name.startswith("titanic"):
+            if self.unreadable.is_set():
+                raise OSError("unreadable")
             self.read_by_writer.add(self.named[handle])
         return super().read(handle, size, offset)
 

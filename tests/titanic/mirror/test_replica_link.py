@@ -198,6 +198,25 @@ async def test_sealed_segments_that_were_copied_are_not_read_again_between_two_s
             line_of(stored).end()
 
 
+@pytest.mark.faults
+async def test_an_error_as_a_mirror_comes_in_step_is_logged_and_tried_again(
+    endpoint: str, disk: GatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with store(disk, endpoint, go_on=True) as stored:
+        assert (await submitted(stored, b"alone"))[0] == b"200"
+        async with octets(endpoint) as mirror:
+            await mirror.greeted()
+            disk.unreadable.set()
+            following = asyncio.ensure_future(mirror.copied())
+            await eventually(lambda: "mirror: unreadable" in caplog.text)
+            disk.unreadable.clear()
+            accepted = asyncio.ensure_future(submitted(stored, b"x"))
+            await mirror.answer(await following)
+            assert (await accepted)[0] == b"200"
+            await is_in_state(stored, "in step")
+            line_of(stored).end()
+
+
 async def test_a_mirror_comes_in_step_though_nothing_is_written(endpoint: str, disk: GatedDisk) -> None:
     async with store(disk, endpoint, go_on=True) as stored:
         assert (await submitted(stored, b"alone"))[0] == b"200"
