@@ -21,6 +21,7 @@ from core.errors import EADDRINUSE, EHOSTUNREACH, EINVAL, ENODEV, EPROTONOSUPPOR
 from core.machine.backoff import backoff_s
 from core.machine.socks import SocksError, SocksHandshake
 from core.net.names.lookups import addresses
+from core.net.names.zones import host_of, socket_address
 from core.runtime import runtime, supervision
 from core.runtime.supervision import ONCE
 
@@ -93,7 +94,7 @@ def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
     except OSError as error:
         raise EndpointError(ENODEV, f"no interface or host {bind.host!r} to bind to", endpoint=bind.endpoint) from error
     family, _, _, _, address_info = found[0]
-    return family, str(address_info[0])
+    return family, host_of(address_info)
 
 
 def _system_error(error: OSError, endpoint: str) -> EndpointError:
@@ -112,9 +113,9 @@ def listen_tcp(bind: TcpBind, options: Options) -> Listening:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # as libzmq: every address takes IPv4 too, and one may be mapped
         if options.bindtodevice:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bindtodevice)
-        _listen_on(sock, (host, bind.port), options)
+        _listen_on(sock, socket_address(host, bind.port), options)
     name = sock.getsockname()
-    return Listening(sock, tcp_endpoint(str(name[0]), int(name[1])))
+    return Listening(sock, tcp_endpoint(host_of(name), int(name[1])))
 
 
 @contextmanager
@@ -130,7 +131,7 @@ def _new_socket(family: socket.AddressFamily, endpoint: str) -> Iterator[socket.
         raise _system_error(error, endpoint) from error
 
 
-def _listen_on(sock: socket.socket, address: tuple[str, int] | str, options: Options) -> None:
+def _listen_on(sock: socket.socket, address: tuple[Any, ...] | str, options: Options) -> None:
     _size_buffers(sock, options)
     sock.bind(address)
     sock.listen(options.backlog)
@@ -305,7 +306,7 @@ class _Addresses:
         try:
             sock.setblocking(False)
             if self._source is not None:
-                sock.bind(self._source)
+                sock.bind(socket_address(*self._source))
             await asyncio.get_running_loop().sock_connect(sock, target)
         except BaseException as error:
             sock.close()

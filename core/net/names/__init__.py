@@ -1,1 +1,1 @@
-"""Host names of endpoints."""
+"""Host names and zones of endpoints."""
