@@ -13,7 +13,7 @@ _ZONE_DIGITS_MAX: Final = 9  # the number of an interface has 32 bits
 
 
 def socket_address(host: str, port: int) -> tuple[Any, ...]:
-    """Return the address a socket binds to, with the number of its zone; raises OSError with ENODEV without such an interface."""
+    """Return the address a socket binds to, with the number of its zone; raises OSError: there is no such interface."""
     address, percent, zone = host.partition("%")
     if not percent:
         return host, port
