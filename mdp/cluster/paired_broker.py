@@ -12,12 +12,15 @@ The frontend stays bound all the time, so a takeover does not depend on a free p
 A broker that stops being active closes all its connections. Its workers and clients go to the other one at once and send unanswered
 requests again. No reply leaves after the end of a term, because each call of socket or timer first asks the pair. This costs a paired
 broker one check per batch of messages, and other brokers nothing.
+
+A term may go on after a moment in which nothing may leave, such as a lease that was renewed late. What arrives then is kept until it may be
+processed: without the reply of a worker its request would be in flight for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 ITERATIONS_TO_FLUSH: Final = 3
 # Interval of checks whether a broker that may not answer now, but whose term is not over, may answer again.
 WITHHELD_S: Final = 0.05
+# Of the messages kept meanwhile, which are those of a lease's time; more are dropped.
+WITHHELD_MAX_BYTES: Final = 64 * 1024**2
+_CALL_BYTES: Final = 500  # of what is kept besides the octets
 
 
 class PairedBroker(Broker):
@@ -59,6 +65,8 @@ class PairedBroker(Broker):
         self._responder: PairResponder | None = None  # while we serve
         self._frontend = StandbyFrontend(pair, self.pair_counters, reply=self._reply, disconnect=self._disconnect)
         self._postponed: list[Message] = []  # requests that arrived during a hand-over
+        self._kept: deque[tuple[Callable[..., Any], tuple[Any, ...], int]] = deque()  # calls that may not be made now, with their bytes
+        self._kept_bytes = 0
         pair.on_serving(self._begin_term)
         pair.on_passive(self._end_term)
         pair.on_handover(self._drain_requests, self._resume)
@@ -110,6 +118,9 @@ class PairedBroker(Broker):
         self.pair_counters["requests_let_go"] += self.machine.counters.accepted - self.machine.counters.closed + len(self._postponed)
         self._responder = None
         self._postponed.clear()
+        self.pair_counters["withheld"] += len(self._kept)
+        self._kept.clear()
+        self._kept_bytes = 0
         self.machine = self._new_machine()
         self._drained.look()  # no request is left
         self._release()
@@ -125,15 +136,42 @@ class PairedBroker(Broker):
 
         def guarded(*given: Any) -> Any:
             responder = self._responder
-            if responder is None or not self.pair.serves():
+            if responder is None:
                 self.pair_counters["withheld"] += 1
-                return 0
-            result = call(*given)
-            if responder.claimed:
-                self._report_claimed(responder)
-            return result
+            elif self._kept or not self.pair.serves():
+                self._keep(call, given)
+            else:
+                call(*given)
+                if responder.claimed:
+                    self._report_claimed(responder)
 
         return guarded
+
+    def _keep(self, call: Callable[..., Any], given: tuple[Any, ...]) -> None:
+        """Keep a call until it may be made; a batch of messages only where there is space."""
+        size = _CALL_BYTES
+        if isinstance(given[0], Batch):
+            size += len(given[0].octets) + sum(len(frame) for message in given[0].made for frame in message)
+            if self._kept_bytes + size > WITHHELD_MAX_BYTES:
+                self.pair_counters["withheld"] += 1
+                return
+        self.pair_counters["held_back"] += 1
+        self._kept.append((call, given, size))
+        self._kept_bytes += size
+        self._look_again()
+
+    def _look_again(self) -> None:
+        assert self._loop is not None
+        self._clock.at(self._loop.time() + WITHHELD_S)
+
+    def _make_kept_calls(self) -> None:
+        """Make the calls that were kept, in their order."""
+        while self._kept and self.pair.serves():
+            call, given, size = self._kept.popleft()
+            self._kept_bytes -= size
+            call(*given)
+        if self._responder is not None and self._responder.claimed:
+            self._report_claimed(self._responder)
 
     def _report_claimed(self, responder: PairResponder) -> None:
         """Ask peer and witness about ballots that clients have claimed; one that is confirmed ends our term (BST-45)."""
@@ -145,18 +183,23 @@ class PairedBroker(Broker):
             self.pair.verdict(ballot)
 
     def _release(self) -> None:
-        if self._responder is None or not self.pair.serves():
+        if self._responder is None:
             self.pair_counters["withheld"] += sum(map(len, self._held.values()))
             self._held.clear()
+        elif not self.pair.serves():
+            self._release_clock.after(WITHHELD_S)
+            return
         super()._release()
 
     def _on_time(self) -> None:
         if self._responder is None:
             return
         if self.pair.serves():
+            self._rearm()  # first: what was kept may make something due
+            self._make_kept_calls()
             super()._on_time()
         else:
-            self._rearm(WITHHELD_S)  # the term may go on, and nothing else sets the timer
+            self._look_again()  # the term may go on, and nothing else sets the timer
 
     # Handing over.
 

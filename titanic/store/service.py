@@ -98,7 +98,7 @@ class Service:
         context: for the sockets; by default a new one.
         security: of the new contexts: `core.Curve` with the broker's key, or `core.Plain`.
         seed: of jitter, for tests.
-        guard: in a pair: whether an answer may leave at this moment; otherwise it is dropped (BST-29).
+        guard: in a pair: whether an answer may leave at this moment (BST-29); otherwise it is held until it may.
         about: in a pair: further fields of the status.
         progress: called with (segments read, segments to read) while the store is opened.
         worker_options: further options of the `mdp.Worker`s.
@@ -203,27 +203,12 @@ class Service:
             (tsp.LOOK, access.look),
         )
         for name, take in services:
-            worker = DeferredWorker(self._broker, name.decode(), self._guarded(take), **self._where, **self._worker_options)
+            worker = DeferredWorker(self._broker, name.decode(), take, self._guard, **self._where, **self._worker_options)
             self._workers.append(worker)
             await self._stack.enter_async_context(worker)
         store.start_dispatch()
         # A store that may not see users treats all alike: warn an operator who has configured rules.
         self._permissions.ask(Question(b"call", b"", tsp.REQUEST), lambda *_: None, None)
-
-    def _guarded(self, take: Take) -> Take:
-        """Return `take` so that it acts and answers only while the guard agrees; the broker repeats unanswered requests."""
-        if (guard := self._guard) is None:
-            return take
-
-        def take_guarded(frames: Sequence[bytes], user: str | None, done: Done) -> None:
-            def done_guarded(reply: list[bytes]) -> None:
-                if guard():
-                    done(reply)
-
-            if guard():
-                take(frames, user, done_guarded)
-
-        return take_guarded
 
     async def __aexit__(self, *_: object) -> None:
         self.opening.cancel()

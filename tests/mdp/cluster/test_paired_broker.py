@@ -217,6 +217,35 @@ async def test_no_reply_leaves_a_broker_after_the_end_of_its_term() -> None:
         assert client.endpoint == pair.fronts[1]
 
 
+async def test_what_arrives_in_a_moment_in_which_nothing_may_leave_is_processed_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that is renewed late: the worker says its reply once only."""
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: mdp.Request) -> list[bytes]:
+        asked.set()
+        await gate.wait()
+        return [*request.body]
+
+    async with Brokers() as pair:
+        await pair.settle()
+        await pair.worker("slow", slow)
+        await pair.worker("echo", echo)
+        client = await pair.client(timeout=60.0)
+        reply = client.request("slow", b"x", wait=True)
+        await asked.wait()
+        broker, ballot = pair.brokers[0], pair.pairs[0].ballot()
+        monkeypatch.setattr(pair.pairs[0], "serves", lambda: False)
+        gate.set()
+        others = [client.request("echo", b"%d" % number) for number in range(20)]
+        await until(lambda: broker.pair_counters["held_back"] + broker.pair_counters["withheld"] >= 2)
+        assert not reply.done()
+        monkeypatch.undo()
+        assert await reply == [b"x"]
+        assert await asyncio.gather(*others) == [[b"%d" % number] for number in range(20)]
+        assert (pair.pairs[0].ballot(), broker.pair_counters["withheld"]) == (ballot, 0)
+        assert client.endpoint == pair.fronts[0]
+
+
 async def named(asker: core.Socket, *ballots: Ballot) -> list[list[bytes]]:
     """Name ballots to a broker, one after the other, and return what it answers."""
     answers = []

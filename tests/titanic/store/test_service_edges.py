@@ -59,6 +59,33 @@ async def test_requests_are_delivered_after_a_moment_in_which_nothing_might_be(s
             assert await ticket.result(PATIENCE_S) == [b"x"]
 
 
+@pytest.mark.parametrize("moment", ["taken", "answered"])
+async def test_a_request_in_a_moment_in_which_nothing_might_be_answered_is_answered_after_it(scene: Scene, moment: str) -> None:
+    """The broker repeats nothing that is in flight at a connected worker.
+
+    It drops what a client sends again under the same number.
+    """
+    may, asked = moment == "answered", 0
+
+    def guard() -> bool:
+        nonlocal asked
+        yes = may and (moment == "taken" or done or not service.store.index.entries)
+        asked += not yes
+        return yes
+
+    done = False
+    service = titanic.Service(scene.endpoint, titanic.Store(None, None), context=scene.context, seed=1, guard=guard)
+    async with service, scene.client(timeout=PATIENCE_S, attempts=1) as client:
+        submitted = asyncio.ensure_future(client.submit("absent", b"x"))
+        await eventually(lambda: asked)
+        assert not submitted.done()
+        may = done = True
+        ticket = await submitted
+        async with asyncio.timeout(PATIENCE_S):
+            await service.drain(1000.0)  # nothing counts as open any longer
+        assert bytes.fromhex(ticket.uuid) in {entry.uuid for entry in service.store.index.entries.values()}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
