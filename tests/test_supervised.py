@@ -355,7 +355,7 @@ SCENES: dict[str, tuple[Scene, frozenset[str]]] = {
                 "titanic wait clock",
             )
         ),
-    ),
+    ),  # fmt: skip
     "two servers": (two_servers, frozenset(("bstar pair clock", "bstar client clock", "bstar beat"))),
     "names": (names, frozenset(("freelance names clock", "freelance names peer", "freelance client clock"))),
     "full queue": (full_queue, frozenset(("freelance full queue",))),
