@@ -48,6 +48,7 @@ Works: TypeAlias = Callable[[], Awaitable[None]]
 Scene: TypeAlias = Callable[[Path], AbstractAsyncContextManager[Works]]
 
 ROOT = Path(__file__).resolve().parents[1]
+OF_A_STORE = "dispatch, dispatch clock, batch, probe, permission, request, held requests, expiry clock, wait clock"
 STARTS = frozenset({"task", "thread", "timer", "later", "each", "call", "guarded"})
 
 
@@ -340,22 +341,7 @@ SCENES: dict[str, tuple[Scene, frozenset[str]]] = {
         majordomo,
         frozenset(("mdp broker clock", "mdp client clock", "mdp worker clock", "mdp probe", "mdp watchdog", "mdp watchdog clock")),
     ),
-    "stored": (
-        stored,
-        frozenset(
-            (
-                "titanic dispatch",
-                "titanic dispatch clock",
-                "titanic batch",
-                "titanic probe",
-                "titanic permission",
-                "titanic request",
-                "titanic held requests",
-                "titanic expiry clock",
-                "titanic wait clock",
-            )
-        ),
-    ),  # fmt: skip
+    "stored": (stored, frozenset(f"titanic {name}" for name in OF_A_STORE.split(", "))),
     "two servers": (two_servers, frozenset(("bstar pair clock", "bstar client clock", "bstar beat"))),
     "names": (names, frozenset(("freelance names clock", "freelance names peer", "freelance client clock"))),
     "full queue": (full_queue, frozenset(("freelance full queue",))),
