@@ -10,6 +10,7 @@ from mypy_extensions import mypyc_attr
 
 from core import constants as c
 from core.errors import EAGAIN, EINVAL, Again, ZMQError
+from core.pattern.pipeline import Balanced
 from core.runtime.ownership import Owned
 from core.sockets.results.futures import expire
 from core.sockets.results.pending import PendingSend, place_of
@@ -93,17 +94,32 @@ class Sending(Owned):
         if flags & _SNDMORE:
             if parts:
                 _refuse_bad([parts])
+            if not self._partial and (flags & _NOBLOCK or self.options.sndtimeo == 0) and self._lacks_capacity():
+                raise Again(EAGAIN, "no peer has capacity")
             self._partial += parts
             return _DONE
+        # As in libzmq, NOBLOCK is about the first part: a program that repeats only the last one would send a torn message.
+        begun = bool(self._partial) and isinstance(self.pattern, Balanced)
         frames = [*self._partial, *parts]
         self._partial = []
         _refuse_bad([frames])
         if not self._senders and self._put(frames):
             return _DONE
-        return self._send_later([frames], flags)
+        return self._send_later([frames], flags, begun=begun)
+
+    def _lacks_capacity(self) -> bool:
+        """Return whether a message to the next peer would wait."""
+        pattern = self.pattern
+        if not isinstance(pattern, Balanced):
+            return False  # the first part names the peer, or messages are dropped
+        self._endpoints.start_deferred()
+        return bool(self._senders) or not pattern.outbound.has_capacity()
 
     def send(self, data: Buffer, flags: int = 0, copy: object = True, track: object = False) -> Awaitable[None]:
         """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14).
+
+        With NOBLOCK, the first frame finds no capacity, and the others wait. Where SNDTIMEO ends the wait of the last one, the whole
+        message is dropped: send it again from its first frame.
 
         Raises:
             TypeError: it is not bytes-like. For the others see `send_multipart`.
@@ -147,8 +163,13 @@ class Sending(Owned):
             error.taken = place_of(given, messages[count + error.taken :])
             raise
 
-    def _send_later(self, messages: list[Message], flags: int, total: int = 0, given: Sequence[Given] | None = None) -> Awaitable[None]:
-        """Queue messages of a send; `total` and `given` as for `PendingSend`, if it sends several."""
+    def _send_later(
+        self, messages: list[Message], flags: int, total: int = 0, given: Sequence[Given] | None = None, *, begun: bool = False
+    ) -> Awaitable[None]:
+        """Queue messages of a send; `total` and `given` as for `PendingSend`, if it sends several.
+
+        One that has `begun` waits, though it were not to.
+        """
         _refuse_bad(messages)
         if _THREAD() != self._owner_thread:
             self.enter()
@@ -158,7 +179,7 @@ class Sending(Owned):
             if count == len(messages):
                 return _DONE
             messages = messages[count:]
-        if flags & _NOBLOCK or self.options.sndtimeo == 0:
+        if not begun and (flags & _NOBLOCK or self.options.sndtimeo == 0):
             raise Again(EAGAIN, "no peer has capacity", taken=count)
         loop = asyncio.get_running_loop()
         self.follow_loop(loop)

@@ -194,9 +194,9 @@ class PairedBroker(Broker):
     def _on_time(self) -> None:
         if self._responder is None:
             return
+        self._rearm()  # first: what was kept may make something due
+        self._make_kept_calls()
         if self.pair.serves():
-            self._rearm()  # first: what was kept may make something due
-            self._make_kept_calls()
             super()._on_time()
         else:
             self._look_again()  # the term may go on, and nothing else sets the timer

@@ -257,6 +257,22 @@ async def test_sock_14_a_message_given_in_parts_is_seen_whole(make: Make, anywhe
     assert not pull.rcvmore
 
 
+@pytest.mark.parametrize("kind", [core.PUSH, core.DEALER, core.PAIR, core.REQ])
+async def test_sock_14_the_first_part_finds_no_capacity_and_the_last_one_waits(make: Make, kind: core.SocketType) -> None:
+    """As libzmq: a program that repeats what raised Again, be it the part or the message, sends no torn message."""
+    sender = make(kind, bind=TCP, sndhwm=1)
+    for flags, timeout_ms in ((core.NOBLOCK, -1), (0, 0)):
+        sender.sndtimeo = timeout_ms
+        with pytest.raises(core.Again):
+            await sender.send(b"a", core.SNDMORE | flags)
+    sender.sndtimeo = -1
+    await sender.send(b"a", core.SNDMORE)
+    last = asyncio.ensure_future(sender.send(b"b", core.NOBLOCK))
+    receiver = make({core.PUSH: core.PULL, core.PAIR: core.PAIR, core.REQ: core.REP}.get(kind, core.DEALER), connect=sender.last_endpoint)
+    assert await receiver.recv_multipart() == [b"a", b"b"]
+    await last
+
+
 @pytest.mark.parametrize("count", [1, 5000])
 async def test_sock_15_close_sends_what_is_queued(make: Make, tmp_path: Path, count: int) -> None:
     for endpoint in (TCP, f"ipc://{tmp_path / 's'}"):
