@@ -28,7 +28,7 @@ Scene: TypeAlias = "Callable[[str, bytes, bytes], Awaitable[None]]"
 OCTETS = 4000  # more than is ever copied into a larger buffer
 ROUNDS = 8
 TURNS = 20
-PATIENCE = 200
+LOOKS = 200
 OURS = ("core.", "mdp.", "titanic.", "bstar.", "freelance.", "pirate.", "peering.", "builtins.list", "builtins.tuple", "builtins.dict")
 
 
@@ -194,7 +194,7 @@ async def test_nothing_keeps_what_was_sent_and_answered(endpoints: Iterator[str]
 
     # The thread of a handler, and a system that is busy, may hold something for a moment longer.
     left = await kept()
-    for _ in range(PATIENCE):
+    for _ in range(LOOKS):
         if left:
             await asyncio.sleep(0.05)
             left = await kept()

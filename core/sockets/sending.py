@@ -168,7 +168,7 @@ class Sending(Owned):
     ) -> Awaitable[None]:
         """Queue messages of a send; `total` and `given` as for `PendingSend`, if it sends several.
 
-        One that has `begun` waits, though it were not to.
+        A message that has `begun` waits, also with NOBLOCK and with SNDTIMEO of 0.
         """
         _refuse_bad(messages)
         if _THREAD() != self._owner_thread:

@@ -50,7 +50,7 @@ class Route(NamedTuple):
     shard: int = 0
     dialect: Dialect = V03
     service: bytes = b""
-    request: bytes = b""  # number of a request of MDP/0.3, or of the one that a CANCEL is for
+    request: bytes = b""  # number of a request of MDP/0.3, or of the request that a CANCEL ends
     body: tuple[bytes, ...] = ()  # of a request for MMI
 
 

@@ -192,25 +192,31 @@ async def test_a_worker_alone_is_no_vote() -> None:
         assert pair.serving() == [False, True]
 
 
-async def test_no_reply_leaves_a_broker_after_the_end_of_its_term() -> None:
-    """BST-29, BST-41: the worker's answer comes after the process stood still, and before anything else in it has run."""
-    asked, gate = asyncio.Event(), asyncio.Event()
+class Slow:
+    """A handler that answers once its gate is open."""
 
-    async def slow(request: mdp.Request) -> list[bytes]:
-        asked.set()
-        await gate.wait()
+    def __init__(self) -> None:
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request: mdp.Request) -> list[bytes]:
+        self.asked.set()
+        await self.gate.wait()
         return [*request.body]
 
+
+async def test_no_reply_leaves_a_broker_after_the_end_of_its_term() -> None:
+    """BST-29, BST-41: the worker's answer comes after the process stood still, and before anything else in it has run."""
+    slow = Slow()
     async with Brokers() as pair:
         await pair.settle()
-        await pair.worker("slow", slow)
+        await pair.worker("slow", slow.answer)
         client = await pair.client()
         reply = client.request("slow", b"x", wait=True)
-        await asked.wait()
+        await slow.asked.wait()
         answered = pair.brokers[0].stats["replies"]
         machine = pair.brokers[0].machine
         pair.clocks[0].ahead_s = 3600.0
-        gate.set()
+        slow.gate.set()
         await until(lambda: pair.brokers[0].pair_counters["withheld"] > 0)
         assert machine.counters.replies == answered
         assert await reply == [b"x"]  # from the other one, to which the stalled one yields
@@ -219,23 +225,17 @@ async def test_no_reply_leaves_a_broker_after_the_end_of_its_term() -> None:
 
 async def test_what_arrives_in_a_moment_in_which_nothing_may_leave_is_processed_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease that is renewed late: the worker says its reply once only."""
-    asked, gate = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: mdp.Request) -> list[bytes]:
-        asked.set()
-        await gate.wait()
-        return [*request.body]
-
+    slow = Slow()
     async with Brokers() as pair:
         await pair.settle()
-        await pair.worker("slow", slow)
+        await pair.worker("slow", slow.answer)
         await pair.worker("echo", echo)
         client = await pair.client(timeout=60.0)
         reply = client.request("slow", b"x", wait=True)
-        await asked.wait()
+        await slow.asked.wait()
         broker, ballot = pair.brokers[0], pair.pairs[0].ballot()
         monkeypatch.setattr(pair.pairs[0], "serves", lambda: False)
-        gate.set()
+        slow.gate.set()
         others = [client.request("echo", b"%d" % number) for number in range(20)]
         await until(lambda: broker.pair_counters["held_back"] + broker.pair_counters["withheld"] >= 2)
         assert not reply.done()

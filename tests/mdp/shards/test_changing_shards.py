@@ -66,6 +66,6 @@ def test_time_limits_go_with_the_requests() -> None:
     pending, other = submit(former), submit(machine)
     machine.take_over(former)
     assert former.tick(1.0) == machine.tick(1.0) == []
-    assert (len(sent(former)), len(sent(machine))) == (0, 3)  # one that waited, and one twice
+    assert (len(sent(former)), len(sent(machine))) == (0, 3)  # `pending` once, and `other` twice
     assert machine.receive([final(pending), final(other)], 1.5) == [pending, other]
     assert former.tick(100.0) == machine.tick(100.0) == []

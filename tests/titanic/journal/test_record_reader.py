@@ -97,7 +97,7 @@ def asked(reader: RecordReader, place: Location) -> asyncio.Future[Any]:
 
 
 async def test_each_record_is_read_and_what_is_none_is_said() -> None:
-    """One that cannot be read has nothing to do with the others."""
+    """A record that cannot be read leaves the others as they are."""
     disk, places = written(2)
     reader = reader_of(disk)
     segment, offset, size = places[1, 1]

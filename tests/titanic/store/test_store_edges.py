@@ -200,7 +200,8 @@ async def test_a_body_that_was_just_stored_is_sent_from_memory(tmp_path: Path) -
 async def test_the_index_knows_each_segment_with_a_record(tmp_path: Path) -> None:
     """Whatever the record is.
 
-    A CLOSE is dropped when no other segment may have records of its request; of one that is not known they would come back.
+    A CLOSE is dropped when no other segment may have records of its request. If the index did not know a segment, closed requests would
+    come back from it.
     """
 
     async def stored(store: Store, call: Callable[[], None]) -> None:
