@@ -246,6 +246,22 @@ async def test_what_arrives_in_a_moment_in_which_nothing_may_leave_is_processed_
         assert client.endpoint == pair.fronts[0]
 
 
+async def test_more_than_may_be_kept_meanwhile_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dropped request is unknown, so the broker takes it when its client sends it again."""
+    async with Brokers() as pair:
+        await pair.settle()
+        await pair.worker()
+        client = await pair.client(timeout=0.3, attempts=200)
+        assert await client.request("echo", b"first", wait=True) == [b"first"]
+        broker, body = pair.brokers[0], bytes(4000)
+        with monkeypatch.context() as moment:
+            moment.setattr("mdp.cluster.paired_broker.WITHHELD_MAX_BYTES", 2000)
+            moment.setattr(pair.pairs[0], "serves", lambda: False)
+            reply = client.request("echo", body)
+            await until(lambda: broker.pair_counters["withheld"] > 0)
+        assert await reply == [body]
+
+
 async def named(asker: core.Socket, *ballots: Ballot) -> list[list[bytes]]:
     """Name ballots to a broker, one after the other, and return what it answers."""
     answers = []

@@ -86,6 +86,26 @@ async def test_a_request_in_a_moment_in_which_nothing_might_be_answered_is_answe
         assert bytes.fromhex(ticket.uuid) in {entry.uuid for entry in service.store.index.entries.values()}
 
 
+async def test_what_is_held_goes_to_the_other_store_when_this_one_leaves(scene: Scene) -> None:
+    """The other half has become active: the broker gives it what this one has neither taken nor answered."""
+    asked = 0
+
+    def guard() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    service = titanic.Service(scene.endpoint, titanic.Store(None, None), context=scene.context, seed=1, guard=guard, drain_s=0.0)
+    async with scene.client(timeout=PATIENCE_S, attempts=1) as client:
+        async with service:
+            submitted = asyncio.ensure_future(client.submit("absent", b"x"))
+            await eventually(lambda: asked)
+        assert not submitted.done()
+        async with scene.store() as other, asyncio.timeout(PATIENCE_S):
+            ticket = await submitted
+            assert bytes.fromhex(ticket.uuid) in {entry.uuid for entry in other.store.index.entries.values()}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
