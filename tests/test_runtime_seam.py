@@ -87,6 +87,7 @@ PAST: dict[str, tuple[str, ...]] = {
     ),
     SYSTEM: (
         "core/daemon/command.py os.open",
+        "core/daemon/logs.py os.write",
         "core/daemon/run.py os.open",
         "core/daemon/run.py os.write",
         "core/daemon/service_manager.py socket.socket",

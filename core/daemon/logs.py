@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import select
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 LogFormat = Literal["text", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error")
+
+# What a line waits for the reader of stderr, in milliseconds. Once it was too long, lines are left out until somebody reads again.
+READER_MS: Final = 200
+PIECE: Final = 4096  # bytes: a pipe that can be written takes so many without a wait (PIPE_BUF)
 
 _RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -40,7 +46,10 @@ def printable(text: str) -> str:
 
 def set_up(log_format: LogFormat, level: str) -> None:
     """Send the logs of the whole process to stderr; replaces an earlier set-up."""
-    handler = logging.StreamHandler(sys.stderr)
+    try:
+        handler: logging.Handler = StderrHandler(sys.stderr.fileno())
+    except (AttributeError, OSError):  # no file behind it, or no poll on this system
+        handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
@@ -77,6 +86,47 @@ def _error(record: logging.LogRecord) -> str | None:
         places.append(f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}")
         trace = trace.tb_next
     return f"{type(error).__name__}: {error} at " + ", from ".join(reversed(places))
+
+
+class StderrHandler(logging.Handler):
+    """Writes lines to a descriptor, and goes on when these are not read: a full pipe or a stopped terminal must not stop a daemon."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._room = select.poll()
+        self._room.register(descriptor, select.POLLOUT)
+        self._left_out = 0  # lines, since the last that was written
+        self._torn = ""  # ends a line that was written in part
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # as every handler of `logging`: a record that cannot be shown is reported, and the caller goes on
+            self.handleError(record)
+            return
+        if self._left_out and self._write(self.format(self._told())):
+            self._left_out = 0
+        if self._left_out or not self._write(line):
+            self._left_out += 1
+
+    def _told(self) -> logging.LogRecord:
+        text = "the log was not read, lines were left out"
+        fields = {"name": "core.daemon", "levelno": logging.WARNING, "levelname": "WARNING", "msg": text, "left_out": self._left_out}
+        return logging.makeLogRecord(fields)
+
+    def _write(self, line: str) -> bool:
+        """Write a line, in pieces that cannot block; returns whether all of it was taken."""
+        rest = memoryview(f"{self._torn}{line}\n".encode(errors="backslashreplace"))
+        while rest:
+            if not self._room.poll(0 if self._left_out else READER_MS):
+                return False
+            try:
+                rest = rest[os.write(self._descriptor, rest[:PIECE]) :]
+            except OSError:  # the reader is gone, or the disk is full
+                return False
+            self._torn = "\n" if rest else ""
+        return True
 
 
 class TextFormatter(logging.Formatter):
