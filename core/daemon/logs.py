@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LogFormat = Literal["text", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-# What a line waits for the reader of stderr, in milliseconds. Once it was too long, lines are left out until somebody reads again.
+# What a line waits for the reader of stderr, in milliseconds. Once it was too long, lines are left out until there is a reader again.
 READER_MS: Final = 200
 PIECE: Final = 4096  # bytes: a pipe that can be written takes so many without a wait (PIPE_BUF)
 
@@ -89,13 +89,13 @@ def _error(record: logging.LogRecord) -> str | None:
 
 
 class StderrHandler(logging.Handler):
-    """Writes lines to a descriptor, and goes on when these are not read: a full pipe or a stopped terminal must not stop a daemon."""
+    """Writes lines to a descriptor; a full pipe or a stopped terminal does not stop the daemon."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
-        self._room = select.poll()
-        self._room.register(descriptor, select.POLLOUT)
+        self._writable = select.poll()
+        self._writable.register(descriptor, select.POLLOUT)
         self._left_out = 0  # lines, since the last that was written
         self._torn = ""  # ends a line that was written in part
 
@@ -119,7 +119,7 @@ class StderrHandler(logging.Handler):
         """Write a line, in pieces that cannot block; returns whether all of it was taken."""
         rest = memoryview(f"{self._torn}{line}\n".encode(errors="backslashreplace"))
         while rest:
-            if not self._room.poll(0 if self._left_out else READER_MS):
+            if not self._writable.poll(0 if self._left_out else READER_MS):
                 return False
             try:
                 rest = rest[os.write(self._descriptor, rest[:PIECE]) :]
