@@ -51,6 +51,7 @@ SPARK = "/spark/"
 PAST: dict[str, tuple[str, ...]] = {
     EVENT_LOG: (
         "mdp/eventlog/files.py mkdir",
+        "mdp/eventlog/files.py os.fstat",
         "mdp/eventlog/files.py open",
         "mdp/eventlog/files.py os.open",
         "mdp/eventlog/files.py read_bytes",

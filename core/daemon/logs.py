@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 def set_up(log_format: LogFormat, level: str) -> None:
     """Send the logs of the whole process to stderr; replaces an earlier set-up."""
     try:
-        handler: logging.Handler = StderrHandler(sys.stderr.fileno())
+        handler: logging.Handler = StderrHandler(Lines(sys.stderr.fileno()))
     except (AttributeError, OSError):  # no file behind it, or no poll on this system
         handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
@@ -88,45 +88,46 @@ def _error(record: logging.LogRecord) -> str | None:
     return f"{type(error).__name__}: {error} at " + ", from ".join(reversed(places))
 
 
-class StderrHandler(logging.Handler):
-    """Writes lines to a descriptor; a full pipe or a stopped terminal does not stop the daemon."""
+class Lines:
+    """Writes lines to a descriptor that must not block the daemon: a full pipe or a stopped terminal."""
 
     def __init__(self, descriptor: int) -> None:
-        super().__init__()
+        self.left_out = 0  # lines, since the last that was written
         self._descriptor = descriptor
         self._writable = select.poll()
         self._writable.register(descriptor, select.POLLOUT)
-        self._left_out = 0  # lines, since the last that was written
         self._torn = ""  # ends a line that was written in part
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            line = self.format(record)
-        except Exception:  # as every handler of `logging`: a record that cannot be shown is reported, and the caller goes on
-            self.handleError(record)
-            return
-        if self._left_out and self._write(self.format(self._told())):
-            self._left_out = 0
-        if self._left_out or not self._write(line):
-            self._left_out += 1
-
-    def _told(self) -> logging.LogRecord:
-        text = "the log was not read, lines were left out"
-        fields = {"name": "core.daemon", "levelno": logging.WARNING, "levelname": "WARNING", "msg": text, "left_out": self._left_out}
-        return logging.makeLogRecord(fields)
-
-    def _write(self, line: str) -> bool:
-        """Write a line, in pieces that cannot block; returns whether all of it was taken."""
-        rest = memoryview(f"{self._torn}{line}\n".encode(errors="backslashreplace"))
+    def write(self, line: str) -> None:
+        """Write a line, in pieces that cannot block, or leave it out."""
+        rest = memoryview(f"{self._torn}{line}".encode(errors="backslashreplace"))
         while rest:
-            if not self._writable.poll(0 if self._left_out else READER_MS):
-                return False
+            if not self._writable.poll(0 if self.left_out else READER_MS):
+                self.left_out += 1
+                return
             try:
                 rest = rest[os.write(self._descriptor, rest[:PIECE]) :]
             except OSError:  # the reader is gone, or the disk is full
-                return False
+                self.left_out += 1
+                return
             self._torn = "\n" if rest else ""
-        return True
+        self.left_out = 0
+
+    def flush(self) -> None:
+        """Do nothing: nothing is kept."""
+
+
+class StderrHandler(logging.StreamHandler[Lines]):
+    """Writes records to a descriptor; the first after some were left out says how many."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        left_out = self.stream.left_out
+        if left_out:
+            text = "the log was not read, lines were left out"
+            fields = {"name": "core.daemon", "levelno": logging.WARNING, "levelname": "WARNING", "msg": text, "left_out": left_out}
+            super().emit(logging.makeLogRecord(fields))
+        if not self.stream.left_out:
+            super().emit(record)
 
 
 class TextFormatter(logging.Formatter):

@@ -156,6 +156,7 @@ class EventLogWriter:
             limit = min(self.options.events_segment_bytes, self.options.events_max_bytes // 4)
             if (
                 self._file is None
+                or not os.fstat(self._file.fileno()).st_nlink  # removed by another program: what is written to it is lost
                 or self._size + len(octets) > limit
                 or abs(self._anchor.wall(clock.monotonic_s) - clock.wall_us) > _CLOCKS_APART_US
             ):

@@ -17,6 +17,7 @@ States of a file's bytes and of a name, with the call on each edge:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from pathlib import Path
@@ -49,7 +50,8 @@ class Disk(Protocol):
     def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None: ...  # write all buffers consecutively from `offset` on
     def read(self, handle: int, size: int, offset: int) -> bytes: ...  # read up to `size` bytes; fewer only at the end of the file
     def size(self, handle: int) -> int: ...  # in bytes
-    def sync(self, handle: int) -> None: ...  # return when everything written to this file is on the disk
+    # Return when everything written to this file is on the disk; raises ESTALE for a file that was removed: what it holds is lost.
+    def sync(self, handle: int) -> None: ...
     def truncate(self, handle: int, size: int) -> None: ...  # cut a file off at `size` bytes
     def rename(self, old: str, new: str) -> None: ...  # replaces `new`
     def unlink(self, name: str) -> None: ...  # a missing file is no error
@@ -78,9 +80,15 @@ class RealDisk:
         self._lock = handle
 
     def _take_lock(self, handle: int, *, shared: bool = False) -> None:
-        """Lock the open lock file; close it and raise StoreLocked if another process has the lock."""
+        """Lock the open lock file and the directory; close the file and raise StoreLocked if another process has a lock."""
         try:
             self._lock_file(handle, shared=shared)
+            try:
+                self._lock_file(self._dir, shared=shared)  # this lock outlives a lock file that an operator removes
+            except BlockingIOError:
+                raise
+            except OSError:
+                pass  # some file systems lock no directories
         except BlockingIOError:
             holder = self._files.pread(handle, 32, 0).strip()
             self._files.close(handle)
@@ -161,6 +169,8 @@ class RealDisk:
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync alone leaves data in the drive's cache
         else:
             self._files.fsync(handle)
+        if not self._files.fstat(handle).st_nlink:
+            raise OSError(errno.ESTALE, "a file was removed while it was in use", str(self.directory))
 
     def truncate(self, handle: int, size: int) -> None:
         """Ftruncate."""

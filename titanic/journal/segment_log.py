@@ -9,6 +9,7 @@ States of the log, with the function on each edge:
     any --ENOSPC, EMFILE and the like (`LACKS`): _note_error--> FULL (reserve released) --resume--> CLEAN
     CLEAN, WRITTEN --begin_segment: _rotate--> CLEAN in a new segment
     DEAD SEGMENT --_rotate or the second write fails--> WOUNDED (until the next start)
+    any --ESTALE: _note_error--> WOUNDED (another program has removed the segment, and all that was acknowledged in it)
 
     CLEAN           `durable == next - 1`: every record was synced
     WRITTEN         records above `durable` are with the operating system; they survive the process, not a power failure
@@ -165,14 +166,19 @@ class SegmentLog:
             self._note_error(error)
             if error.errno in LACKS and not essential:
                 raise StoreFull(self.lacks) from error
+            if self.wounded is not None:
+                raise Wounded(self.wounded) from error
         try:
             return self._commit(drafts, sync)
         except OSError as error:
             self._note_error(error)
             if error.errno in LACKS:
                 raise StoreFull(self.lacks) from error
-            self.wounded = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
-            raise Wounded(self.wounded) from error
+            raise self._wound(error) from error
+
+    def _wound(self, error: OSError) -> Wounded:
+        self.wounded = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
+        return Wounded(self.wounded)
 
     def _commit(self, drafts: list[Draft], sync: bool) -> Placement:
         pieces, sizes = encode_pieces(drafts, self._next, self.durable, self._seed)
@@ -210,6 +216,8 @@ class SegmentLog:
         """Note an error: a segment within a write or sync is dead; on a full disk release the reserve."""
         if not self._alive:
             self.failures += 1
+        if error.errno == errno.ESTALE:
+            self._wound(error)
         if error.errno in LACKS and not self.full:
             self.lacks = LACKS[error.errno]
             self._release_reserve()
@@ -227,7 +235,7 @@ class SegmentLog:
             self.disk.sync(self._handle)
             self._alive = True
         except OSError as error:
-            self.failures += 1
+            self._note_error(error)
             raise Wounded(f"sync failed, sequences {self.durable + 1}-{self._next - 1} may be lost: {error}") from error
         self.durable = self._next - 1
 

@@ -189,7 +189,7 @@ class SimFiles:
 
     def fstat(self, fd: int) -> Any:
         disk, handle = self._file(fd)
-        return SimpleNamespace(st_size=disk.size(handle), st_ino=disk.inode(handle), st_dev=id(disk), st_mode=0o100600)
+        return SimpleNamespace(st_size=disk.size(handle), st_ino=disk.inode(handle), st_nlink=1, st_dev=id(disk), st_mode=0o100600)
 
     def stat(self, path: Any) -> Any:
         directory, name = self._split(path)

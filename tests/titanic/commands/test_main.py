@@ -301,6 +301,17 @@ def readonly(store: Path) -> Iterator[None]:
             store.chmod(0o755)
 
 
+def test_a_store_in_use_is_locked_even_without_its_lock_file(store: Path) -> None:
+    """S11."""
+    writer = RealDisk(store)
+    writer.lock()
+    (store / "lock").unlink()
+    with pytest.raises(StoreLocked):
+        RealDisk(store).lock()
+    writer.unlock()
+    RealDisk(store).lock()
+
+
 def test_two_may_read_at_once_and_a_store_in_use_is_not_read(store: Path) -> None:
     """S11."""
     one, two, writer = ReadingDisk(store), ReadingDisk(store), RealDisk(store)

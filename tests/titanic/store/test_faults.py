@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.scenes.titanic_pair import JOURNAL, Two
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.scenes.programs import Programs
@@ -50,6 +51,28 @@ def asked(store: titanic.Store, body: bytes, key: bytes = b"") -> asyncio.Future
     answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
     store.submit([b"nobody", body], answered.set_result)
     return answered
+
+
+def remove_segment(directory: Path) -> None:
+    (directory / "000000000001.seg").unlink()
+
+
+@pytest.mark.parametrize("remove", [shutil.rmtree, remove_segment])
+async def test_a_store_whose_files_were_removed_acknowledges_nothing_and_can_still_be_read(
+    tmp_path: Path, remove: Callable[[Path], None]
+) -> None:
+    """S13, TSP-06: what is written to a file without a name is lost with the process."""
+    async with titanic.Store(titanic.RealDisk(tmp_path / "store"), JOURNAL) as store:
+        first = await asked(store, b"before")
+        remove(tmp_path / "store")
+        for _ in range(2):
+            refused = await asked(store, b"after")
+            assert refused[0] == b"500"
+            assert b"a file was removed while it was in use" in refused[1]
+        assert store.status["state"] == "wounded"
+        found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        store.fetch([first[1]], found.set_result)
+        assert await found == [b"300"]
 
 
 async def test_a_writer_that_ends_with_an_unexpected_error_wounds_the_store(tmp_path: Path, supervisor: Supervisor) -> None:

@@ -430,19 +430,6 @@ async def test_damage_behind_a_checkpoint_is_found_when_it_is_read(tmp_path: Pat
         assert store.counters["damaged"] == 1
 
 
-async def test_a_store_whose_directory_is_deleted_is_wounded_and_says_so(tmp_path: Path) -> None:
-    """S13."""
-    async with store_on(RealDisk(tmp_path / "store")) as store:
-        await submitted(store, b"echo", b"x")
-        for path in (tmp_path / "store").iterdir():
-            path.unlink()
-        (tmp_path / "store").rmdir()
-        codes = {(await ask(store.submit, [b"echo", os.urandom(2000)]))[0] for _ in range(60)}
-        assert b"500" in codes
-        assert store.status["state"] == "wounded"
-        assert "ENOENT" in store.status["trouble"]
-
-
 async def test_the_clock_is_noted_and_goes_on_after_a_restart(tmp_path: Path) -> None:
     async with store_on(RealDisk(tmp_path)) as store:
         await submitted(store, b"echo", b"x")
