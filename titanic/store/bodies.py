@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from core.zmtp.frames import decode_frames
+from titanic.errors import Unavailable
 from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record_bodies import Dead, reply_frames, request_frames, request_headers
 from titanic.store.index.stored_request import ANSWERED
@@ -94,7 +95,8 @@ class Bodies:
         elif entry.uuid in self._index.entries and entry.request != place:
             self.request_of(entry, done)  # compaction moved it meanwhile
         else:
-            self._note_damage(entry.uuid, error)
+            if not isinstance(error, Unavailable):  # the store is being closed, and has it at the next start
+                self._note_damage(entry.uuid, error)
             done(entry, None, b"")
 
     def reply_of(self, entry: Entry, done: Callable[[list[bytes]], None]) -> None:
@@ -113,6 +115,8 @@ class Bodies:
             done([BAD])  # closed meanwhile
         elif entry.reply != place:
             self.reply_of(entry, done)  # compaction moved it meanwhile
+        elif isinstance(error, Unavailable):
+            done([FAILED, error.reason.encode()])
         else:
             self._note_damage(entry.uuid, error)
             done([FAILED, b"DAMAGED"])

@@ -376,10 +376,12 @@ class Service:
             self.store.bodies.request_of(entry, self._ask)
 
     def _send_read(self, entry: Entry, body: list[bytes] | None, headers: bytes) -> None:
+        if self._closed:
+            return
         if body is None:
             self.delivery.remove(entry.uuid)
             self.store.dead_letter(entry, "DAMAGED")
-        elif not self._closed:
+        else:
             self._send_frames(entry, body, headers)
 
     def _send_frames(self, entry: Entry, body: list[bytes], headers: bytes) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import pytest
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
 from tests.sim.disk import SimDisk
-from titanic.errors import Damaged
+from titanic.errors import Damaged, Unavailable
 from titanic.journal.inspection import read_file, segment_name
 from titanic.journal.record import RecordKind, seed_of
 from titanic.journal.record_reader import OPEN_FILES_MAX, UNREAD, RecordReader
@@ -38,6 +40,7 @@ class CountingDisk(SimDisk):
         self.calls_made: list[tuple[str, int]] = []
 
     def open(self, name: str) -> int:
+        self._call("open")
         handle = super().open(name)
         self.named[handle] = name
         self.calls_made.append(("open", int(name[:12])))
@@ -116,8 +119,6 @@ async def test_each_record_is_read_and_what_is_none_is_said() -> None:
     assert disk.taken() == [("open", 1), ("open", 2)]
     await reader.close_files()
     assert disk.taken() == [("close", 2), ("close", 1)]
-    assert await asked(reader, places[1, 0]) == body(1, 0)
-    assert disk.taken() == [("open", 1)]
     reader.end()
 
 
@@ -183,6 +184,93 @@ async def test_its_end_does_not_wait_for_a_slow_disk() -> None:
     assert await slow
     with pytest.raises(RuntimeError):
         await reader.run(gate.wait)
+
+
+@pytest.mark.parametrize("at", ["before", "meanwhile", "after"])
+async def test_what_is_asked_for_at_its_end_is_answered_or_refused_and_leaves_no_file_open(at: str) -> None:
+    disk, places = written(2)
+    reader = reader_of(disk)
+    gate = threading.Event()
+    slow = asyncio.ensure_future(reader.run(gate.wait))
+    await asyncio.sleep(0)
+    found = []
+    if at == "before":
+        found.append(asked(reader, places[1, 0]))
+        await asyncio.sleep(0)  # it is with the thread
+    closing = asyncio.ensure_future(reader.close_files())
+    if at == "after":
+        await asyncio.sleep(0)
+    if at != "before":
+        found.append(asked(reader, places[1, 0]))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(slow, closing)
+    reader.end()
+    found.append(asked(reader, places[2, 0]))
+    first, last = await asyncio.gather(*found)
+    assert first == body(1, 0) if at == "before" else isinstance(first, Unavailable)
+    assert isinstance(last, Unavailable)
+    assert disk.named == {}
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_what_the_process_has_no_open_file_or_memory_for_is_read_when_it_has(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is known of such a record: it is not damaged."""
+    disk, places = written(2)
+    reader = reader_of(disk)
+    tried: asyncio.Queue[None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def refuse(call: str) -> None:
+        if call == "open":
+            loop.call_soon_threadsafe(tried.put_nowait, None)
+            raise OSError(number, os.strerror(number))
+
+    disk.before = refuse
+    found = asked(reader, places[1, 0]), asked(reader, places[2, 0])
+    for _ in range(4):
+        await tried.get()
+    disk.before = None
+    assert await asyncio.gather(*found) == [body(1, 0), body(2, 0)]
+    assert [one.getMessage() for one in caplog.records] == [
+        f"stored requests cannot be read now, and are read later: {OSError(number, os.strerror(number))}"
+    ]
+    reader.end()
+
+
+async def test_what_waits_for_an_open_file_is_refused_at_the_end() -> None:
+    disk, places = written(1)
+    reader = reader_of(disk)
+    tried = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def refuse(call: str) -> None:
+        if call == "open":
+            loop.call_soon_threadsafe(tried.set)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    disk.before = refuse
+    found = asked(reader, places[1, 0])
+    await tried.wait()
+    reader.end()
+    assert isinstance(await found, Unavailable)
+
+
+async def test_in_place_of_an_open_segment_another_is_opened_when_there_may_be_no_more() -> None:
+    disk, places = written(3)
+    reader = reader_of(disk)
+    for segment in (1, 2):
+        await asked(reader, places[segment, 0])
+    disk.taken()
+
+    def refuse(call: str) -> None:
+        if call == "open" and len(disk.named) == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    disk.before = refuse
+    assert await asked(reader, places[3, 0]) == body(3, 0)
+    assert disk.taken() == [("close", 1), ("open", 3)]
+    reader.end()
 
 
 @pytest.mark.faults

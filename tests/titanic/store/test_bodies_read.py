@@ -9,6 +9,7 @@ import pytest
 
 from core.zmtp.frames import encode_message
 from tests.scenes.builds import stands_in
+from titanic.errors import Unavailable
 from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import Dead, encode_reply, encode_request
@@ -103,6 +104,17 @@ def test_a_record_that_cannot_be_read_is_damaged_and_said_so(caplog: pytest.LogC
     disk.answer((1, 8, 8), None, OSError("bad sector"))
     assert (disk.replies, disk.counters) == ([[FAILED, b"DAMAGED"]], {"damaged": 2})
     assert [one.getMessage() for one in caplog.records] == [f"request {'00' * 16} cannot be read: bad sector"] * 2
+
+
+def test_a_record_that_is_refused_because_the_store_is_closed_is_not_damaged(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk()
+    entry = disk.entry(ANSWERED, reply=(1, 8, 8))
+    disk.take_request(entry)
+    disk.answer((1, 0, 8), None, Unavailable("the store is closed"))
+    disk.bodies.reply_of(entry, disk.replies.append)
+    disk.answer((1, 8, 8), None, Unavailable("the store is closed"))
+    assert (disk.requests, disk.replies) == ([(entry, None, b"")], [[FAILED, b"the store is closed"]])
+    assert (disk.counters, caplog.records) == ({"damaged": 0}, [])
 
 
 def test_what_was_closed_while_it_was_read_is_not_read_again() -> None:
