@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 ITERATIONS_TO_FLUSH: Final = 3
 # Interval of checks whether a broker that may not answer now, but whose term is not over, may answer again.
 WITHHELD_S: Final = 0.05
-# Of the messages kept meanwhile, which are those of a lease's time; more are dropped.
+# Of the messages and new peers kept meanwhile, which are those of a lease's time, and of requests kept during a hand-over. Further
+# messages are dropped, and their clients send them again; further peers are disconnected.
 WITHHELD_MAX_BYTES: Final = 64 * 1024**2
 _CALL_BYTES: Final = 500  # of what is kept besides the octets
 
@@ -65,8 +66,11 @@ class PairedBroker(Broker):
         self._responder: PairResponder | None = None  # while we serve
         self._frontend = StandbyFrontend(pair, self.pair_counters, reply=self._reply, disconnect=self._disconnect)
         self._postponed: list[Message] = []  # requests that arrived during a hand-over
+        self._postponed_bytes = 0
+        self._put_off: set[bytes] = set()  # clients with requests for which there was no space there
         self._kept: deque[tuple[Callable[..., Any], tuple[Any, ...], int]] = deque()  # calls that may not be made now, with their bytes
         self._kept_bytes = 0
+        self._turned_away: set[bytes] = set()  # peers whose arrival could not be kept, until they have left
         pair.on_serving(self._begin_term)
         pair.on_passive(self._end_term)
         pair.on_handover(self._drain_requests, self._resume)
@@ -117,10 +121,11 @@ class PairedBroker(Broker):
             return
         self.pair_counters["requests_let_go"] += self.machine.counters.accepted - self.machine.counters.closed + len(self._postponed)
         self._responder = None
-        self._postponed.clear()
+        self._take_postponed()
         self.pair_counters["withheld"] += len(self._kept)
         self._kept.clear()
         self._kept_bytes = 0
+        self._turned_away.clear()
         self.machine = self._new_machine()
         self._drained.look()  # no request is left
         self._release()
@@ -148,13 +153,24 @@ class PairedBroker(Broker):
         return guarded
 
     def _keep(self, call: Callable[..., Any], given: tuple[Any, ...]) -> None:
-        """Keep a call until it may be made; a batch of messages only where there is space."""
-        size = _CALL_BYTES
-        if isinstance(given[0], Batch):
-            size += len(given[0].octets) + sum(len(frame) for message in given[0].made for frame in message)
-            if self._kept_bytes + size > WITHHELD_MAX_BYTES:
-                self.pair_counters["withheld"] += 1
-                return
+        """Keep a call until it may be made: messages and arrivals of peers where there is space, their departures always.
+
+        So there are as many departures as peers that the machine knows and arrivals that were kept.
+        """
+        size, first, arrives = _CALL_BYTES, given[0], False
+        if isinstance(first, Batch):
+            size += len(first.octets) + sum(len(frame) for message in first.made for frame in message)
+        elif given[1]:
+            arrives = True
+        elif first in self._turned_away:
+            self._turned_away.discard(first)
+            return
+        if self._kept_bytes + size > WITHHELD_MAX_BYTES and (arrives or isinstance(first, Batch)):
+            self.pair_counters["withheld"] += 1
+            if arrives:
+                self._turned_away.add(first)
+                self._disconnect(first)
+            return
         self.pair_counters["held_back"] += 1
         self._kept.append((call, given, size))
         self._kept_bytes += size
@@ -170,6 +186,8 @@ class PairedBroker(Broker):
             call, given, size = self._kept.popleft()
             self._kept_bytes -= size
             call(*given)
+        if not self._kept:
+            self._turned_away.clear()
         if self._responder is not None and self._responder.claimed:
             self._report_claimed(self._responder)
 
@@ -218,7 +236,14 @@ class PairedBroker(Broker):
         """Postpone requests that their clients can send to the other broker; process the other messages."""
         messages = batch.messages()
         kept = [message for message in messages if is_postponable(message)]
-        self._postponed += kept
+        for message in kept:
+            size = _CALL_BYTES + sum(map(len, message))
+            if self._postponed_bytes + size > WITHHELD_MAX_BYTES:
+                self.pair_counters["withheld"] += 1
+                self._put_off.add(message[0])
+            else:
+                self._postponed.append(message)
+                self._postponed_bytes += size
         if not kept:
             self._on_batch(batch)
         elif len(kept) < len(messages):
@@ -233,8 +258,16 @@ class PairedBroker(Broker):
         if self._responder is None or not self._is_open or self._socket.closed:
             return
         super()._listen(self._guarded)
-        kept, self._postponed = self._postponed, []
-        self._receive_again(kept)
+        kept, put_off = self._take_postponed()
+        for peer in put_off:
+            self._disconnect(peer)  # it connects again and sends what it has no reply to
+        self._receive_again([message for message in kept if message[0] not in put_off])
+
+    def _take_postponed(self) -> tuple[list[Message], set[bytes]]:
+        """Remove and return the requests kept during a hand-over, and the clients of which not all could be kept."""
+        taken, self._postponed, self._put_off = (self._postponed, self._put_off), [], set()
+        self._postponed_bytes = 0
+        return taken
 
     # Called by the frontend.
 

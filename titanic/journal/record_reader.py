@@ -80,7 +80,7 @@ class RecordReader:
         self._pool.submit(call)
 
     def end(self) -> None:
-        """End the thread when it has done what it was asked for; what is still wanted, or will be, is refused."""
+        """End the thread when it has done what it was asked for; refuse further reads."""
         self._refuse_reads()
         self._pool.shutdown(wait=False)
 
@@ -183,7 +183,7 @@ class RecordReader:
             self.disk.close(self._files.popitem()[1])
 
     async def close_files(self) -> None:
-        """Close the segments behind all reads; what is still wanted, or will be, is refused, as it would open them again."""
+        """Close the segments behind all reads, and refuse further ones, which would open them again."""
         self._refuse_reads()
         await self.run(self._close_files)
 

@@ -231,7 +231,7 @@ async def test_what_the_process_has_no_open_file_or_memory_for_is_read_when_it_h
     for _ in range(4):
         await tried.get()
     disk.before = None
-    assert await asyncio.gather(*found) == [body(1, 0), body(2, 0)]
+    assert [await one for one in found] == [body(1, 0), body(2, 0)]
     assert [one.getMessage() for one in caplog.records] == [
         f"stored requests cannot be read now, and are read later: {OSError(number, os.strerror(number))}"
     ]
