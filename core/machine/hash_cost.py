@@ -28,7 +28,7 @@ ALIKE_MAX: Final = 8
 # So few different hashes are cheap: each takes as many steps at most.
 FEW_HASHES: Final = 64
 # CPU time of a hash in a set or dict: with so much, nothing is counted. Random numbers take 60, multiples of 2**48 take 200.
-QUICK_NS: Final = 400
+QUICK_NS: Final = 250
 # So much of the time of all hashes may be taken in advance, an eighth: those that are slow are often the last.
 _ADVANCE_SHIFT: Final = 3
 # So many hashes are added between two looks at the clock: a look takes as long as five of them.
@@ -38,12 +38,12 @@ PART: Final = 128
 KEY_STEPS: Final = 48
 ELEMENT_STEPS: Final = 32
 # A way of so many steps is a long one: honest numbers have none. So many are free, and one for each so many hashes; of what all of them
-# take beyond that, so many steps for each hash. Else a hundredth of the hashes could go through half the table each, the square of their
+# take beyond that, a step for each hash. Else a hundredth of the hashes could go through half the table each, the square of their
 # number.
 LONG: Final = 128
 LONG_FREE: Final = 8
 HASHES_PER_LONG: Final = 128
-FAR_STEPS: Final = 2
+FAR_STEPS: Final = 1
 # Ways of so many steps are counted together: a call for each would cost more.
 SHORT: Final = 16
 # Of CPython's tables: a hash as they see it, how it is used up, the first slots, what a set looks at side by side, where it grows slower.

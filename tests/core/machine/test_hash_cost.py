@@ -121,10 +121,10 @@ def test_different_hashes_whose_ways_meet_are_refused(check: Callable[[list[int]
         check([*values, *later])
 
 
-def test_of_ways_that_meet_some_are_free() -> None:
+def test_of_ways_that_meet_one_is_free() -> None:
     values = meeting(12, 2_700)
     half = values[: 2_700 // 2]
-    check_keys([*half, *values[len(half) : len(half) + 2]])
+    check_keys([*half, values[len(half)]])
     with pytest.raises(TooCostly):
         check_keys([*half, *values[len(half) : len(half) + 200]])
 
@@ -324,8 +324,8 @@ def test_a_hundredth_of_the_numbers_cannot_each_go_through_half_the_table() -> N
     """Their steps grew with the square of the numbers: 10 times an honest message of 1 MiB."""
     count = 10_922
     values = meeting_hashes.few_far(14, count, count // 128)
-    assert 0 < counted(values[:-83], False)[1] <= 8
-    check_keys(values[:-83])
+    assert 0 < counted(values[:-84], False)[1] <= 8
+    check_keys(values[:-84])
     with pytest.raises(TooCostly):
         check_keys(values)
 
