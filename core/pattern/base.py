@@ -82,6 +82,8 @@ class Pattern:
         self.pipes: dict[Pipe, None] = {}
         # Set by the socket while only the first frames of a message were received; forgets the others.
         self.drop_rest: Callable[[], object] | None = None
+        # Called by REQ and REP with each turn: what receives have is not put back any longer, because it is of the turn before.
+        self.outdate: Callable[[], object] = lambda: None
 
     # -- pipes come and go
 
@@ -174,6 +176,11 @@ class Pattern:
 
     def _refuse_recv(self) -> NoReturn:
         raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not receive")
+
+    def next_pipe(self) -> Pipe | None:
+        """Return the pipe of the message that `recv` would return."""
+        active = self.inbound.active
+        return active[0] if active else None
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
         """Undo a `recv` whose message was not consumed."""

@@ -186,10 +186,13 @@ class XPub(Pattern):
             self._asker = self._askers.popleft()
         return messages
 
+    def next_pipe(self) -> Pipe | None:
+        return self._askers[0] if self._askers else None
+
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
         super().put_back(self._arrivals, message)
-        if self._asker is not None:
-            self._askers.appendleft(self._asker)
+        if pipe is not None:
+            self._askers.appendleft(pipe)
 
     def apply(self, topic: bytes, subscribe: bool) -> None:
         """Subscribe or unsubscribe the peer of the last received message (XPUB_MANUAL, PSB-11)."""
@@ -328,6 +331,9 @@ class Sub(XSub):
             self._stale = False
             return self._wanted(messages)
         return messages
+
+    def next_pipe(self) -> Pipe | None:
+        return super().next_pipe() if self.readable() else None
 
     def readable(self) -> bool:
         active = self.inbound.active

@@ -219,6 +219,7 @@ class Req(Balanced):
         self._request_id = (self._request_id + 1) & 0xFFFFFFFF
         self._awaiting = self.outbound.last
         self._waiting = True
+        self.outdate()
         return True
 
     def send_many(self, messages: Sequence[Given]) -> int:
@@ -274,10 +275,7 @@ class Req(Balanced):
             self.on_state_change()
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
-        """Put back a reply; it is discarded if another request was sent since it came (REQ-06)."""
-        if self._waiting:
-            self.counters.stale += 1
-            return
+        """Put back a reply; one of the request before is not (REQ-06), see `outdate`."""
         super().put_back(pipe, message)
         self._waiting = True
 
@@ -354,6 +352,7 @@ class Rep(Pattern):
         else:
             pipe.write([*envelope, *frames])
         self._requester = self._envelope = None
+        self.outdate()
         self.on_state_change()
         return True
 

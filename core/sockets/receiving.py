@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
@@ -12,13 +13,13 @@ from core import constants as c
 from core.errors import EAGAIN, Again, ZMQError
 from core.frame import framed
 from core.sockets.results.futures import expire
-from core.sockets.results.pending import PendingBatch, PendingReceive, PendingShape
+from core.sockets.results.pending import Delivered, PendingBatch, PendingReceive, PendingShape, Unit
 from core.sockets.results.ready import Ready
 from core.sockets.sending import Sending
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from core.frame import Frame
     from core.pattern.fair_queue import FairQueue
@@ -50,9 +51,9 @@ class Receiving(Sending):
 
     inbound: FairQueue
     _active: deque[Pipe]
-    _parts: Message
-    _parts_pipe: Pipe | None
+    _delivered: Delivered
     _plain: bool
+    _rests: list[Unit]
 
     @overload
     def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[Message]: ...
@@ -106,15 +107,18 @@ class Receiving(Sending):
         """Receive the next frame; `rcvmore` is true if its message goes on."""
         if copy:
             return self.receive_as(_first, flags, True)
-        return self._receive_framed(self._one_by_one(_first), flags, single=True)
+        return self._receive_framed(_first, flags, single=True)
 
     def _receive_framed(self, shape: Callable[[Message], Any], flags: int, *, single: bool = False) -> Awaitable[Any]:
+        if _THREAD() != self._owner_thread:
+            self.enter()
         if not self._receivers:
-            active = self.inbound.active
-            properties = active[0].metadata if active and not self._parts else {}
+            pipe = self._rests[0].pipe if self._rests else self.pattern.next_pipe()
             message = self._take()
             if message is not None:
-                return Ready(shape(framed(message, properties)))
+                if single and len(message) > 1:
+                    self.keep_rest(pipe, message[1:])
+                return Ready(shape(framed(message, {} if pipe is None else pipe.metadata)))
         return self._receive_later(shape, flags, single=single, framed=True)
 
     def recv_many(self) -> Awaitable[list[Message]]:
@@ -122,30 +126,20 @@ class Receiving(Sending):
         if _THREAD() != self._owner_thread:
             self.enter()
         if not self._receivers:
-            messages = [self._take_parts()] if self._parts else self.pattern.recv_many()
+            messages = [self._take_rest()] if self._rests else self.pattern.recv_many()
             if messages:
                 return Ready(messages)
         return self._receive_later(_alone, 0, PendingBatch)
 
     def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
-        """See `Serialization`."""
-        if single:
-            shape = self._one_by_one(shape)
+        """See `Serialization`; if `single`, the shape takes the first frame, and the others are for the next receive."""
         if not self._receivers:
             message = self._take()
             if message is not None:
+                if single and len(message) > 1:
+                    self.keep_rest(None, message[1:])
                 return Ready(shape(message))
         return self._receive_later(shape, flags, single=single)
-
-    def _one_by_one(self, shape: Callable[[Message], Any]) -> Callable[[Message], Any]:
-        """Return a function that converts the first frame and keeps the others for the next receive."""
-
-        def first(message: Message) -> Any:
-            if len(message) > 1:
-                self._keep_rest(message[1:])
-            return shape(message[:1])
-
-        return first
 
     def _receive_later(
         self,
@@ -180,16 +174,15 @@ class Receiving(Sending):
         while receivers:
             pending = receivers[0]
             if not pending.done():
-                if not self._plain and not self._parts and not self.pattern.readable():
+                rest = bool(self._rests)
+                if not self._plain and not rest and not self.pattern.readable():
                     break  # REP: the next request is delivered after the reply to this one
-                active, rest = self.inbound.active, bool(self._parts)
-                pipe = self._parts_pipe if rest else active[0] if active else None
+                pipe = self._rests[0].pipe if rest else self.pattern.next_pipe()
                 message = self._take_now()
                 if message is None:
                     break
                 receivers.popleft()
-                pending.deliver(self, message, pipe, rest)
-                self._parts_pipe = pipe if self._parts else None
+                pending.deliver(self._delivered, message, pipe, rest)
             else:
                 receivers.popleft()
         if self._pollers:
@@ -201,42 +194,52 @@ class Receiving(Sending):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None:
-        """Put back a message whose receive was cancelled before its result was taken.
-
-        Args:
-            pipe: of the message.
-            message: as it was delivered.
-            rest: the frames before these were received, so these come before any other message.
-            single: only the first frame was for this receive.
-        """
-        if single and len(message) > 1:
-            if self._parts == message[1:]:
-                self._drop_rest()
+    def put_back(self, units: Sequence[Unit]) -> None:
+        """See `MessageSource`; these come before all that is queued."""
+        for unit in reversed(units):
+            if unit.rest:
+                self._keep(unit)
             else:
-                message, rest = message[:1], True  # the frames behind it were received too
-        if rest and not self._parts:
-            self._keep_rest(message)
-        else:
-            self.pattern.put_back(pipe, message)
-        if self._receivers:
-            asyncio.get_running_loop().call_soon(self._serve_receivers)
+                self.pattern.put_back(unit.pipe, unit.frames)
+        if units:
+            self._serve_put_back()
 
-    def _take_parts(self) -> Message:
-        message = self._parts
-        self._drop_rest()
-        return message
+    @abstractmethod
+    def _serve_put_back(self) -> None:
+        """See `SocketBase`."""
 
-    def _keep_rest(self, message: Message) -> None:
-        """Keep the frames behind those that were received, for the next receive."""
-        self._parts = message
+    def keep_rest(self, pipe: Pipe | None, rest: Message) -> None:
+        """Keep the frames behind one that was received, for the next receive."""
+        self._keep(Unit(pipe, rest, True))
+
+    def _keep(self, unit: Unit) -> None:
+        self._rests.insert(0, unit)
         self.pattern.drop_rest = self._drop_rest
-        self.use_to_take(self._take_parts)
+        self.use_to_take(self._take_rest)
+
+    def left_rest(self, rest: Message) -> bool:
+        """See `MessageSource`."""
+        for unit in self._rests:
+            if unit.frames is rest:
+                self._rests.remove(unit)
+                self._follow_rests()
+                return True
+        return False
+
+    def _take_rest(self) -> Message:
+        unit = self._rests.pop(0)
+        self._follow_rests()
+        return unit.frames
 
     def _drop_rest(self) -> None:
-        self._parts = []
-        self.pattern.drop_rest = None
-        self.use_to_take(self.pattern.receiver())
+        self._rests.clear()
+        self._follow_rests()
+
+    def _follow_rests(self) -> None:
+        """Go on with whole messages when no rest is left."""
+        if not self._rests:
+            self.pattern.drop_rest = None
+            self.use_to_take(self.pattern.receiver())
 
     def _fail_receiver(self) -> None:
         """Fail the first pending receive of a reply that will not come."""

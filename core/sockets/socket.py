@@ -235,7 +235,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         """See `SocketOptions`."""
         answers: dict[int, Callable[[], Any]] = {
             c.EVENTS: lambda: int(events_of(self)),
-            c.RCVMORE: lambda: int(bool(self._parts)),
+            c.RCVMORE: lambda: int(bool(self._rests)),
             c.LAST_ENDPOINT: lambda: self.last_endpoint.encode(),
             c.TYPE: lambda: int(self.socket_type),
         }
@@ -245,7 +245,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     @property
     def rcvmore(self) -> bool:
         """Whether the message of the last received frame goes on."""
-        return bool(self._parts)
+        return bool(self._rests)
 
     def poll(self, timeout: float | None = None, flags: int = c.POLLIN) -> Awaitable[int]:
         """Wait until the socket is readable (POLLIN) or writable (POLLOUT); returns the events, or 0 after `timeout` ms."""
@@ -255,7 +255,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
 
     def readable(self) -> bool:
         """Whether a receive would return at once."""
-        return bool(self._parts) or self.pattern.readable()
+        return bool(self._rests) or self.pattern.readable()
 
     def writable(self) -> bool:
         """Whether a send would complete at once."""
@@ -323,6 +323,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
                 pending.exception()  # avoids a "never retrieved" warning if the caller is gone
         self._receivers.clear()
         self._senders.clear()
+        self._delivered.outdate()
         self._wake_pollers()
 
     def close(self, linger: int | None = None) -> None:

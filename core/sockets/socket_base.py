@@ -29,6 +29,7 @@ from core.security.mechanisms import Security
 from core.sockets.endpoints import Endpoints
 from core.sockets.monitor import Monitors
 from core.sockets.receiving import Receiving
+from core.sockets.results.pending import Delivered
 from core.zmtp.frames import Message
 from core.zmtp.limits import PeerLimits
 from core.zmtp.scan import Batch
@@ -62,8 +63,8 @@ MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 # Slots refuse misspelt options, and are faster than a dictionary. Written in the class, they would hide the options from type checkers,
 # for which these are properties.
 _SLOTS: Final = (
-    "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
-    "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_scheduler", "_senders", "_serving", "_sweep_at",
+    "_active", "_again", "_delivered", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
+    "_plain", "_pollers", "_receiver", "_receivers", "_rests", "_route", "_scheduler", "_senders", "_serving", "_sweep_at",
     "closed", "context", "counters", "inbound", "monitors", "options", "pattern",
     "security", "socket_type", "type_name",
 )  # fmt: skip
@@ -117,8 +118,9 @@ class SocketBase(Receiving):
         self._senders = deque()
         self._pollers = []
         self._sweep_at = 0  # the first wait sets it
-        self._parts = []  # rest of a message that is received frame by frame (RCVMORE)
-        self._parts_pipe = None  # its pipe, while receives wait for its frames
+        self._rests = []  # of messages that are received frame by frame (RCVMORE): more than one when receives were cancelled
+        self._delivered = Delivered(self)
+        self.pattern.outdate = self._delivered.outdate
         self._partial = []  # frames given one by one (SNDMORE)
         self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next loop iteration
         self._follow_receiver()
@@ -323,6 +325,13 @@ class SocketBase(Receiving):
             elif self._receivers or self._pollers:
                 self._serve_receivers()
 
+    def _serve_put_back(self) -> None:
+        """Deliver what cancelled receives have put back."""
+        if self._takes_batches():
+            asyncio.get_running_loop().call_soon(self._hand_over_queued)
+        else:
+            self._serve_receivers()
+
     def _on_state_change(self) -> None:
         """Serve pending receives in the next loop iteration; see `Pattern.on_state_change`."""
         waited_for = self._active and (self._takes_batches() or self._receivers)
@@ -376,9 +385,8 @@ class SocketBase(Receiving):
         if not self._takes_batches():
             receivers = self._receivers
             if receivers and self._plain and not self._active and not receivers[0].done():  # as in `_queue`, a tenth faster
-                receivers.popleft().deliver(self, message, pipe)
-                if self._parts and receivers:
-                    self._parts_pipe = pipe
+                receivers.popleft().deliver(self._delivered, message, pipe)
+                if self._rests and receivers:
                     self._serve_receivers()
             else:
                 _queue(self, pipe, [message], 0)
@@ -414,9 +422,8 @@ def _queue(socket: SocketBase, pipe: Pipe, messages: list[Message], octets: int)
     receivers = socket._receivers
     if receivers and socket._plain and len(messages) == 1 and not socket._active and not receivers[0].done():
         # A round trip: one message for one pending receive.
-        receivers.popleft().deliver(socket, messages[0], pipe)
-        if socket._parts and receivers:
-            socket._parts_pipe = pipe
+        receivers.popleft().deliver(socket._delivered, messages[0], pipe)
+        if socket._rests and receivers:
             socket._serve_receivers()  # the first receive took one frame; the next takes those behind it
         return
     if not socket._plain:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from weakref import ref
+
+from mypy_extensions import mypyc_attr
 
 from core.frame import framed
 
@@ -21,15 +24,28 @@ if TYPE_CHECKING:
     from core.zmtp.frames import Given, Message
 
 T = TypeVar("T")
+_WAITS_MIN: Final = 16  # before those that have ended are looked for
 
 
 class MessageSource(Protocol):
-    """A socket, as a pending receive sees it."""
+    """A socket, as its pending receives see it."""
 
     pattern: Pattern
 
-    # take a message back; see `core.sockets.receiving`
-    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None: ...
+    def keep_rest(self, pipe: Pipe | None, rest: Message) -> None: ...  # keep frames for the next receive; see `core.sockets.receiving`
+    def left_rest(self, rest: Message) -> bool: ...  # forget kept frames, if these very ones are kept; returns whether they were
+    def put_back(self, units: Sequence[Unit]) -> None: ...  # take back what no receive has any longer
+
+
+class Unit:
+    """A message, or the rest of one, on its way from one receive to another."""
+
+    __slots__ = ("frames", "pipe", "rest")
+
+    def __init__(self, pipe: Pipe | None, frames: Message, rest: bool) -> None:
+        self.pipe = pipe
+        self.frames = frames
+        self.rest = rest  # some frame before these was received
 
 
 class Pending(Generic[T]):
@@ -153,42 +169,51 @@ class PendingReceive(Pending[Any]):
     returned the message, by an await or by a call, a cancel changes nothing: no message is received twice.
     """
 
-    __slots__ = ("_message", "_pipe", "_rest", "_single", "_source")
+    __slots__ = ("_anchor", "_delivered", "_left", "_pipe", "_rest", "_single", "_whole")
 
-    # How to put the message back; set by `deliver` only, because most pending receives last for microseconds.
-    _message: Message
+    # How to take the message back; set by `deliver` only, because most pending receives last for microseconds.
     _pipe: Pipe | None
-    _rest: bool
+    _rest: bool  # frames before these were delivered to another receive
+    _whole: Message  # the frames, and with `_single` those behind them
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self._source: MessageSource | None = None  # the socket that takes the message back
+        self._anchor: Anchor | None = None
+        self._delivered: Delivered | None = None  # while it has a message that can be taken back
+        self._left: Message | None = None  # the frames behind the one that it takes
         self._single = False  # one frame; those behind it are for the next receive
 
-    def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+    def deliver(self, delivered: Delivered, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
         """Deliver a message, or the rest of one whose first frames were received before."""
-        self._keep(socket, message, pipe, rest)
+        self._whole, self._pipe, self._rest = message, pipe, rest
+        delivered.add(self)
         self.set_result(message)
-
-    def _keep(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool) -> None:
-        self._source, self._message, self._pipe, self._rest = socket, message, pipe, rest
 
     def result(self) -> Any:
         """Return the message, which now belongs to the caller; raises CancelledError if it was cancelled and the message put back."""
         message = super().result()
-        self._source = None
+        delivered = self._delivered
+        if delivered is not None:
+            self._delivered = self._anchor = None
+            if delivered.latest is self:
+                delivered.latest = None
         return message
 
     def cancel(self, msg: object = None) -> bool:
         """Cancel; a delivered message whose result was not taken is put back."""
-        source = self._source
-        if source is None:
+        delivered = self._delivered
+        if delivered is None:
             return super().cancel(msg)
-        self._source = None
         self._value = None
         self._cancel(msg)
-        source.put_back(self._pipe, self._message, rest=self._rest, single=self._single)
+        delivered.take_back(self)
         return True
+
+    def _exchange(self, unit: Unit) -> Message | None:
+        """Have another message instead of the delivered one; return the frames behind those that this receive takes."""
+        self._whole, self._pipe, self._rest = unit.frames, unit.pipe, unit.rest
+        self._value = unit.frames
+        return None
 
 
 class PendingShape(PendingReceive):
@@ -204,19 +229,40 @@ class PendingShape(PendingReceive):
         self._single = single
         self._framed = framed
 
-    def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+    def deliver(self, delivered: Delivered, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
         """Deliver a message, or the rest of one, converted."""
-        if self._framed:
-            message = framed(message, {} if pipe is None else pipe.metadata)
+        frames = self._begin(message, pipe, rest)
+        if self._left is not None:
+            delivered.socket.keep_rest(pipe, self._left)
+        delivered.add(self)
+        value = self._converted(frames)
+        if self._failed is None:
+            self.set_result(value)
+        else:
+            self._complete()
+
+    def _exchange(self, unit: Unit) -> Message | None:
+        self._value = self._converted(self._begin(unit.frames, unit.pipe, unit.rest))
+        return self._left
+
+    def _begin(self, message: Message, pipe: Pipe | None, rest: bool) -> Message:
+        """Note what is delivered; return what the shape gets, which takes no more than the first frame if `single`."""
+        self._whole, self._pipe, self._rest = message, pipe, rest
+        self._left = message[1:] if self._single and len(message) > 1 else None
+        return framed(message, {} if pipe is None else pipe.metadata) if self._framed else message
+
+    def _converted(self, frames: Message) -> Any:
         try:
-            result = self._shape(message)
+            return self._shape(frames)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # of the caller's function, or not text or JSON: raised to the caller, and the message is consumed
-            self.set_exception(RuntimeError(f"{error!r} from the shape of a message") if isinstance(error, StopIteration) else error)
-        else:
-            self._keep(socket, message, pipe, rest)
-            self.set_result(result)
+            self._failed = self._loop.create_future()
+            self._failed.set_exception(
+                RuntimeError(f"{error!r} from the shape of a message") if isinstance(error, StopIteration) else error
+            )
+            self._delivered = self._anchor = None
+            return None
 
 
 class PendingBatch(PendingShape):
@@ -229,11 +275,102 @@ class PendingBatch(PendingShape):
 
     def result(self) -> Any:
         """Return the messages, which now belong to the caller, including those that came meanwhile."""
-        source = self._source
+        delivered = self._delivered
         messages = super().result()
-        if source is not None and source.pattern.readable():
-            messages += source.pattern.recv_many()
+        if delivered is not None and delivered.socket.pattern.readable():
+            messages += delivered.socket.pattern.recv_many()
         return messages
+
+
+@mypyc_attr(native_class=False)
+class Anchor:
+    """Takes a weak reference in place of its receive, which cannot have one when it is compiled."""
+
+    __slots__ = ("__weakref__", "receive")
+
+    def __init__(self, receive: PendingReceive) -> None:
+        self.receive = receive
+
+
+class Delivered:
+    """The receives of a socket whose message was delivered and not taken yet, in order.
+
+    One that is cancelled is as if it had never been called: those behind it get the messages of those before them, so that messages stay
+    in order, and the frames of a message together, whichever is cancelled first. A receive that its program has dropped is forgotten.
+    """
+
+    __slots__ = ("_earlier", "_sweep_at", "latest", "socket")
+
+    def __init__(self, socket: MessageSource) -> None:
+        self.socket = socket
+        self.latest: PendingReceive | None = None  # mostly the only one, and then nothing else is needed
+        self._earlier: list[ref[Anchor]] = []
+        self._sweep_at = _WAITS_MIN
+
+    def add(self, receive: PendingReceive) -> None:
+        latest = self.latest
+        if latest is not None:
+            self._add_earlier(latest)
+        receive._delivered = self
+        self.latest = receive
+
+    def _add_earlier(self, receive: PendingReceive) -> None:
+        if receive._delivered is None:
+            return  # its message was consumed
+        if len(self._earlier) >= self._sweep_at:
+            self._earlier = [anchor for anchor in self._earlier if (held := anchor()) is not None and held.receive._delivered is self]
+            self._sweep_at = max(_WAITS_MIN, 2 * len(self._earlier))
+        receive._anchor = Anchor(receive)
+        self._earlier.append(ref(receive._anchor))
+
+    def _waiting(self) -> list[PendingReceive]:
+        anchors = [anchor() for anchor in self._earlier]
+        receives = [anchor.receive for anchor in anchors if anchor is not None]
+        if self.latest is not None:
+            receives.append(self.latest)
+        return [receive for receive in receives if receive._delivered is self]
+
+    def outdate(self) -> None:
+        """Drop the messages once their receives are cancelled: a REQ or REP has had its turn since they were delivered."""
+        self._earlier.clear()
+        self.latest = None
+
+    def take_back(self, cancelled: PendingReceive) -> None:
+        """Give what a cancelled receive had to those behind it, and what they leave to the socket."""
+        waiting = self._waiting()
+        cancelled._delivered = cancelled._anchor = None
+        if self.latest is cancelled:
+            self.latest = None
+        if cancelled not in waiting:
+            self.socket.pattern.counters.stale += 1
+            return
+        units = [Unit(cancelled._pipe, cancelled._whole, cancelled._rest)]
+        behind: list[PendingReceive] = []
+        last = cancelled
+        place = waiting.index(cancelled)
+        for receive in waiting[place + 1 :]:
+            if receive._rest:
+                if last._left is not receive._whole:
+                    continue  # frames before these were taken, so it keeps them
+            else:
+                self._end(units[-1], last)
+                units.append(Unit(receive._pipe, receive._whole, False))
+            behind.append(receive)
+            last = receive
+        self._end(units[-1], last)
+        for receive in behind:
+            left = receive._exchange(units[0])
+            if left is None:
+                del units[0]
+            else:
+                units[0] = Unit(units[0].pipe, left, True)
+        self.socket.put_back(units)
+
+    def _end(self, unit: Unit, last: PendingReceive) -> None:
+        """Cut off the frames that are not there any longer; `last` had the last ones of those that are."""
+        if last._left is not None and not self.socket.left_rest(last._left):
+            unit.frames = unit.frames[: len(unit.frames) - len(last._left)]
+            unit.rest = True
 
 
 class PendingSend(Pending[None]):

@@ -189,7 +189,7 @@ class PublisherWalk(PubSubWalk):
         assert message == expected
         self.unread.taken()
         if self.rng.random() < 0.2:
-            self.pattern.put_back(None, message)
+            self.pattern.put_back(self.asker.pipe, message)
             self.arrivals.insert(0, (self.asker, message))
             return
         self.all_read()

@@ -182,3 +182,103 @@ async def test_receives_have_time_limits_and_flags(context: core.Context, name: 
         await other.send(b"x")
     found = await asyncio.gather(*waits)
     assert [str(one) for one in found] == [str(found[0])] * 2
+
+
+async def test_who_polls_hears_of_a_message_that_is_put_back(context: core.Context) -> None:
+    one, other = pair(context, core.PULL, core.PUSH)
+    first = one.recv_multipart()
+    await other.send(b"x")
+    polls = asyncio.ensure_future(one.poll())
+    await asyncio.sleep(0)
+    assert not polls.done()
+    assert first.cancel()
+    assert await polls == core.POLLIN
+    assert await one.recv() == b"x"
+
+
+async def test_a_receiver_gets_a_message_that_is_put_back(context: core.Context) -> None:
+    one, other = pair(context, core.PULL, core.PUSH)
+    first = one.recv_multipart()
+    await other.send(b"x")
+    got: asyncio.Queue[object] = asyncio.Queue()
+    one.set_receiver(got.put_nowait)
+    assert first.cancel()
+    assert await got.get() == [[b"x"]]
+
+
+async def test_the_rest_of_a_message_goes_to_those_that_wait_before_the_next_one_comes(context: core.Context) -> None:
+    one, other = pair(context, core.PULL, core.PUSH)
+    first, second, third = one.recv(), one.recv_multipart(), one.recv_multipart()
+    await other.send_multipart([b"a", b"b"])
+    assert second.cancel()
+    await other.send(b"next")
+    assert [await first, await third, await one.recv()] == [b"a", [b"b"], b"next"]
+
+
+@pytest.mark.parametrize("kind", [core.REQ, core.REP])
+async def test_what_is_put_back_after_a_turn_does_not_belong_to_the_next(context: core.Context, kind: int) -> None:
+    """The program answers a request, or sends the next one, before it has looked at what it received."""
+    one, other = pair(context, kind, core.ROUTER if kind == core.REQ else core.DEALER)
+    name: list[bytes] = []
+
+    async def come(text: bytes) -> None:
+        if kind == core.REQ:
+            await one.send(b"request")
+            name[:] = (await other.recv_multipart())[:1]
+        waits.append(one.recv())
+        await other.send_multipart([*name, b"", text, b"end"])
+
+    waits: list[Any] = []
+    one.req_relaxed = int(kind == core.REQ)
+    await come(b"1")
+    if kind == core.REP:
+        waits.append(one.recv())
+        await one.send(b"answer 1")
+        assert (await other.recv_multipart())[-1] == b"answer 1"
+    await come(b"2")
+    assert waits[0].cancel()
+    assert one.counters.stale == 1
+    assert await waits[-1] == b"2"
+    assert await one.recv_multipart() == [b"end"]
+    if kind == core.REP:
+        await one.send(b"answer 2")
+    with pytest.raises(core.Again if kind == core.REP else core.BadState):
+        one.recv(core.NOBLOCK)
+
+
+async def test_frames_know_who_sent_them_after_others_were_skipped(context: core.Context) -> None:
+    """The message that is skipped is of a topic that was unsubscribed, and of another peer."""
+    one = context.socket(core.SUB, linger=0)
+    peers = [context.socket(core.PUB, linger=0, metadata=f"X-Name:{number}") for number in range(3)]
+    for number, each in enumerate(peers):
+        each.bind(f"inproc://{number}")
+        one.connect(f"inproc://{number}")
+    for topic in (b"0", b"1", b"2"):
+        one.subscribe(topic)
+    for number, each in enumerate(peers):
+        await each.send(b"%d" % number)
+    one.unsubscribe(b"0")
+    frame = await one.recv(copy=False)
+    assert (frame, frame["X-Name"]) == (b"1", "1")
+
+
+async def test_a_subscription_knows_whose_it_is(context: core.Context) -> None:
+    """Also after several receives were cancelled: the program grants topics to the peer of the last one."""
+    one = context.socket(core.XPUB, linger=0, xpub_manual=1)
+    one.bind("inproc://one")
+    waits = [one.recv() for _ in range(2)]
+    subs = [context.socket(core.SUB, linger=0, metadata=f"X-Name:{number}") for number in range(2)]
+    for each in subs:
+        each.connect("inproc://one")
+        each.subscribe(b"")
+    for each in waits:
+        assert each.cancel()
+    for number in range(2):
+        frame = await one.recv(copy=False)
+        assert frame["X-Name"] == str(number)
+        one.subscribe(b"for %d" % number)
+    for number, each in enumerate(subs):
+        await one.send(b"for %d" % number)
+        assert await each.recv() == b"for %d" % number
+        with pytest.raises(core.Again):
+            each.recv(core.NOBLOCK)
