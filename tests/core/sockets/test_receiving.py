@@ -271,8 +271,7 @@ async def test_a_subscription_knows_whose_it_is(context: core.Context) -> None:
     for each in subs:
         each.connect("inproc://one")
         each.subscribe(b"")
-    for each in waits:
-        assert each.cancel()
+    assert [receive.cancel() for receive in waits] == [True, True]
     for number in range(2):
         frame = await one.recv(copy=False)
         assert frame["X-Name"] == str(number)
