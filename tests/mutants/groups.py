@@ -308,6 +308,7 @@ MIRROR = (
 )
 SERVED = (
     "tests/titanic/store/test_store.py",
+    "tests/titanic/store/test_crossing_ends.py",
     "tests/titanic/store/test_refused_closes.py",
     "tests/titanic/store/test_service.py",
     "tests/titanic/store/test_faults.py",
@@ -345,6 +346,8 @@ SOCKETS = (
 )
 STORED = (
     "tests/titanic/store/test_store*.py",
+    "tests/titanic/store/test_crossing_ends.py",
+    "tests/titanic/store/test_faults.py",
     "tests/titanic/store/test_refused_closes.py",
     "tests/titanic/store/test_headers.py",
     "tests/titanic/mirror/test_replica_link.py",

@@ -451,8 +451,9 @@ class Play:
         assert index.clock == self.clock
         waiting = [at for sheet in self.sheets.values() if (at := sheet.end_of_time(self.limits)) and at not in sheet.told]
         deadline = index.deadline_ms()
-        assert deadline is None or deadline in self.timers
-        assert not waiting or (deadline is not None and deadline <= min(waiting))
+        ages = [one.closed_ms + self.limits.key_age_ms for one in self.closed.values()]
+        assert deadline is None or deadline in self.timers or deadline in ages
+        assert not (waiting or ages) or (deadline is not None and deadline <= min(waiting + ages))
         assert not self.gone & set(index.entries)
 
     def _wanted(self, sheet: Sheet) -> dict[str, Any]:

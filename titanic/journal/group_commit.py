@@ -183,8 +183,8 @@ class Journal:
         self.backlog_bytes += octets
 
     def after(self, token: Token) -> None:
-        """Call a token when everything appended so far is durable; its place is None."""
-        self.run(no_call).add_done_callback(lambda _: token[0](token[1], None, None))
+        """Call a token when everything appended so far is durable, or refused; its place is None."""
+        self.run(no_call).add_done_callback(lambda done: token[0](token[1], None, done.exception()))
 
     @property
     def refusal(self) -> str | None:

@@ -92,7 +92,9 @@ class Bodies:
         entry, place, done = argument
         if body is not None:
             done(entry, decode_frames(request_frames(body)), request_headers(body))
-        elif entry.uuid in self._index.entries and entry.request != place:
+        elif entry.uuid not in self._index.entries:
+            done(entry, None, b"")  # closed meanwhile
+        elif entry.request != place:
             self.request_of(entry, done)  # compaction moved it meanwhile
         else:
             if not isinstance(error, Unavailable):  # the store is being closed, and has it at the next start

@@ -154,7 +154,9 @@ class DeferredWorker(Worker):
     async def drain(self, drain_s: float | None = None) -> bool:
         """Take no new requests and wait up to `drain_s` seconds for the open ones; return whether all were answered."""
         self.stop()
-        return await self._open.drained.wait(self.options.drain_s if drain_s is None else drain_s)
+        answered = await self._open.drained.wait(self.options.drain_s if drain_s is None else drain_s)
+        self._drained = True  # leaving the block does not wait again
+        return answered
 
 
 def _never(_: Request) -> bytes:

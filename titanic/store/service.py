@@ -163,8 +163,8 @@ class Service:
             self.store.on_waiting = self._arrivals.add
             self.store.on_backlog = self._on_backlog
             self.store.on_closed = self._on_closed
-            await self.store.open(self._progress)
             stack.push_async_callback(self.store.close)
+            await self.store.open(self._progress)
             self._batches.start()
             stack.push_async_callback(self._batches.close)
             window = self.options.dispatch.window_total + self.options.dispatch.probes_max
@@ -281,7 +281,7 @@ class Service:
             self._drained.look()
             return
         now = self._loop.time()
-        if self.store.stalled is not None or (self._guard is not None and not self._guard()):
+        if not self.store.takes_replies or (self._guard is not None and not self._guard()):
             # A reply could not be stored now, so deliver nothing. Half of a pair that was paused may answer again soon, under its ballot.
             self._set_clock(now + STALLED_S)
             return
@@ -344,8 +344,10 @@ class Service:
 
     def _send(self, uuid: bytes) -> None:
         entry = self.store.index.entries.find(uuid)
-        if entry is None or entry.state != WAITING or entry.closing:
+        if entry is None:
             self.delivery.remove(uuid)
+        elif not self._is_wanted(entry):
+            return
         elif entry.expires_ms and entry.expires_ms <= self.store.now_ms():
             self.delivery.remove(uuid)
             self.store.dead_letter(entry, "EXPIRED")
@@ -354,10 +356,20 @@ class Service:
         else:
             self._send_body(entry)
 
+    def _is_wanted(self, entry: Entry) -> bool:
+        """Tell whether a request in flight is to be sent: nothing that ends it was written, or is being."""
+        if self._closed or entry.uuid not in self.delivery.in_flight:
+            return False
+        if entry.state != WAITING or entry.ending or entry.closing:
+            self.delivery.remove(entry.uuid)  # if its CLOSE is refused, it is added again
+            self._pump_soon()
+            return False
+        return True
+
     def _send_permitted(self, entry: Entry, verdict: Verdict) -> None:
         """Continue with a request when the broker has said whether its user may still call the service."""
-        if self._closed or entry.uuid not in self.delivery.in_flight:
-            return  # closed meanwhile
+        if not self._is_wanted(entry):
+            return
         if self._guard is not None and not self._guard():
             verdict = Verdict.UNKNOWN  # the answer of the broker is of no use now
         if verdict is Verdict.YES:
@@ -376,7 +388,7 @@ class Service:
             self.store.bodies.request_of(entry, self._ask)
 
     def _send_read(self, entry: Entry, body: list[bytes] | None, headers: bytes) -> None:
-        if self._closed:
+        if not self._is_wanted(entry):
             return
         if body is None:
             self.delivery.remove(entry.uuid)
@@ -398,11 +410,14 @@ class Service:
         if self._closed:
             return
         now = self._loop.time()
-        if reply is not None and (beyond := too_large("reply", reply, self._client.limits or USUAL, 2, FETCHED_BYTES)) is not None:
-            self._attempt_failed(entry, beyond, now)  # too large to be fetched
-        elif reply is not None:
+        beyond = None if reply is None else too_large("reply", reply, self._client.limits or USUAL, 2, FETCHED_BYTES)
+        if reply is not None and beyond is None:
             self.delivery.finished(entry.uuid, now)
             self.store.answer(entry.uuid, reply)
+        elif entry.uuid not in self.delivery.in_flight:
+            return  # it has ended meanwhile
+        elif beyond is not None:
+            self._attempt_failed(entry, beyond, now)  # too large to be fetched
         elif isinstance(error, ABSENT):
             self.delivery.failed(entry.uuid, now, attempts=entry.attempts, absent=True)
         else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -23,7 +22,7 @@ from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request, plain_head
 from titanic.mirror.replica_link import MirrorAttachment
-from titanic.store.bodies import Bodies, decode_reply
+from titanic.store.bodies import Bodies
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
 from titanic.store.index.stored_request import ANSWERED, STORING, WAITING, ClosedKey, Entry
@@ -46,6 +45,7 @@ __all__ = ["Store"]
 # Looked up once: a member of an enumeration costs as much as a call.
 REQUEST: Final = int(RecordKind.REQUEST)
 REPLY: Final = int(RecordKind.REPLY)
+DEAD: Final = int(RecordKind.DEAD)
 CLOSE: Final = int(RecordKind.CLOSE)
 UUIDS_AT_ONCE: Final = 256  # drawn from the system at once
 _UUIDS: Final = Struct("16s" * UUIDS_AT_ONCE)
@@ -71,8 +71,7 @@ class Store:
         journal: of the store, from `open` on.
         problems: found by recovery.
         on_waiting: called with each entry that is ready for delivery.
-        on_backlog: called by `start_dispatch` with a service, an iterator of UUIDs that wait when it is their turn, oldest first, and
-            how many there are at most.
+        on_backlog: called by `start_dispatch` with each backlog of `RequestIndex.to_deliver`; without it, `on_waiting` gets its requests.
         on_closed: called with the UUID of a waiting request that was closed or dead-lettered.
         on_answered: called with each entry that was answered or dead-lettered and can be fetched; in the order of `ended_ms`.
     """
@@ -93,7 +92,7 @@ class Store:
         self.on_waiting: Callable[[Entry], None] = _ignore
         self.on_backlog: Callable[[bytes, Iterator[bytes], int], None] | None = None
         self.on_closed: Callable[[bytes], None] = _ignore
-        self.on_answered: Callable[[Entry], None] | None = None
+        self.on_answered: Callable[[Entry], None] = _ignore
         self._counters = dict.fromkeys(COUNTERS, 0)
         self._accepted = 0  # of the counters; apart, because an item of a dictionary costs 660 instructions a request
         self.maintenance_counts: dict[str, int] = {}
@@ -108,6 +107,7 @@ class Store:
         self.bodies: Bodies
         self._maintenance: Maintenance | None = None
         self._ended = False  # no more retries
+        self._unwritten: set[bytes] = set()  # requests whose end was refused, and is written again
         self._clock_offset_ms = 0
         self._now = runtime.current().monotonic
         self._uuids: list[tuple[bytes, ...]] = []  # drawn and not used yet, each with its text
@@ -120,18 +120,20 @@ class Store:
         self._when_stored: Any = self._stored  # bound once, not for each request
         self._damaged: set[bytes] = set()
         self._expiry_clock = self._supervisor.timer("titanic expiry clock", self._expire)
-        self._loop: asyncio.AbstractEventLoop
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def open(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Recover; raises as `SegmentLog.open`."""
-        self._loop = asyncio.get_running_loop()
+        """Recover; raises as `SegmentLog.open`, and is to be closed then too."""
         wall_ms = runtime.current().wall_ns() // 1_000_000
         if self._disk is None or self._options is None:
             self.journal = memory = MemoryJournal()
@@ -169,6 +171,11 @@ class Store:
         return self.journal.stalled
 
     @property
+    def takes_replies(self) -> bool:
+        """Whether the reply to a request that is delivered now could be stored, as far as is known."""
+        return not self._unwritten and self.journal.stalled is None and self.wounded is None
+
+    @property
     def wounded(self) -> str | None:
         """Reason why nothing can be written until a restart; None otherwise."""
         return self.journal.log.wounded if isinstance(self.journal, Journal) else None
@@ -183,28 +190,12 @@ class Store:
             await self._mirror.wait()
 
     def start_dispatch(self) -> None:
-        """Call `on_waiting` with every waiting request, oldest first; call it once after a start.
-
-        With `on_backlog`, it is called instead for each service that came with a checkpoint, and gets those that are not delayed.
-        """
-        entries = self.index.entries
-        if self.on_backlog is None:
-            entries.unpack_all()
-        with_rows = entries.row_counts() if self.on_backlog is not None else {}
-        beside: dict[bytes, list[tuple[int, bytes]]] = {service: [] for service in with_rows}
-        unpacked = entries.unpacked()
-        waiting = [entry for entry in unpacked if entry.state == WAITING]
-        waiting.sort(key=lambda entry: entry.accepted_ms)
+        """Call `on_waiting` and `on_backlog` with what waits; call it once after a start."""
+        waiting, backlogs = self.index.to_deliver(apart=self.on_backlog is not None)
         for entry in waiting:
-            if entry.service in beside and not entry.not_before_ms:
-                beside[entry.service].append((entry.accepted_ms, entry.uuid))
-            else:
-                self.on_waiting(entry)
-        if self.on_backlog is not None:
-            entries_of = Counter(entry.service for entry in unpacked)
-            for service, others in beside.items():
-                count = self.index.services.get(service, 0) - entries_of[service] + len(others)
-                self.on_backlog(service, entries.waiting_of(service, others), count)
+            self.on_waiting(entry)
+        for backlog in backlogs:
+            self.on_backlog(*backlog)  # type: ignore[misc]
 
     async def close(self) -> None:
         """Write what is in flight, and close."""
@@ -229,15 +220,14 @@ class Store:
         journal = self.journal
         opened = journal.log if isinstance(journal, Journal) else None
         state = "serving"
-        if opened is not None:
-            if opened.wounded is not None:
-                state = "wounded"
-            elif journal.stalled is not None:
-                state = "stalled"
-            elif opened.full:
-                state = "full"
-            elif self.counters["damaged"] or any(problem.code != "TORN" for problem in self.problems):
-                state = "degraded"
+        if self.wounded is not None:
+            state = "wounded"
+        elif journal.stalled is not None:
+            state = "stalled"
+        elif opened is not None and opened.full:
+            state = "full"
+        elif self.counters["damaged"] or any(problem.code != "TORN" for problem in self.problems):
+            state = "degraded"
         return {
             "state": state,
             "requests": len(self.index.entries),
@@ -264,13 +254,10 @@ class Store:
             drawn = self._uuids.pop() if self._uuids else self._new_uuid()
             uuid = drawn[0]
             entry, fresh = self.index.accept(uuid, asked, now_ms, owner)
-        except BadRequest as error:
-            self.counters["refused"] += 1
-            done([BAD, str(error).encode()])
-            return
-        except Unavailable as error:
-            self.counters["unavailable"] += 1
-            done([FAILED, str(error).encode()])
+        except (BadRequest, Unavailable) as error:
+            counter, code = ("refused", BAD) if isinstance(error, BadRequest) else ("unavailable", FAILED)
+            self.counters[counter] += 1
+            done([code, str(error).encode()])
             return
         if not fresh:
             self._answer_repeated(entry, done)
@@ -319,12 +306,11 @@ class Store:
             reply = [OK, text]
             if entry.expires_ms:
                 self._set_timer()
+            self.on_waiting(entry)  # before the answer: what may have been acknowledged is delivered, whatever fails
         done(reply)
         if entry.key and entry.uuid in self._storing:
             for other in self._storing.pop(entry.uuid):
                 other(reply)
-        if place is not None:
-            self.on_waiting(entry)
 
     # ---- titanic.reply
 
@@ -387,13 +373,15 @@ class Store:
         if place is None:
             self.counters["unavailable"] += 1
             reply = [FAILED, str(error).encode()]
-            if entry.state == WAITING and not entry.closing:
+            if entry.state == WAITING and not (entry.closing or entry.ending):
                 self.on_waiting(entry)  # a reply may have been discarded meanwhile
         else:
             self.index.segments.add(place[0])
             # Hot path: only keys need the time, and an answered request has released its request body before.
             now_ms = self.now_ms() if entry.key else 0
             if self.index.closed(entry.uuid, place, now_ms, remember=remember) is not None:
+                if entry.key and self._expiry_clock.when is None:
+                    self._set_timer()  # for the age of the key
                 self.counters["closed"] += 1
                 self.bodies.forget(entry, entry.request if entry.reply is None else entry.reply)
                 if entry.uuid in self._waiters:
@@ -413,64 +401,74 @@ class Store:
         entry = self.index.entries.find(uuid)
         if entry is None or entry.ending or entry.closing or entry.state >= ANSWERED:
             self.counters["late"] += 1
-            return
-        now_ms = self.now_ms()
-        body = encode_reply(now_ms, encode_message(frames))
-        entry.ending = True
-        self.journal.append((REPLY, uuid, body), (self._answered, (entry, frames, now_ms)))
+        else:
+            self._write_end(entry, frames, "")
 
-    def _answered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
-        entry, frames, now_ms = argument
-        entry.ending = False
-        if place is None:
-            self._try_again(lambda: self.answer(entry.uuid, frames))
-            return
-        self.index.segments.add(place[0])
-        if self.index.answered(entry.uuid, place, now_ms) is None:
-            self.counters["late"] += 1
-            return
-        self._note_end(entry, place, [OK, *frames], "answered")
+    def dead_letter(self, entry: Entry, reason: str) -> None:
+        """Dead-letter a request: it is answered 500 with a reason until it is closed."""
+        if not entry.ending and entry.state == WAITING and self._may_write(entry):
+            self._write_end(entry, None, reason)
 
     def attempted(self, entry: Entry) -> None:
         """Count an attempt, also on disk if the request has a limit."""
         entry.attempts += 1
-        if entry.attempts_max:
+        if entry.attempts_max and self._may_write(entry):
             self.journal.append((RecordKind.TICK, entry.uuid, encode_attempts(entry.attempts)), (_attempt_counted, self.index))
 
-    def dead_letter(self, entry: Entry, reason: str) -> None:
-        """Dead-letter a request: it is answered 500 with a reason until it is closed."""
-        if entry.ending or entry.closing or entry.state != WAITING:
-            return
-        body = Dead(self.now_ms(), entry.attempts, reason).encode()
+    def _may_write(self, entry: Entry) -> bool:
+        """Tell whether a record of a request may be written: one behind its CLOSE would undo that."""
+        return not entry.closing and self.index.entries.find(entry.uuid) is entry
+
+    def _write_end(self, entry: Entry, frames: Sequence[bytes] | None, reason: str) -> None:
+        """Write the REPLY of a request, or without frames its DEAD."""
+        now_ms = self.now_ms()
+        if frames is not None:
+            kind, body = REPLY, encode_reply(now_ms, encode_message(frames))
+        else:
+            kind, body = DEAD, Dead(now_ms, entry.attempts, reason).encode()
         entry.ending = True
-        self.journal.append((RecordKind.DEAD, entry.uuid, body), (self._dead_lettered, (entry, body)))
+        self.journal.append((kind, entry.uuid, body), (self._end_written, (entry, frames, reason, now_ms)))
 
-    def _dead_lettered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
-        entry, body = argument
-        entry.ending = False
-        if place is None:
-            self._try_again(lambda: self.dead_letter(entry, Dead.decode(body).reason))
+    def _end_written(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        entry, frames, reason, now_ms = argument
+        if place is None:  # the request is ending until it is written again: no other end takes its place
+            self.counters["unavailable"] += 1
+            self._unwritten.add(entry.uuid)
+            self._end_later(entry, frames, reason)
             return
+        entry.ending = False
+        if self._unwritten:
+            self._unwritten.discard(entry.uuid)
         self.index.segments.add(place[0])
-        if self.index.dead_lettered(entry.uuid, place, Dead.decode(body).at_ms) is not None:
-            self._note_end(entry, place, decode_reply(entry, body), "dead")
-            self.on_closed(entry.uuid)
-
-    def _note_end(self, entry: Entry, place: Location, reply: list[bytes], counter: str) -> None:
-        self.counters[counter] += 1
+        if frames is not None:
+            self.index.answered(entry.uuid, place, now_ms)
+            self.counters["answered"] += 1
+            reply = [OK, *frames]
+        else:
+            self.index.dead_lettered(entry.uuid, place, now_ms)
+            self.counters["dead"] += 1
+            reply = [FAILED, reason.encode(errors="backslashreplace")]
         self.bodies.forget(entry, entry.request)
         self.bodies.keep(entry, reply, place[2])
-        if entry.uuid in self._waiters:
-            self._waiters.answer_all(entry.uuid, reply)
-        if self.on_answered is not None:
-            self.on_answered(entry)
+        self.on_answered(entry)
         if self.index.limits.retain_ms:
             self._set_timer()
+        if frames is None:
+            self.on_closed(entry.uuid)
+        if entry.uuid in self._waiters:
+            self._waiters.answer_all(entry.uuid, reply)
 
-    def _try_again(self, store: Callable[[], None]) -> None:
-        self.counters["unavailable"] += 1
+    def _end_later(self, *end: Any) -> None:
         if not self._ended:
-            self._supervisor.later("titanic retry", RETRY_S, store, failed=lambda _: self._try_again(store))
+            self._supervisor.later("titanic retry", RETRY_S, self._end_again, *end, failed=lambda _: self._end_later(*end))
+
+    def _end_again(self, entry: Entry, frames: Sequence[bytes] | None, reason: str) -> None:
+        if self._may_write(entry):
+            self._write_end(entry, frames, reason)
+        elif entry.closing:
+            self._end_later(entry, frames, reason)  # the disk may refuse its CLOSE too
+        else:
+            self._unwritten.discard(entry.uuid)
 
     # ---- time to live
 

@@ -22,11 +22,12 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
     def __init__(self) -> None:
         super().__init__()
         self._clock = supervision.current().timer("titanic wait clock", self._end_late)
+        self._over = False  # nothing waits any longer
 
     def add(self, uuid: bytes, timeout_s: float, done: Callable[[list[bytes]], None]) -> None:
         """Call `done` with the reply of a request, or with `[300]` after the timeout."""
         # Hot path: one timer for all, set to the earliest deadline; most are answered before it.
-        until = asyncio.get_running_loop().time() + timeout_s
+        until = asyncio.get_running_loop().time() + (0.0 if self._over else timeout_s)
         self.setdefault(uuid, []).append((until, done))
         due = self._clock.when
         if due is None or until < due:
@@ -53,6 +54,8 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
             done(reply)
 
     def end(self) -> None:
+        """Answer `[300]` to all, and to those that come from now on."""
+        self._over = True
         for uuid in list(self):
             self.answer_all(uuid, [PENDING])
 

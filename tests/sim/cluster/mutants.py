@@ -273,7 +273,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a store acknowledges before the sync", "one_store", SegmentLog, "commit", _unsynced),
     Mutant("no sync reaches the disk", "one_store", RealDisk, "sync", _nothing),
     Mutant("a new file's name is not synced", "one_store", RealDisk, "sync_directory", _nothing),
-    Mutant("a reply that was stored is not given to those that wait", "one_store", Store, "_note_end", _nothing),
+    Mutant("a reply that was stored is not given to those that wait", "one_store", Store, "_end_written", _nothing),
     Mutant("a delivery that failed is not tried again", "one_store", DeliveryQueue, "failed", _nothing),
     Mutant("requests found at the start are not delivered", "one_store", Store, "start_dispatch", _nothing),
     Mutant("the result of a probe is forgotten", "one_store", DeliveryQueue, "probed", _nothing),

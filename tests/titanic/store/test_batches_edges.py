@@ -304,6 +304,7 @@ async def test_a_batch_that_is_closed_while_its_commit_is_waited_for_is_asked_ab
     async with shop(tmp_path) as opened:
 
         async def close(batch: tuple[bytes, bytes], entry: Entry) -> None:
+            await asyncio.sleep(0)  # until the commit waits for this
             opened.batches._commits.pop(batch)
             opened.store.close_request([text(entry)], lambda _: None)
 

@@ -98,6 +98,10 @@ async def test_a_writer_that_ends_with_an_unexpected_error_wounds_the_store(tmp_
             assert gauges["journal_wounded"] == 1
             with pytest.raises(titanic.Wounded, match="Broken: sync"):
                 await service.until_failed()
+            after: list[Any] = []
+            store.after((lambda *told: after.append(told), "it"))
+            await eventually(lambda: after)  # and no error is left on the loop
+            assert after[0][:2] == ("it", None)
     async with titanic.Store(titanic.RealDisk(tmp_path / "store"), JOURNAL) as store:
         found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         store.fetch([first[1]], found.set_result)
@@ -105,8 +109,11 @@ async def test_a_writer_that_ends_with_an_unexpected_error_wounds_the_store(tmp_
 
 
 async def test_a_mistake_in_a_handler_leaves_the_rest_of_its_batch_acknowledged(tmp_path: Path, supervisor: Supervisor) -> None:
+    """Those that meet it are delivered too: they are stored, and their key would be acknowledged."""
     async with titanic.Store(titanic.RealDisk(tmp_path / "store"), JOURNAL) as store:
         replies: list[Any] = []
+        waiting: list[bytes] = []
+        store.on_waiting = lambda entry: waiting.append(entry.uuid)
 
         def broken(_: list[bytes]) -> None:
             raise Broken
@@ -117,6 +124,8 @@ async def test_a_mistake_in_a_handler_leaves_the_rest_of_its_batch_acknowledged(
         store.after((lambda argument, *_: done.set_result(argument), None))
         await done
         assert len(replies) == 7
+        assert waiting == list(store.index.entries)
+        assert len(waiting) == 9
         assert {reply[0] for reply in replies} == {b"200"}
         assert supervisor.faults == {"titanic acknowledgement": 2}
 

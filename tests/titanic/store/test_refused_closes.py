@@ -23,7 +23,9 @@ pytestmark = pytest.mark.faults
 
 
 class FullDisk(RealDisk):
-    """A disk that is full for a while, and says so when a gate is open."""
+    """A disk that is full, or fails, for a while, and says so when a gate is open."""
+
+    error = ENOSPC
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -34,7 +36,7 @@ class FullDisk(RealDisk):
     def write(self, handle: int, buffers: Any, offset: int) -> None:
         self.gate.wait()
         if self.full:
-            raise OSError(ENOSPC, os.strerror(ENOSPC))
+            raise OSError(self.error, os.strerror(self.error))
         super().write(handle, buffers, offset)
 
 

@@ -13,6 +13,7 @@ from tests.scenes.waiting import PATIENCE_S, eventually
 from tests.titanic.store.test_refused_closes import FullDisk
 from tests.titanic.store.test_service import FAST, Scene, scene
 from titanic.journal.ownership import Mark
+from titanic.store.deferred_worker import DeferredWorker
 
 if TYPE_CHECKING:
     import mdp
@@ -152,6 +153,19 @@ async def test_leaving_a_service_leaves_nothing_behind(scene: Scene) -> None:
     with pytest.raises(titanic.JournalError):
         await titanic.Service(scene.endpoint, titanic.Store(titanic.RealDisk(scene.directory), options), context=scene.context).__aenter__()
     await eventually(lambda: repr(scene.context) == before)
+
+
+async def test_leaving_a_worker_that_was_drained_waits_no_longer(scene: Scene) -> None:
+    """A store that could not answer within its time stops then.
+
+    It would wait for that time once more for each of its services.
+    """
+    worker = DeferredWorker(scene.endpoint, "deaf", lambda *_: None, context=scene.context, drain_s=10 * PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S), worker, scene.plain() as client:
+        asking = asyncio.ensure_future(client.request("deaf", b"x"))
+        await eventually(lambda: worker.open)
+        assert not await worker.drain(0.0)
+        asking.cancel()
 
 
 async def test_a_request_that_is_being_closed_is_not_delivered(scene: Scene) -> None:

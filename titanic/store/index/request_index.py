@@ -8,6 +8,7 @@ clock.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from titanic.errors import KeyConflict, StoreFull
@@ -20,7 +21,7 @@ from titanic.store.index.stored_request import ANSWERED, DEAD, WAITING, ClosedKe
 from titanic.wire.tsp import NO_OPTIONS, pack_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from titanic.journal.record import Draft, Location, Record
     from titanic.wire.tsp import Submission
@@ -178,14 +179,9 @@ class RequestIndex(LoadedIndex):
             if entry is None or (entry.state >= ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms):
                 continue
             late[entry.uuid] = entry
-        self._old_keys = False
-        forget_until_ms = now_ms - self.limits.key_age_ms
-        for left in range(KEYS_AT_ONCE, -1, -1):
+        for _ in range(KEYS_AT_ONCE):
             oldest = next(iter(self._closed_keys.items()), None)
-            if oldest is None or oldest[1].closed_ms > forget_until_ms:
-                break
-            if not left:
-                self._old_keys = True
+            if oldest is None or oldest[1].closed_ms + self.limits.key_age_ms > now_ms:
                 break
             self._forget_key(oldest[0])
         return list(late.values())
@@ -195,10 +191,36 @@ class RequestIndex(LoadedIndex):
         self._set_timer(at_ms, entry.uuid)
 
     def deadline_ms(self) -> int | None:
-        """Return when to call `due` next, 0 for at once, None for never."""
-        if self._old_keys:
-            return 0
-        return self._timers[0][0] if self._timers else None
+        """Return when to call `due` next, which may be over, None for never."""
+        due = [self._timers[0][0]] if self._timers else []
+        oldest = next(iter(self._closed_keys.values()), None)
+        if oldest is not None:
+            due.append(oldest.closed_ms + self.limits.key_age_ms)
+        return min(due, default=None)
+
+    def to_deliver(self, *, apart: bool) -> tuple[list[Entry], list[tuple[bytes, Iterator[bytes], int]]]:
+        """Return what waits after a start, oldest first: single requests, and with `apart` backlogs of services.
+
+        With it each service that came with a checkpoint has one. A backlog is the service, UUIDs that wait when it is their turn, oldest
+        first, and how many there are at most. Requests that are delayed are in none.
+        """
+        entries = self.entries
+        if not apart:
+            entries.unpack_all()
+        beside: dict[bytes, list[tuple[int, bytes]]] = {service: [] for service in entries.row_counts()} if apart else {}
+        unpacked = entries.unpacked()
+        alone = []
+        for entry in sorted((entry for entry in unpacked if entry.state == WAITING), key=lambda entry: entry.accepted_ms):
+            if entry.service in beside and not entry.not_before_ms:
+                beside[entry.service].append((entry.accepted_ms, entry.uuid))
+            else:
+                alone.append(entry)
+        known = Counter(entry.service for entry in unpacked)
+        backlogs = []
+        for service, others in beside.items():
+            count = self.services.get(service, 0) - known[service] + len(others)
+            backlogs.append((service, entries.waiting_of(service, others), count))
+        return alone, backlogs
 
     # ---- compaction
 

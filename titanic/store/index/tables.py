@@ -49,7 +49,6 @@ class IndexTables:
         self.services: dict[bytes, int] = {}
         self._keys: dict[Scope, bytes] = {}  # UUIDs by key
         self._closed_keys: OrderedDict[Scope, ClosedKey] = OrderedDict()
-        self._old_keys = False  # more of these are to be forgotten than one call of `due` forgets
         self._tombstones: dict[int, dict[tuple[int, int], int]] = {}
         self._timers: list[tuple[int, bytes]] = []
         self._names: dict[bytes, bytes] = {}  # at start: one object for all requests of a service

@@ -180,11 +180,13 @@ def test_thousands_of_keys_that_are_old_in_one_moment_are_forgotten_in_parts() -
         entry = stored(index, number, asked(key=b"%d" % number))
         index.closed(entry.uuid, (1, 64 * number, 64), 1 if number < KEYS_AT_ONCE + 9 else 2)
     assert index.due(100) == []
-    assert (index.keys_of_closed, index.deadline_ms()) == (KEYS_AT_ONCE + 10, None)
+    assert (index.keys_of_closed, index.deadline_ms()) == (KEYS_AT_ONCE + 10, 101)
     index.due(101)
-    assert (index.keys_of_closed, index.deadline_ms()) == (10, 0)
+    assert (index.keys_of_closed, index.deadline_ms()) == (10, 101)
     index.due(101)
-    assert (index.keys_of_closed, index.deadline_ms()) == (1, None)
+    assert (index.keys_of_closed, index.deadline_ms()) == (1, 102)
+    index.due(102)
+    assert (index.keys_of_closed, index.deadline_ms()) == (0, None)
 
 
 def test_timers_of_closed_requests_do_not_pile_up() -> None:
