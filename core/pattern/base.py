@@ -69,7 +69,6 @@ class Pattern:
     receives: ClassVar[bool] = True  # has a receiving direction (SOCK-12)
     as_queued: ClassVar[bool] = True  # `recv` does no more than to take the next message of the fair queue
     plain: ClassVar[bool] = True  # received messages reach the application unchanged, so that a receiver can take them directly
-    keeps_connecting: ClassVar[bool] = False  # the pipe of a connect() can be sent to before its first handshake (SOCK-02)
     takes_inproc: ClassVar[bool] = True  # inproc endpoints have a meaning
     one_per_endpoint: ClassVar[bool] = False  # a second connect() to the same endpoint has no effect (SOCK-11)
 

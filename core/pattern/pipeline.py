@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 class Balanced(Pattern):
     """Base of patterns whose sends go round robin and wait when no peer has capacity."""
 
-    keeps_connecting: ClassVar[bool] = True
-
     def __init__(self, options: Options, counters: Counters) -> None:
         super().__init__(options, counters)
         self.outbound = LoadBalancer()

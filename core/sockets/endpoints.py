@@ -59,6 +59,7 @@ class EndpointsSocket(SocketPort, InprocSocket, Protocol):
     def adopt(self, pipe: Pipe, options: Options) -> None: ...  # give a new pipe its marks and name
     def options_for_listening(self) -> Options: ...  # return the options of a bound endpoint
     def options_for_connecting(self, endpoint: str) -> Options: ...  # return the options of a connected endpoint
+    def detach(self, pipe: Pipe) -> None: ...  # remove a pipe for good, and serve what waits for its peer or for reports of its end
     def departed(self) -> None: ...  # note that a closed socket has sent everything
 
 
@@ -204,7 +205,7 @@ class Endpoints:
         if not connectors:
             del self._connectors[endpoint]
         self.deferred.pop(connector, None)
-        self._owner.pattern.detach(connector.pipe)
+        self._owner.detach(connector.pipe)
         self._leave(connector, self._linger_s(None))
 
     def _leave_inproc(self, pipe: InprocPipe) -> None:
@@ -214,7 +215,7 @@ class Endpoints:
 
     def _gave_up(self, connector: Connector) -> None:
         """Detach the pipe of a connector that makes no further attempt (ZMTP-47, RECONNECT_IVL -1)."""
-        self._owner.pattern.detach(connector.pipe)
+        self._owner.detach(connector.pipe)
         self._owner.counters.undelivered += connector.pipe.discard_outbox()
         for connectors in self._connectors.values():
             if connector in connectors:

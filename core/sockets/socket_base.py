@@ -179,8 +179,7 @@ class SocketBase(Receiving):
         if pipe.connecting:
             pattern.attach(pipe)
             self._probe(pipe, options)
-            if pattern.keeps_connecting:
-                self.on_writable(pipe)
+            self.on_writable(pipe)  # some patterns send to it before its first handshake
 
     def _probe(self, pipe: Pipe, options: Options) -> None:
         """Send an empty message to a ROUTER (DLR-03), and HELLO_MSG (OPT-09): once per connect(), once per accepted peer."""
@@ -275,6 +274,12 @@ class SocketBase(Receiving):
         if self._on_peer is not None and not self.closed and (not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe)):
             self._on_peer(routing_id, False)
 
+    def detach(self, pipe: Pipe) -> None:
+        """See `EndpointsSocket`."""
+        self.pattern.detach(pipe)
+        if not self.closed and asyncio._get_running_loop() is not None:
+            self._on_state_change()  # not within a call of the program
+
     def session_opened(self, session: SessionPort) -> None:
         """See `SocketPort`."""
         self._endpoints.sessions[session] = None
@@ -324,6 +329,8 @@ class SocketBase(Receiving):
                 self._hand_over_queued()
             elif self._receivers or self._pollers:
                 self._serve_receivers()
+        if self._senders:
+            self._serve_senders()  # the peer that had no capacity has left, or is no longer subscribed
 
     def _serve_put_back(self) -> None:
         """Deliver what cancelled receives have put back."""
@@ -334,7 +341,7 @@ class SocketBase(Receiving):
 
     def _on_state_change(self) -> None:
         """Serve pending receives in the next loop iteration; see `Pattern.on_state_change`."""
-        waited_for = self._active and (self._takes_batches() or self._receivers)
+        waited_for = self._senders or (self._active and (self._takes_batches() or self._receivers))
         if (waited_for or self._pollers) and not self._again:
             self._again = True
             asyncio.get_running_loop().call_soon(self._serve_again)
@@ -368,7 +375,7 @@ class SocketBase(Receiving):
 
     def inproc_gone(self, pipe: InprocPipe) -> None:
         """See `InprocSocket`; an inproc connection does not come back (TRN-12)."""
-        self.pattern.detach(pipe)
+        self.detach(pipe)
         pipe.release()
         if self._on_peer is not None and not self.closed:
             self._on_peer(pipe.routing_id or pipe.identity, False)
