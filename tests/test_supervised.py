@@ -462,6 +462,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mdp lending clock", "mdp pair clock", "mdp broker release clock"), "tests/mdp/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp dispatch rest", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),
+    "titanic other stores": "tests/titanic/store/test_other_stores.py",
     "bstar client callback": "tests/bstar/test_pair.py",
     "core name lookup": "tests/core/net/names/test_lookups.py",
     "pirate client check": "tests/pirate/test_client.py",

@@ -31,6 +31,7 @@ from titanic.store.deferred_worker import DeferredWorker
 from titanic.store.delivery_queue import Arrivals, DeliveryQueue, Probe, Send
 from titanic.store.index.limits import DispatchOptions
 from titanic.store.index.stored_request import WAITING
+from titanic.store.other_stores import OtherStores
 from titanic.store.status import StoreStatus
 from titanic.wire import tsp
 
@@ -121,7 +122,8 @@ class Service:
         self.options = options or ServiceOptions()
         self.delivery = DeliveryQueue(self.options.dispatch, runtime.current().chance(worker_options.pop("seed", None)).random)
         self._batches = Batches(store)
-        self._store_status = StoreStatus(store, self.delivery, about)
+        self._others = OtherStores()
+        self._store_status = StoreStatus(store, self.delivery, self._others, about)
         self._broker = broker
         self._where: dict[str, Any] = {"context": context, "security": security}
         self._progress = progress
@@ -207,6 +209,7 @@ class Service:
             self._workers.append(worker)
             await self._stack.enter_async_context(worker)
         store.start_dispatch()
+        await self._stack.enter_async_context(self._others.watched(self._client))
         # A store that may not see users treats all alike: warn an operator who has configured rules.
         self._permissions.ask(Question(b"call", b"", tsp.REQUEST), lambda *_: None, None)
 

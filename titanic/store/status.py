@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from titanic.store.delivery_queue import DeliveryQueue
     from titanic.store.index.stored_request import Entry
+    from titanic.store.other_stores import OtherStores
     from titanic.store.store import Store
     from titanic.wire.tsp import Done
 
@@ -49,9 +50,10 @@ def entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
 class StoreStatus:
     """Answers `titanic.look`, and fills the metrics page."""
 
-    def __init__(self, store: Store, delivery: DeliveryQueue, about: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(self, store: Store, delivery: DeliveryQueue, others: OtherStores, about: Callable[[], Mapping[str, Any]] = dict) -> None:
         self._store = store  # open
         self._delivery = delivery
+        self._others = others
         self._about = about  # in a pair: further fields of the status
 
     def take(self, frames: Sequence[bytes], done: Done, owner: bytes | None = None) -> None:
@@ -125,6 +127,7 @@ class StoreStatus:
             "services": len(index.services),
             "record_bytes": index.bytes_used,
             "keys_of_closed": index.keys_of_closed,
+            "other_stores": self._others.count,
         }
         if isinstance(journal, Journal):
             log = journal.log
