@@ -15,7 +15,6 @@ from itertools import count as numbers
 from typing import TYPE_CHECKING, Final, Self
 
 import core
-from core.pattern.reqrep import Router
 from core.runtime import supervision
 from core.zmtp.frames import encode_frame, encode_message
 from mdp.broker.limits import BrokerOptions
@@ -103,7 +102,7 @@ class Front:
         self._context = core.context_for(None, security)
         self._shard_context = core.context_for(None, shard_security)
         unread = self._limits.unread_max_bytes
-        own = {"sndhwm": 0, "sndhwm_bytes": unread, "rcvhwm": 0, "linger": LINGER_MS, "tell_limits": 1}
+        own = {"sndhwm": 0, "sndhwm_bytes": unread, "linger": LINGER_MS, "tell_limits": 1}
         self._socket = self._context.socket(core.ROUTER, **{**own, **(socket_options or {})})
         self._endpoints: list[str] = []
         self._peers: dict[bytes, _Peer] = {}
@@ -148,20 +147,18 @@ class Front:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for peer in [*self._peers.values()]:
-            self._forget(peer)
-        self._pressure.close()
-        self._socket.set_batch_receiver(None)
         self._socket.close()
-        await self._socket.wait_closed()
-        await self._shard_context.aclose(0)
+        for question in [*self._questions]:
+            question.close()
+        self._pressure.close()
+        await self._shard_context.aclose(0)  # the shards have ended: nothing can be sent to them
         await self._context.aclose()
 
     # From peers.
 
     def _on_peer(self, id: bytes, joined: bool) -> None:
-        peer = self._peers.get(id)
-        if not joined and peer is not None:
+        # One that joins may have taken over the routing id of another.
+        if (peer := self._peers.get(id)) is not None:
             self._forget(peer)
 
     def _forget(self, peer: _Peer) -> None:
@@ -203,10 +200,13 @@ class Front:
                     if verb is _REQUEST:
                         self._remember(run.names[index], route)
                     shards = self._shards_for(peer, route, message, to_shards)
+                    if peer.id not in self._peers:  # it was disconnected
+                        return
                 for shard in shards:
                     to_shards.setdefault(shard, []).append(message)
         for shard, messages in to_shards.items():
-            self._to_shard(peer, shard, messages)
+            if peer.id in self._peers:
+                self._to_shard(peer, shard, messages)
 
     def _remember(self, name: bytes, route: Route) -> None:
         """Remember the route of requests by the encoded name of their service; that of MMI depends on the body."""
@@ -234,8 +234,7 @@ class Front:
         return peer
 
     def _pipe_of(self, peer: _Peer) -> Pipe | None:
-        pattern = self._socket.pattern
-        return pattern.peer(peer.id) if isinstance(pattern, Router) and self._peers.get(peer.id) is peer else None
+        return self._socket.pattern.peer(peer.id)
 
     def _shards_for(self, peer: _Peer, route: Route, message: bytes, before: Iterable[int]) -> Sequence[int]:
         """Return the shards a message is forwarded to; answer it where that is none.
@@ -294,7 +293,7 @@ class Front:
     def _add_connection(self, peer: _Peer, shard: int) -> ShardConnection:
         def hold() -> None:
             pipe = self._pipe_of(peer)
-            if pipe is not None and not pipe.throttled:
+            if pipe is not None:
                 pipe.engine.throttle()
 
         def release() -> None:
@@ -317,8 +316,6 @@ class Front:
     # From shards.
 
     def _to_peer(self, peer: _Peer, messages: list[bytes]) -> None:
-        if self._socket.closed:
-            return
         if peer.variant is not None:
             messages = [peer.variant.from_rfc(message) for message in messages]
         self._socket.send_octets(peer.id, messages)
@@ -340,6 +337,7 @@ class Front:
 
     def _disconnect(self, peer: _Peer, why: str) -> None:
         self.counters["cut"] += 1
+        self._forget(peer)
         self._socket.cut(peer.id, why)
 
     def _new_connection(

@@ -35,8 +35,7 @@ class ShardConnection:
     ) -> None:
         self._on_messages = on_messages
         self._on_lost = on_lost
-        options: dict[str, int | bytes] = {"linger": 0, "sndhwm": 0, "rcvhwm": 0, "sndhwm_bytes": unsent_max_bytes, "routing_id": name}
-        self._socket = context.socket(core.DEALER, **options)
+        self._socket = context.socket(core.DEALER, sndhwm=0, sndhwm_bytes=unsent_max_bytes, routing_id=name)
         self._socket.set_batch_receiver(self._received, on_peer=self._peer_changed)
         self._socket.connect(endpoint)
 

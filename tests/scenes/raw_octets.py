@@ -102,10 +102,15 @@ class WirePeer(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, endpoint: str, delivery: Delivery = at_once) -> Self:
-        """Connect to a ``tcp://host:port`` endpoint."""
-        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        """Connect to a ``tcp://host:port`` or ``ipc://path`` endpoint."""
+        transport, _, place = endpoint.partition("://")
+        host, _, port = place.rpartition(":")
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(PATIENCE_S):
-            _, peer = await asyncio.get_running_loop().create_connection(lambda: cls(delivery), host, int(port))
+            if transport == "ipc":
+                _, peer = await loop.create_unix_connection(lambda: cls(delivery), place)
+            else:
+                _, peer = await loop.create_connection(lambda: cls(delivery), host, int(port))
         return peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -186,6 +191,10 @@ class WirePeer(asyncio.Protocol):
         """Read again."""
         self._transport.resume_reading()
 
+    def end_stream(self) -> None:
+        """Send nothing more, and read on."""
+        self._transport.write_eof()
+
     async def rest(self) -> bytes:
         """Everything that is left until the other side closes."""
         await self._until(sys.maxsize)
@@ -194,6 +203,11 @@ class WirePeer(asyncio.Protocol):
     async def close(self) -> None:
         """Close this side."""
         self._transport.close()
+        await self._until(sys.maxsize)
+
+    async def abort(self) -> None:
+        """Close this side at once, also while it reads nothing."""
+        self._transport.abort()
         await self._until(sys.maxsize)
 
     async def __aenter__(self) -> Self:

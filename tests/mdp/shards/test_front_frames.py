@@ -5,15 +5,15 @@ Rules of specs/mdp.md: SHD-07 to SHD-09, SHD-11.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 
 import core
+from core.zmtp.frames import encode_message
 from mdp.broker.limits import BrokerOptions
-from mdp.shards.front import Front
+from mdp.shards.front import REMEMBERED_MAX, Front
 from mdp.shards.identity import USER_BYTES_MAX
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
@@ -30,84 +30,18 @@ from mdp.wire.commands import (
     worker_ready,
 )
 from mdp.wire.shards import shard_of
-from tests.scenes.waiting import PATIENCE_S, Watch, eventually
+from tests.scenes.mdp_front import COUNT, ONE, TWO, FrontScene, name_of
+from tests.scenes.raw_octets import WirePeer
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
-    from types import TracebackType
 
     from mdp.wire.commands import Dialect
 
-COUNT = 3
 MIB = 2**20
 BODY = b"x" * 2**15
 MANY = 100  # bodies: three times what the front keeps for a peer
-ONE, TWO = b"\0\0\0\0\0\0\0\1", b"\0\0\0\0\0\0\0\2"
-
-
-class Scene:
-    """A front, and a ROUTER of the test for each of its shards."""
-
-    def __init__(self, endpoint: str, limits: BrokerOptions | None = None, security: core.Plain | None = None, **options: int) -> None:
-        self.endpoint = endpoint
-        self.front = Front(COUNT, limits, security=security, socket_options=options)
-        self.context = core.Context()
-        self.shards = [self.context.socket(core.ROUTER, linger=0) for _ in range(COUNT)]
-        self.watches = [Watch(shard) for shard in self.shards]
-
-    def peer(self, **options: int | bytes) -> core.Socket:
-        peer = self.context.socket(core.DEALER, linger=0, **options)
-        peer.connect(self.endpoint)
-        return peer
-
-    async def asked(self, shard: int) -> tuple[bytes, list[bytes]]:
-        """Return the next message at a shard, and the name of the connection over which it came."""
-        name, *message = await self.shards[shard].recv_multipart()
-        return name, message
-
-    async def asked_all(self, question: list[bytes]) -> list[bytes]:
-        """Return the names of the connections over which a question came to all shards."""
-        found = [await self.asked(shard) for shard in range(COUNT)]
-        assert [message for _, message in found] == [question] * COUNT
-        return [name for name, _ in found]
-
-    async def say(self, shard: int, name: bytes, message: list[bytes]) -> None:
-        await self.shards[shard].send_multipart([name, *message])
-
-    def shown(self, *names: str) -> list[int]:
-        return [self.front.stats().get(f"front_{name}", 0) for name in names]
-
-    async def begin(self, shard: int) -> None:
-        """Start a shard that has ended."""
-        self.shards[shard] = self.context.socket(core.ROUTER, linger=0)
-        self.shards[shard].bind(f"{self.endpoint}.{shard}")
-
-    async def end(self, shard: int) -> None:
-        self.shards[shard].close(0)
-        await self.shards[shard].wait_closed()
-
-    async def __aenter__(self) -> Self:
-        await self.front.__aenter__()
-        self.front.bind(self.endpoint)
-        for number, shard in enumerate(self.shards):
-            shard.bind(f"{self.endpoint}.{number}")
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.front.__aexit__(kind, error, trace)
-        await self.context.aclose()
-
-
-@pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    async with asyncio.timeout(PATIENCE_S), Scene(f"ipc://{tmp_path}/b") as serving:
-        yield serving
-
-
-def name_of(shard: int) -> bytes:
-    names = (b"service-%d" % number for number in range(1000))
-    return next(name for name in names if shard_of(name, COUNT) == shard)
 
 
 def retry(id: bytes) -> list[bytes]:
@@ -118,7 +52,7 @@ def cancel(id: bytes) -> list[bytes]:
     return [CLIENT_CANCEL_03 + id]
 
 
-async def test_a_cancel_follows_its_request_in_the_same_read(scene: Scene) -> None:
+async def test_a_cancel_follows_its_request_in_the_same_read(scene: FrontScene) -> None:
     request = client_request("0.3", name_of(1), [b"x"], id=ONE)
     await scene.peer().send_many([request, cancel(ONE), client_heartbeat()])
     name, first = await scene.asked(1)
@@ -127,7 +61,7 @@ async def test_a_cancel_follows_its_request_in_the_same_read(scene: Scene) -> No
     assert await scene.asked(1) == (name, client_heartbeat())
 
 
-async def test_each_message_of_a_read_is_forwarded_in_order(scene: Scene) -> None:
+async def test_each_message_of_a_read_is_forwarded_in_order(scene: FrontScene) -> None:
     peer = scene.peer()
     requests = [client_request("0.3", name_of(number % 2), [b"%d" % number], id=number.to_bytes(8, "big")) for number in range(10)]
     await peer.send_many([client_heartbeat(), *requests])
@@ -136,7 +70,7 @@ async def test_each_message_of_a_read_is_forwarded_in_order(scene: Scene) -> Non
         assert [(await scene.asked(shard))[1] for _ in requests[shard::2]] == requests[shard::2]
 
 
-async def test_a_retry_is_answered_with_all_that_its_shard_says(scene: Scene) -> None:
+async def test_a_retry_is_answered_with_all_that_its_shard_says(scene: FrontScene) -> None:
     peer = scene.peer()
     await peer.send_multipart(retry(ONE))
     names = await scene.asked_all(retry(ONE))
@@ -148,7 +82,7 @@ async def test_a_retry_is_answered_with_all_that_its_shard_says(scene: Scene) ->
         await watch.lost()
 
 
-async def test_the_cancel_of_a_retry_reaches_the_shard_that_has_it(scene: Scene) -> None:
+async def test_the_cancel_of_a_retry_reaches_the_shard_that_has_it(scene: FrontScene) -> None:
     peer, ended = scene.peer(), [CLIENT_ERROR_03 + ONE, b"CANCELLED", b""]
     await peer.send_multipart(retry(TWO))
     await scene.asked_all(retry(TWO))
@@ -160,7 +94,7 @@ async def test_the_cancel_of_a_retry_reaches_the_shard_that_has_it(scene: Scene)
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
-async def test_a_worker_whose_shard_ends_registers_again(scene: Scene, dialect: Dialect) -> None:
+async def test_a_worker_whose_shard_ends_registers_again(scene: FrontScene, dialect: Dialect) -> None:
     peer = scene.peer()
     sent = [worker_ready(dialect, name_of(1)), worker_heartbeat(dialect), worker_final(dialect, ONE, [b"y"])]
     await peer.send_many(sent)
@@ -176,7 +110,7 @@ async def test_a_worker_whose_shard_ends_registers_again(scene: Scene, dialect: 
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
-async def test_what_a_worker_sent_before_its_disconnect_came_is_dropped(scene: Scene, dialect: Dialect) -> None:
+async def test_what_a_worker_sent_before_its_disconnect_came_is_dropped(scene: FrontScene, dialect: Dialect) -> None:
     """A shard that does not know the worker would answer with another DISCONNECT, which ends its next registration."""
     peer = scene.peer()
     await peer.send_multipart(worker_ready(dialect, name_of(1)))
@@ -189,7 +123,7 @@ async def test_what_a_worker_sent_before_its_disconnect_came_is_dropped(scene: S
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
-async def test_a_worker_that_the_front_does_not_know_is_refused_by_the_first_shard(scene: Scene, dialect: Dialect) -> None:
+async def test_a_worker_that_the_front_does_not_know_is_refused_by_the_first_shard(scene: FrontScene, dialect: Dialect) -> None:
     sent = [worker_heartbeat(dialect), worker_final(dialect, ONE, [b"y"])]
     peer = scene.peer()
     await peer.send_many(sent)
@@ -199,7 +133,7 @@ async def test_a_worker_that_the_front_does_not_know_is_refused_by_the_first_sha
     assert await peer.recv_multipart() == worker_disconnect(dialect)
 
 
-async def test_a_client_of_03_is_disconnected_when_the_shard_of_a_request_ends(scene: Scene) -> None:
+async def test_a_client_of_03_is_disconnected_when_the_shard_of_a_request_ends(scene: FrontScene) -> None:
     request, other = (client_request("0.3", name_of(shard), [b"x"], id=ONE) for shard in (1, 2))
     learnt, known = scene.peer(), scene.peer()
     watches = [Watch(learnt), Watch(known)]
@@ -212,7 +146,7 @@ async def test_a_client_of_03_is_disconnected_when_the_shard_of_a_request_ends(s
         await watch.lost()
 
 
-async def test_a_client_of_02_keeps_its_connection_when_a_shard_ends(scene: Scene) -> None:
+async def test_a_client_of_02_keeps_its_connection_when_a_shard_ends(scene: FrontScene) -> None:
     peer = scene.peer()
     watch = Watch(peer)
     requests = [client_request("0.2", name_of(shard), [b"x"]) for shard in (1, 2)]
@@ -227,7 +161,7 @@ async def test_a_client_of_02_keeps_its_connection_when_a_shard_ends(scene: Scen
     assert watch.seen[core.EVENT_DISCONNECTED] == 0
 
 
-async def test_the_connections_of_a_peer_end_with_it(scene: Scene) -> None:
+async def test_the_connections_of_a_peer_end_with_it(scene: FrontScene) -> None:
     peer = scene.peer()
     await peer.send_multipart(client_request("0.2", name_of(1), [b"x"]))
     await scene.asked(1)
@@ -240,7 +174,7 @@ async def test_the_connections_of_a_peer_end_with_it(scene: Scene) -> None:
     assert scene.shown("peers", "links") == [0, 0]
 
 
-async def test_a_list_without_the_shard_that_ends_is_answered_at_once(scene: Scene) -> None:
+async def test_a_list_without_the_shard_that_ends_is_answered_at_once(scene: FrontScene) -> None:
     peer, question = scene.peer(), client_request("0.2", b"mmi.services", [b""])
     await peer.send_multipart(question)
     names = await scene.asked_all(question)
@@ -252,7 +186,7 @@ async def test_a_list_without_the_shard_that_ends_is_answered_at_once(scene: Sce
         await scene.watches[shard].lost()
 
 
-async def test_the_oldest_question_of_a_peer_is_closed_beyond_the_limit(scene: Scene) -> None:
+async def test_the_oldest_question_of_a_peer_is_closed_beyond_the_limit(scene: FrontScene) -> None:
     peer = scene.peer()
     questions = [client_request("0.3", b"mmi.dlq.retry", [b"7"], id=number.to_bytes(8, "big")) for number in range(65)]
     names = []
@@ -268,7 +202,7 @@ async def test_the_oldest_question_of_a_peer_is_closed_beyond_the_limit(scene: S
 
 
 async def test_peers_get_the_limits_of_the_front(tmp_path: Path) -> None:
-    async with Scene(f"ipc://{tmp_path}/b", maxmsgsize=1000) as scene:
+    async with FrontScene(f"ipc://{tmp_path}/b", maxmsgsize=1000) as scene:
         peer = scene.peer()
         await Watch(peer).peers()
         with pytest.raises(core.MessageTooLarge):
@@ -276,20 +210,20 @@ async def test_peers_get_the_limits_of_the_front(tmp_path: Path) -> None:
 
 
 async def test_a_peer_is_not_read_from_while_its_shard_does_not_read(tmp_path: Path) -> None:
-    async with Scene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=MIB)) as scene:
+    async with FrontScene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=MIB)) as scene:
         await scene.end(1)
         peer = scene.peer(sndhwm=0)
         requests = [client_request("0.2", name_of(1), [b"%d" % number, BODY]) for number in range(MANY)]
         await peer.send_many(requests)
-        await eventually(lambda: scene.shown("held", "holds") == [1, 1])
+        await scene.until(held=1, holds=1)
         assert MIB // 2 <= scene.shown("to_shards")[0] * len(BODY) < MIB
         await scene.begin(1)
         assert [(await scene.asked(1))[1] for _ in requests] == requests
-        await eventually(lambda: scene.shown("held", "cut", "dropped_full") == [0, 0, 0])
+        await scene.until(held=0, cut=0, dropped_full=0)
 
 
 async def test_a_shard_is_not_read_from_while_its_peer_does_not_read(tmp_path: Path) -> None:
-    async with Scene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=MIB)) as scene:
+    async with FrontScene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=MIB)) as scene:
         peer = scene.peer(rcvhwm=1)
         await peer.send_multipart(client_request("0.2", name_of(1), [b"x"]))
         name, _ = await scene.asked(1)
@@ -299,11 +233,44 @@ async def test_a_shard_is_not_read_from_while_its_peer_does_not_read(tmp_path: P
         await eventually(lambda: scene.shown("held")[0])
         assert scene.shown("to_peers")[0] * len(BODY) < 2 * MIB
         assert [await peer.recv_multipart() for _ in answers] == answers
-        await eventually(lambda: scene.shown("held", "cut", "to_peers") == [0, 0, MANY])
+        await scene.until(held=0, cut=0, to_peers=MANY)
+
+
+async def test_half_of_what_may_wait_for_a_peer_is_the_mark(tmp_path: Path) -> None:
+    size = MIB // 16
+    async with FrontScene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=24 * size), sndbuf=4096) as scene:
+        peer = await WirePeer.connect(scene.endpoint)
+        await peer.shake(b"DEALER")
+        peer.pause()
+        await peer.send(encode_message(client_request("0.2", name_of(1), [b"x"])))
+        name, _ = await scene.asked(1)
+        count = 0
+        while scene.shown("held") == [0]:
+            await scene.say(1, name, client_final("0.2", name_of(1), b"", [b"x" * size]))
+            count += 1
+            await scene.until(to_peers=count)
+        assert 12 <= count <= 14  # the system has taken some
+        await peer.abort()
+
+
+async def test_connections_count_in_the_sum_of_the_marks(tmp_path: Path) -> None:
+    size = MIB // 16
+    limits = BrokerOptions(unread_max_bytes=32 * size, unread_total_max_bytes=24 * size)
+    async with FrontScene(f"ipc://{tmp_path}/b", limits) as scene:
+        await scene.end(1)
+        peer, request = scene.peer(), client_request("0.2", name_of(1), [b"x" * size])
+        await peer.send_multipart(client_request("0.2", name_of(2), [b"x"]))
+        await scene.asked(2)
+        count = 0
+        while scene.shown("held") == [0]:
+            await peer.send_multipart(request)
+            count += 1
+            await scene.until(to_shards=1 + count)
+        assert count == 24 // 3  # of the peer and two connections
 
 
 async def test_a_peer_is_disconnected_when_its_shard_takes_nothing_more(tmp_path: Path) -> None:
-    async with Scene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=1000)) as scene:
+    async with FrontScene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=1000)) as scene:
         await scene.end(1)
         peer = scene.peer()
         watch, request = Watch(peer), client_request("0.2", name_of(1), [b"x" * 1500])
@@ -316,7 +283,23 @@ async def test_a_peer_is_disconnected_when_its_shard_takes_nothing_more(tmp_path
         assert (await scene.asked(1))[1] == request
 
 
-async def test_a_heartbeat_of_a_client_without_requests_is_answered_by_the_first_shard(scene: Scene) -> None:
+async def test_no_more_services_are_remembered_than_the_limit(scene: FrontScene) -> None:
+    """Names come from peers; one whose frame is too long is none."""
+    long = [next(name for name in (b"%d" % n + b"x" * 256 for n in range(1000)) if shard_of(name, COUNT) == shard) for shard in (1, 2)]
+    peer, remembered = scene.peer(sndhwm=0), scene.front._known
+    for shard, name in zip((1, 2), long, strict=True):
+        await peer.send_multipart(client_request("0.2", name, [b"x"]))
+        assert (await scene.asked(shard))[1] == client_request("0.2", name, [b"x"])
+    assert remembered == {}
+    await peer.send_many([client_request("0.2", b"%d" % number, [b"x"]) for number in (*range(REMEMBERED_MAX), 0)])
+    await scene.until(to_shards=REMEMBERED_MAX + 3)
+    assert len(remembered) == REMEMBERED_MAX
+    await peer.send_multipart(client_request("0.2", name_of(1), [b"x"]))
+    await scene.until(to_shards=REMEMBERED_MAX + 4)
+    assert [route.service for route in remembered.values()] == [name_of(1)]
+
+
+async def test_a_heartbeat_of_a_client_without_requests_is_answered_by_the_first_shard(scene: FrontScene) -> None:
     peer = scene.peer()
     await peer.send_multipart(client_heartbeat())
     name, first = await scene.asked(0)
@@ -325,7 +308,7 @@ async def test_a_heartbeat_of_a_client_without_requests_is_answered_by_the_first
     assert await peer.recv_multipart() == client_heartbeat()
 
 
-async def test_other_frames_of_mdp_02_are_translated_in_both_directions(scene: Scene) -> None:
+async def test_other_frames_of_mdp_02_are_translated_in_both_directions(scene: FrontScene) -> None:
     peer, service = scene.peer(), name_of(1)
     for _ in range(2):  # the second time, the route of the service is known
         await peer.send_multipart([b"", b"MDPC02", b"\x02", service, b"x"])
@@ -338,7 +321,7 @@ async def test_other_frames_of_mdp_02_are_translated_in_both_directions(scene: S
 async def test_the_user_of_a_peer_is_in_the_name_of_its_connection(tmp_path: Path) -> None:
     names = [b"u" * USER_BYTES_MAX, b"u" * (USER_BYTES_MAX + 1)]
     security = core.Plain(users={name.decode(): "secret" for name in names})
-    async with Scene(f"ipc://{tmp_path}/b", security=security) as scene:
+    async with FrontScene(f"ipc://{tmp_path}/b", security=security) as scene:
         fitting, too_long = (scene.peer(plain_username=name, plain_password=b"secret") for name in names)
         watch, request = Watch(too_long), client_request("0.2", name_of(1), [b"x"])
         await fitting.send_multipart(request)
@@ -349,7 +332,7 @@ async def test_the_user_of_a_peer_is_in_the_name_of_its_connection(tmp_path: Pat
         assert scene.shown("to_shards", "cut") == [1, 1]
 
 
-async def test_a_front_that_drains_serves_the_peers_it_has(scene: Scene) -> None:
+async def test_a_front_that_drains_serves_the_peers_it_has(scene: FrontScene) -> None:
     peer, request = scene.peer(), client_request("0.2", name_of(1), [b"x"])
     await Watch(peer).peers()
     scene.front.refuse_connections()
