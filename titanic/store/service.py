@@ -123,7 +123,7 @@ class Service:
         self.delivery = DeliveryQueue(self.options.dispatch, runtime.current().chance(worker_options.pop("seed", None)).random)
         self._batches = Batches(store)
         self._others = OtherStores()
-        self._store_status = StoreStatus(store, self.delivery, self._others, about)
+        self._store_status = StoreStatus(store, self.delivery, self._others, about, self._lacks)
         self._broker = broker
         self._where: dict[str, Any] = {"context": context, "security": security}
         self._progress = progress
@@ -226,6 +226,15 @@ class Service:
     def connected(self) -> bool:
         """Whether all titanic.* services are registered at the broker."""
         return self.opening.done() and all(worker.connected for worker in self._workers)
+
+    def _lacks(self) -> str:
+        """Return why no requests reach the store, "" if they do."""
+        if self._stopping:
+            return "the store is being stopped"
+        if not self._workers:
+            return "its services are not registered yet"
+        away = [worker.service for worker in self._workers if not worker.connected]
+        return f"no broker knows {', '.join(away)}" if away else ""
 
     async def until_failed(self) -> None:
         """Wait until the store cannot be written or registration fails, and raise the reason. Cancel-safe."""
@@ -363,7 +372,7 @@ class Service:
         """Tell whether a request in flight is to be sent: nothing that ends it was written, or is being."""
         if self._closed or entry.uuid not in self.delivery.in_flight:
             return False
-        if entry.state != WAITING or entry.ending or entry.closing:
+        if self._stopping or entry.state != WAITING or entry.ending or entry.closing:
             self.delivery.remove(entry.uuid)  # if its CLOSE is refused, it is added again
             self._pump_soon()
             return False

@@ -50,11 +50,19 @@ def entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
 class StoreStatus:
     """Answers `titanic.look`, and fills the metrics page."""
 
-    def __init__(self, store: Store, delivery: DeliveryQueue, others: OtherStores, about: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(
+        self,
+        store: Store,
+        delivery: DeliveryQueue,
+        others: OtherStores,
+        about: Callable[[], Mapping[str, Any]] = dict,
+        lacks: Callable[[], str] = str,
+    ) -> None:
         self._store = store  # open
         self._delivery = delivery
         self._others = others
         self._about = about  # in a pair: further fields of the status
+        self._lacks = lacks  # why requests do not reach the store, "" if they do
 
     def take(self, frames: Sequence[bytes], done: Done, owner: bytes | None = None) -> None:
         """Answer one request to `titanic.look`; with `owner` only for the requests of that user."""
@@ -88,7 +96,7 @@ class StoreStatus:
         state = self._store.status["state"]
         if state not in ("serving", "degraded"):
             return f"the store is {state}: {self._store.stalled or self._store.status['trouble'] or 'see its log'}"
-        return ""
+        return self._lacks()
 
     def _families(self) -> list[Family]:
         figures = self.figures()

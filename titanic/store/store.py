@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from core.runtime import runtime, supervision
 from core.zmtp.frames import encode_message
 from titanic.errors import BadRequest, Unavailable
-from titanic.journal.group_commit import Journal
+from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request, plain_head
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from titanic.journal.disk import Disk
-    from titanic.journal.group_commit import JournalOptions
     from titanic.journal.inspection import Problem
     from titanic.journal.record import Location
     from titanic.mirror.replica_link import MirrorLine
@@ -60,7 +59,7 @@ class Store:
 
     Args:
         disk: of the store; None keeps everything in memory.
-        options: of the journal; None in memory.
+        options: of the journal.
         limits: of the index.
         hyphens: accept UUIDs of 36 characters too (DIS-47).
         mirror: connection to a second Titanic that must hold every record before it is acknowledged.
@@ -79,7 +78,7 @@ class Store:
     def __init__(
         self,
         disk: Disk | None,
-        options: JournalOptions | None,
+        options: JournalOptions | None = None,
         limits: Limits | None = None,
         *,
         hyphens: bool = False,
@@ -135,12 +134,12 @@ class Store:
     async def open(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Recover; raises as `SegmentLog.open`, and is to be closed then too."""
         wall_ms = runtime.current().wall_ns() // 1_000_000
-        if self._disk is None or self._options is None:
+        if self._disk is None:
             self.journal = memory = MemoryJournal()
             self.bodies = Bodies(self.index, memory, self.counters)
             self._clock_offset_ms = -self.now_ms()
             return
-        self.journal = journal = Journal(self._disk, self._options)
+        self.journal = journal = Journal(self._disk, self._options or JournalOptions())
         self.bodies = Bodies(self.index, journal, self.counters)
         collecting = gc.isenabled()
         gc.disable()  # collecting among a million new objects costs a third of the start
@@ -150,7 +149,7 @@ class Store:
             if collecting:
                 gc.enable()
         self.problems = opened.problems
-        self._damaged = {problem.uuid for problem in opened.problems if problem.uuid and problem.code == "DAMAGED"}
+        self._damaged = {problem.uuid for problem in opened.problems if problem.code == "DAMAGED"}
         self._clock_offset_ms = self.index.resume_clock(wall_ms) - self.now_ms()
         if self._mirror is not None:
             await self._mirror.start(journal)
@@ -201,6 +200,7 @@ class Store:
         """Write what is in flight, and close."""
         self._ended = True
         self._expiry_clock.cancel()
+        self.end_waits()
         if self.mirror is not None:
             self.mirror.end()
         if self._maintenance is not None:
@@ -208,7 +208,6 @@ class Store:
         await self.journal.close()
         if self.mirror is not None:
             await self.mirror.close()
-        self._waiters.cancel()
 
     def now_ms(self) -> int:
         """Return the store clock in ms."""
@@ -318,7 +317,7 @@ class Store:
         """Look up a request; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
         entry = self._known(frames)
         if entry is None:
-            damaged = parse_uuid(frames[0], self.hyphens) in self._damaged
+            damaged = self._uuid_of(frames) in self._damaged
             done([FAILED, b"DAMAGED"] if damaged else [BAD])
         elif entry.reply is None:
             done([PENDING])
@@ -327,8 +326,11 @@ class Store:
 
     def find(self, frames: Sequence[bytes]) -> Entry | None:
         """Return the request named by `[uuid]`, in any state."""
-        uuid = parse_uuid(frames[0], self.hyphens) if len(frames) == 1 else None
+        uuid = self._uuid_of(frames)
         return None if uuid is None else self.index.entries.find(uuid)
+
+    def _uuid_of(self, frames: Sequence[bytes]) -> bytes | None:
+        return parse_uuid(frames[0], self.hyphens) if len(frames) == 1 else None
 
     def _known(self, frames: Sequence[bytes]) -> Entry | None:
         """Return the request named by `[uuid]`, None if clients cannot know one."""
@@ -459,10 +461,11 @@ class Store:
             self._waiters.answer_all(entry.uuid, reply)
 
     def _end_later(self, *end: Any) -> None:
-        if not self._ended:
-            self._supervisor.later("titanic retry", RETRY_S, self._end_again, *end, failed=lambda _: self._end_later(*end))
+        self._supervisor.later("titanic retry", RETRY_S, self._end_again, *end, failed=lambda _: self._end_later(*end))
 
     def _end_again(self, entry: Entry, frames: Sequence[bytes] | None, reason: str) -> None:
+        if self._ended:
+            return
         if self._may_write(entry):
             self._write_end(entry, frames, reason)
         elif entry.closing:
@@ -474,9 +477,8 @@ class Store:
 
     def _set_timer(self) -> None:
         due_ms = self.index.deadline_ms()
-        if due_ms is None or self._ended:
-            return
-        self._expiry_clock.after(min(max(due_ms - self.now_ms(), 10), 3_600_000) / 1000)
+        if due_ms is not None and not self._ended:
+            self._expiry_clock.after(min(max(due_ms - self.now_ms(), 10), 3_600_000) / 1000)
 
     def _expire(self) -> None:
         now_ms = self.now_ms()

@@ -56,11 +56,9 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
     def end(self) -> None:
         """Answer `[300]` to all, and to those that come from now on."""
         self._over = True
+        self._clock.cancel()
         for uuid in list(self):
             self.answer_all(uuid, [PENDING])
-
-    def cancel(self) -> None:
-        self._clock.cancel()
 
 
 def answer_of(call: Callable[[Callable[[list[bytes]], None]], None]) -> asyncio.Future[list[bytes]]:

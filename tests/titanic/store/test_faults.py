@@ -85,7 +85,7 @@ async def test_a_writer_that_ends_with_an_unexpected_error_wounds_the_store(tmp_
             page = supervised_page(service.page(), supervisor)
             first = await asked(store, b"before")
             assert first[0] == b"200"
-            assert page.not_ready() == ""
+            await eventually(lambda: page.not_ready() == "")
             disk.broken = True
             replies = await asyncio.gather(*(asked(store, b"%d" % n) for n in range(3)))
             assert {reply[0] for reply in replies} == {b"500"}

@@ -73,15 +73,15 @@ async def test_a_request_that_could_not_be_closed_is_delivered_again(tmp_path: P
     async with store_on(disk) as store:
         uuid, other = [await submitted(store, b"echo", b"x") for _ in range(2)]
         await answered(store, other, b"r")
-        waiting: list[bytes] = []
-        store.on_waiting = lambda entry: waiting.append(entry.uuid)
+        waiting: list[tuple[bytes, int]] = []
+        store.on_waiting = lambda entry: waiting.append((entry.uuid, entry.closing))
         disk.full = True
         closes = [asyncio.ensure_future(ask(store.close_request, [one])) for one in (uuid, uuid, other)]
         await asyncio.sleep(0)
         store.answer(bytes.fromhex(uuid.decode()), [b"late"])
         store.dead_letter(store.index.entries[bytes.fromhex(uuid.decode())], "late too")
         assert [(await close)[0] for close in closes] == [b"500"] * 3
-        assert waiting == [bytes.fromhex(uuid.decode())]
+        assert waiting == [(bytes.fromhex(uuid.decode()), 0)]
         assert (store.counters["unavailable"], store.counters["late"]) == (3, 1)
         disk.full = False
         await answered(store, uuid, b"again")
@@ -145,7 +145,8 @@ async def test_an_end_that_could_not_be_stored_is_stored_when_there_is_space(
         disk.full = False
         assert await ask(store.wait, [uuid], 100.0) == ([b"500", b"nobody can"] if dead else [b"200", b"r"])
         assert (store.counters["dead"], store.counters["answered"], store.counters["late"]) == (int(dead), int(not dead), 0)
-        assert entry.kept_bytes > 0  # the reply, which is about to be fetched
+        assert entry.reply is not None
+        assert entry.kept_bytes == entry.reply[2]  # the reply, which is about to be fetched
 
 
 async def test_attempts_are_written_down_where_they_have_a_limit(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import titanic
-from tests.scenes.mdp_handlers import echo
+from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.waiting import PATIENCE_S, eventually
 from tests.titanic.store.test_refused_closes import FullDisk
 from tests.titanic.store.test_service import FAST, Scene, scene
+from tests.titanic.store.test_store import SMALL
 from titanic.journal.ownership import Mark
+from titanic.mirror.replica_link import MirrorTerms
 from titanic.store.deferred_worker import DeferredWorker
 
 if TYPE_CHECKING:
@@ -153,6 +155,23 @@ async def test_leaving_a_service_leaves_nothing_behind(scene: Scene) -> None:
     with pytest.raises(titanic.JournalError):
         await titanic.Service(scene.endpoint, titanic.Store(titanic.RealDisk(scene.directory), options), context=scene.context).__aenter__()
     await eventually(lambda: repr(scene.context) == before)
+
+
+async def test_a_store_that_no_requests_reach_is_not_ready(scene: Scene) -> None:
+    """It says why: it waits for its mirror, no broker knows it, or it is being stopped."""
+    line = titanic.MirrorLine(NO_LISTENER, context=scene.context, terms=MirrorTerms(1000.0, 1000.0, False, lambda: True))
+    paired = titanic.Store(titanic.RealDisk(scene.directory / "paired"), SMALL, mirror=line, go_on=True)
+    async with titanic.Service(scene.endpoint, paired, context=scene.context) as waits:
+        assert waits.page().not_ready() == "its services are not registered yet"
+    async with titanic.Service(NO_LISTENER, titanic.Store(None, None), context=scene.context) as nowhere:
+        services = "titanic.request, titanic.reply, titanic.close, titanic.wait, titanic.batch, titanic.look"
+        assert nowhere.page().not_ready() == f"no broker knows {services}"
+    async with scene.store() as service:
+        page = service.page()
+        await eventually(lambda: not page.not_ready())
+        assert service.connected
+        await service.drain(PATIENCE_S)
+        assert page.not_ready() == "the store is being stopped"
 
 
 async def test_leaving_a_worker_that_was_drained_waits_no_longer(scene: Scene) -> None:

@@ -411,6 +411,7 @@ async def test_a_damaged_request_is_named_and_the_others_are_served(tmp_path: Pa
         assert problem.uuid.hex().upper().encode() == uuids[2]
         assert store.status["state"] == "degraded"
         assert await ask(store.fetch, [uuids[2]]) == [b"500", b"DAMAGED"]
+        assert await ask(store.fetch, [uuids[2], b"more"]) == [b"400"]
         for uuid in (*uuids[:2], *uuids[3:]):
             assert await ask(store.fetch, [uuid]) == [b"300"]
         await submitted(store, b"echo", b"y")

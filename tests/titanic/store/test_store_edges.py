@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.scenes.waiting import eventually
+from core.runtime import runtime
+from core.runtime.runtime import Runtime
+from tests.scenes.builds import replaces_names
+from tests.scenes.waiting import PATIENCE_S, eventually
+from tests.titanic.store.test_refused_closes import FullDisk
 from tests.titanic.store.test_store import answered, ask, store_on, submitted
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal
 from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.segment_log import SegmentLog
 from titanic.store.index.limits import Limits
+from titanic.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from titanic.store.index.stored_request import Entry
-    from titanic.store.store import Store
 
 
 def entry_of(store: Store, uuid: bytes) -> Entry:
@@ -30,13 +34,82 @@ def entry_of(store: Store, uuid: bytes) -> Entry:
 
 @pytest.mark.parametrize("collecting", [True, False])
 async def test_a_start_leaves_the_garbage_collector_as_it_was(tmp_path: Path, collecting: bool) -> None:
+    """It does not run among the million objects that are made."""
+    async with store_on(RealDisk(tmp_path)) as store:
+        await submitted(store, b"echo", b"x")
     before = gc.isenabled()
     (gc.enable if collecting else gc.disable)()
+    during: list[bool] = []
+    store = store_on(RealDisk(tmp_path))
     try:
-        async with store_on(RealDisk(tmp_path)):
-            assert gc.isenabled() is collecting
+        await store.open(lambda *_: during.append(gc.isenabled()))
+        assert gc.isenabled() is collecting
+        assert during
+        assert not any(during)
+        await store.close()
     finally:
         (gc.enable if before else gc.disable)()
+
+
+async def test_a_store_with_a_disk_and_no_options_is_on_the_disk(tmp_path: Path) -> None:
+    async with Store(RealDisk(tmp_path)) as store:
+        uuid = await submitted(store, b"echo", b"x")
+    async with Store(RealDisk(tmp_path)) as store:
+        assert await ask(store.fetch, [uuid]) == [b"300"]
+
+
+class Downtime(Runtime):
+    """A system that says that the wall clock is later by some seconds."""
+
+    def __init__(self, later_s: int) -> None:
+        self.later_s = later_s
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.later_s * 1_000_000_000
+
+
+async def test_the_time_in_which_a_store_is_down_counts(tmp_path: Path) -> None:
+    """The clock of the store goes on, and requests expire by it, each at its time."""
+    async with store_on(RealDisk(tmp_path)) as store:
+        over, later = [await submitted(store, b"echo", b"x", ttl_ms=ttl_ms) for ttl_ms in (3_000_000, 3_700_000)]
+        before = store.now_ms()
+    with runtime.scope(Downtime(3600)):
+        async with store_on(RealDisk(tmp_path)) as store:
+            assert before + 3_600_000 <= store.now_ms() < before + 3_660_000
+            assert await ask(store.wait, [over], PATIENCE_S) == [b"500", b"EXPIRED"]
+            assert await ask(store.fetch, [later]) == [b"300"]
+            soon = await submitted(store, b"echo", b"x", ttl_ms=50)
+            assert await ask(store.wait, [soon], PATIENCE_S) == [b"500", b"EXPIRED"]
+
+
+async def test_clients_that_wait_when_a_store_is_closed_are_answered() -> None:
+    async with store_on(None) as store:
+        waiting = asyncio.ensure_future(ask(store.wait, [await submitted(store, b"echo", b"x")], 10 * PATIENCE_S))
+        await asyncio.sleep(0)
+    assert await waiting == [b"300"]
+
+
+@replaces_names
+async def test_nothing_is_tried_again_by_a_store_that_was_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an end that was refused, nor what is due: another store does both meanwhile, more than once."""
+    monkeypatch.setattr("titanic.store.store.RETRY_S", 0.01)
+    counted: list[int] = []
+    stores: list[Store] = []
+    for name in ("closed", "open"):
+        disk = FullDisk(tmp_path / name)
+        stores.append(await store_on(disk).__aenter__())
+        uuid = await submitted(stores[-1], b"echo", b"x")
+        await submitted(stores[-1], b"echo", b"x", ttl_ms=200)
+        disk.full = True
+        stores[-1].answer(bytes.fromhex(uuid.decode()), [b"r"])
+        await eventually(lambda: stores[-1].counters["unavailable"])
+        if name == "closed":
+            await stores[-1].close()
+            counted.append(stores[-1].counters["unavailable"])
+    begun = stores[1].now_ms()
+    await eventually(lambda: stores[1].counters["unavailable"] > 20 and stores[1].now_ms() > begun + 400)
+    assert [stores[0].counters["unavailable"]] == counted
+    await stores[1].close()
 
 
 async def test_requests_of_a_checkpoint_are_waiting_without_a_backlog_too(tmp_path: Path) -> None:
