@@ -76,7 +76,7 @@ def pair_errors() -> Iterator[None]:
     except StoreLocked as error:
         raise BadConfig(f"{error}; give each server a ballot file of its own") from None
     except StoreDamaged as error:
-        raise DiskFailed(f"{error}; with both servers stopped it may be removed") from None
+        raise DiskFailed(f"{error}; check the path; with both servers stopped a damaged file may be removed") from None
     except OSError as error:
         if error.filename is None:
             raise

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from core.runtime.runtime import Files
 
 _PID_DIGITS_MAX = 20
+_AT_ONCE: Final = getattr(os, "O_NONBLOCK", 0)  # a named pipe without a writer is an empty file, and no wait without end
 _BINARY: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -44,10 +45,13 @@ class BallotFile:
         self._lock = self._files.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
             system.lock_file(self._lock)
-        except OSError:
+        except (BlockingIOError, PermissionError):  # the latter on Windows
             holder = self._files.read(self._lock, _PID_DIGITS_MAX).strip()
             self._files.close(self._lock)
             raise StoreLocked(str(self.path), pid=int(holder) if holder.isdigit() else 0) from None
+        except OSError as error:
+            self._files.close(self._lock)
+            raise _named(error, f"{self.path}.lock") from error
         with suppress(OSError):  # for information only: it cannot be written on a full disk, and the lock works without it
             self._files.lseek(self._lock, 0, os.SEEK_SET)
             self._files.ftruncate(self._lock, 0)
@@ -72,13 +76,16 @@ class BallotFile:
                 try:
                     self._write(record)
                 except OSError as error:
-                    raise OSError(error.errno, error.strerror, str(self.path)) from error
+                    raise _named(error, self.path) from error
                 self._saved = record
 
     def replace(self, record: Record) -> None:
         """Replace the file, whatever it contains; raises OSError."""
         with self._saving:
-            self._make(record)
+            try:
+                self._make(record)
+            except OSError as error:
+                raise _named(error, self.path) from error
             self._saved = record
 
     def _write(self, record: Record) -> None:
@@ -154,17 +161,24 @@ def read_ballot_file(path: Path, owner: RecordRole) -> Contents | None:
     """Return the decoded ballot file, None without a file; raises as `BallotFile.load`."""
     try:
         files = runtime.current().files
-        file = files.open(path, os.O_RDONLY | _BINARY)
+        file = files.open(path, os.O_RDONLY | _BINARY | _AT_ONCE)
         try:
             octets = files.read(file, FILE_OCTETS + 1)
         finally:
             files.close(file)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _named(error, path) from error
     try:
         return decode_file(octets, owner)
     except StoreDamaged as error:
         raise StoreDamaged(error.reason, path=str(path)) from None
+
+
+def _named(error: OSError, path: str | os.PathLike[str]) -> OSError:
+    """Return an error with the path, which those of calls with a descriptor lack."""
+    return OSError(error.errno, error.strerror, os.fspath(path))
 
 
 def _write_all(files: Files, file: int, octets: bytes) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -187,16 +188,19 @@ def test_two_primaries_are_78_with_the_remedy(programs: Programs) -> None:
     [
         (b"garbage", 74, "a.ballot: ballot file has 7 bytes instead of 38"),
         (None, 78, "in use by process"),
+        (Path.mkdir, 74, "a.ballot: Is a directory"),
+        (os.mkfifo, 74, "a.ballot: ballot file has 0 bytes"),
     ],
 )
-def test_ballot_file_that_cannot_be_used(programs: Programs, tmp_path: Path, content: bytes | None, code: int, words: str) -> None:
+def test_ballot_file_that_cannot_be_used(programs: Programs, tmp_path: Path, content: Any, code: int, words: str) -> None:
     path = tmp_path / "a.ballot"
     start = ("bstar", "run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", "--store", str(path))
     with BallotFile(path, RecordRole.SERVER) as store:
         store.save(Record(RecordRole.SERVER, 1, 1, 1))
         if content is not None:
             store.close()
-            path.write_bytes(content)
+            path.unlink()
+            path.write_bytes(content) if isinstance(content, bytes) else content(path)
         ended = programs.run(*start)
     assert ended.code == code
     assert words in ended.err

@@ -6,8 +6,9 @@ import sys
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor, wait
-from errno import EIO, ENOSPC
+from errno import EIO, ENOLCK, ENOSPC
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -15,6 +16,9 @@ from bstar.errors import StoreDamaged, StoreLocked
 from bstar.machine.ballot import Record, RecordRole
 from bstar.machine.ballot_slots import FILE_OCTETS, SLOT_OCTETS, encode_slot
 from bstar.net.ballot_file import BallotFile, read_ballot_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RECORD = Record(RecordRole.SERVER, 5, 2, 9)
 
@@ -341,6 +345,48 @@ def test_a_write_that_is_cut_short_is_a_full_disk_and_leaves_no_temporary_file(t
         monkeypatch.undo()
         store.save(RECORD)
         assert store.load() == RECORD
+
+
+def fail_with(number: int) -> Callable[..., NoReturn]:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_an_error_of_a_call_with_a_descriptor_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.ballot"
+    calls: list[tuple[str, Callable[[BallotFile], object]]] = [
+        ("read", BallotFile.load),
+        ("fdatasync", lambda store: store.save(RECORD)),
+        ("fsync", lambda store: store.replace(RECORD)),
+    ]
+    with BallotFile(path, RecordRole.SERVER) as store:
+        store.save(RECORD)
+        for name, call in calls:
+            with monkeypatch.context() as moment:
+                moment.setattr(os, name, fail_with(EIO))
+                with pytest.raises(OSError, match=r"a\.ballot") as caught:
+                    call(store)
+            assert (caught.value.errno, caught.value.filename) == (EIO, str(path))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no flock")
+def test_a_lock_that_the_file_system_refuses_is_no_other_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = next_descriptors()
+    monkeypatch.setattr("fcntl.flock", fail_with(ENOLCK))
+    with pytest.raises(OSError, match=r"a\.ballot\.lock") as caught:
+        BallotFile(tmp_path / "a.ballot", RecordRole.SERVER)
+    assert caught.value.errno == ENOLCK
+    assert next_descriptors() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_named_pipe_is_no_ballot_file_and_nothing_waits_for_its_writer(tmp_path: Path) -> None:
+    path = tmp_path / "a.ballot"
+    os.mkfifo(path)
+    with BallotFile(path, RecordRole.SERVER) as store, pytest.raises(StoreDamaged, match="0 bytes"):
+        store.load()
 
 
 def test_after_a_write_that_failed_the_copy_it_was_about_is_written_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
