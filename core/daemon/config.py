@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.exit_codes import BadConfig
+from core.runtime.cold_files import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ def read_toml(path: str, advice: str, bytes_max: int = CONFIG_BYTES_MAX) -> tupl
         with open(path, "rb") as file:
             octets = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
-        raise BadConfig(f"{path}: {getattr(error, 'strerror', None) or error}; {advice}") from None
+        raise BadConfig(f"{path}: {getattr(error, 'strerror', None) or error}; {remedy(error, advice)}") from None
     if len(octets) > bytes_max:
         raise BadConfig(f"{path}: more than {bytes_max} bytes; is this the right file?")
     text = ""

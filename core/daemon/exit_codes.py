@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EEXIST, EISDIR, EMFILE, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
+from errno import EACCES, EDQUOT, EEXIST, EISDIR, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR, EPERM, EROFS
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from core.daemon.logs import printable
+from core.runtime.cold_files import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +30,6 @@ _FILE_FIXES: Final = {
     EPERM: "check the permissions of it and of its directory",
     EROFS: "choose another path",
     ENAMETOOLONG: "choose a shorter path",
-    EMFILE: "raise the limit of open files (ulimit -n)",
     ENOSPC: "free some space or choose another path",
     EDQUOT: "free some space or choose another path",
 }
@@ -89,4 +89,5 @@ def exits(codes: Mapping[type[Exception], type[click.ClickException]]) -> Iterat
 def file_problem(error: OSError, path: str | os.PathLike[str] = "") -> str:
     """Return one line for a file or directory that cannot be used: its path, the reason, and what to do."""
     named = os.fspath(path) or error.filename or "a file"
-    return f"{named}: {error.strerror or error}; {_FILE_FIXES.get(error.errno or 0, 'check the path and the disk')}"
+    advice = remedy(error, _FILE_FIXES.get(error.errno or 0, "check the path and the disk"))
+    return f"{named}: {error.strerror or error}; {advice}"

@@ -7,6 +7,7 @@ What a program reads before its loop runs needs none of this.
 from __future__ import annotations
 
 import os
+from errno import EIO, EMFILE, ENFILE, ENOMEM
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ T = TypeVar("T")
 
 # Files of a client are not for others.
 _FILE_MODE: Final = 0o600
+# What to do about errors that are not those of the path, or of the file's permissions.
+_REMEDIES: Final = {
+    EMFILE: "raise the limit of open files (ulimit -n)",
+    ENFILE: "the machine has no open files left; raise its limit (fs.file-max)",
+    ENOMEM: "free some memory",
+    EIO: "check the disk",
+}
 
 
 async def off_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
@@ -29,6 +37,11 @@ async def off_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -
     import aiofiles.os  # here, because it imports a megabyte of archive formats, and most programs never read a file this way
 
     return await aiofiles.os.wrap(function)(*args, **named)
+
+
+def remedy(error: Exception, otherwise: str) -> str:
+    """Return what to do about an error of a file: what the process, machine or disk needs, or else what is said here."""
+    return _REMEDIES.get(getattr(error, "errno", None) or 0, otherwise)
 
 
 async def status(path: str | os.PathLike[str]) -> os.stat_result:

@@ -15,6 +15,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from core.runtime.cold_files import remedy
 from core.security.authenticator import parse_authorized_keys
 from core.security.curve_keys import is_low_order, parse_key
 from core.zmtp import z85
@@ -55,7 +56,7 @@ def _read(path: str | Path, *, secret: bool) -> str:
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         advice = "check the path; zmtp keygen makes keys" if missing else "check the path and its permissions"
-        raise KeyFileError(path, error.strerror or "cannot be read", advice) from None
+        raise KeyFileError(path, error.strerror or "cannot be read", remedy(error, advice)) from None
     if len(octets) > FILE_BYTES_MAX:
         raise KeyFileError(path, f"more than {FILE_BYTES_MAX} bytes", "is this the right file?")
     try:
