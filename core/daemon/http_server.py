@@ -19,6 +19,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from core.daemon.logs import RateLimit
 from core.daemon.metrics import SERIES_MAX, Family, Histogram
+from core.net.names.lookups import addresses_now
+from core.net.names.zones import host_of
 from core.runtime import supervision
 
 if TYPE_CHECKING:
@@ -134,9 +136,12 @@ class Server:
         )
 
     async def start(self, host: str, port: int) -> int:
+        """Listen on an address, or all addresses of a name; raises OSError."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, host, port)
+        # The loop's own lookup has no limit, and would hold up the end of the program.
+        places = await asyncio.to_thread(addresses_now, host, port, socket.AF_UNSPEC)
+        self._server = await loop.create_server(self._accept, [host_of(one[4]) for one in places], port)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 

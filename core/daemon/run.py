@@ -79,7 +79,7 @@ _LISTEN_FIXES: Final = {
     ENFILE: "this machine has too many open files",
     errors.EADDRINUSE: "another program listens there; stop it or choose another port",
     errors.EADDRNOTAVAIL: "this machine has no such address",
-    errors.ENODEV: "this machine has no such address or interface",
+    errors.ENODEV: "name an address or interface of this machine",
     EACCES: "this needs privileges; choose a port above 1023",
 }
 

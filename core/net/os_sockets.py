@@ -20,7 +20,7 @@ from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, par
 from core.errors import EADDRINUSE, EHOSTUNREACH, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
 from core.machine.backoff import backoff_s
 from core.machine.socks import SocksError, SocksHandshake
-from core.net.names.lookups import addresses
+from core.net.names.lookups import addresses, addresses_now
 from core.net.names.zones import host_of, socket_address
 from core.runtime import runtime, supervision
 from core.runtime.supervision import ONCE
@@ -90,9 +90,10 @@ def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
     if address is not None:
         return socket.AF_INET, address
     try:
-        found = [*runtime.current().addresses(bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET)]
+        found = [*addresses_now(bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET)]
     except OSError as error:
-        raise EndpointError(ENODEV, f"no interface or host {bind.host!r} to bind to", endpoint=bind.endpoint) from error
+        text = f"no interface or host {bind.host!r} to bind to: {error.strerror or error}"
+        raise EndpointError(ENODEV, text, endpoint=bind.endpoint) from error
     family, _, _, _, address_info = found[0]
     return family, host_of(address_info)
 

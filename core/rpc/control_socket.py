@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from core.sockets.monitor import MonitorEvent
     from core.sockets.socket import Socket
 
+CONNECT_S: Final = 2.5  # of an attempt to connect, or half of the time there is: the reason is known before the time is over
 LINGER_MS: Final = 200  # time for answers to leave when the daemon closes
 
 
@@ -61,6 +62,7 @@ async def asking(kind: int, endpoint: str, timeout_s: float, security: Secured |
     try:
         async with Context(security=security) as context, context.socket(kind, linger=0) as socket:
             async with asyncio.timeout(timeout_s) as limit:
+                socket.connect_timeout = round(1000 * min(CONNECT_S, timeout_s / 2))
                 socket.on_event(note, TROUBLES)
                 socket.on_event(connected, EVENT_HANDSHAKE_SUCCEEDED)
                 try:

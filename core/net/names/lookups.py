@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
+LISTEN_S: Final = 5.0  # that a program which listens on a name waits for its address; what it calls blocks its loop
 LOOKUPS_MAX: Final = 64  # at a time; a program connects to fewer names, and a thread takes some tens of KiB
 
 
@@ -66,3 +67,11 @@ _CALLS: Final = _SharedCalls()
 async def addresses(host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
     """Return what the system's `getaddrinfo` returns; raises OSError. Cancel-safe, and then the lookup goes on."""
     return await asyncio.get_running_loop().run_in_executor(_CALLS, runtime.current().addresses, host, port, family)
+
+
+def addresses_now(host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
+    """Do the same for a name to listen on; blocks, for up to `LISTEN_S`."""
+    try:
+        return _CALLS.submit(runtime.current().addresses, host, port, family).result(LISTEN_S)
+    except TimeoutError:
+        raise OSError(EAGAIN, f"name servers have not answered for {LISTEN_S:g} s") from None

@@ -10,6 +10,7 @@ import pytest
 import core
 from core.rpc.control_socket import ControlSocket, NoAnswer, asking
 from core.security.authenticator import curve_keypair
+from tests.scenes.hanging_names import hanging
 
 PUBLIC, SECRET = curve_keypair()
 
@@ -54,6 +55,12 @@ async def test_a_question_to_a_silent_or_absent_server_says_so() -> None:
                 async with asking(core.DEALER, endpoint, 0.1, None) as client:
                     await client.recv()
             assert not raised.value.refused
+
+
+async def test_a_question_to_a_host_whose_name_servers_do_not_answer_says_what_it_waited_for() -> None:
+    with hanging(), pytest.raises(NoAnswer, match=r"within 0.2 s: no connection within 0.1 s, or its name is not resolved$"):
+        async with asking(core.DEALER, "tcp://slow.test:5555", 0.2, None) as client:
+            await client.recv()
 
 
 @pytest.mark.parametrize(

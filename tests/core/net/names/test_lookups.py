@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import core
-from core.runtime import runtime
+from core.daemon.exit_codes import Unreachable
+from core.daemon.http import serve_page
+from core.daemon.metrics import figures_page
 from tests.scenes.fault_injection import sabotaged
+from tests.scenes.hanging_names import hanging
 from tests.scenes.waiting import PATIENCE_S, eventually
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterable, Iterator
-
+PAGE = figures_page("a daemon", "thing", dict, not_ready=str, tables=list)
 MANY = 40  # more than the loop's pool has threads
-
-
-class Hanging(runtime.Runtime):
-    """A resolver that does not answer for any name but `localhost`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-        self.may_answer = threading.Event()
-
-    def addresses(self, host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
-        self.asked.append(host)
-        if host != "localhost":
-            self.may_answer.wait(10 * PATIENCE_S)
-            host = "127.0.0.1"
-        return super().addresses(host, port, family)
-
-
-@contextmanager
-def hanging() -> Iterator[Hanging]:
-    names = Hanging()
-    with runtime.scope(names):
-        try:
-            yield names
-        finally:
-            names.may_answer.set()
 
 
 async def test_names_that_hang_keep_no_thread_from_other_names_and_other_work() -> None:
@@ -88,6 +59,38 @@ def test_a_program_does_not_wait_for_a_lookup_at_its_end(cancelled: bool) -> Non
             await eventually(lambda: names.asked)
             if cancelled:
                 dealer.close()
+
+    with hanging() as names:
+        asyncio.run(main())
+        assert not names.may_answer.is_set()
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.net.names.lookups.LISTEN_S", 0.01)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_name_to_listen_on_is_waited_for_a_while_and_the_error_says_why() -> None:
+    with hanging() as names:
+        async with core.Context() as context, context.socket(core.ROUTER) as router:
+            with pytest.raises(core.EndpointError, match=r"host 'slow.test' to bind to: name servers have not answered for 0.01 s"):
+                router.bind("tcp://slow.test:*")
+            with pytest.raises(Unreachable, match=r"HTTP on slow.test:0: name servers have not answered for 0.01 s"):
+                async with serve_page(("slow.test", 0), PAGE):
+                    pass
+            assert set(names.asked) == {"slow.test"}
+            router.bind("tcp://localhost:*")
+            async with serve_page(("localhost", 0), PAGE) as port:
+                assert port
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_daemon_does_not_wait_at_its_end_for_the_name_of_its_page() -> None:
+    async def main() -> None:
+        with pytest.raises(Unreachable):
+            async with serve_page(("slow.test", 0), PAGE):
+                pass
 
     with hanging() as names:
         asyncio.run(main())
