@@ -71,7 +71,8 @@ async def addresses(host: str, port: int, family: socket.AddressFamily) -> Itera
 
 def addresses_now(host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
     """Do the same for a name to listen on; blocks, for up to `LISTEN_S`."""
+    lookup: Future[Iterable[tuple[Any, ...]]] = _CALLS.submit(runtime.current().addresses, host, port, family)
     try:
-        return _CALLS.submit(runtime.current().addresses, host, port, family).result(LISTEN_S)
+        return lookup.result(LISTEN_S)
     except TimeoutError:
         raise OSError(EAGAIN, f"name servers have not answered for {LISTEN_S:g} s") from None
