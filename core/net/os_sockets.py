@@ -92,8 +92,7 @@ def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
     try:
         found = [*addresses_now(bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET)]
     except OSError as error:
-        text = f"no interface or host {bind.host!r} to bind to: {error.strerror or error}"
-        raise EndpointError(ENODEV, text, endpoint=bind.endpoint) from error
+        raise EndpointError(ENODEV, f"no interface or host {bind.host!r} to bind to: {error.strerror}", endpoint=bind.endpoint) from error
     family, _, _, _, address_info = found[0]
     return family, host_of(address_info)
 

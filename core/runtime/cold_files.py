@@ -40,7 +40,7 @@ async def off_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -
 
 
 def remedy(error: Exception, otherwise: str) -> str:
-    """Return what to do about an error of a file: what the process, machine or disk needs, or else what is said here."""
+    """Return what to do about an error of a file: what process, machine or disk need, or else `otherwise`."""
     return _REMEDIES.get(getattr(error, "errno", None) or 0, otherwise)
 
 
