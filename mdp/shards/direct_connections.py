@@ -22,7 +22,7 @@ log = logging.getLogger("mdp.client")
 # Questions for the broker as a whole.
 _MMI: Final = b"mmi."
 # Services whose shard is remembered; names come from the program.
-_REMEMBERED_MAX: Final = 1024
+REMEMBERED_MAX: Final = 1024
 
 
 class ShardEngines:
@@ -35,7 +35,7 @@ class ShardEngines:
     def __init__(self, broker: MdpEngine, new_engine: Callable[[str], MdpEngine]) -> None:
         self._broker = broker
         self._new_engine = new_engine
-        self._known = ("", 0)  # endpoint of the broker, and the number of its shards
+        self._known: tuple[str, int] | None = None  # endpoint of the broker, and the number of its shards
         self._by_service: dict[bytes, MdpEngine] = {}
         self.engines: list[MdpEngine] = []  # of the shards
         # All that were made, by endpoint: requests that were sent may still be answered, and a broker that is left may be returned to.
@@ -48,7 +48,7 @@ class ShardEngines:
             return self._broker
         engine = self._by_service.get(service)
         if engine is None:
-            if len(self._by_service) >= _REMEMBERED_MAX:
+            if len(self._by_service) >= REMEMBERED_MAX:
                 self._by_service.clear()
             engine = self._broker if service.startswith(_MMI) else self.engines[shard_of(service, len(self.engines))]
             self._by_service[service] = engine

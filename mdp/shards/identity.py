@@ -67,11 +67,9 @@ class FrontIdentity:
 
     def admit(self, security: Secured | None) -> None:
         authenticator = None if security is None else security.authenticator
-        if authenticator is None or not self.user:
-            return
-        if self.key:
+        if authenticator is not None and self.key:
             authenticator.authorize(self.key, self.user)
-        elif self.password:
+        elif authenticator is not None and self.password:
             authenticator.set_password(self.user, self.password)
 
 

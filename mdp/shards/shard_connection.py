@@ -52,8 +52,7 @@ class ShardConnection:
 
     def hold(self) -> None:
         for pipe in self._socket.pattern.pipes:
-            if pipe.connected and not pipe.throttled:
-                pipe.engine.throttle()
+            pipe.engine.throttle()
 
     def release(self) -> None:
         for pipe in self._socket.pattern.pipes:

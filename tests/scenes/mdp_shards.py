@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from mdp.shards.front import Front
-from mdp.shards.identity import FrontIdentity, ShardBroker
+from mdp.shards.identity import FRONT, FrontIdentity, ShardBroker
 from mdp.wire.shards import shard_endpoint, shard_of
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ class Sharded:
 
     async def start(self, number: int) -> None:
         security = self._security()
-        self.identity.admit(security)
-        broker = ShardBroker(self.identity, self.count, number, security=security, **self._options)
+        identity = FrontIdentity.found_in({FRONT: self.identity.encode(number)})  # as a process gets it
+        identity.admit(security)
+        broker = ShardBroker(identity, self.count, number, security=security, **self._options)
         endpoint = shard_endpoint(self.endpoint, number)
         assert endpoint is not None
         await broker.__aenter__()

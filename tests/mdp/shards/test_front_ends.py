@@ -13,7 +13,7 @@ import core
 from core.zmtp.frames import encode_message
 from mdp.broker.limits import BrokerOptions
 from mdp.shards.questions import Question
-from mdp.wire.commands import CLIENT_FINAL_03, client_final, client_request
+from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_PARTIAL_03, client_final, client_request
 from tests.scenes.mdp_front import COUNT, ONE, FrontScene, name_of
 from tests.scenes.raw_octets import WirePeer
 from tests.scenes.waiting import Watch
@@ -75,6 +75,27 @@ async def test_what_a_peer_has_sent_behind_its_end_is_neither_forwarded_nor_aske
         assert answered < 100
         assert scene.shown("cut", "hellos", "questions", "held", "links", "links_opened") == [1, answered + 1, 0, 0, 0, 1]
         await peer.abort()
+
+
+async def test_a_peer_that_takes_no_more_of_its_answer_is_disconnected_once(tmp_path: Path) -> None:
+    async with FrontScene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=1000)) as scene:
+        peer, asked = await unread_answer(scene), question(ONE, b"mmi.dlq.retry")
+        await peer.send(encode_message(asked))
+        names = await scene.asked_all(asked)
+        await scene.shards[2].send_many([[names[2], CLIENT_PARTIAL_03 + ONE, b"x" * 100]] * 100)
+        await scene.until(peers=0)
+        assert scene.shown("cut", "held", "links") == [1, 0, 0]
+        await peer.abort()
+
+
+async def test_a_retry_is_answered_when_the_last_shard_that_may_know_the_dead_letter_ends(scene: FrontScene) -> None:
+    peer, asked = scene.peer(), question(ONE, b"mmi.dlq.retry")
+    await peer.send_multipart(asked)
+    names = await scene.asked_all(asked)
+    for shard in (0, 2):
+        await scene.say(shard, names[shard], [CLIENT_FINAL_03 + ONE, b"404"])
+    await scene.end(1)
+    assert await peer.recv_multipart() == [CLIENT_FINAL_03 + ONE, b"404"]
 
 
 async def test_a_client_whose_shards_end_at_once_is_disconnected_once(scene: FrontScene) -> None:
