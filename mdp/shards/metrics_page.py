@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.metrics import Family, Histogram, MetricsPage, Snapshot, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 PAGE: Final = "page"  # key of a shard's message with its page
 
@@ -50,13 +51,17 @@ class FrontPage:
         return self._not_ready() or next((page["not_ready"] for page in self._pages.values() if page["not_ready"]), "")
 
     def _families(self) -> list[Family]:
-        """Return the families of all shards: numbers without labels are added, series of services and workers follow each other."""
+        """Return the families of all shards: what has the same labels, such as none or the code of an error, is added."""
         found: dict[str, Family] = {}
+        samples: dict[str, dict[tuple[str, ...], float | Histogram]] = {}
         for _, page in sorted(self._pages.items()):
-            for name, kind, help, labels, samples in page["families"]:
-                family = found.setdefault(name, Family(name, kind, help, tuple(labels)))
-                for values, value in samples:
-                    _add(family, tuple(values), Histogram(*value) if isinstance(value, list) else value)
+            for name, kind, help, labels, of_shard in page["families"]:
+                found.setdefault(name, Family(name, kind, help, tuple(labels)))
+                summed = samples.setdefault(name, {})
+                for values, value in of_shard:
+                    summed[tuple(values)] = _sum(summed.get(tuple(values)), Histogram(*value) if isinstance(value, list) else value)
+        for name, summed in samples.items():
+            found[name].samples = [*summed.items()]
         up = Family("mdp_shard_up", "gauge", "1 if the shard serves.", ("shard",))
         up.samples = [((str(shard),), float(shard in self._pages)) for shard in range(self._count)]
         return [
@@ -66,33 +71,33 @@ class FrontPage:
         ]
 
     def _snapshot(self) -> Snapshot:
-        figures: dict[str, float | str | None] = {"shards": f"{len(self._pages)} of {self._count}"}
-        counters: dict[str, float | str | None] = dict(self._more())
+        shown = [page["snapshot"] for _, page in sorted(self._pages.items())]
+        figures = {"shards": f"{len(self._pages)} of {self._count}", **_together([one["figures"] for one in shown])}
+        counters = _together([self._more(), *(one["counters"] for one in shown)])
         tables: dict[str, Table] = {}
-        for _, page in sorted(self._pages.items()):
-            shown = page["snapshot"]
-            _sum_into(figures, shown["figures"])
-            _sum_into(counters, shown["counters"])
-            for table in shown["tables"]:
-                before = tables.get(table["title"])
-                rows: Sequence[Any] = table["rows"] if before is None else [*before.rows, *table["rows"]]
-                left_out = table["left_out"] + (0 if before is None else before.left_out)
-                tables[table["title"]] = Table(table["title"], table["columns"], rows, left_out)
+        for table in (table for one in shown for table in one["tables"]):
+            before = tables.get(table["title"])
+            rows: Sequence[Any] = table["rows"] if before is None else [*before.rows, *table["rows"]]
+            left_out = table["left_out"] + (0 if before is None else before.left_out)
+            tables[table["title"]] = Table(table["title"], table["columns"], rows, left_out)
         return Snapshot(figures, tuple(tables.values()), counters)
 
 
-def _add(family: Family, labels: tuple[str, ...], value: float | Histogram) -> None:
-    if labels or not family.samples or isinstance(value, Histogram):
-        family.samples.append((labels, value))
-        return
-    before = family.samples[0][1]
-    family.samples[0] = labels, value if isinstance(before, Histogram) else before + value
+def _sum(before: float | Histogram | None, value: float | Histogram) -> float | Histogram:
+    if isinstance(before, Histogram) and isinstance(value, Histogram):
+        return Histogram(value.bounds, [*map(add, before.counts, value.counts)], before.total + value.total)
+    return value if before is None or isinstance(before, Histogram) or isinstance(value, Histogram) else before + value
 
 
-def _sum_into(total: dict[str, float | str | None], part: Mapping[str, Any]) -> None:
-    for name, value in part.items():
-        before = total.get(name)
-        if isinstance(before, int | float) and isinstance(value, int | float):
-            total[name] = round(before + value, 3)
-        elif before is None or value not in (None, before):
-            total[name] = value
+def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, float | str | None]:
+    """Return the sums of numbers, and the different texts one behind the other: one may be the trouble of a single shard."""
+    found: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, value in part.items():
+            found.setdefault(name, []).append(value)
+    together: dict[str, float | str | None] = {}
+    for name, values in found.items():
+        numbers = [value for value in values if isinstance(value, int | float)]
+        texts = dict.fromkeys(value for value in values if isinstance(value, str))
+        together[name] = round(sum(numbers), 3) if numbers else ", ".join(texts) or None
+    return together

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from core.daemon.metrics import Family, Histogram, MetricsPage, Snapshot, Table
 from mdp.shards.metrics_page import FrontPage, encode_page
 
 
-def shard_page(queued: int, service: str, not_ready: str = "") -> MetricsPage:
+def shard_page(queued: int, service: str, not_ready: str = "", event_log: str | None = "written") -> MetricsPage:
     took = Family("mdp_request_seconds", "histogram", "Time.", ("service",), [((service,), Histogram([0.1, float("inf")], [1, 2], 0.5))])
     done = Family("mdp_service_done", "counter", "Done.", ("service",), [((service,), 7)])
+    failed = Family("mdp_requests_failed", "counter", "Failed.", ("code",), [(("TIMEOUT",), queued), ((f"OF {service}",), 1)])
 
     def families() -> list[Family]:
-        return [Family.single("mdp_queued", "gauge", "Waiting.", queued), done, took]
+        return [Family.single("mdp_queued", "gauge", "Waiting.", queued), done, took, failed]
 
     table = Table("Services", ("service", "queued"), [[service, queued]], 1)
     return MetricsPage(
-        "shard", lambda: not_ready, families, lambda: Snapshot({"queued": queued, "event_log": "written"}, (table,), {"replies": 3})
+        "shard", lambda: not_ready, families, lambda: Snapshot({"queued": queued, "event_log": event_log}, (table,), {"replies": 3})
     )
 
 
@@ -37,6 +40,7 @@ def test_two_shards_are_shown_as_one_broker() -> None:
     families = {family.name: family for family in page.families()}
     assert families["mdp_queued"].samples == [((), 7)]
     assert families["mdp_service_done"].samples == [(("a",), 7), (("b",), 7)]
+    assert families["mdp_requests_failed"].samples == [(("TIMEOUT",), 7), (("OF a",), 1), (("OF b",), 1)]
     assert [labels for labels, _ in families["mdp_request_seconds"].samples] == [("a",), ("b",)]
     assert families["mdp_request_seconds"].samples[0][1] == Histogram([0.1, float("inf")], [1, 2], 0.5)
     assert families["mdp_shard_up"].samples == [(("0",), 1.0), (("1",), 1.0)]
@@ -60,3 +64,27 @@ def test_a_shard_that_is_away_is_shown_as_down() -> None:
     assert page.not_ready() == "draining"
     why[0] = "shards that do not serve: 1"
     assert page.not_ready() == why[0]
+
+
+def test_a_service_that_two_shards_know_has_one_series() -> None:
+    front = FrontPage(2, dict, lambda: "")
+    for shard in (0, 1):
+        front.received(shard, sent(shard_page(2, "a")))
+    families = {family.name: family.samples for family in front.page("mdp broker").families()}
+    assert families["mdp_service_done"] == [(("a",), 14)]
+    assert families["mdp_request_seconds"] == [(("a",), Histogram([0.1, float("inf")], [2, 4], 1.0))]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_trouble_of_one_shard_is_shown_beside_what_the_others_say(order: tuple[int, int]) -> None:
+    front = FrontPage(3, dict, lambda: "")
+    for shard, event_log in zip(order, ("disk full", "written"), strict=True):
+        front.received(shard, sent(shard_page(2, "a", event_log=event_log)))
+    front.received(2, sent(shard_page(0, "b", event_log="written")))
+    assert set(str(front.page("mdp broker").snapshot().figures["event_log"]).split(", ")) == {"disk full", "written"}
+
+
+def test_what_no_shard_can_say_is_shown_as_nothing() -> None:
+    front = FrontPage(1, dict, lambda: "")
+    front.received(0, sent(shard_page(0, "a", event_log=None)))
+    assert front.page("mdp broker").snapshot().figures == {"shards": "1 of 1", "queued": 0, "event_log": None}
