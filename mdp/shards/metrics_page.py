@@ -51,7 +51,7 @@ class FrontPage:
         return self._not_ready() or next((page["not_ready"] for page in self._pages.values() if page["not_ready"]), "")
 
     def _families(self) -> list[Family]:
-        """Return the families of all shards: what has the same labels, such as none or the code of an error, is added."""
+        """Return the families of all shards; what has the same labels, such as none or an error's code, is added."""
         found: dict[str, Family] = {}
         samples: dict[str, dict[tuple[str, ...], float | Histogram]] = {}
         for _, page in sorted(self._pages.items()):
@@ -90,7 +90,7 @@ def _sum(before: float | Histogram | None, value: float | Histogram) -> float | 
 
 
 def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, float | str | None]:
-    """Return the sums of numbers, and the different texts one behind the other: one may be the trouble of a single shard."""
+    """Return the sums of numbers, and all texts that differ: one may be the trouble of a single shard."""
     found: dict[str, list[Any]] = {}
     for part in parts:
         for name, value in part.items():

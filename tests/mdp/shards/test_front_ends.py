@@ -51,6 +51,12 @@ async def test_a_peer_that_has_gone_and_is_cut_in_a_read_leaves_no_connections(t
         assert scene.shown("peers", "links", "links_opened") == [0, 0, 2]
 
 
+def open_questions() -> list[Question]:
+    """Return what is kept of questions to all shards, by a timer too."""
+    gc.collect()
+    return [one for one in gc.get_objects() if isinstance(one, Question)]
+
+
 async def unread_answer(scene: FrontScene) -> WirePeer:
     """Return a peer that does not read the answer to a request, which is more than the system takes."""
     peer = await WirePeer.connect(scene.endpoint)
@@ -170,20 +176,22 @@ async def test_a_question_that_is_answered_is_not_kept(scene: FrontScene) -> Non
     assert await peer.recv_multipart() == [CLIENT_FINAL_03 + ONE, b"200"]
     for watch in scene.watches:
         await watch.lost()
-    gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, Question)] == []
+    assert open_questions() == []
 
 
 async def test_a_front_that_closes_does_not_wait_for_a_shard_that_has_ended(tmp_path: Path) -> None:
     async with FrontScene(f"ipc://{tmp_path}/b", BrokerOptions(unread_max_bytes=1000)) as scene:
         await scene.end(1)
-        peer = scene.peer()
+        peer, other = scene.peer(), scene.peer()
         await peer.send_many([request(1, 5000), question(ONE)])
-        await scene.until(held=1, links=1, questions=1)
+        await other.send_multipart(request(0, 1))
+        await scene.until(held=1, links=2, questions=1)
         closing = asyncio.ensure_future(scene.front.__aexit__(None, None, None))
         await asyncio.sleep(0)  # it has begun
+        await other.send_multipart(request(2, 1))
         await scene.begin(1)
         watch = Watch(scene.shards[1])
         await closing
         assert watch.seen[core.EVENT_HANDSHAKE_SUCCEEDED] == 0
-        assert scene.shown("held") == [0]
+        assert scene.shown("held", "links_opened") == [0, 2 + COUNT]
+        assert open_questions() == []

@@ -327,9 +327,9 @@ async def test_the_user_of_a_peer_is_in_the_name_of_its_connection(tmp_path: Pat
         await fitting.send_multipart(request)
         name, message = await scene.asked(1)
         assert (name[9:], message) == (names[0], request)
-        await too_long.send_multipart(request)
+        await too_long.send_many([client_request("0.2", b"mmi.services", [b""]), request])
         await watch.lost()
-        assert scene.shown("to_shards", "cut") == [1, 1]
+        assert scene.shown("to_shards", "cut", "questions") == [1, 1, 0]
 
 
 async def test_a_front_that_drains_serves_the_peers_it_has(scene: FrontScene) -> None:
