@@ -5,15 +5,18 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import StreamingQueryException
+
 from mdp.spark.session import local_session
 from mdp.spark.sql.versions import has_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SHORT_LIVED", "Kept", "session_of_tests"]
+__all__ = ["SHORT_LIVED", "Kept", "run_query", "session_of_tests"]
 
 # Java's second compiler and its parallel collector are for programs that run for long: here they cost half of all time, and gain nothing.
 # To verify the code of some twenty thousand classes of Spark takes two seconds.
@@ -21,6 +24,24 @@ _UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 SHORT_LIVED = {"spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_UNVERIFIED}"}
 # Code that Spark makes and compiles for each query pays for millions of rows.
 SMALL_DATA = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+LATE = "Python worker failed to connect back"  # within the ten seconds that Spark has for it, which no option of it changes
+
+
+def run_query(start: Callable[[], StreamingQuery], wait: Callable[[StreamingQuery], object]) -> None:
+    """Run a query until its wait is over; again if a process of its source began too late."""
+    late = True
+    while late:
+        query = start()
+        try:
+            wait(query)
+            late = False
+        except StreamingQueryException as error:
+            if LATE not in str(error):
+                raise
+        finally:
+            query.stop()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.scenes.spark_checkpoint import forget_last_commit
+from tests.scenes.spark_session import run_query
 from titanic.spark import register
 
 if TYPE_CHECKING:
@@ -45,11 +46,8 @@ def read(spark: SparkSession, house: House, service: str, checkpoint: Path, coll
     """Run a query over the replies until there are no more."""
     options = house.options(service=service, reply="text string, size int", **more)
     stream = spark.readStream.format("titanic").options(**options).load()
-    query = stream.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
+    writing = stream.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
+    run_query(writing.start, lambda query: query.processAllAvailable())
 
 
 def wait_answered(spark: SparkSession, house: House, query_id: str, number: int, count: int) -> None:

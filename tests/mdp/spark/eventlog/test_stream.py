@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mdp.client.sync import SyncClient
@@ -19,6 +19,7 @@ from mdp.spark import register
 from mdp.spark.eventlog.arrow_columns import Wanted
 from mdp.spark.eventlog.source import EventsReader, SegmentPart
 from mdp.spark.eventlog.stream import EventsStream
+from tests.scenes.spark_session import run_query
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 WITHIN_S = 60.0
-LATE = "Python worker failed to connect back"  # within the ten seconds that Spark has for it, which no option of it changes
 
 
 def ask(processes: AllServices, count: int) -> None:
@@ -52,27 +52,14 @@ def wait_for(directory: Path, count: int) -> None:
 
 
 def follow(spark: SparkSession, log: Path, checkpoint: Path, seen: list[str]) -> None:
-    """Read what is there now, from where the checkpoint says.
-
-    Anew if the query's process began too late on a busy machine.
-    """
+    """Read what is there now, from where the checkpoint says."""
 
     def collect(df: DataFrame, number: int) -> None:
         seen.extend(row["request_id"] for row in df.filter("service = 'logged'").collect())
 
     events = spark.readStream.format("mdp-events").option("kinds", "answered").option("batch_bytes", 8000).load(str(log))
-    writing = events.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
-    late = True
-    while late:
-        query = writing.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-            late = False
-        except StreamingQueryException as error:
-            if LATE not in str(error):
-                raise
-        finally:
-            query.stop()
+    writing = events.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    run_query(writing.start, lambda query: query.awaitTermination())
 
 
 def test_a_log_is_followed_while_the_broker_writes_it(spark: SparkSession, key_service: AllServices, tmp_path: Path) -> None:
