@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("titanic")
 
 WORKERS: Final = b"mmi.workers"
-LOOK_S: Final = 15.0  # more than a broker needs to see that the last process of this store has ended
+FIRST_LOOK_S: Final = 15.0  # more than a broker needs to see that the last process of this store has ended
+LOOK_S: Final = 600.0  # what is started later looks itself
 
 
 class OtherStores:
@@ -49,8 +50,10 @@ class OtherStores:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _look(self, client: mdp.Client) -> None:
+        pause_s = FIRST_LOOK_S
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(pause_s)
+            pause_s = LOOK_S
             try:
                 code, *said = await client.request(WORKERS, tsp.REPLY, timeout=ASK_TIMEOUT_S, attempts=1)
                 if code == b"403":  # and would write each further question into its audit log

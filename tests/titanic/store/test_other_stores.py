@@ -39,7 +39,8 @@ async def test_two_stores_at_one_broker_are_said_by_both_even_after_a_fault(
         if name == "titanic other stores" and runs[name] == 1:
             raise Broken
 
-    monkeypatch.setattr("titanic.store.other_stores.LOOK_S", 0.01)
+    for name in ("FIRST_LOOK_S", "LOOK_S"):
+        monkeypatch.setattr(f"titanic.store.other_stores.{name}", 0.01)
     supervisor = Supervisor(probe)
     with supervision.scope(supervisor):
         await two_stores(tmp_path)
@@ -65,7 +66,8 @@ async def two_stores(tmp_path: Path) -> None:
 async def test_a_broker_that_says_nothing_of_workers_has_no_other_stores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: list[bytes]
 ) -> None:
-    monkeypatch.setattr("titanic.store.other_stores.LOOK_S", 0.0)
+    for name in ("FIRST_LOOK_S", "LOOK_S"):
+        monkeypatch.setattr(f"titanic.store.other_stores.{name}", 0.0)
     asked = 0
 
     async def request(self: mdp.Client, service: bytes, *frames: bytes, **options: object) -> list[bytes]:
