@@ -103,6 +103,7 @@ PAST: dict[str, tuple[str, ...]] = {
         "majordomo_toolkit/starting.py open",
         "majordomo_toolkit/starting.py os.open",
         "titanic/journal/disk.py fcntl.fcntl",
+        "titanic/journal/disk.py read_text",
     ),
     COMMAND: (
         "mdp/commands/settings/contexts.py iterdir",

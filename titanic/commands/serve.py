@@ -6,7 +6,7 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -40,12 +40,15 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.store.store import Store
 
+AnyDisk = TypeVar("AnyDisk", bound=RealDisk)
+
 log = logging.getLogger("titanic")
 PROGRESS_S: Final = 5.0
 TWO_ALONE: Final = (
     "without --bstar-witness: while the halves cannot reach each other, both may acknowledge requests alone; "
     "when they are connected again, what the half with the lower ballot acknowledged alone is lost. Use a witness, or --mirror-away refuse"
 )
+ON_TMPFS: Final = "the store is on a file system in memory: a restart of the machine, and a power failure, lose all that is stored"
 SHORT_WINDOW: Final = (
     "--mirror-window is not longer than a fail-over takes (three heartbeats of the pair): the mirror can hardly take over alone. "
     "Make it longer, or the heartbeats shorter"
@@ -73,9 +76,15 @@ async def serve_store(options: StoreDaemonOptions, lifetime: Lifetime) -> None:
     if options.new_pair is not None and directory is not None:
         if options.fenced and titanic.go_on:
             log.warning(TWO_ALONE)
-        await _serve_half(options.new_pair, HeldDisk(directory), options, lifetime)
+        await _serve_half(options.new_pair, _warned(HeldDisk(directory)), options, lifetime)
     else:
-        await _serve_alone(None if directory is None else RealDisk(directory), options, lifetime)
+        await _serve_alone(None if directory is None else _warned(RealDisk(directory)), options, lifetime)
+
+
+def _warned(disk: AnyDisk) -> AnyDisk:
+    if disk.is_in_memory:
+        log.warning(ON_TMPFS)
+    return disk
 
 
 async def _serve_alone(disk: RealDisk | None, options: StoreDaemonOptions, lifetime: Lifetime) -> None:
@@ -154,7 +163,7 @@ class MirrorDaemonOptions:
 
 async def serve_mirror(options: MirrorDaemonOptions, lifetime: Lifetime) -> None:
     """Keep a copy of a store until the process is asked to stop; raises titanic.StoreError or Unreachable."""
-    copy = Mirror(RealDisk(options.directory), take_over=options.take_over, security=options.security)
+    copy = Mirror(_warned(RealDisk(options.directory)), take_over=options.take_over, security=options.security)
     page = figures_page("titanic mirror", "titanic_mirror", lambda: copy.figures, not_ready=copy.lacks)
     async with copy, serve_page(options.http, page):
         where = copy.bind(options.endpoint)

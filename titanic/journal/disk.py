@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Disk", "HeldDisk", "ReadingDisk", "RealDisk"]
 
 LOCK_NAME: Final = "lock"
+IN_MEMORY: Final = ("tmpfs", "ramfs")  # kinds of file systems of Linux
 BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
 READ_BYTES_MAX: Final = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
@@ -70,6 +71,18 @@ class RealDisk:
         self._files.makedirs(self.directory, 0o700, exist_ok=True)  # requests and replies are private
         # Names are looked up from this descriptor, so a directory or symlink swapped later cannot lead us elsewhere.
         self._dir = self._files.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether a restart of the machine empties the directory, as on tmpfs; False where the system does not say it."""
+        device = self._files.fstat(self._dir).st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+                mounted, _, kind = line.partition(" - ")
+                if mounted.split()[2] == number:
+                    return kind.split()[0] in IN_MEMORY
+        return False
 
     def lock(self) -> None:
         """Lock the file `lock` with flock, which the kernel releases however the process ends, and write our pid into it."""

@@ -188,6 +188,9 @@ class SimFiles:
     fdatasync = fsync
 
     def fstat(self, fd: int) -> Any:
+        directory, _, opened = self._open.get(fd, (None, "", 0))
+        if directory is not None and opened is None:
+            return SimpleNamespace(st_dev=0, st_mode=0o40700)
         disk, handle = self._file(fd)
         return SimpleNamespace(st_size=disk.size(handle), st_ino=disk.inode(handle), st_nlink=1, st_dev=id(disk), st_mode=0o100600)
 

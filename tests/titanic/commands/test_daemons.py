@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from typing import TYPE_CHECKING
+
+import pytest
 
 import mdp
 import titanic
@@ -13,8 +17,6 @@ from titanic.paired_store import PairedOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 async def echo(request: mdp.Request) -> list[bytes]:
@@ -52,3 +54,15 @@ async def test_a_store_in_memory_says_what_is_lost_with_it(caplog: pytest.LogCap
     assert "fsync" not in store.fields
     lost = [record for record in caplog.records if record.msg == "requests are lost with this process"]
     assert [vars(record)["requests"] for record in lost] == [3]
+
+
+@pytest.mark.parametrize("place", ["/dev/shm", "."])
+async def test_a_store_on_a_file_system_in_memory_says_what_is_lost_with_the_machine(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind = subprocess.run(["stat", "--file-system", "--format=%T", place], check=True, capture_output=True, text=True).stdout.strip()
+    with tempfile.TemporaryDirectory(dir=place) as directory:
+        async with running(serve_mirror, MirrorDaemonOptions("tcp://127.0.0.1:*", directory)):
+            pass
+    assert ("a file system in memory" in caplog.text) == (kind in ("tmpfs", "ramfs"))
