@@ -465,6 +465,8 @@ ELSEWHERE: dict[str, str] = {
     "titanic other stores": "tests/titanic/store/test_other_stores.py",
     "bstar client callback": "tests/bstar/test_pair.py",
     "core name lookup": "tests/core/net/names/test_lookups.py",
+    **dict.fromkeys(("core receiver", "core peer watcher"), "tests/core/sockets/test_event_callbacks.py"),
+    "core socket file": "tests/core/net/test_listener.py",
     "pirate client check": "tests/pirate/test_client.py",
     "mdp dispatch keys": "tests/mdp/spark/flow/test_replayed_window.py",
     "core event callback": "tests/core/sockets/test_event_callbacks.py",

@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from contextlib import suppress
-from errno import EMFILE
+from errno import EADDRINUSE, EMFILE
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,6 +17,7 @@ from core.constants import Event
 from core.net.acceptor import Acceptor
 from core.net.os_sockets import Listening, descriptor
 from core.net.session import Session
+from core.runtime import runtime
 from core.runtime.supervision import Restart
 from core.security.handshake_budget import HandshakeBudget
 
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 ACCEPTS_PER_ITERATION: Final = 1
 # Without file descriptors accepting fails every second; this limits the log lines.
 TELL_AGAIN_S: Final = 60.0
+# A socket file may be removed, or bound over, while its socket listens, and the system says nothing. A look costs a microsecond.
+LOOK_AT_FILE_S: Final = 10.0
 # From Python 3.13 on event loops remove the file of a Unix socket, which stays here, as with libzmq (TRN-11).
 KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 # Short, because closing waits for a restart.
@@ -56,6 +59,8 @@ class Listener:
         self._budget: HandshakeBudget[AcceptedSession] = HandshakeBudget(options.max_key_agreements, options.max_key_agreements_per_ip)
         self._supervisor = owner.context.supervisor
         self._permit_clock = self._supervisor.timer("core handshake clock", self._permit)
+        self._file = _file_at(listening.path) if listening.path else None
+        self._file_clock = self._supervisor.timer("core socket file", self._look_at_file)
         self._told_at: float | None = None  # when the last line about accepting was written
         self._closed = False
 
@@ -63,6 +68,8 @@ class Listener:
         """Begin to accept; until then connections wait in the kernel's backlog."""
         self._starting = self._supervisor.task("core listener", partial(self._start, loop), restart=START_AGAIN)
         self._owner.emit(Event.LISTENING, self._listening.sock.fileno(), self.endpoint)
+        if self._listening.path:
+            self._file_clock.after(LOOK_AT_FILE_S)
 
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._closed:
@@ -90,6 +97,16 @@ class Listener:
         reason = error.strerror or str(error)
         self._owner.emit(Event.ACCEPT_FAILED, error.errno or 0, self.endpoint, reason)
         self._tell(reason)
+
+    def _look_at_file(self) -> None:
+        self._file_clock.after(LOOK_AT_FILE_S)
+        try:
+            found = _file_at(self._listening.path)
+        except OSError as error:
+            self._accept_failed(OSError(error.errno, f"its socket file is gone ({error.strerror}); bind again, or restart"))
+        else:
+            if found != self._file:
+                self._accept_failed(OSError(EADDRINUSE, "another file has taken its path; bind again, or restart"))
 
     def accepted(self, number: int) -> None:
         """Note the descriptor of a connection; when it is the last one, uvloop accepts and closes others without a word."""
@@ -151,6 +168,7 @@ class Listener:
         if self._closed:
             return
         self._closed = True
+        self._file_clock.cancel()
         number = self._listening.sock.fileno()
         if self._server is not None:
             self._server.close()
@@ -171,6 +189,12 @@ class Listener:
     def task(self) -> asyncio.Task[None] | None:
         server = self._server
         return (server.task if isinstance(server, Acceptor) else None) or self._starting
+
+
+def _file_at(path: str) -> tuple[int, int]:
+    """Return what a file is known again by."""
+    status = runtime.current().files.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def _files_max() -> int:

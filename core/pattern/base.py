@@ -140,6 +140,10 @@ class Pattern:
             count += 1
         return count
 
+    def has_capacity_for(self, first: bytes) -> bool:
+        """Return whether a message with this first frame would not wait; raises what the frame alone is refused for."""
+        return True
+
     def judge(self, frames: Given) -> MessageTooLarge | None:
         """Return why the message exceeds the announced limits of its peer, None if it does not."""
         return None

@@ -72,6 +72,9 @@ class Balanced(Pattern):
                 return count
         return super().send_many(messages)
 
+    def has_capacity_for(self, first: bytes) -> bool:
+        return self.outbound.has_capacity()
+
     def judge(self, frames: Given) -> MessageTooLarge | None:
         """See `Pattern`; the message may go to any of the peers."""
         limits = self.limits()

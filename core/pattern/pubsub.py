@@ -200,6 +200,10 @@ class XPub(Pattern):
             decide = self.subscriptions.grant if subscribe else self.subscriptions.revoke
             decide(self._asker, topic)
 
+    def has_capacity_for(self, first: bytes) -> bool:
+        """With XPUB_NODROP, return whether all matching peers have capacity (PSB-03)."""
+        return not self.options.xpub_nodrop or all(map(has_capacity, self.subscriptions.match(bytes(first))))
+
     def send(self, frames: Given) -> bool:
         """Publish; never waits, except with XPUB_NODROP when a matching peer is full (PSB-01, PSB-03)."""
         pipes = self.subscriptions.match(bytes(frames[0]))

@@ -105,13 +105,29 @@ class Router(Pattern):
         if self.routes.get(pipe.routing_id) is pipe:
             del self.routes[pipe.routing_id]
 
+    def _pipe_of(self, routing_id: bytes) -> Pipe | None:
+        """Return the pipe of a routing id, which may be any bytes-like object."""
+        try:
+            return self.routes.get(routing_id)
+        except (TypeError, ValueError):  # a bytearray, or a view of one, has no hash
+            return self.routes.get(bytes(routing_id))
+
     def judge(self, frames: Given) -> MessageTooLarge | None:
-        pipe = self.routes.get(frames[0]) if frames else None
+        pipe = self._pipe_of(frames[0]) if frames else None
         return None if pipe is None or pipe.limits is None else pipe.limits.judge(frames, 1)
+
+    def has_capacity_for(self, first: bytes) -> bool:
+        """With MANDATORY, raise HostUnreachable for an unknown routing id, or return whether its peer has capacity (RTR-06)."""
+        if not self.options.router_mandatory:
+            return True
+        pipe = self._pipe_of(first)
+        if pipe is None:
+            raise HostUnreachable(routing_id=bytes(first))
+        return has_capacity(pipe)
 
     def send(self, frames: Given) -> bool:
         """Route `[routing id][frame…]`; drops, or with MANDATORY raises HostUnreachable for an unknown id, or waits (RTR-04..06)."""
-        pipe = self.routes.get(frames[0])
+        pipe = self._pipe_of(frames[0])
         if pipe is None:
             if self.options.router_mandatory:
                 raise HostUnreachable(routing_id=bytes(frames[0]))
@@ -138,7 +154,7 @@ class Router(Pattern):
         for frames in messages:
             if frames[0] is not last:  # replies of a batch mostly go to one client
                 last = frames[0]
-                pipe = routes.get(last)
+                pipe = routes.get(last) if type(last) is bytes else self._pipe_of(last)
             if pipe is not None and pipe.takes_octets and len(pipe.outbox) < pipe.limit:
                 size = len(frames)
                 if size == 3:

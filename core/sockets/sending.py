@@ -10,7 +10,6 @@ from mypy_extensions import mypyc_attr
 
 from core import constants as c
 from core.errors import EAGAIN, EINVAL, Again, ZMQError
-from core.pattern.pipeline import Balanced
 from core.runtime.ownership import Owned
 from core.sockets.results.futures import expire
 from core.sockets.results.pending import PendingSend, place_of
@@ -94,12 +93,12 @@ class Sending(Owned):
         if flags & _SNDMORE:
             if parts:
                 _refuse_bad([parts])
-            if not self._partial and (flags & _NOBLOCK or self.options.sndtimeo == 0) and self._lacks_capacity():
+            if parts and not self._partial and self._lacks_capacity(parts[0]) and (flags & _NOBLOCK or self.options.sndtimeo == 0):
                 raise Again(EAGAIN, "no peer has capacity")
             self._partial += parts
             return _DONE
         # As in libzmq, NOBLOCK is about the first part: a program that repeats only the last one would send a torn message.
-        begun = bool(self._partial) and isinstance(self.pattern, Balanced)
+        begun = bool(self._partial)
         frames = [*self._partial, *parts]
         self._partial = []
         _refuse_bad([frames])
@@ -107,19 +106,16 @@ class Sending(Owned):
             return _DONE
         return self._send_later([frames], flags, begun=begun)
 
-    def _lacks_capacity(self) -> bool:
-        """Return whether a message to the next peer would wait."""
-        pattern = self.pattern
-        if not isinstance(pattern, Balanced):
-            return False  # the first part names the peer, or messages are dropped
+    def _lacks_capacity(self, first: bytes) -> bool:
+        """Return whether a message with this first frame would wait."""
         self._endpoints.start_deferred()
-        return bool(self._senders) or not pattern.outbound.has_capacity()
+        return not self.pattern.has_capacity_for(first) or bool(self._senders)
 
     def send(self, data: Buffer, flags: int = 0, copy: object = True, track: object = False) -> Awaitable[None]:
         """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14).
 
-        With NOBLOCK, the first frame finds no capacity, and the others wait. Where SNDTIMEO ends the wait of the last one, the whole
-        message is dropped: send it again from its first frame.
+        The first frame finds out that its peer is unknown or, with NOBLOCK, that there is no capacity; the others wait. Where SNDTIMEO
+        ends the wait of the last one, the whole message is dropped: send it again from its first frame.
 
         Raises:
             TypeError: it is not bytes-like. For the others see `send_multipart`.
@@ -235,7 +231,7 @@ class Sending(Owned):
             if self._judging:
                 pending.keep(self._within(pending.messages, alone=len(pending.messages) == 1))
             count = self.pattern.send_many(pending.messages)
-        except ZMQError as error:
+        except (ZMQError, IndexError, TypeError) as error:  # the last two: the program has changed a message that waits
             pending.set_exception(error)
         else:
             if count < len(pending.messages):

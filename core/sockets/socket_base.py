@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -143,9 +144,14 @@ class SocketBase(Receiving):
             messages = self.pattern.recv_many()
             if self.type_name == b"ROUTER":
                 for peer, run in groupby(messages, key=itemgetter(0)):
-                    _hand_over(self, receiver, Batch.of([peer], list(run)))
+                    self._hand_over_alone(self.pattern.peer(peer), _hand_over, self, receiver, Batch.of([peer], list(run)))
             elif messages:
                 _hand_over(self, receiver, Batch.of([], messages))
+
+    def _hand_over_alone(self, pipe: Pipe | None, hand_over: Callable[..., object], *arguments: object) -> None:
+        """Give the receiver messages of one peer; if it raises, disconnect that one, and go on with the others."""
+        cut = None if pipe is None else partial(_cut, pipe)
+        self.context.supervisor.call("core receiver", hand_over, *arguments, failed=cut)
 
     def _forget_dropped(self) -> None:
         """Let a REQ socket with a receiver forget a request that was dropped; it is counted and logged."""
@@ -244,21 +250,33 @@ class SocketBase(Receiving):
         return True
 
     def _welcome(self, pipe: Pipe) -> bool:
-        if not self.pattern.ready(pipe):
-            if not pipe.connecting:
+        if not self.pattern.ready(pipe) or (pipe.takes_octets and not self._tell_watcher(pipe, True)):
+            if pipe.connecting:
+                self.pattern.suspend(pipe)
+            else:
                 self.pattern.detach(pipe)
             return False
         if not pipe.connecting:
             self._probe(pipe, self.options)
-        if self._on_peer is not None:
-            if pipe.takes_octets:
-                self._on_peer(pipe.routing_id or pipe.identity, True)
-            else:
-                # An inproc peer is ready before connect() has returned, when the caller does not expect the call yet.
-                asyncio.get_running_loop().call_soon(self._on_peer, pipe.routing_id or pipe.identity, True)
+        if self._on_peer is not None and not pipe.takes_octets:
+            # An inproc peer is ready before connect() has returned, when the caller does not expect the call yet.
+            asyncio.get_running_loop().call_soon(self._tell_of_inproc, pipe)
         if self._senders or self._pollers:
             asyncio.get_running_loop().call_soon(self.on_writable, pipe)
         return True
+
+    def _tell_watcher(self, pipe: Pipe, connected: bool) -> bool:
+        """Report a peer; returns False if it is not to stay, because the watcher has raised."""
+        if self._on_peer is None:
+            return True
+        failed: list[Exception] = []
+        name = pipe.routing_id or pipe.identity
+        self.context.supervisor.call("core peer watcher", self._on_peer, name, connected, failed=failed.append)
+        return not failed
+
+    def _tell_of_inproc(self, pipe: Pipe) -> None:
+        if pipe.connected and not self._tell_watcher(pipe, True):
+            pipe.engine.abort_with("the watcher of peers has failed")
 
     def peer_gone(self, session: SessionPort) -> None:
         """See `SocketPort`."""
@@ -271,8 +289,8 @@ class SocketBase(Receiving):
         self._dispatch_pending()  # an XPUB reports the topics of its subscriber (PSB-06)
         routing_id = pipe.routing_id or pipe.identity
         # If another peer has taken over the routing id (RTR-08), no peer is reported as gone.
-        if self._on_peer is not None and not self.closed and (not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe)):
-            self._on_peer(routing_id, False)
+        if not self.closed and (not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe)):
+            self._tell_watcher(pipe, False)
 
     def detach(self, pipe: Pipe) -> None:
         """See `EndpointsSocket`."""
@@ -377,8 +395,8 @@ class SocketBase(Receiving):
         """See `InprocSocket`; an inproc connection does not come back (TRN-12)."""
         self.detach(pipe)
         pipe.release()
-        if self._on_peer is not None and not self.closed:
-            self._on_peer(pipe.routing_id or pipe.identity, False)
+        if not self.closed:
+            self._tell_watcher(pipe, False)
 
     def _follow_receiver(self) -> None:
         """Update whether messages can be put directly into inboxes."""
@@ -406,10 +424,14 @@ class SocketBase(Receiving):
         batch, self._inproc_batch = self._inproc_batch, []
         for pipe, run in groupby(batch, key=itemgetter(0)):
             head = [pipe.routing_id] if self.type_name == b"ROUTER" else []
-            self.received(pipe, Batch.of(head, [message for _, message in run]), 0)
+            self._hand_over_alone(pipe, self.received, pipe, Batch.of(head, [message for _, message in run]), 0)
 
 
 # Compiled, a method of a class that has interpreted subclasses is looked up by its name at each call. These are called for every read.
+
+
+def _cut(pipe: Pipe, error: Exception) -> None:
+    pipe.engine.abort_with("its receiver has failed")
 
 
 def _hand_over(socket: SocketBase, receiver: BatchReceiver, batch: Batch) -> None:

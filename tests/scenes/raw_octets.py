@@ -183,6 +183,11 @@ class WirePeer(asyncio.Protocol):
         _, body = await self.frame()
         return body
 
+    def end_with(self, octets: bytes) -> None:
+        """Send octets and end the stream in one direction; the other one is read on."""
+        self._transport.write(octets)
+        self._transport.write_eof()
+
     def pause(self) -> None:
         """Read nothing more."""
         self._transport.pause_reading()

@@ -273,6 +273,35 @@ async def test_sock_14_the_first_part_finds_no_capacity_and_the_last_one_waits(m
     await last
 
 
+@pytest.mark.parametrize(("kind", "peer"), [(core.ROUTER, core.DEALER), (core.XPUB, core.SUB)])
+async def test_sock_14_the_first_part_names_the_peer_that_has_no_capacity(make: Make, kind: core.SocketType, peer: core.SocketType) -> None:
+    """As libzmq: the last part is never taken for a first one, and an unknown peer is refused at once."""
+    sender = make(kind, bind="inproc://one", sndhwm=1, router_mandatory=1, xpub_nodrop=1)
+    receiver = make(peer, connect="inproc://one", rcvhwm=1, routing_id=b"name")
+    if peer == core.SUB:
+        receiver.subscribe(b"name")
+    with pytest.raises(core.Again):
+        while True:
+            await sender.send(b"name", core.SNDMORE | core.NOBLOCK)
+            await sender.send(b"x", core.NOBLOCK)
+    await sender.send(b"name", core.SNDMORE)
+    last = asyncio.ensure_future(sender.send(b"last", core.NOBLOCK))
+    assert not last.done()
+    for body in (b"x", b"x", b"last"):
+        assert (await receiver.recv_multipart())[-1] == body
+    await last
+    if kind == core.ROUTER:
+        with pytest.raises(core.HostUnreachable):
+            await sender.send(b"unknown", core.SNDMORE)
+        sender.router_mandatory = 0
+        await sender.send(b"unknown", core.SNDMORE)
+    else:
+        await sender.send(b"unknown", core.SNDMORE | core.NOBLOCK)
+    await sender.send(b"dropped")
+    with pytest.raises(core.Again):
+        receiver.recv(core.NOBLOCK)
+
+
 @pytest.mark.parametrize("count", [1, 5000])
 async def test_sock_15_close_sends_what_is_queued(make: Make, tmp_path: Path, count: int) -> None:
     for endpoint in (TCP, f"ipc://{tmp_path / 's'}"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import socket
@@ -20,6 +21,7 @@ from core.net.os_sockets import Listening
 from core.options import Options
 from tests.scenes.builds import stands_in
 from tests.scenes.driven_session import HeldTransport
+from tests.scenes.fault_injection import sabotaged
 from tests.scenes.raw_octets import GREETING_NULL, ready
 from tests.scenes.virtual_loop import in_virtual_time
 from tests.scenes.waiting import Watch
@@ -233,6 +235,52 @@ async def test_trn_11_an_endpoint_of_any_name_leaves_nothing() -> None:
         await push.send(b"x")
         assert await pull.recv() == b"x"
     assert not path.parent.exists()
+
+
+@in_virtual_time
+async def test_trn_11_a_socket_file_that_is_removed_or_bound_over_is_reported_until_it_is_bound_again(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Peers that are connected stay, and no other one can come, of which the system says nothing."""
+    path = tmp_path / "socket"
+    gone, taken = "its socket file is gone (No such file or directory)", "another file has taken its path"
+    async with core.Context() as context:
+        pull = context.socket(core.PULL, linger=0)
+        watch = Watch(pull)
+
+        def reasons() -> list[tuple[int, str]]:
+            failed = [event for event in watch.events if event.event == core.EVENT_ACCEPT_FAILED]
+            watch.events.clear()
+            return [(event.value, event.reason) for event in failed]
+
+        pull.bind(f"ipc://{path}")
+        await asyncio.sleep(25)
+        assert reasons() == []
+        path.unlink()
+        await asyncio.sleep(20)
+        assert reasons() == [(errno.ENOENT, f"{gone}; bind again, or restart")] * 2
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            await asyncio.sleep(70)
+        assert reasons() == [(errno.EADDRINUSE, f"{taken}; bind again, or restart")] * 7
+        lines = [record for record in caplog.records if record.name == "core.net.listener"]
+        assert [vars(line)["reason"][:10] for line in lines] == [gone[:10], taken[:10]]
+        pull.unbind(f"ipc://{path}")
+        pull.bind(f"ipc://{path}")
+        path.touch()  # the same file
+        await asyncio.sleep(100)
+        assert reasons() == []
+
+
+@in_virtual_time
+async def test_a_socket_file_is_looked_at_again_after_a_fault(tmp_path: Path) -> None:
+    with sabotaged("core socket file"):
+        async with core.Context() as context:
+            pull = context.socket(core.PULL, linger=0)
+            watch = Watch(pull)
+            pull.bind(f"ipc://{tmp_path}/socket")
+            (tmp_path / "socket").unlink()
+            await watch.until(core.EVENT_ACCEPT_FAILED)
 
 
 def test_an_endpoint_is_free_after_its_loop() -> None:

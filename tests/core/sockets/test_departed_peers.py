@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from tests.scenes.waiting import PATIENCE_S, eventually
+from tests.scenes.raw_octets import WirePeer, message
+from tests.scenes.waiting import PATIENCE_S, Watch, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -137,3 +138,20 @@ async def test_a_send_that_waits_goes_to_a_new_connection_with_its_routing_id(co
     later.bind("inproc://later")
     assert await later.recv() == b"x"
     await eventually(router.writable)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_peer_that_ends_its_stream_gets_what_is_answered_at_once(context: core.Context, at_once: bool) -> None:
+    """It has left: a later answer is dropped, and counted."""
+    router = context.socket(core.ROUTER, linger=0)
+    router.bind("tcp://127.0.0.1:*")
+    asked: list[list[bytes]] = []
+    router.set_receiver(lambda messages: router.send_many(messages) if at_once else asked.extend(messages))
+    watch = Watch(router)
+    async with await WirePeer.connect(router.last_endpoint) as peer:
+        await peer.shake(b"DEALER")
+        peer.end_with(message(b"request"))
+        await watch.lost()
+        await router.send_many(asked)
+        assert await peer.rest() == (message(b"request") if at_once else b"")
+    assert router.counters.unroutable == len(asked) == (not at_once)

@@ -1,6 +1,8 @@
-"""`Socket.on_event`: an error of a callback is counted; the socket and the other callbacks go on."""
+"""Errors of functions that a program gave to a socket: they are counted, and other peers go on."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
@@ -8,6 +10,7 @@ import core
 from core.constants import Event
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
+from tests.scenes.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.faults
 
@@ -38,3 +41,72 @@ async def test_a_callback_that_fails_at_each_event_harms_nothing(endpoint: str) 
             dealer.disconnect(router.last_endpoint)
     assert supervisor.faults == {"core event callback": len(told)}
     assert told.count(Event.MONITOR_STOPPED) == 2
+
+
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+async def test_a_watcher_of_peers_that_fails_costs_one_connection_at_most(endpoint: str, connected: bool) -> None:
+    told: asyncio.Queue[bool] = asyncio.Queue()
+    got: asyncio.Queue[object] = asyncio.Queue()
+
+    def watches(peer: bytes, comes: bool) -> None:
+        told.put_nowait(comes)
+        if comes == connected and supervisor.faults.get("core peer watcher", 0) < 1:
+            raise ValueError(peer)
+
+    supervisor = Supervisor()
+    with supervision.scope(supervisor):
+        async with asyncio.timeout(PATIENCE_S), core.Context() as context:
+            router = context.socket(core.ROUTER)
+            router.bind(endpoint)
+            router.set_receiver(got.put_nowait, watches)
+            for number in range(3):  # each is called the same
+                with context.socket(core.DEALER, identity=b"d", reconnect_ivl=1, linger=0) as dealer:
+                    dealer.connect(router.last_endpoint)
+                    assert await told.get()
+                    if connected and number == 0:
+                        again = await told.get()
+                        assert again != (endpoint == "inproc://x")  # such a connection does not come back
+                        if not again:
+                            continue
+                    dealer.send(b"x")
+                    await got.get()
+                while await told.get():
+                    pass
+    assert supervisor.faults == {"core peer watcher": 1}
+
+
+@pytest.mark.parametrize("queued", [True, False])
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+async def test_a_receiver_that_fails_for_one_peer_gets_the_messages_of_others(endpoint: str, queued: bool) -> None:
+    got: asyncio.Queue[list[bytes]] = asyncio.Queue()
+
+    def receives(messages: list[list[bytes]]) -> None:
+        for message in messages:
+            if message[0] == b"0":
+                raise ValueError(message)
+            got.put_nowait(message)
+
+    errors: list[object] = []
+    supervisor = Supervisor()
+    with supervision.scope(supervisor):
+        async with asyncio.timeout(PATIENCE_S), core.Context() as context:
+            asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told["exception"]))  # of the transport
+            router = context.socket(core.ROUTER)
+            router.bind(endpoint)
+            dealers = [context.socket(core.DEALER, identity=b"%d" % number, reconnect_ivl=-1) for number in range(3)]
+            for dealer in dealers:
+                dealer.connect(router.last_endpoint)
+                await dealer.send(b"ready")
+                await router.recv_multipart()
+            if not queued:
+                router.set_receiver(receives)
+            for dealer in dealers:
+                await dealer.send(b"x")
+            await eventually(lambda: not queued or len(router.inbound.active) == 3)
+            router.set_receiver(receives)
+            assert sorted([await got.get(), await got.get()]) == [[b"1", b"x"], [b"2", b"x"]]
+            await eventually(lambda: router.pattern.peer(b"0") is None)
+    by_transport = endpoint != "inproc://x" and not queued  # an error in a read ends the connection
+    assert supervisor.faults == ({} if by_transport else {"core receiver": 1})
+    assert len(errors) == by_transport

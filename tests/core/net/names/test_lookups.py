@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,9 +13,14 @@ import core
 from core.daemon.exit_codes import Unreachable
 from core.daemon.http import serve_page
 from core.daemon.metrics import figures_page
+from core.runtime import runtime
 from tests.scenes.fault_injection import sabotaged
-from tests.scenes.hanging_names import hanging
+from tests.scenes.hanging_names import Hanging, hanging
 from tests.scenes.waiting import PATIENCE_S, eventually
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
 
 PAGE = figures_page("a daemon", "thing", dict, not_ready=str, tables=list)
 MANY = 40  # more than the loop's pool has threads
@@ -83,6 +91,30 @@ async def test_a_name_to_listen_on_is_waited_for_a_while_and_the_error_says_why(
             router.bind("tcp://localhost:*")
             async with serve_page(("localhost", 0), PAGE) as port:
                 assert port
+
+
+async def test_signals_are_handled_while_a_name_to_listen_on_is_resolved() -> None:
+    """So a second SIGTERM, or Ctrl-C, ends a program at once: in a call of the system they are not."""
+
+    class Deaf(Hanging):
+        told = False
+
+        def addresses(self, host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+            os.kill(os.getpid(), signal.SIGUSR1)
+            self.told = self.may_answer.wait(PATIENCE_S)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+            return super().addresses(host, port, family)
+
+    names = Deaf()
+    before = signal.signal(signal.SIGUSR1, lambda *_: names.may_answer.set())
+    try:
+        with runtime.scope(names):
+            async with core.Context() as context:
+                context.socket(core.PULL).bind("tcp://slow.test:*")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert names.told
 
 
 @pytest.mark.usefixtures("soon")
