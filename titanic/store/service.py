@@ -132,7 +132,7 @@ class Service:
         worker_options.setdefault("connections", self.options.connections)
         self._worker_options = worker_options
         self._workers: list[DeferredWorker] = []
-        self._stack = AsyncExitStack()
+        self._stack: AsyncExitStack
         self.opening: asyncio.Task[None]  # registers the services; its error is the reason of a failure
         self._client: mdp.Client
         self._permissions: Permissions
@@ -268,12 +268,9 @@ class Service:
     # ---- delivery
 
     def _on_backlog(self, service: bytes, uuids: Iterator[bytes], count: int) -> None:
-        if service in INTERNAL:
-            for entry in map(self.store.index.entries.__getitem__, uuids):
-                self._batches.waiting(entry)
-            return
-        self.delivery.add_backlog(service, uuids, count)
-        self._pump_soon()
+        if service not in INTERNAL:  # these are found when the batches are started
+            self.delivery.add_backlog(service, uuids, count)
+            self._pump_soon()
 
     def _on_closed(self, uuid: bytes) -> None:
         self.delivery.remove(uuid)

@@ -438,7 +438,6 @@ class Store:
             self._unwritten.add(entry.uuid)
             self._end_later(entry, frames, reason)
             return
-        entry.ending = False
         if self._unwritten:
             self._unwritten.discard(entry.uuid)
         self.index.segments.add(place[0])

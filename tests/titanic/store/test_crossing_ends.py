@@ -201,6 +201,37 @@ async def test_an_end_that_the_disk_refused_outlives_a_close_that_it_refuses_too
         assert waiting == []
 
 
+@replaces_names
+async def test_requests_are_delivered_again_when_the_one_whose_end_was_refused_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is not wanted any more."""
+    monkeypatch.setattr("titanic.store.store.RETRY_S", 1.0)
+    disk = FullDisk(tmp_path)
+    async with store_on(disk) as store:
+        uuid = await submitted(store, b"echo", b"x")
+        disk.full = True
+        store.answer(entry_of(store, uuid).uuid, [b"r"])
+        await eventually(lambda: not store.takes_replies)
+        disk.full = False
+        assert await ask(store.close_request, [uuid]) == [b"200"]
+        assert not store.takes_replies
+        await eventually(lambda: store.takes_replies)
+        assert store.counters["answered"] == 0
+
+
+async def test_what_is_due_while_its_end_is_being_written_is_looked_at_a_second_later(tmp_path: Path) -> None:
+    disk = FullDisk(tmp_path)
+    async with store_on(disk) as store:
+        uuid = await submitted(store, b"echo", b"x", ttl_ms=20)
+        disk.gate.clear()
+        entry = entry_of(store, uuid)
+        await eventually(lambda: entry.ending)
+        assert (store.index.deadline_ms() or 0) >= entry.expires_ms + 1000
+        disk.gate.set()
+        assert await ask(store.wait, [uuid], PATIENCE_S) == [b"500", b"EXPIRED"]
+
+
 @pytest.mark.parametrize("error", [ENOSPC, EIO])
 @replaces_names
 async def test_no_more_than_a_window_is_executed_whose_replies_the_disk_refuses(

@@ -36,10 +36,11 @@ class Scene:
         self.broker = broker
         self.endpoint = endpoint
         self.directory = directory
+        self.log = titanic.LogOptions(reserve_bytes=4096)
 
     def store(self, limits: titanic.Limits | None = None, **options: Any) -> titanic.Service:
         options.setdefault("dispatch", FAST)
-        store = titanic.Store(titanic.RealDisk(self.directory), titanic.JournalOptions(log=titanic.LogOptions(reserve_bytes=4096)), limits)
+        store = titanic.Store(titanic.RealDisk(self.directory), titanic.JournalOptions(log=self.log), limits)
         return titanic.Service(self.endpoint, store, titanic.ServiceOptions(**options), context=self.context, seed=1)
 
     def worker(self, service: str, handler: Callable[[mdp.Request], Awaitable[Any]], **options: Any) -> mdp.Worker:
@@ -265,6 +266,7 @@ async def test_nothing_is_lost_when_titanic_is_stopped_and_started(scene: Scene)
 async def test_a_backlog_is_delivered_after_a_restart(scene: Scene) -> None:
     """TSP-15: requests of a checkpoint, more than are taken from it at once, and one that comes afterwards; each once."""
     count = BACKLOG_AT_ONCE + 100
+    scene.log = titanic.LogOptions(segment_bytes=65_536, reserve_bytes=4096)  # or all are read from the open segment
     async with scene.store(), scene.client() as client:
         tickets = list(await asyncio.gather(*(client.submit("late", b"%d" % number, key=b"%d" % number) for number in range(count))))
     seen: list[bytes] = []
@@ -277,6 +279,7 @@ async def test_a_backlog_is_delivered_after_a_restart(scene: Scene) -> None:
         await registered(service)
         figures = service.figures()["gauges"]
         assert (figures["requests"], figures["requests_waiting"]) == (count, count)
+        assert len(service.store.index.entries.unpacked()) <= BACKLOG_AT_ONCE  # the others are rows of the checkpoint
         newest = await client.submit("late", b"newest")
         again = await client.submit("late", b"7", key=b"7")
         assert again.uuid == tickets[7].uuid

@@ -13,6 +13,7 @@ from tests.scenes.waiting import PATIENCE_S, eventually
 from tests.titanic.store.test_refused_closes import FullDisk
 from tests.titanic.store.test_service import FAST, Scene, scene
 from tests.titanic.store.test_store import SMALL
+from titanic.journal.group_commit import fail_future
 from titanic.journal.ownership import Mark
 from titanic.mirror.replica_link import MirrorTerms
 from titanic.store.deferred_worker import DeferredWorker
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     import mdp
 
 __all__ = ["scene"]
+
+
+def with_mirror(scene: Scene, terms: MirrorTerms | None = None, **options: Any) -> titanic.Service:
+    """Return a store that may go on without its mirror, which is away; with terms it waits for it first."""
+    line = titanic.MirrorLine(NO_LISTENER, context=scene.context, terms=terms)
+    store = titanic.Store(titanic.RealDisk(scene.directory / "mirrored"), SMALL, mirror=line, go_on=True)
+    return titanic.Service(scene.endpoint, store, context=scene.context, **options)
 
 
 async def test_a_drain_ends_when_the_last_request_in_flight_has_expired(scene: Scene) -> None:
@@ -159,13 +167,13 @@ async def test_leaving_a_service_leaves_nothing_behind(scene: Scene) -> None:
 
 async def test_a_store_that_no_requests_reach_is_not_ready(scene: Scene) -> None:
     """It says why: it waits for its mirror, no broker knows it, or it is being stopped."""
-    line = titanic.MirrorLine(NO_LISTENER, context=scene.context, terms=MirrorTerms(1000.0, 1000.0, False, lambda: True))
-    paired = titanic.Store(titanic.RealDisk(scene.directory / "paired"), SMALL, mirror=line, go_on=True)
-    async with titanic.Service(scene.endpoint, paired, context=scene.context) as waits:
+    async with with_mirror(scene, MirrorTerms(1000.0, 1000.0, False, lambda: True)) as waits:
         assert waits.page().not_ready() == "its services are not registered yet"
+        assert not waits.connected
     async with titanic.Service(NO_LISTENER, titanic.Store(None, None), context=scene.context) as nowhere:
         services = "titanic.request, titanic.reply, titanic.close, titanic.wait, titanic.batch, titanic.look"
         assert nowhere.page().not_ready() == f"no broker knows {services}"
+        assert not nowhere.connected
     async with scene.store() as service:
         page = service.page()
         await eventually(lambda: not page.not_ready())
@@ -185,6 +193,41 @@ async def test_leaving_a_worker_that_was_drained_waits_no_longer(scene: Scene) -
         await eventually(lambda: worker.open)
         assert not await worker.drain(0.0)
         asking.cancel()
+
+
+@pytest.mark.faults
+async def test_a_store_that_cannot_register_its_services_says_so_and_leaves_nothing_behind(scene: Scene) -> None:
+    before = repr(scene.context)
+    store = titanic.Store(titanic.RealDisk(scene.directory), SMALL)
+    with pytest.raises(TypeError, match="no such option of a worker: nonsense"):
+        await titanic.Service(scene.endpoint, store, context=scene.context, nonsense=1).__aenter__()  # type: ignore[call-arg]
+    await eventually(lambda: repr(scene.context) == before)
+    async with scene.store():
+        assert repr(scene.context) != before
+
+
+@pytest.mark.faults
+async def test_a_store_with_a_mirror_that_cannot_register_its_services_says_so_to_those_that_watch_it(scene: Scene) -> None:
+    service = with_mirror(scene, nonsense=1)
+    await service.__aenter__()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(TypeError, match="nonsense"):
+            await service.until_failed()
+    with pytest.raises(TypeError, match="nonsense"):
+        await service.__aexit__()
+
+
+async def test_a_store_that_fails_while_it_waits_for_its_mirror_says_so(scene: Scene) -> None:
+    """Watching it can be given up at any time."""
+    async with with_mirror(scene, MirrorTerms(1000.0, 1000.0, False, lambda: True)) as service, asyncio.timeout(PATIENCE_S):
+        watching = asyncio.ensure_future(service.until_failed())
+        await asyncio.sleep(0)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        assert watching.cancelled()
+        fail_future(service.store.journal.failed, titanic.Wounded("odd"))  # as a writer thread does that ends with an error
+        with pytest.raises(titanic.Wounded, match="odd"):
+            await service.until_failed()
 
 
 async def test_a_request_that_is_being_closed_is_not_delivered(scene: Scene) -> None:

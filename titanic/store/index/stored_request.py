@@ -8,7 +8,7 @@ States, with the method of `RequestIndex` on each edge:
 
     STORING      nothing is durable: `request` is None, clients know nothing of it, and a repeated key waits for it
     WAITING      `request` is durable: acknowledged, delivered until it ends
-                 `ending`: a REPLY or DEAD is being written, or was refused and is written again; `closing`: CLOSEs are being written
+                 `ending`: the journal has a REPLY or DEAD, again if it refused it; `closing`: CLOSEs are being written
     ANSWERED     `reply` is the place of the REPLY: can be fetched, never delivered again; a late reply is discarded
     DEAD         `reply` is the place of the DEAD
     forgotten    the CLOSE is durable; its key is remembered for `key_age_ms`
@@ -57,7 +57,7 @@ class Entry:
         state: see the module.
         accepted_ms, not_before_ms, expires_ms: times of its REQUEST; 0 for none.
         ended_ms: when it was answered or given up.
-        ending: a REPLY or DEAD is being written, or is to be written again; there is at most one.
+        ending: a REPLY or DEAD was given to the journal; there is at most one.
         closing: CLOSEs being written; no other record of this UUID may follow them.
         attempts, attempts_max: failed attempts so far, and at most; 0 for the store's limit.
         key, digest: idempotency key and the digest of its request, b"" for none.
