@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from core.daemon.logs import RateLimitedLog
 from core.runtime import runtime, supervision
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
 
     from mdp.request import Request
+
+log = logging.getLogger("mdp.worker")
 
 _Job: TypeAlias = "tuple[asyncio.Future[Any], contextvars.Context, Request]"
 
@@ -30,6 +34,7 @@ class HandlerThreads:
         self._supervisor = supervision.current()
         self._jobs: SimpleQueue[_Job | None] = runtime.current().queue()
         self._threads = 0
+        self._log = RateLimitedLog(log)
         self._busy = 0  # calls that have not ended; changed in the loop's thread only
 
     async def call(self, request: Request) -> Any:
@@ -38,9 +43,7 @@ class HandlerThreads:
         A thread cannot be stopped: a cancellation waits for the end of the handler, a second one does not.
         """
         if self._busy >= self._threads:
-            # First, because it raises when no thread can be started, and then the handler must not be called.
-            self._supervisor.thread("mdp handler thread", self._work, restart=supervision.RESTART)
-            self._threads += 1
+            self._start()  # first, because it raises when there is no thread, and then the handler must not be called
         done: asyncio.Future[Any] = self._loop.create_future()
         self._busy += 1
         self._jobs.put((done, contextvars.copy_context(), request))
@@ -49,6 +52,17 @@ class HandlerThreads:
         except asyncio.CancelledError:
             await asyncio.wait([done])
             raise
+
+    def _start(self) -> None:
+        """Start a thread, or let calls wait for those that run; raises RuntimeError if there are none."""
+        try:
+            self._supervisor.thread("mdp handler thread", self._work, restart=supervision.RESTART)
+        except RuntimeError as error:
+            if not self._threads:
+                raise
+            self._log.warning("threads", "%d threads for plain handlers, and no more: %s", self._threads, error)
+        else:
+            self._threads += 1
 
     def close(self) -> None:
         for _ in range(self._threads):

@@ -118,6 +118,28 @@ async def test_a_request_for_which_no_thread_can_be_started_fails_and_is_never_w
     assert worked == [b"second"]
 
 
+async def test_requests_for_which_no_more_threads_can_be_started_wait_for_the_threads_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def exhausted(thread: threading.Thread) -> None:
+        end.set()
+        raise RuntimeError("can't start new thread")
+
+    def plain(request: mdp.Request) -> bytes:
+        begun.set()
+        end.wait(PATIENCE_S)
+        return request.body[0]
+
+    async with mdp.Broker() as broker:
+        at = broker.bind("tcp://127.0.0.1:*")
+        async with mdp.Worker(at, "plain", handler=plain, concurrency=4), mdp.Client(at, timeout=100) as client:
+            first = asyncio.ensure_future(client.request("plain", b"first", wait=True))
+            await eventually(begun.is_set)
+            monkeypatch.setattr(threading.Thread, "start", exhausted)
+            others = await asyncio.gather(*(client.request("plain", b"%d" % number) for number in range(8)))
+            assert [*others, await first] == [*([b"%d" % number] for number in range(8)), [b"first"]]
+
+
 async def test_a_handler_that_does_not_end_is_found_after_a_fault_of_the_clock_that_looks_for_it() -> None:
     called, end = asyncio.Event(), asyncio.Event()
 
