@@ -55,7 +55,6 @@ class MdpEngine(ClientEngine[Machine]):
         self._numbers = numbers_from(epoch)
         self._limits = limits
         machine: Requester[Any] = Requester(self._numbers, limits, None, self.counters)
-        machine.destination = search.endpoints()
         self._timeouts = machine.timeouts
         self._transport: Transport[Any] | None = None
         super().__init__(machine, "mdp", ClientClosed, context, security, socket_options)

@@ -70,12 +70,12 @@ async def stream_parts(
     pending = PendingIterator(prepare(), body_frames(frames) or (b"",))
     pending.engine = engine = engine_for(pending.call.service)
     engine.submit(pending)
-    parts = 0
+    in_parts = False
     try:
         while True:
             part = engine.machine.take_part(pending)
             if part is not None:
-                parts += 1
+                in_parts = True
                 yield part
             elif pending.stage == SETTLED:
                 break
@@ -86,5 +86,5 @@ async def stream_parts(
     if pending.error is not None:
         raise pending.error
     # Our workers end a reply in parts with one empty frame.
-    if pending.reply is not None and not (parts and pending.reply == [b""]):
+    if pending.reply is not None and not (in_parts and pending.reply == [b""]):
         yield pending.reply

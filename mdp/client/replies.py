@@ -36,8 +36,7 @@ class PendingFuture(PendingRequest):
         settle_future(self, ClientClosed)
 
     def moved(self, engine: Withdrawing) -> None:
-        if self.caller is not None:
-            self.caller.engine = engine
+        self.caller.engine = engine
 
 
 def request_with_future(engine: MdpEngine, call: Call, frames: Sequence[Any]) -> Reply:

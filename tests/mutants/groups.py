@@ -328,7 +328,7 @@ SERVED = (
     "tests/titanic/test_injected_faults.py",
 )
 SHARDS = ("tests/mdp/shards/test_*.py",)
-CLIENTS = ("tests/mdp/client/test_*.py",)
+CLIENTS = ("tests/mdp/client/test_*.py", "tests/mdp/shards/test_changing_shards.py")
 SOCKETS = (
     "tests/core/runtime/test_ownership.py",
     "tests/core/blocking/test_*.py",

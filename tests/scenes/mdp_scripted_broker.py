@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 import core
+from core.zmtp.frames import encode_message
 from mdp.wire.channels import ANNOUNCED
 from mdp.wire.commands import CLIENT_REQUEST_03, HEAD_BYTES, MDPC01
 from tests.scenes.mdp_messages import worker_request
@@ -113,6 +114,10 @@ class StandIn:
     def send(self, peer: bytes, *frames: bytes) -> None:
         """Send a message to a peer."""
         self._socket.send_multipart([peer, *frames])
+
+    def send_together(self, peer: bytes, *messages: list[bytes]) -> None:
+        """Send messages to a peer that come in one read."""
+        self._socket.send_octets(peer, [encode_message(message) for message in messages])
 
     def cut(self, peer: bytes) -> None:
         """End the connection of a peer without a word."""

@@ -250,6 +250,12 @@ async def test_half_of_what_may_wait_for_a_peer_is_the_mark(tmp_path: Path) -> N
             count += 1
             await scene.until(to_peers=count)
         assert 12 <= count <= 14  # the system has taken some
+        other, answer = scene.peer(), client_final("0.2", name_of(1), b"", [b"x"])
+        await scene.say(1, name, answer)  # is not read
+        await other.send_multipart(client_request("0.2", name_of(1), [b"y"]))
+        await scene.say(1, (await scene.asked(1))[0], answer)
+        assert await other.recv_multipart() == answer
+        assert scene.shown("to_peers") == [count + 1]
         await peer.abort()
 
 
