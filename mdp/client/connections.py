@@ -81,7 +81,6 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
     """One connection for all requests."""
 
     _connection: Connection | None = None
-    _joined = False
 
     @property
     def trouble(self) -> str:
@@ -108,16 +107,13 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
 
     def close_all(self) -> list[Connection]:
         connection, self._connection = self._connection, None
-        if self._joined:
-            self._joined = False
-            self._on_updates(self.machine.lost(self._time()))
+        self._on_updates(self.machine.lost(self._time()))
         if connection is None:
             return []
         connection.close()
         return [connection]
 
     def _join(self) -> None:
-        self._joined = True
         self.machine.joined(self._time(), None if self._connection is None else self._connection.limits)
         self._on_joined()
         self.flush()
@@ -133,7 +129,6 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
         self._on_received(updates)
 
     def _lose(self) -> None:
-        self._joined = False
         updates = self.machine.lost(self._time())
         self._on_lost()
         self._on_updates(updates)

@@ -102,7 +102,6 @@ class MdpEngine(ClientEngine[Machine]):
         if isinstance(machine, Requester) and machine.dead:
             self.search.failed(EndReason.SILENT, now)
         self.notify(updates)
-        self.flush()
         self._reconnector.run_actions()
 
     async def _disconnect(self) -> None:
@@ -122,8 +121,8 @@ class MdpEngine(ClientEngine[Machine]):
             numbered = old if isinstance(old, Requester) else Requester(self._numbers, *kept)
             self.machine, self._transport = numbered, PipelinedTransport(*where, numbered, **callbacks)
         else:
+            # Its dialect stays: it was given, or is the older one of the two that are asked for.
             lockstep = old if isinstance(old, LockstepRequester) else LockstepRequester(dialect, *kept)
-            lockstep.dialect = dialect
             self.machine, self._transport = lockstep, LockstepTransport(*where, lockstep, **callbacks)
         if self.machine is not old:
             self.machine.destination = old.destination

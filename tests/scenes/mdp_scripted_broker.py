@@ -63,6 +63,7 @@ class StandIn:
         protocol: answer to the question for the dialect, None for silence; the question is not shown to the test.
         tells: whether it tells its limits at the hello, as brokers of ours do.
         channels: whether it takes several workers on one connection, and says so there.
+        largest: bytes of the largest message that it takes, -1 for the usual limit.
 
     Attributes:
         inbox: messages `(peer, [frame, …])`.
@@ -72,7 +73,13 @@ class StandIn:
     """
 
     def __init__(
-        self, endpoint: str = "tcp://127.0.0.1:*", *, protocol: bytes | None = b"200", tells: bool = False, channels: bool = False
+        self,
+        endpoint: str = "tcp://127.0.0.1:*",
+        *,
+        protocol: bytes | None = b"200",
+        tells: bool = False,
+        channels: bool = False,
+        largest: int = -1,
     ) -> None:
         self.inbox: asyncio.Queue[tuple[bytes, list[bytes]]] = asyncio.Queue()
         self.left: asyncio.Queue[bytes] = asyncio.Queue()
@@ -80,7 +87,9 @@ class StandIn:
         self.probes = 0
         self.asked: asyncio.Queue[bytes] = asyncio.Queue()
         self._context = core.Context()
-        self._socket = self._context.socket(core.ROUTER, linger=0, tell_limits=int(tells), metadata=ANNOUNCED if channels else b"")
+        self._socket = self._context.socket(
+            core.ROUTER, linger=0, tell_limits=int(tells), metadata=ANNOUNCED if channels else b"", maxmsgsize=largest
+        )
         self._asked: set[bytes] = set()
         self._bind = endpoint
 

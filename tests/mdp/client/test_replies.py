@@ -1,4 +1,4 @@
-"""How callers get the ends of their requests: once each, with their numbers, and nothing is kept of them."""
+"""Ends of requests as callers get them: once each, with their numbers, and nothing is kept of them."""
 
 from __future__ import annotations
 

@@ -162,7 +162,9 @@ async def test_a_peer_is_read_from_again_when_all_its_shards_read(tmp_path: Path
         for _ in range(10):
             assert (await scene.asked(1))[1] == request(1, 1000)
         await scene.until(held=1)
-        assert scene.shown("to_shards") == [20]
+        await scene.peer().send_multipart(request(1, 1))
+        assert (await scene.asked(1))[1] == request(1, 1)
+        assert scene.shown("to_shards") == [21]
         await scene.begin(2)
         assert (await scene.asked(0))[1] == request(0, 1)
         await peer.close()
