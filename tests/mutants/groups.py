@@ -321,6 +321,7 @@ SERVED = (
     "tests/titanic/store/test_other_stores.py",
     "tests/titanic/store/test_store_edges.py",
     "tests/titanic/access/test_access.py",
+    "tests/titanic/access/test_verbs.py",
     "tests/titanic/access/test_user_share.py",
     "tests/titanic/access/test_request_alone.py",
     "tests/titanic/test_too_large.py",

@@ -287,7 +287,6 @@ class Service:
     def _pump(self) -> None:
         self._arrivals.pumping = False
         if self._stopping:
-            self._drained.look()
             return
         now = self._loop.time()
         if not self.store.takes_replies or (self._guard is not None and not self._guard()):
@@ -326,14 +325,14 @@ class Service:
     def _send_again(self, uuid: bytes, error: Exception) -> None:
         """Send a request again after an internal fault, with back-off, or dead-letter it."""
         now, entry = self._loop.time(), self.store.index.entries.find(uuid)
-        if uuid in self.delivery.in_flight:
-            self.delivery.failed(uuid, now, attempts=entry.attempts + 1 if entry is not None else 1, absent=False)
-        elif entry is not None and entry.state == WAITING and not (entry.ending or entry.closing):
-            self.delivery.add(uuid, entry.service, now + self.options.dispatch.retry_s, now)
-        self._pump_soon()
-        if entry is not None and entry.state == WAITING:
+        if entry is None or entry.state != WAITING or entry.ending or entry.closing:
+            self.delivery.remove(uuid)
+        else:
+            self.delivery.failed(uuid, now, attempts=entry.attempts + 1, absent=False)
+            self.delivery.add(uuid, entry.service, now + self.options.dispatch.retry_s, now)  # if it was not in flight any more
             self.store.attempted(entry)
             self._give_up(entry, f"internal fault: {type(error).__name__}")
+        self._pump_soon()
 
     def _set_clock(self, due: float) -> None:
         if due != inf:
@@ -352,12 +351,10 @@ class Service:
         self._pump_soon()
 
     def _send(self, uuid: bytes) -> None:
-        entry = self.store.index.entries.find(uuid)
-        if entry is None:
-            self.delivery.remove(uuid)
-        elif not self._is_wanted(entry):
+        entry = self.store.index.entries[uuid]
+        if not self._is_wanted(entry):
             return
-        elif entry.expires_ms and entry.expires_ms <= self.store.now_ms():
+        if entry.expires_ms and entry.expires_ms <= self.store.now_ms():
             self.delivery.remove(uuid)
             self.store.dead_letter(entry, "EXPIRED")
         elif entry.owner:
@@ -431,8 +428,7 @@ class Service:
             self.delivery.failed(entry.uuid, now, attempts=entry.attempts, absent=True)
         else:
             self._attempt_failed(entry, error, now)
-        if not self._arrivals.pumping:
-            self._pump_soon()
+        self._pump_soon()
 
     def _attempt_failed(self, entry: Entry, error: mdp.RequestError | None, now: float) -> None:
         self.store.attempted(entry)

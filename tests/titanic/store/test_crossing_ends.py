@@ -55,7 +55,9 @@ def service_on(scene: Scene, disk: RealDisk, **options: Any) -> titanic.Service:
     return titanic.Service(scene.endpoint, store, titanic.ServiceOptions(**{"dispatch": FAST, **options}), context=scene.context, seed=1)
 
 
-async def test_a_closed_request_does_not_come_back_because_its_attempt_failed_afterwards(scene: Scene) -> None:
+async def test_a_closed_request_does_not_come_back_because_its_attempt_failed_afterwards(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     """After a crash, that is: nothing may follow its CLOSE on the disk."""
     working, go_on = asyncio.Event(), asyncio.Event()
 
@@ -72,6 +74,7 @@ async def test_a_closed_request_does_not_come_back_because_its_attempt_failed_af
         other = await client.submit("fails", b"x", attempts=1)
         with pytest.raises(titanic.DeadLettered):
             await other.result(PATIENCE_S)
+    assert [text.split(" ")[1] for text in caplog.messages if "is given up" in text] == [other.uuid]
     (scene.directory / "checkpoint").unlink()
     async with scene.store() as service:
         assert [entry.uuid.hex().upper() for entry in service.store.index.entries.values()] == [other.uuid]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -11,13 +12,19 @@ import pytest
 
 import titanic
 from tests.scenes.builds import replaces_names
-from tests.scenes.mdp_handlers import echo
+from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.waiting import PATIENCE_S, eventually
+from tests.titanic.store.test_crossing_ends import SlowReads
 from tests.titanic.store.test_service import FAST, Scene, scene
+from tests.titanic.store.test_store import SMALL, ask
+from titanic.access.broker_permissions import Verdict
+from titanic.store.index.stored_request import WAITING
 from titanic.wire.batch_frames import encode_rows
 from titanic.wire.tsp import Options, encode_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import mdp
 
 __all__ = ["scene"]
@@ -110,6 +117,24 @@ async def test_a_request_whose_worker_is_silent_is_a_dead_letter_after_its_attem
             assert not service.delivery.in_flight
 
 
+async def test_a_request_that_is_at_a_worker_when_the_store_ends_has_not_failed(scene: Scene) -> None:
+    """It is delivered again, with all its attempts."""
+    begun = asyncio.Event()
+
+    async def silent(_: mdp.Request) -> list[bytes]:
+        begun.set()
+        await asyncio.Event().wait()
+        return []
+
+    async with scene.client() as client, scene.worker("silent", silent, drain_s=0.0, cancel_s=1.0):
+        async with scene.store():
+            ticket = await client.submit("silent", b"x", attempts=1)
+            await begun.wait()
+        async with scene.store() as service:
+            entry = service.store.index.entries[bytes.fromhex(ticket.uuid)]
+            assert (entry.state, entry.attempts) == (WAITING, 0)
+
+
 @pytest.mark.parametrize("drained", [False, True])
 async def test_a_store_that_ends_does_not_wait_for_clients_that_wait(scene: Scene, drained: bool) -> None:
     """They are answered 300; each of its workers would wait for them for `drain_s`."""
@@ -150,6 +175,125 @@ async def test_what_waits_for_ends_is_over_when_the_store_is(scene: Scene) -> No
             await eventually(lambda: service._batches._verbs)
         assert not service._batches._verbs
         waiting.cancel()
+
+
+@replaces_names
+async def test_a_request_whose_time_is_up_is_not_delivered_though_nothing_has_noticed_that_yet(scene: Scene) -> None:
+    """B8: a store with a million that are due looks at them in parts."""
+    calls: list[bytes] = []
+
+    async def counted(request: mdp.Request) -> list[bytes]:
+        calls.append(request.body[0])
+        return request.body
+
+    async with stored(scene, titanic.ServiceOptions(dispatch=FAST)) as service, scene.client() as client:
+        service.store.index.due = lambda now_ms: []  # type: ignore[method-assign]
+        ticket = await client.submit("late", b"over", ttl=0.02)
+        entry = service.store.index.entries[bytes.fromhex(ticket.uuid)]
+        await eventually(lambda: service.store.now_ms() >= entry.expires_ms)
+        async with scene.worker("late", counted):
+            with pytest.raises(titanic.Expired):
+                await ticket.result(PATIENCE_S)
+            assert await (await client.submit("late", b"next")).result(PATIENCE_S) == [b"next"]
+        assert not service.delivery.in_flight
+    assert calls == [b"next"]
+
+
+@replaces_names
+@pytest.mark.parametrize("end", ["closed", "expired", "drained", "allowed", "refused", "unknown", "unguarded"])
+async def test_what_the_broker_says_of_a_user_is_for_a_request_that_still_waits(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """It may have been closed, or its time be up, while the broker was asked.
+
+    Or the store is being stopped.
+    """
+    calls: list[bytes] = []
+
+    async def counted(request: mdp.Request) -> list[bytes]:
+        calls.append(request.body[0])
+        return request.body
+
+    may = True
+    options = titanic.ServiceOptions(dispatch=FAST)
+    async with stored(scene, options, guard=lambda: may) as service, scene.worker("echo", counted):
+        held: list[Callable[[Verdict], None]] = []
+        monkeypatch.setattr(service._permissions, "ask", lambda _, then, about: held.append(partial(then, about)))
+        store = service.store
+        ttl_ms = 300 if end == "expired" else 0
+        frames = [*encode_options(Options(b"k", ttl_ms=ttl_ms)), b"echo", b"x"]
+        _, uuid = await ask(lambda done: store.submit(frames, done, None, b"ann"))
+        await eventually(lambda: held)
+        if end == "closed":
+            await ask(store.close_request, [uuid])
+        elif end == "expired":
+            assert await ask(store.wait, [uuid], PATIENCE_S) == [b"500", b"EXPIRED"]
+        draining = asyncio.ensure_future(service.drain(10 * PATIENCE_S) if end == "drained" else asyncio.sleep(0))
+        await asyncio.sleep(0)
+        if end in ("unknown", "unguarded"):  # asked again, which is no attempt
+            may = end == "unknown"
+            held.pop()(Verdict.UNKNOWN if may else Verdict.YES)
+            assert not service.delivery.in_flight
+            may = True
+            await eventually(lambda: held)
+            assert store.index.entries[bytes.fromhex(uuid.decode())].attempts == 0
+            end = "allowed"
+        held.pop()(Verdict.NO if end == "refused" else Verdict.YES)
+        async with asyncio.timeout(PATIENCE_S):
+            await draining
+            if end == "allowed":
+                assert await ask(store.wait, [uuid], PATIENCE_S) == [b"200", b"x"]
+            elif end == "refused":
+                assert await ask(store.wait, [uuid], PATIENCE_S) == [b"500", b"FORBIDDEN: ann may not call echo"]
+        assert calls == ([b"x"] if end == "allowed" else [])
+        assert not service.delivery.in_flight
+
+
+async def test_a_request_that_cannot_be_read_is_a_dead_letter_and_others_are_delivered(scene: Scene) -> None:
+    disk = SlowReads(scene.directory)
+    store = titanic.Store(disk, SMALL)
+    options = titanic.ServiceOptions(dispatch=FAST)
+    async with titanic.Service(scene.endpoint, store, options, context=scene.context) as service, scene.client() as client:
+        disk.fails = 1
+        damaged = await client.submit("echo", b"x", headers={"colour": "blue"})
+        async with scene.worker("echo", echo):
+            assert await ask(store.wait, [damaged.uuid.encode()], PATIENCE_S) == [b"500", b"DAMAGED"]
+            assert not service.delivery.in_flight
+            assert await (await client.submit("echo", b"y", headers={"colour": "blue"})).result(PATIENCE_S) == [b"y"]
+        assert store.status["state"] == "degraded"
+
+
+async def test_a_request_whose_time_comes_during_a_drain_is_not_delivered(scene: Scene) -> None:
+    calls: list[bytes] = []
+    go_on = asyncio.Event()
+
+    async def slow(request: mdp.Request) -> list[bytes]:
+        calls.append(request.body[0])
+        await go_on.wait()
+        return request.body
+
+    async with stored(scene, titanic.ServiceOptions(dispatch=FAST)) as service, scene.client() as client, scene.worker("slow", slow):
+        loop = asyncio.get_running_loop()
+        await client.submit("slow", b"later", delay=0.2)
+        due = loop.time() + 0.2
+        await client.submit("slow", b"now")
+        await eventually(lambda: calls)
+        draining = asyncio.ensure_future(service.drain(10 * PATIENCE_S))
+        await eventually(lambda: loop.time() > due + 0.1)
+        assert not draining.done()
+        go_on.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await draining
+        assert calls == [b"now"]
+
+
+async def test_a_store_may_end_while_it_asks_for_a_service(scene: Scene) -> None:
+    """Its broker is not there, and the question is given up."""
+    async with titanic.Service(NO_LISTENER, titanic.Store(None, None), context=scene.context) as service:
+        replies: list[list[bytes]] = []
+        service.store.submit([b"echo", b"x"], replies.append)
+        await eventually(lambda: service.delivery._probes)
+    assert replies[0][0] == b"200"
 
 
 @pytest.mark.parametrize("headers", [{}, {"colour": "blue"}])
