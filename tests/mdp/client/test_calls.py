@@ -9,11 +9,14 @@ import pytest
 
 from core.errors import LocalProtocolError
 from core.zmtp.frames import Encoded
-from mdp.client.calls import CALL_OPTIONS, Call, CallOptions, MapOptions, PendingRequest
-from mdp.wire.options import decode_request_options
+from mdp.client.calls import CALL_OPTIONS, Call, CallDefaults, CallOptions, MapOptions, PendingRequest
+from mdp.wire.options import DEADLINE_MS_MAX, OPTIONS_BYTES_MAX, decode_request_options, encode_options
+from mdp.wire.policies import PRIORITIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+DAY_S = DEADLINE_MS_MAX / 1000
 
 
 def pending(timeout_s: float = 1.0, **options: Any) -> PendingRequest:
@@ -42,12 +45,14 @@ def test_a_call_refuses_names_no_service_can_have(name: str | bytes) -> None:
         {"deadline_s": 0},
         {"deadline_s": 100_000},
         {"key": b""},
+        {"deadline_s": DAY_S + 0.01},
         {"key": b"k" * 256},
         {"trace": {"x": "y" * 9000}},
+        {"priority": "urgent"},
     ],
 )
 def test_a_call_refuses_numbers_out_of_range(options: Mapping[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"positive|deadline|key|options"):
+    with pytest.raises(ValueError, match=r"positive|deadline|key|options|priority"):
         Call("echo", **{"timeout_s": 1.0, "attempts": 1, **options})
 
 
@@ -65,11 +70,12 @@ def test_a_call_without_options_has_an_empty_options_frame() -> None:
 
 
 def test_options_of_a_call_are_those_the_broker_decodes() -> None:
-    call = Call("echo", timeout_s=1, attempts=5, deadline_s=3, once=True, key=b"k", wait=True, trace={"traceparent": "00-1-2-03"})
+    trace = {"traceparent": "00-1-2-03"}
+    call = Call("echo", timeout_s=1, attempts=5, deadline_s=3, once=True, key=b"k", wait=True, trace=trace, priority="high")
     service, octets = Encoded(call.prefix_at(1.2345) + b"\x00\x00").frames()[:2]
     options = decode_request_options(octets)
     assert (service, options.deadline_ms, options.once, options.key, options.wait) == (b"echo", 1234, True, b"k", True)
-    assert options.trace == {"traceparent": "00-1-2-03"}
+    assert (options.trace, options.priority) == (trace, PRIORITIES["high"])
     assert call.attempts == 1  # at most once means sent at most once
 
 
@@ -94,7 +100,65 @@ def test_a_deadline_on_the_wire_is_in_range_whatever_is_left(left_s: float) -> N
     assert options.deadline_ms >= 1
 
 
-@pytest.mark.parametrize("options", [{}, {"deadline_s": 3}, {"wait": True}])
+@pytest.mark.parametrize("deadline_s", [0.0005, DAY_S])
+def test_a_call_takes_deadlines_up_to_a_day(deadline_s: float) -> None:
+    assert Call("echo", timeout_s=1.0, attempts=1, deadline_s=deadline_s).deadline_s == deadline_s
+
+
+def test_a_call_takes_options_up_to_what_a_broker_does() -> None:
+    most = OPTIONS_BYTES_MAX - 32  # the deadline is added when it is sent
+    spare = most - len(encode_options({"trace": {"x": "y" * 3000}}))
+    call = Call("echo", timeout_s=1.0, attempts=1, deadline_s=1.0, trace={"x": "y" * (3000 + spare)})
+    octets = Encoded(call.prefix_at(DAY_S) + b"\x00\x00").frames()[1]
+    assert most < len(octets) <= OPTIONS_BYTES_MAX
+    with pytest.raises(ValueError, match=f"options of {most + 1} bytes"):
+        Call("echo", timeout_s=1.0, attempts=1, trace={"x": "y" * (3001 + spare)})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timeout": 0.0},
+        {"timeout": "1"},
+        {"deadline": -1.0},
+        {"attempts": 0},
+        {"attempts": 1.5},
+        {"once": 1},
+        {"wait": "yes"},
+        {"tiemout": 1.0, "other": 2.0},
+    ],
+)
+def test_defaults_refuse_what_no_request_can_have(wrong: Any) -> None:
+    (name, value), *_ = wrong.items()
+    with pytest.raises((TypeError, ValueError), match=f"{name}.*"):
+        CallDefaults(1.0, 1).merged(wrong)
+    if name != "tiemout":
+        with pytest.raises((TypeError, ValueError), match=name):
+            CallDefaults(**{"timeout": 1.0, "attempts": 1, name: value})
+
+
+@pytest.mark.parametrize(("key", "third"), [("orders", "orders-3"), (b"orders", b"orders-3"), (bytearray(b"orders"), b"orders-3")])
+def test_a_common_key_of_many_requests_has_their_index(key: Any, third: str | bytes) -> None:
+    key_of = CallDefaults(1.0, 1, key=key).key_of
+    assert key_of is not None
+    assert key_of(3) == third
+    assert CallDefaults(1.0, 1).key_of is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"deadline_s": 3},
+        {"wait": True},
+        {"once": True},
+        {"headers": {"a": "b"}},
+        {"priority": "high"},
+        {"trace": {"traceparent": "00-1-2-03"}},
+        {"user": "ann"},
+        {"progress": print},
+    ],
+)
 def test_a_key_of_any_length_is_written_as_msgpack_writes_it(options: Mapping[str, Any]) -> None:
     plain = Call("echo", timeout_s=1, attempts=5, **options)
     for size in range(1, 256):

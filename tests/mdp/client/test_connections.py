@@ -21,20 +21,34 @@ from mdp.wire.commands import V01, client_final, client_heartbeat
 from tests.scenes.virtual_loop import in_virtual_time
 
 
+def two_requests(context: core.Context) -> tuple[LockstepRequester[PendingRequest], LockstepTransport]:
+    """Return a machine and its transport, with a connection that is being opened and no socket for a second one."""
+    machine: LockstepRequester[PendingRequest] = LockstepRequester(V01, RequesterLimits())
+    ends: dict[str, Any] = dict.fromkeys(("on_joined", "on_lost"), lambda: None)
+    ends |= dict.fromkeys(("on_received", "on_updates"), lambda _: None)
+    transport = LockstepTransport(context, {}, lambda: 0.0, machine, **ends)
+    transport.open("tcp://127.0.0.1:9")
+    context.max_sockets = 1
+    call = CallDefaults(1.0, 1).call("echo")
+    for number in (b"1", b"2"):
+        machine.submit(PendingRequest(call, [number]), 0.0)
+    assert len(machine.orders) == 1  # beside the one that is open
+    return machine, transport
+
+
 async def test_a_connection_that_cannot_be_opened_may_be_given_up_in_the_same_iteration() -> None:
     async with core.Context() as context:
-        machine: LockstepRequester[PendingRequest] = LockstepRequester(V01, RequesterLimits())
-        ends: dict[str, Any] = dict.fromkeys(("on_joined", "on_lost"), lambda: None)
-        ends |= dict.fromkeys(("on_received", "on_updates"), lambda _: None)
-        transport = LockstepTransport(context, {}, lambda: 0.0, machine, **ends)
-        transport.open("tcp://127.0.0.1:9")
-        context.max_sockets = 1
-        call = CallDefaults(1.0, 1).call("echo")
-        for number in (b"1", b"2"):
-            machine.submit(PendingRequest(call, [number]), 0.0)
-        assert len(machine.orders) == 1  # beside the one that is open
+        machine, transport = two_requests(context)
         assert len(transport.close_all()) == 1
         assert (machine.connections, machine.orders, transport.trouble != "") == (0, [], True)
+
+
+async def test_a_connection_that_cannot_be_opened_does_not_count() -> None:
+    async with core.Context() as context:
+        machine, transport = two_requests(context)
+        transport.flush()
+        assert machine.connections == 1
+        transport.close_all()
 
 
 class ClosingBroker:
