@@ -131,6 +131,7 @@ RUNNERS = (
     "tests/mdp/worker/test_runner_rules.py",
     "tests/mdp/worker/test_runner_cancellations.py",
     "tests/mdp/worker/test_runner_iterations.py",
+    "tests/mdp/worker/test_running_request.py",
     "tests/mdp/worker/test_stubborn_handlers.py",
     "tests/mdp/worker/test_worker.py",
     "tests/mdp/worker/test_worker_faults.py",
