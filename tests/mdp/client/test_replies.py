@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from core.runtime import supervision
+from core.runtime.supervision import Supervisor
 from mdp.client.client import Client
 from mdp.client.replies import Outcome, PendingSlot
 from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_PARTIAL_03
@@ -82,6 +84,21 @@ async def test_a_window_sends_nothing_where_keys_are_missing(stand_in: StandIn) 
             window.send([b"x", b"y"], ["key"])
         assert window.send([b"z"]) == 0
         assert (await stand_in.next())[1][-1] == b"z"
+
+
+@pytest.mark.faults
+async def test_a_window_that_is_withdrawn_is_told_nothing_of_a_request_that_was_too_large() -> None:
+    supervisor, ended = Supervisor(), list[asyncio.Future[None]]()
+    with supervision.scope(supervisor):
+        async with StandIn(tells=True, largest=1000) as broker, Client(broker.endpoint, window=1, heartbeat_ms=1e5) as client:
+            window = client.open_window("echo", lambda: ended.append(asyncio.ensure_future(window.withdraw())))
+            window.send([b"x", b"x" * 1001])
+            peer, asked = await broker.next()
+            broker.send(peer, CLIENT_FINAL_03 + number(asked), b"y")
+            await eventually(lambda: client.counters.too_large and not client._engine.machine.refused)
+            assert [outcome.reply for outcome in window.take()] == [[b"y"]]
+            assert len(ended) == 1
+    assert supervisor.faults == {}
 
 
 class Bodies:

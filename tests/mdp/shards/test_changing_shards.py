@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 import core
 import mdp
 from mdp.shards.front import Front
@@ -17,12 +19,25 @@ from tests.scenes.mdp_requester import connected, final, requester, sent, submit
 from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SERVICE = next(name for name in (b"service-%d" % number for number in range(1000)) if shard_of(name, 3) == 2 and shard_of(name, 2) == 1)
 
 
-async def test_a_request_that_waited_for_a_former_shard_is_cancelled_and_ends_as_any_other(tmp_path: Path) -> None:
+def sent_to_be_cancelled(client: mdp.Client, kind: str) -> Callable[[], object]:
+    """Send a request and return what cancels it."""
+    if kind == "future":
+        return client.request(SERVICE.decode(), b"2").cancel
+    if kind == "window":
+        window = client.open_window(SERVICE.decode(), lambda: None)
+        window.send([b"2"])
+        return lambda: asyncio.ensure_future(window.withdraw())
+    return asyncio.ensure_future(anext(client.stream(SERVICE.decode(), b"2"))).cancel
+
+
+@pytest.mark.parametrize("kind", ["future", "window", "stream"])
+async def test_a_request_that_waited_for_a_former_shard_is_cancelled_and_ends_as_any_other(tmp_path: Path, kind: str) -> None:
     endpoint = f"ipc://{tmp_path}/b"
     async with asyncio.timeout(PATIENCE_S), core.Context() as context:
         shards = [context.socket(core.ROUTER, linger=0) for _ in range(3)]
@@ -41,7 +56,8 @@ async def test_a_request_that_waited_for_a_former_shard_is_cancelled_and_ends_as
             async with Front(3) as front:
                 front.bind(endpoint)
                 await eventually(lambda: len(client._shards.engines) == 3 and all(one.machine.connected for one in client._shards.engines))
-                in_flight, waiting = client.request(SERVICE.decode(), b"1"), client.request(SERVICE.decode(), b"2")
+                in_flight, cancel = client.request(SERVICE.decode(), b"1"), sent_to_be_cancelled(client, kind)
+                await asyncio.sleep(0)  # a stream is sent by its task
                 streaming = client.stream(SERVICE.decode(), b"3")
                 part = asyncio.ensure_future(anext(streaming))
                 direct, _, first = await asked()
@@ -50,7 +66,7 @@ async def test_a_request_that_waited_for_a_former_shard_is_cancelled_and_ends_as
                 front.bind(endpoint)
                 name, command, cancelled = await asked()
                 assert command == CLIENT_REQUEST_03
-                assert waiting.cancel()
+                cancel()
                 assert await asked() == (name, CLIENT_CANCEL_03, cancelled)
                 name, command, streamed = await asked()
                 assert command == CLIENT_REQUEST_03
