@@ -287,6 +287,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "titanic/tickets.py": ("tests/titanic/test_tickets.py",),
     "titanic/journal/recovery.py": JOURNAL,
     "titanic/journal/record_reader.py": ("tests/titanic/journal/test_record_reader.py",),
+    "titanic/mirror/mirrored_disk.py": MIRROR,
     "titanic/mirror/replica_directory.py": MIRROR,
     "titanic/mirror/replica_link.py": MIRROR,
     "titanic/mirror/replica_server.py": MIRROR,
