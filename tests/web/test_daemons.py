@@ -39,7 +39,11 @@ DAEMONS = {
 SAMPLES = ("1", "text", "ipc://x", "127.0.0.1:0", "b", "name=ipc://c,ipc://s")
 NOT_CONFIGURED = ("config", "show_config", "help")
 # Daemons that are not ready without another process, with the reason they give.
-NOT_READY = {"mdp worker": "no broker knows echo\n", "titanic mirror": "no store\n"}
+NOT_READY = {
+    "mdp worker": "no broker knows echo\n",
+    "titanic serve": "no broker knows titanic.request, titanic.reply, titanic.close, titanic.wait, titanic.batch, titanic.look\n",
+    "titanic mirror": "no store\n",
+}
 
 
 def get(url: str) -> tuple[int, str]:
