@@ -318,6 +318,7 @@ SERVED = (
     "tests/titanic/store/test_headers.py",
     "tests/titanic/store/test_delivery_queue_faults.py",
     "tests/titanic/store/test_service_edges.py",
+    "tests/titanic/store/test_service_attempts.py",
     "tests/titanic/store/test_service_deliveries.py",
     "tests/titanic/store/test_other_stores.py",
     "tests/titanic/store/test_store_edges.py",

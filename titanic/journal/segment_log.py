@@ -166,8 +166,8 @@ class SegmentLog:
             self._note_error(error)
             if error.errno in LACKS and not essential:
                 raise StoreFull(self.lacks) from error
-            if self.wounded is not None:
-                raise Wounded(self.wounded) from error
+            if error.errno == errno.ESTALE:  # not asked of `wounded`: compiled, that counts as None here, as it did above
+                raise self._wound(error) from error
         try:
             return self._commit(drafts, sync)
         except OSError as error:

@@ -432,13 +432,12 @@ class Service:
 
     def _attempt_failed(self, entry: Entry, error: mdp.RequestError | None, now: float) -> None:
         self.store.attempted(entry)
-        # A message that is too large stays so.
-        if self._give_up(entry, str(error), at_once=isinstance(error, mdp.TooLarge)):
-            return
-        # A broker of MDP/0.1 is silent about an absent service: probe it before the next attempt.
+        # A broker of MDP/0.1 is silent about an absent service: probe it before the next attempt, also one of another request.
         if isinstance(error, mdp.Timeout):
             self.delivery.doubt(entry.service, now)
-        self.delivery.failed(entry.uuid, now, attempts=entry.attempts, absent=False)
+        # A message that is too large stays so.
+        if not self._give_up(entry, str(error), at_once=isinstance(error, mdp.TooLarge)):
+            self.delivery.failed(entry.uuid, now, attempts=entry.attempts, absent=False)
 
     def _give_up(self, entry: Entry, reason: str, *, at_once: bool = False) -> bool:
         """Dead-letter a request without attempts left; return whether it was."""
