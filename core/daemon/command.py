@@ -10,6 +10,7 @@ error (2), a bad value from environment or file is `BadConfig` (78) with its pla
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -230,6 +231,7 @@ class Group(Documented, click.Group):
         prog_name = prog_name or self.name
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        _write_whole_outputs()
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()  # here, where a full disk is reported
@@ -248,6 +250,13 @@ class Group(Documented, click.Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(Interrupted.exit_code)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _write_whole_outputs() -> None:
+    """Buffer an output that is not (PYTHONUNBUFFERED): Python drops what the system does not take in one write."""
+    raw, output = getattr(sys.stdout, "buffer", None), sys.stdout
+    if isinstance(raw, io.RawIOBase):
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), output.encoding, output.errors, line_buffering=True, write_through=True)
 
 
 @contextmanager

@@ -49,7 +49,10 @@ class DeadLetters:
         return iter(self._dead_letters.values())
 
     def add(self, dead_letter: DeadLetter) -> None:
-        """Add a dead letter; drop the oldest ones beyond the limits."""
+        """Add a dead letter; drop the oldest ones beyond the limits, or this one if it alone is larger."""
+        if len(dead_letter.body) > self._options.letters_max_bytes:
+            self.pushed_out += 1
+            return
         self._dead_letters[dead_letter.number] = dead_letter
         self.size += len(dead_letter.body)
         while len(self._dead_letters) > self._options.letters_max or self.size > self._options.letters_max_bytes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -258,6 +259,35 @@ def test_h_is_help_for_programs_and_commands() -> None:
     assert run("-h").output == run("--help").output
     assert run("serve", "-h").output == run("serve", "--help").output
     assert "--drain-s" in run("serve", "-h").output
+
+
+class Narrow(io.RawIOBase):
+    """An output of which each write takes a few bytes, as a pipe may that is nearly full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, octets: Any) -> int:
+        piece = bytes(octets[:7])
+        self.taken += piece
+        return len(piece)
+
+
+@pytest.mark.parametrize("unbuffered", [True, False])
+def test_a_long_output_is_written_to_its_end(unbuffered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With PYTHONUNBUFFERED, as containers have it, a list of more than 64 KiB lost its end in a pipe, with exit code 0."""
+    narrow = Narrow()
+    under: Any = narrow if unbuffered else io.BufferedWriter(narrow)
+    output = io.TextIOWrapper(under, "utf-8", write_through=unbuffered)  # the interpreter has one more reference to its own
+    monkeypatch.setattr(sys, "stdout", output)
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--help"], prog_name="idle")
+    monkeypatch.undo()
+    assert (ended.value.code, narrow.taken.decode()) == (0, run("--help").output.replace("Usage: program", "Usage: idle"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")

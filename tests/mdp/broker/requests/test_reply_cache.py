@@ -212,5 +212,7 @@ def test_the_oldest_dead_letters_are_pushed_out_by_their_octets_too() -> None:
     found = letters.get(3)
     assert found is not None
     assert (found.user, found.retried, letters.get(1)) == ("ann", False, None)
+    letters.add(DeadLetter(4, b"echo", bytes(101), [], 0.0))  # alone more than all may be: the others stay
+    assert ([letter.number for letter in letters], letters.size, letters.pushed_out) == ([2, 3], 51, 2)
     assert letters.take(2) is not None
     assert letters.size == 1
