@@ -254,9 +254,10 @@ class Group(Documented, click.Group):
 
 def _write_whole_outputs() -> None:
     """Buffer an output that is not (PYTHONUNBUFFERED): Python drops what the system does not take in one write."""
-    raw, output = getattr(sys.stdout, "buffer", None), sys.stdout
-    if isinstance(raw, io.RawIOBase):
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), output.encoding, output.errors, line_buffering=True, write_through=True)
+    output = sys.stdout
+    if isinstance(getattr(output, "buffer", None), io.RawIOBase):
+        whole = open(output.fileno(), "wb", closefd=False)
+        sys.stdout = io.TextIOWrapper(whole, output.encoding, output.errors, line_buffering=True, write_through=True)
 
 
 @contextmanager

@@ -447,6 +447,7 @@ class Dispatcher(WorkerLifecycle):
         services = self.directory.services.values()
         return {
             **self.counters.as_dict(),
+            "letters_pushed_out": self.dead_letters.pushed_out,
             "services": len(services),
             "workers": len(self._workers),
             "clients": len(self.request_table.clients),
