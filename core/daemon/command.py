@@ -256,7 +256,7 @@ def _write_whole_outputs() -> None:
     """Buffer an output that is not (PYTHONUNBUFFERED): Python drops what the system does not take in one write."""
     output = sys.stdout
     if isinstance(getattr(output, "buffer", None), io.RawIOBase):
-        whole = open(output.fileno(), "wb", closefd=False)
+        whole = io.BufferedWriter(io.FileIO(output.fileno(), "w", closefd=False))
         sys.stdout = io.TextIOWrapper(whole, output.encoding, output.errors, line_buffering=True, write_through=True)
 
 
