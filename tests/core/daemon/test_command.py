@@ -279,7 +279,7 @@ main(["long"])
 @pytest.mark.skipif(sys.platform != "linux", reason="what waits in a pipe is asked for as Linux has it")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_long_output_is_written_to_its_end_though_a_write_is_cut_short(unbuffered: str) -> None:
-    """The process is stopped when the pipe is full, and goes on: the write ends with what the pipe has taken."""
+    """The process is stopped when the pipe is full, and goes on: its write was a short one."""
     import fcntl
     import termios
 
