@@ -341,8 +341,6 @@ class Service:
             self._clock.cancel()
 
     def _probed(self, service: bytes, asked: asyncio.Future[list[bytes]]) -> None:
-        if asked.cancelled() or self._stopping:
-            return
         self._note_probe(service, asked.exception() is None and asked.result()[0] == b"200")
 
     def _note_probe(self, service: bytes, available: bool, _: Exception | None = None) -> None:

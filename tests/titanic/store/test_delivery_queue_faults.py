@@ -108,6 +108,35 @@ async def test_one_that_fails_whenever_it_is_tried_is_a_dead_letter(shop: Shop, 
 
 
 @replaces_names
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_fault_behind_the_end_of_a_request_is_no_failed_attempt(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, closed: bool
+) -> None:
+    """It is not executed again, nor given up, because its reply or its CLOSE is being written."""
+    store = shop.service.store
+    answer = store.answer
+
+    def failing(uuid: bytes, frames: Any) -> None:
+        if closed:
+            store.close_request([uuid.hex().encode()], lambda _: None)
+        else:
+            answer(uuid, frames)
+        raise ValueError("odd")
+
+    monkeypatch.setattr(store, "answer", failing)
+    ticket = await shop.client.submit("echo", b"x", attempts=1)
+    entry = store.index.entries[bytes.fromhex(ticket.uuid)]
+    if closed:
+        await eventually(lambda: not store.index.entries)
+    else:
+        assert await ticket.result(100) == [b"x"]
+    assert entry.attempts == 0
+    assert "is given up" not in caplog.text
+    assert not shop.service.delivery.waiting
+    assert not shop.service.delivery.in_flight
+
+
+@replaces_names
 async def test_an_answer_that_could_not_be_encoded_is_asked_for_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is marked as being written before it is."""
     left = [2]

@@ -13,7 +13,7 @@ from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import PATIENCE_S, eventually
 from tests.titanic.store.test_refused_closes import FullDisk
 from tests.titanic.store.test_service import FAST, Scene, scene
-from tests.titanic.store.test_service_deliveries import stored
+from tests.titanic.store.test_service_deliveries import PATIENT, stored
 from tests.titanic.store.test_store import SMALL, ask
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ async def test_requests_keep_their_order_while_their_service_is_away(scene: Scen
         calls.append(request.body[0])
         return request.body
 
-    one = titanic.DispatchOptions(window=1, retry_s=0.02, probe_s=0.02, probe_max_s=0.05)
+    one = titanic.DispatchOptions(window=1, **PATIENT)
     async with stored(scene, titanic.ServiceOptions(dispatch=one)) as service, scene.client() as client:
         async with scene.worker("away", noted):
             assert await (await client.submit("away", b"first")).result(PATIENCE_S) == [b"first"]
@@ -51,7 +51,7 @@ async def test_a_request_that_fails_does_not_hold_up_those_behind_it(scene: Scen
             raise ValueError("odd")
         return request.body
 
-    patient = titanic.DispatchOptions(window=1, retry_s=10 * PATIENCE_S, retry_max_s=20 * PATIENCE_S, probe_s=0.02)
+    patient = titanic.DispatchOptions(window=1, **PATIENT)
     async with stored(scene, titanic.ServiceOptions(dispatch=patient)), scene.client() as client, scene.worker("moody", moody):
         poison = await client.submit("moody", b"poison")
         assert await (await client.submit("moody", b"x")).result(PATIENCE_S) == [b"x"]

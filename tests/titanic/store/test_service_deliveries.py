@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["scene"]
 
+# What fails waits for longer than any test, a service that is away does not.
+PATIENT: dict[str, Any] = {"retry_s": 10 * PATIENCE_S, "retry_max_s": 20 * PATIENCE_S, "probe_s": 0.02, "probe_max_s": 0.05}
+
 
 def stored(scene: Scene, options: titanic.ServiceOptions | None = None, **more: Any) -> titanic.Service:
     return titanic.Service(scene.endpoint, titanic.Store(None, None), options, context=scene.context, seed=1, **more)
@@ -215,7 +218,7 @@ async def test_what_the_broker_says_of_a_user_is_for_a_request_that_still_waits(
         return request.body
 
     may = True
-    options = titanic.ServiceOptions(dispatch=FAST)
+    options = titanic.ServiceOptions(dispatch=titanic.DispatchOptions(**PATIENT))
     async with stored(scene, options, guard=lambda: may) as service, scene.worker("echo", counted):
         held: list[Callable[[Verdict], None]] = []
         monkeypatch.setattr(service._permissions, "ask", lambda _, then, about: held.append(partial(then, about)))
@@ -239,6 +242,7 @@ async def test_what_the_broker_says_of_a_user_is_for_a_request_that_still_waits(
             assert store.index.entries[bytes.fromhex(uuid.decode())].attempts == 0
             end = "allowed"
         held.pop()(Verdict.NO if end == "refused" else Verdict.YES)
+        assert bool(service.delivery.in_flight) == (end == "allowed")
         async with asyncio.timeout(PATIENCE_S):
             await draining
             if end == "allowed":
@@ -285,6 +289,7 @@ async def test_a_request_whose_time_comes_during_a_drain_is_not_delivered(scene:
         async with asyncio.timeout(PATIENCE_S):
             await draining
         assert calls == [b"now"]
+        assert service.figures()["gauges"]["requests_waiting"] == 1
 
 
 async def test_a_store_may_end_while_it_asks_for_a_service(scene: Scene) -> None:
