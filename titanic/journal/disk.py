@@ -88,8 +88,9 @@ class RealDisk:
         """Lock the file `lock` with flock, which the kernel releases however the process ends, and write our pid into it."""
         handle = self._files.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
         self._take_lock(handle)
-        self._files.ftruncate(handle, 0)
-        self._files.pwrite(handle, str(os.getpid()).encode(), 0)
+        with contextlib.suppress(OSError):  # for information only: it cannot be written on a full disk, and the lock works without it
+            self._files.ftruncate(handle, 0)
+            self._files.pwrite(handle, str(os.getpid()).encode(), 0)
         self._lock = handle
 
     def _take_lock(self, handle: int, *, shared: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -18,11 +19,15 @@ from tests.scenes.titanic_segments import (
     opened,
     without_details,
 )
-from titanic.errors import MirrorAway, StoreFull, Wounded
+from titanic.errors import MirrorAway, StoreFull, StoreLocked, Wounded
+from titanic.journal.disk import RealDisk
 from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, record_size
 from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import RequestIndex
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FULL_ERRORS = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS]
 
@@ -167,6 +172,22 @@ def test_a_store_comes_up_on_a_full_disk_with_what_the_reserve_gives_back() -> N
         assert done[at + 1] == "sync directory"
         assert (log.full, log.size_of(2), log.records) == (True, size, 1)
         assert f"preallocate 2 {size}" in done[at:]
+
+
+@pytest.mark.parametrize("call", ["ftruncate", "pwrite"])
+def test_a_disk_too_full_for_the_number_in_the_lock_file_is_locked_all_the_same(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk = RealDisk(tmp_path)
+    with monkeypatch.context() as moment:
+        moment.setattr(os, call, refuse)
+        disk.lock()
+    with pytest.raises(StoreLocked):
+        RealDisk(tmp_path).lock()
+    disk.unlock()
 
 
 @pytest.mark.parametrize(("error", "reserve"), [(errno.EIO, RESERVE), (errno.ENOSPC, 0)])
