@@ -87,7 +87,7 @@ async def test_a_window_sends_nothing_where_keys_are_missing(stand_in: StandIn) 
 
 
 @pytest.mark.faults
-async def test_a_window_that_is_withdrawn_is_told_nothing_of_a_request_that_was_too_large() -> None:
+async def test_a_window_that_is_withdrawn_gets_nothing_of_a_request_that_was_too_large() -> None:
     supervisor, ended = Supervisor(), list[asyncio.Future[None]]()
     with supervision.scope(supervisor):
         async with StandIn(tells=True, largest=1000) as broker, Client(broker.endpoint, window=1, heartbeat_ms=1e5) as client:
