@@ -214,6 +214,8 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self._endpoints.start_deferred()
         self._receiver = receiver
         self._follow_receiver()
+        if receiver is None:
+            self._inproc_over()  # queue these before what comes from now on
         self._on_peer = on_peer
         self._forget_dropped()
         if self._takes_batches() and self.inbound.active:

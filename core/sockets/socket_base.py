@@ -267,7 +267,7 @@ class SocketBase(Receiving):
 
     def _tell_watcher(self, pipe: Pipe, connected: bool) -> bool:
         """Report a peer; returns False if it is not to stay, because the watcher has raised."""
-        if self._on_peer is None:
+        if self._on_peer is None or self.closed:
             return True
         failed: list[Exception] = []
         name = pipe.routing_id or pipe.identity
@@ -289,7 +289,7 @@ class SocketBase(Receiving):
         self._dispatch_pending()  # an XPUB reports the topics of its subscriber (PSB-06)
         routing_id = pipe.routing_id or pipe.identity
         # If another peer has taken over the routing id (RTR-08), no peer is reported as gone.
-        if not self.closed and (not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe)):
+        if not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe):
             self._tell_watcher(pipe, False)
 
     def detach(self, pipe: Pipe) -> None:
@@ -395,8 +395,9 @@ class SocketBase(Receiving):
         """See `InprocSocket`; an inproc connection does not come back (TRN-12)."""
         self.detach(pipe)
         pipe.release()
-        if not self.closed:
-            self._tell_watcher(pipe, False)
+        loop = asyncio._get_running_loop()
+        if loop is not None:
+            loop.call_soon(self._tell_watcher, pipe, False)  # after its last messages, and never inside the other socket's call
 
     def _follow_receiver(self) -> None:
         """Update whether messages can be put directly into inboxes."""

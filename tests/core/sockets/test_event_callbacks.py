@@ -76,6 +76,34 @@ async def test_a_watcher_of_peers_that_fails_costs_one_connection_at_most(endpoi
     assert supervisor.faults == {"core peer watcher": 1}
 
 
+async def test_the_last_message_of_a_peer_comes_before_its_end() -> None:
+    """Also over inproc, where both happen at once."""
+    told: list[object] = []
+    async with asyncio.timeout(PATIENCE_S), core.Context() as context:
+        router, dealer = context.socket(core.ROUTER), context.socket(core.DEALER, identity=b"d", linger=-1)
+        router.bind("inproc://x")
+        router.set_receiver(told.extend, lambda _, comes: told.append(comes))
+        dealer.connect("inproc://x")
+        await eventually(lambda: told)
+        dealer.send(b"last")
+        dealer.close()
+        assert told == [True]  # nothing is told inside a call of the peer
+        await eventually(lambda: len(told) == 3)
+    assert told == [True, [b"d", b"last"], False]
+
+
+async def test_what_came_for_a_receiver_that_is_taken_away_is_queued_first() -> None:
+    async with asyncio.timeout(PATIENCE_S), core.Context() as context:
+        pull, push = context.socket(core.PULL), context.socket(core.PUSH)
+        pull.bind("inproc://x")
+        push.connect("inproc://x")
+        pull.set_receiver(print)
+        await push.send(b"1")
+        pull.set_receiver(None)
+        await push.send(b"2")
+        assert [await pull.recv(), await pull.recv()] == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("queued", [True, False])
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 async def test_a_receiver_that_fails_for_one_peer_gets_the_messages_of_others(endpoint: str, queued: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -281,3 +282,98 @@ async def test_a_subscription_knows_whose_it_is(context: core.Context) -> None:
         assert await each.recv() == b"for %d" % number
         with pytest.raises(core.Again):
             each.recv(core.NOBLOCK)
+
+
+@pytest.mark.parametrize("name", [*RECEIVES, "recv_many"])
+def test_a_socket_waits_on_no_other_loop_of_its_thread(name: str) -> None:
+    """Not while its own loop is open, though that does not run."""
+    receive = RECEIVES.get(name, core.Socket.recv_many)
+    context = core.Context()
+    one = context.socket(core.PULL, linger=0)
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        one.bind("inproc://one")
+
+    async def elsewhere() -> None:
+        with pytest.raises(core.WrongOwner):
+            receive(one)
+
+    loop.run_until_complete(begin())
+    asyncio.run(elsewhere())
+    loop.run_until_complete(context.aclose())
+    loop.close()
+
+
+@pytest.mark.parametrize("name", [*RECEIVES, "recv_many"])
+def test_an_endpoint_of_a_pause_of_the_loop_is_begun_by_the_next_receive(name: str) -> None:
+    """The program binds between two runs of one loop, when nothing runs that could begin it."""
+    receive = RECEIVES.get(name, core.Socket.recv_many)
+    context = core.Context()
+    one, other = context.socket(core.PULL, linger=0), context.socket(core.PUSH, linger=0)
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        with pytest.raises(core.Again):
+            one.recv(core.NOBLOCK)
+        other.bind("tcp://127.0.0.1:*")
+        other.send(b"x")
+
+    async def go_on() -> str:
+        return str(await receive(one))
+
+    loop.run_until_complete(begin())
+    one.connect(other.last_endpoint)
+    assert "x" in loop.run_until_complete(go_on())
+    loop.run_until_complete(context.aclose())
+    loop.close()
+
+
+async def test_a_receive_on_another_thread_drops_nothing(context: core.Context) -> None:
+    """Messages of a topic that was unsubscribed are skipped by the owner alone."""
+    one, other = pair(context, core.SUB, core.PUB)
+    one.subscribe(b"")
+    await other.send(b"x")
+    one.unsubscribe(b"")
+    one.subscribe(b"y")
+    refused: list[str] = []
+
+    def receive() -> None:
+        for verb in (lambda: one.recv(copy=False), one.recv_many):
+            try:
+                verb()
+            except core.WrongOwner as error:
+                refused.append(type(error).__name__)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    assert (refused, one.counters.unsubscribed) == (["WrongOwner"] * 2, 0)
+
+
+async def test_the_rests_of_two_messages_are_of_their_senders(context: core.Context) -> None:
+    one = context.socket(core.PULL, linger=0)
+    peers = [context.socket(core.PUSH, linger=0, metadata=f"X-Name:{number}") for number in range(2)]
+    for number, each in enumerate(peers):
+        one.bind(f"inproc://{number}")
+        each.connect(f"inproc://{number}")
+    first, rest, second = one.recv(), one.recv_multipart(), one.recv()
+    await peers[0].send_multipart([b"0", b"rest"])
+    assert (await first, rest.done()) == (b"0", True)
+    await peers[1].send_multipart([b"1", b"rest"])
+    assert await second == b"1"
+    assert rest.cancel()
+    waits = [one.recv(copy=False) for _ in range(2)]
+    assert [(await each)["X-Name"] for each in waits] == ["0", "1"]
+
+
+async def test_frames_of_a_rest_know_their_sender_when_they_were_waited_for(context: core.Context) -> None:
+    one = context.socket(core.PULL, linger=0)
+    peers = [context.socket(core.PUSH, linger=0, metadata=f"X-Name:{number}") for number in range(2)]
+    for number, each in enumerate(peers):
+        one.bind(f"inproc://{number}")
+        each.connect(f"inproc://{number}")
+    waits = [one.recv(copy=False) for _ in range(3)]
+    await peers[0].send_multipart([b"a", b"b"])
+    await peers[1].send(b"c")
+    assert [((await each)["X-Name"], (await each).more) for each in waits] == [("0", True), ("0", False), ("1", False)]

@@ -15,6 +15,12 @@ from tests.scenes.waiting import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+
+def counted(frames: list[Any]) -> zip[tuple[int, Any]]:
+    """Pair each frame with the number of those behind it."""
+    return zip(range(len(frames) - 1, -1, -1), frames, strict=True)
+
+
 TRANSPORTS = ("tcp://127.0.0.1:*", "inproc://one")
 # Two that have no hash, every other octet, and one item of two octets.
 BYTES_LIKE: list[Any] = [
@@ -29,7 +35,7 @@ VERBS: dict[str, Callable[[core.Socket, Any], Any]] = {
     "send_multipart, a tuple": lambda socket, frames: socket.send_multipart(tuple(frames)),
     "send_many": lambda socket, frames: socket.send_many([frames]),
     "send_many, a tuple": lambda socket, frames: socket.send_many(cast("Any", (tuple(frames),))),
-    "send": lambda socket, frames: [socket.send(frame, core.SNDMORE) for frame in frames[:-1]] and socket.send(frames[-1]),
+    "send": lambda socket, frames: [socket.send(frame, core.SNDMORE if left else 0) for left, frame in counted(frames)][-1],
 }
 
 
@@ -133,6 +139,27 @@ async def test_a_send_that_would_wait_is_refused_on_another_thread_and_loop(cont
     assert await pull.recv_multipart() == [b"waits"]
     with pytest.raises(core.Again):
         pull.recv(core.NOBLOCK)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_send_waits_on_no_other_loop_of_its_thread(verb: str) -> None:
+    """Not while its own loop is open, though that does not run."""
+    context = core.Context()
+    push = context.socket(core.PUSH, linger=0)
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        with pytest.raises(core.Again):
+            push.send(b"x", core.NOBLOCK)
+
+    async def elsewhere() -> None:
+        with pytest.raises(core.WrongOwner):
+            VERBS[verb](push, [b"x"])
+
+    loop.run_until_complete(begin())
+    asyncio.run(elsewhere())
+    loop.run_until_complete(context.aclose())
+    loop.close()
 
 
 def test_an_endpoint_of_a_pause_of_the_loop_is_begun_by_the_next_send() -> None:
