@@ -53,7 +53,7 @@ class Receiving(Sending):
     _active: deque[Pipe]
     _delivered: Delivered
     _plain: bool
-    _rests: list[Unit]
+    _rests: deque[Unit]
 
     @overload
     def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[Message]: ...
@@ -213,7 +213,7 @@ class Receiving(Sending):
         self._keep(Unit(pipe, rest, True))
 
     def _keep(self, unit: Unit) -> None:
-        self._rests.insert(0, unit)
+        self._rests.appendleft(unit)
         self.pattern.drop_rest = self._drop_rest
         self.use_to_take(self._take_rest)
 
@@ -227,7 +227,7 @@ class Receiving(Sending):
         return False
 
     def _take_rest(self) -> Message:
-        unit = self._rests.pop(0)
+        unit = self._rests.popleft()
         self._follow_rests()
         return unit.frames
 

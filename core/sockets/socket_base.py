@@ -119,7 +119,7 @@ class SocketBase(Receiving):
         self._senders = deque()
         self._pollers = []
         self._sweep_at = 0  # the first wait sets it
-        self._rests = []  # of messages that are received frame by frame (RCVMORE): more than one when receives were cancelled
+        self._rests = deque()  # of messages that are received frame by frame (RCVMORE): more than one when receives were cancelled
         self._delivered = Delivered(self)
         self.pattern.outdate = self._delivered.outdate
         self._partial = []  # frames given one by one (SNDMORE)

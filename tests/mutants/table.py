@@ -246,7 +246,11 @@ TABLE: dict[str, tuple[str, ...]] = {
         "tests/core/net/test_kept_alive.py",
     ),
     "core/net/inproc.py": ("tests/core/net/test_inproc*.py", "tests/core/sockets/test_encoded_messages.py"),
-    "core/sockets/results/pending.py": ("tests/core/sockets/results/test_pending.py", "tests/core/sockets/test_cancel.py"),
+    "core/sockets/results/pending.py": (
+        "tests/core/sockets/results/test_pending.py",
+        "tests/core/sockets/test_cancel*.py",
+        "tests/core/sockets/test_receiv*.py",
+    ),
     "core/runtime/write_scheduler.py": ("tests/core/runtime/test_write_scheduler.py",),
     "core/machine/value_copies.py": ("tests/core/machine/test_value_copies.py",),
     "core/rpc/drained.py": ("tests/core/rpc/test_drained.py",),

@@ -204,7 +204,6 @@ class PendingReceive(Pending[Any]):
         delivered = self._delivered
         if delivered is None:
             return super().cancel(msg)
-        self._value = None
         self._cancel(msg)
         delivered.take_back(self)
         return True

@@ -82,6 +82,7 @@ async def test_a_publisher_waits_no_longer_for_a_subscriber_that_leaves(context:
     other.subscribe(b"y")
     assert await publisher.recv() == b"\1y"
     behind = publisher.send(b"y")
+    assert not behind.done()  # though the other subscriber has capacity: in order
     if end == "closes":
         slow.close()
     else:

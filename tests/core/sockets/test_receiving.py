@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -351,20 +352,40 @@ async def test_a_receive_on_another_thread_drops_nothing(context: core.Context) 
     assert (refused, one.counters.unsubscribed) == (["WrongOwner"] * 2, 0)
 
 
-async def test_the_rests_of_two_messages_are_of_their_senders(context: core.Context) -> None:
+@pytest.mark.parametrize("waited_for", [True, False])
+async def test_the_rests_of_two_messages_are_of_their_senders(context: core.Context, waited_for: bool) -> None:
     one = context.socket(core.PULL, linger=0)
     peers = [context.socket(core.PUSH, linger=0, metadata=f"X-Name:{number}") for number in range(2)]
     for number, each in enumerate(peers):
         one.bind(f"inproc://{number}")
         each.connect(f"inproc://{number}")
     first, rest, second = one.recv(), one.recv_multipart(), one.recv()
+    waits: list[Any] = [one.recv_many(), *(one.recv(copy=False) for _ in range(2 * waited_for))]
     await peers[0].send_multipart([b"0", b"rest"])
     assert (await first, rest.done()) == (b"0", True)
     await peers[1].send_multipart([b"1", b"rest"])
-    assert await second == b"1"
+    assert (await second, waits[0].done()) == (b"1", True)
+    assert waits.pop(0).cancel()
     assert rest.cancel()
-    waits = [one.recv(copy=False) for _ in range(2)]
-    assert [(await each)["X-Name"] for each in waits] == ["0", "1"]
+    waits += [one.recv(copy=False) for _ in range(2 - len(waits))]
+    assert [(await each)["X-Name"] for each in waits] == (["1", "0"] if waited_for else ["0", "1"])  # those that wait get it at once
+
+
+async def test_a_request_that_is_dropped_fails_one_receive(context: core.Context) -> None:
+    """Its peer has announced that it is too large."""
+    req, router = context.socket(core.REQ, linger=0), context.socket(core.ROUTER, linger=0)
+    router.bind("tcp://127.0.0.1:*")
+    endpoint = router.last_endpoint
+    router.close()
+    await router.wait_closed()
+    req.connect(endpoint)
+    await req.send(b"x" * 101)
+    first, second = req.recv(), req.recv()
+    router = context.socket(core.ROUTER, linger=0, maxmsgsize=100, tell_limits=1)
+    router.bind(endpoint)
+    with pytest.raises(core.MessageTooLarge):
+        await first
+    assert not second.done()
 
 
 async def test_frames_of_a_rest_know_their_sender_when_they_were_waited_for(context: core.Context) -> None:
@@ -377,3 +398,49 @@ async def test_frames_of_a_rest_know_their_sender_when_they_were_waited_for(cont
     await peers[0].send_multipart([b"a", b"b"])
     await peers[1].send(b"c")
     assert [((await each)["X-Name"], (await each).more) for each in waits] == [("0", True), ("0", False), ("1", False)]
+
+
+@pytest.mark.parametrize("name", [*RECEIVES, "recv_many"])
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_message_that_was_received_is_kept_nowhere(context: core.Context, name: str, waits: bool) -> None:
+    one, other = pair(context, core.PULL, core.PUSH)
+    receive = RECEIVES.get(name, core.Socket.recv_many)
+    body = bytes(1000)
+    before = sys.getrefcount(body)
+    for _ in range(2):
+        if waits:
+            receives = [receive(one), receive(one)]
+            await other.send_many([[body], [body]])
+            for each in receives:
+                await each
+            del receives, each
+        else:
+            await other.send_many([[body], [body]])
+            for _ in range(1 if name == "recv_many" else 2):
+                await receive(one)
+        await asyncio.sleep(0)
+        assert sys.getrefcount(body) == before
+
+
+async def test_a_message_that_could_not_be_converted_is_not_received_again(context: core.Context) -> None:
+    one, other = pair(context, core.PULL, core.PUSH)
+    first, second, third = one.recv_multipart(), one.recv_json(), one.recv_json()
+    for text in (b"1", b"no JSON", b"3"):
+        await other.send(text)
+    assert not second.cancel()
+    assert first.cancel()
+    assert await third == 1
+    with pytest.raises(ValueError, match="Expecting value"):
+        await second
+    assert await one.recv() == b"3"
+    # What a receive has instead of its message cannot be converted either: it fails when its result is taken.
+    first, second = one.recv_multipart(), one.recv_json()
+    await other.send(b"no JSON")
+    await other.send(b"5")
+    assert first.cancel()
+    assert not second.cancel()
+    with pytest.raises(ValueError, match="Expecting value"):
+        await second
+    assert await one.recv() == b"5"
+    with pytest.raises(core.Again):
+        one.recv(core.NOBLOCK)

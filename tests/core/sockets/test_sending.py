@@ -74,6 +74,8 @@ async def test_what_is_no_frame_is_refused_and_nothing_is_kept(context: core.Con
     for bad in (5, "text", None):
         with pytest.raises(TypeError, match=f"a frame is bytes-like, not {type(bad).__name__}"):
             await send(one, [bad, b"x"])
+        with pytest.raises(TypeError):
+            one.send(cast("Any", bad), core.SNDMORE)
     if verb != "send":
         with pytest.raises(core.ZMQError) as refused:
             await send(one, [])
@@ -117,18 +119,22 @@ async def test_a_message_that_is_changed_while_it_waits_hinders_no_other(context
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_send_that_would_wait_is_refused_on_another_thread_and_loop(context: core.Context, verb: str) -> None:
+@pytest.mark.parametrize("with_a_loop", [True, False])
+async def test_a_send_that_would_wait_is_refused_on_another_thread(context: core.Context, verb: str, with_a_loop: bool) -> None:
     push = context.socket(core.PUSH, linger=0)
     waits = push.send(b"waits")
     refused: list[BaseException] = []
 
-    async def elsewhere() -> None:
+    def send() -> None:
         try:
             VERBS[verb](push, [b"x", b"y"])
-        except core.ZMQError as error:
+        except (core.ZMQError, RuntimeError) as error:
             refused.append(error)
 
-    thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
+    async def elsewhere() -> None:
+        send()
+
+    thread = threading.Thread(target=(lambda: asyncio.run(elsewhere())) if with_a_loop else send)
     thread.start()
     await asyncio.to_thread(thread.join)
     assert [type(error) for error in refused] == [core.WrongOwner]
@@ -139,6 +145,28 @@ async def test_a_send_that_would_wait_is_refused_on_another_thread_and_loop(cont
     assert await pull.recv_multipart() == [b"waits"]
     with pytest.raises(core.Again):
         pull.recv(core.NOBLOCK)
+
+
+async def test_encoded_messages_are_refused_on_another_thread(context: core.Context) -> None:
+    one, other = context.socket(core.PAIR, linger=0), context.socket(core.PAIR, linger=0)
+    one.bind("tcp://127.0.0.1:*")
+    other.connect(one.last_endpoint)
+    await other.send(b"ready")
+    await one.recv()
+    refused: list[bool] = []
+
+    def send() -> None:
+        try:
+            one.send_octets(b"", [b"\0\1x"])
+        except core.WrongOwner:
+            refused.append(True)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    assert refused
+    one.send_octets(b"", [b"\0\1y"])
+    assert await other.recv() == b"y"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -162,39 +190,40 @@ def test_a_send_waits_on_no_other_loop_of_its_thread(verb: str) -> None:
     loop.close()
 
 
-def test_an_endpoint_of_a_pause_of_the_loop_is_begun_by_the_next_send() -> None:
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("verb", ["one", "pieces", "many", "many, at once"])
+def test_an_endpoint_of_a_pause_of_the_loop_is_begun_by_the_next_send(verb: str, count: int) -> None:
     """The program connects between two runs of one loop, when nothing runs that could begin it."""
     loop = asyncio.new_event_loop()
     context = core.Context()
-    push, pull = context.socket(core.PUSH, linger=0, sndhwm=1), context.socket(core.PULL, linger=0)
+    push, pull = context.socket(core.PUSH, linger=0, sndhwm=2), context.socket(core.PULL, linger=0)
 
-    async def bound() -> None:
+    async def begin() -> None:
         pull.bind("tcp://127.0.0.1:*")
         with pytest.raises(core.Again):
             push.send(b"nobody", core.NOBLOCK)
 
     async def send() -> None:
-        waits = push.send_many([[b"1"], [b"2"], [b"3"]])
-        assert not waits.done()
-        assert [await pull.recv() for _ in range(3)] == [b"1", b"2", b"3"]
-        await waits
-
-    async def send_one(more: bool) -> None:
-        if more:
+        sent = [[b"%d" % number] for number in range(count)]
+        if verb == "pieces":
             await push.send(b"first", core.SNDMORE | core.NOBLOCK)
-        assert push.send(b"x", core.NOBLOCK).done()
-        assert (await pull.recv_multipart())[-1] == b"x"
-        push.disconnect(pull.last_endpoint)
+        if verb == "many, at once" and count > 2:
+            push.sndtimeo = 0
+            with pytest.raises(core.Again) as refused:
+                push.send_many(sent)
+            assert refused.value.taken == 2
+            del sent[2:]
+        elif verb.startswith("many"):
+            waits = push.send_many(sent)
+            assert waits.done() == (count < 3)
+        else:
+            del sent[1:]
+            assert push.send(b"0", core.NOBLOCK).done()
+        assert [(await pull.recv_multipart())[-1:] for _ in sent] == sent
 
-    loop.run_until_complete(bound())
+    loop.run_until_complete(begin())
     push.connect(pull.last_endpoint)
     loop.run_until_complete(send())
-    loop.run_until_complete(asyncio.sleep(0))
-    for more in (False, True):
-        push = context.socket(core.PUSH, linger=0)
-        loop.run_until_complete(asyncio.sleep(0))
-        push.connect(pull.last_endpoint)
-        loop.run_until_complete(send_one(more))
     loop.run_until_complete(context.aclose())
     loop.close()
 
@@ -242,3 +271,18 @@ async def test_the_last_part_waits_whatever_its_flags_and_the_time_limit(context
     push.connect("inproc://one")
     assert await pull.recv_multipart() == [b"a", b"b"]
     await waits
+
+
+async def test_a_publisher_says_what_it_drops_and_nothing_else(context: core.Context, caplog: pytest.LogCaptureFixture) -> None:
+    """A subscriber has announced how large a message may be."""
+    publisher, subscriber = context.socket(core.XPUB, linger=0), context.socket(core.SUB, linger=0, maxmsgsize=100, tell_limits=1)
+    publisher.bind("tcp://127.0.0.1:*")
+    subscriber.connect(publisher.last_endpoint)
+    subscriber.subscribe(b"")
+    await publisher.recv()
+    await publisher.send(b"x" * 100)
+    assert [record.name for record in caplog.records] == []
+    await publisher.send(b"x" * 101)
+    assert [record.name for record in caplog.records] == ["core.socket"]
+    await publisher.send(b"y")
+    assert [await subscriber.recv(), await subscriber.recv()] == [b"x" * 100, b"y"]
