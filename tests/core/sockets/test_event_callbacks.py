@@ -87,7 +87,7 @@ async def test_the_last_message_of_a_peer_comes_before_its_end() -> None:
         await eventually(lambda: told)
         dealer.send(b"last")
         dealer.close()
-        assert told == [True]  # nothing is told inside a call of the peer
+        assert told == [True]  # not inside a call of the peer
         await eventually(lambda: len(told) == 3)
     assert told == [True, [b"d", b"last"], False]
 
