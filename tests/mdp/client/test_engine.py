@@ -9,7 +9,7 @@ import pytest
 
 import core
 from mdp.client.client import Client
-from mdp.errors import ClientClosed, TooLarge, Unreachable
+from mdp.errors import ClientClosed, Timeout, TooLarge, Unreachable
 from mdp.shards.front import Front
 from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_PROGRESS_03
 from mdp.wire.progress import Progress, encode_progress
@@ -84,6 +84,20 @@ async def test_an_error_says_why_there_is_no_connection(tmp_path: Path, dialect:
     async with Client(endpoint, dialect=dialect, timeout=0.2, attempts=1) as client:
         with pytest.raises(Unreachable, match=f"{endpoint} .*No such file"):
             await client.request("echo", b"x")
+
+
+async def test_an_error_names_the_broker_whose_dialect_has_changed() -> None:
+    async with StandIn() as first:
+        client = Client(first.endpoint, attempts=1, timeout=100, reconnect_ms=1)
+        reply = client.request("echo", b"x")
+        await first.next()
+        endpoint = first.endpoint
+    async with StandIn(endpoint, protocol=b"501") as older:
+        peer, _ = await older.next()
+        older.cut(peer)
+        with pytest.raises(Timeout, match=f"{endpoint} ended the connection each time"):
+            await reply
+        await client.close()
 
 
 @pytest.mark.parametrize("dialect", ["auto", "0.1", "0.2", "0.3"])

@@ -21,10 +21,10 @@ def shard_page(queued: int, service: str, not_ready: str = "", event_log: str | 
     def families() -> list[Family]:
         return [Family.single("mdp_queued", "gauge", "Waiting.", queued), done, took, failed]
 
+    rate = 0.1231 if service == "a" else 0.111
     table = Table("Services", ("service", "queued"), [[service, queued]], 1)
-    return MetricsPage(
-        "shard", lambda: not_ready, families, lambda: Snapshot({"queued": queued, "event_log": event_log}, (table,), {"replies": 3})
-    )
+    figures = {"queued": queued, "event_log": event_log, "replies_per_s": rate}
+    return MetricsPage("shard", lambda: not_ready, families, lambda: Snapshot(figures, (table,), {"replies": 3}))
 
 
 def sent(page: MetricsPage) -> dict[str, object]:
@@ -46,7 +46,7 @@ def test_two_shards_are_shown_as_one_broker() -> None:
     assert families["mdp_shard_up"].samples == [(("0",), 1.0), (("1",), 1.0)]
     assert families["mdp_shards_ready"].samples == [((), 2)]
     shown = page.snapshot()
-    assert shown.figures == {"shards": "2 of 2", "queued": 7, "event_log": "written"}
+    assert shown.figures == {"shards": "2 of 2", "queued": 7, "event_log": "written", "replies_per_s": 0.234}
     assert shown.counters == {"shards_ready": 2, "replies": 6}
     assert shown.tables == (Table("Services", ["service", "queued"], [["a", 2], ["b", 5]], 2),)
     assert page.not_ready() == ""
@@ -87,4 +87,4 @@ def test_the_trouble_of_one_shard_is_shown_beside_what_the_others_say(order: tup
 def test_what_no_shard_can_say_is_shown_as_nothing() -> None:
     front = FrontPage(1, dict, lambda: "")
     front.received(0, sent(shard_page(0, "a", event_log=None)))
-    assert front.page("mdp broker").snapshot().figures == {"shards": "1 of 1", "queued": 0, "event_log": None}
+    assert front.page("mdp broker").snapshot().figures == {"shards": "1 of 1", "queued": 0, "event_log": None, "replies_per_s": 0.123}
