@@ -21,31 +21,35 @@ from mdp.wire.commands import V01, client_final, client_heartbeat
 from tests.scenes.virtual_loop import in_virtual_time
 
 
-def two_requests(context: core.Context) -> tuple[LockstepRequester[PendingRequest], LockstepTransport]:
-    """Return a machine and its transport, with a connection that is being opened and no socket for a second one."""
+def two_requests(context: core.Context, *, before: bool = False) -> tuple[LockstepRequester[PendingRequest], LockstepTransport]:
+    """Return a machine and its transport, which is opened with the requests or `before` them, and has one socket."""
     machine: LockstepRequester[PendingRequest] = LockstepRequester(V01, RequesterLimits())
     ends: dict[str, Any] = dict.fromkeys(("on_joined", "on_lost"), lambda: None)
     ends |= dict.fromkeys(("on_received", "on_updates"), lambda _: None)
     transport = LockstepTransport(context, {}, lambda: 0.0, machine, **ends)
-    transport.open("tcp://127.0.0.1:9")
+    if before:
+        transport.open("tcp://127.0.0.1:9")
     context.max_sockets = 1
     call = CallDefaults(1.0, 1).call("echo")
     for number in (b"1", b"2"):
         machine.submit(PendingRequest(call, [number]), 0.0)
-    assert len(machine.orders) == 1  # beside the one that is open
+    if not before:
+        transport.open("tcp://127.0.0.1:9")
     return machine, transport
 
 
 async def test_a_connection_that_cannot_be_opened_may_be_given_up_in_the_same_iteration() -> None:
     async with core.Context() as context:
-        machine, transport = two_requests(context)
+        machine, transport = two_requests(context, before=True)
+        assert len(machine.orders) == 1  # beside the one that is open
         assert len(transport.close_all()) == 1
         assert (machine.connections, machine.orders, transport.trouble != "") == (0, [], True)
 
 
-async def test_a_connection_that_cannot_be_opened_does_not_count() -> None:
+@pytest.mark.parametrize("before", [True, False])
+async def test_one_connection_serves_where_no_other_can_be_opened(before: bool) -> None:
     async with core.Context() as context:
-        machine, transport = two_requests(context)
+        machine, transport = two_requests(context, before=before)
         transport.flush()
         assert machine.connections == 1
         transport.close_all()
@@ -88,4 +92,4 @@ async def test_waits_for_a_broker_that_closes_each_connection_grow_until_it_answ
             assert 16.0 <= max(waits) < 33.0
             broker.answer = client_heartbeat() if dialect == "0.3" else client_final("0.2", b"echo", b"", [b"y"])
             await asyncio.sleep(100)
-            assert max(broker.waits()[2:]) < 0.5
+            assert 0.075 < max(broker.waits()[2:]) < 0.15  # the first wait, a part of which is random
