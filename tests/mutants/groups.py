@@ -137,6 +137,14 @@ RUNNERS = (
     "tests/mdp/worker/test_worker_faults.py",
     "tests/mdp/worker/test_handler.py",
 )
+REGISTRATIONS = (
+    *RUNNERS,
+    "tests/mdp/worker/test_older_brokers.py",
+    "tests/mdp/testing/test_*.py",
+    "tests/mdp/session/test_shared_*.py",
+    "tests/mdp/session/test_without_broker.py",
+    "tests/mdp/test_recall.py",
+)
 FREELANCE = (
     "tests/freelance/models/test_sequential.py",
     "tests/freelance/models/test_server_list.py",
