@@ -18,6 +18,7 @@ from tests.titanic.store.test_store import SMALL, ask
 
 if TYPE_CHECKING:
     import mdp
+    from titanic.store.index.stored_request import Entry
 
 __all__ = ["scene"]
 
@@ -43,16 +44,30 @@ async def test_requests_keep_their_order_while_their_service_is_away(scene: Scen
         assert {entry.attempts for entry in service.store.index.entries.values()} == {0}
 
 
-async def test_a_request_that_fails_does_not_hold_up_those_behind_it(scene: Scene) -> None:
-    """It waits for its next attempt, ever longer, beside them."""
+@replaces_names
+@pytest.mark.faults
+@pytest.mark.parametrize("fault", [False, True])
+async def test_a_request_that_fails_does_not_hold_up_those_behind_it(scene: Scene, monkeypatch: pytest.MonkeyPatch, fault: bool) -> None:
+    """It waits for its next attempt beside them, also after an internal fault of the store."""
+    poisoned: list[Entry] = []
 
     async def moody(request: mdp.Request) -> list[bytes]:
-        if request.body[0] == b"poison":
+        if request.body[0] == b"poison" and not fault:
             raise ValueError("odd")
         return request.body
 
     patient = titanic.DispatchOptions(window=1, **PATIENT)
-    async with stored(scene, titanic.ServiceOptions(dispatch=patient)), scene.client() as client, scene.worker("moody", moody):
+    service = stored(scene, titanic.ServiceOptions(dispatch=patient))
+    async with service, scene.client() as client, scene.worker("moody", moody):
+        take = service.store.bodies.take
+
+        def breakable(entry: Entry) -> list[bytes] | None:
+            poisoned.append(entry)
+            if fault and entry is poisoned[0]:
+                raise ValueError("odd")
+            return take(entry)
+
+        monkeypatch.setattr(service.store.bodies, "take", breakable)
         poison = await client.submit("moody", b"poison")
         assert await (await client.submit("moody", b"x")).result(PATIENCE_S) == [b"x"]
         assert await poison.fetch() is None
