@@ -11,6 +11,8 @@ server had about this client is gone; build it up again in `on_switch`.
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,9 +21,11 @@ from bstar.errors import ClientClosed, MalformedMessage
 from bstar.machine.requester import Limits, Renew, Requester, ServerRequest
 from bstar.machine.wire import decode_reply_header, encode_request_header
 from core.address import endpoints_to_connect
+from core.daemon.logs import RateLimitedLog
 from core.machine.value_copies import check_counts, check_not_negative, check_positive
 from core.rpc.client_engine import ClientEngine
 from core.runtime import runtime, supervision
+from core.sockets.monitor import TROUBLES
 from core.zmtp.frames import octets_of
 
 if TYPE_CHECKING:
@@ -32,8 +36,11 @@ if TYPE_CHECKING:
 
     from bstar.machine.ballot import Ballot
     from core.security.credentials import Secured
+    from core.sockets.monitor import MonitorEvent
 
 __all__ = ["Client"]
+
+log = logging.getLogger(__name__)
 
 SERVERS: Final = ("primary", "backup")
 # Silent PINGs, one for each timeout, after which a connection is made again.
@@ -166,6 +173,8 @@ class PairEngine(ClientEngine[Requester]):
         self._on_switch = on_switch
         self._reported_server = 0
         self._sockets: list[core.Socket | None] = [None, None]
+        self._troubles: dict[int, str] = {}  # why a server cannot be connected to, since one was
+        self._lines = RateLimitedLog(log)
 
     def flush(self) -> None:
         """Send the messages of the machine; report another server than before."""
@@ -206,9 +215,20 @@ class PairEngine(ClientEngine[Requester]):
         socket.set_receiver(
             lambda batch: self._receive(server, batch), on_peer=lambda _, joined: self._on_connection(server, socket, joined)
         )
+        if not self._stock:
+            socket.on_event(partial(self._note_trouble, server), TROUBLES)
         socket.connect(self._endpoints[server])
 
+    def _note_trouble(self, server: int, event: MonitorEvent) -> None:
+        """Log once a minute when neither server can be connected to; one of them is enough."""
+        self._troubles[server] = event.reason or self._troubles.get(server, "reason unknown")
+        if len(self._troubles) == len(SERVERS):
+            places = [f"{SERVERS[each]} at {self._endpoints[each]}: {why}" for each, why in sorted(self._troubles.items())]
+            self._lines.warning("unreachable", "neither server can be reached, and both are tried again: %s", "; ".join(places))
+
     def _on_connection(self, server: int, socket: core.Socket, joined: bool) -> None:
+        if joined:
+            self._troubles.clear()
         if self._sockets[server] is socket and not self.closed:
             self.updated((self.machine.joined if joined else self.machine.lost)(server, self.clock()))
 
