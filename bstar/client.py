@@ -43,6 +43,8 @@ __all__ = ["Client"]
 log = logging.getLogger(__name__)
 
 SERVERS: Final = ("primary", "backup")
+# After which neither server is just being started.
+LOG_AFTER_S: Final = 2.5
 # Silent PINGs, one for each timeout, after which a connection is made again.
 PROBES: Final = 3
 
@@ -174,6 +176,7 @@ class PairEngine(ClientEngine[Requester]):
         self._reported_server = 0
         self._sockets: list[core.Socket | None] = [None, None]
         self._troubles: dict[int, str] = {}  # why a server cannot be connected to, since one was
+        self._away_since = inf  # neither can be
         self._lines = RateLimitedLog(log)
 
     def flush(self) -> None:
@@ -220,15 +223,20 @@ class PairEngine(ClientEngine[Requester]):
         socket.connect(self._endpoints[server])
 
     def _note_trouble(self, server: int, event: MonitorEvent) -> None:
-        """Log once a minute when neither server can be connected to; one of them is enough."""
+        """Log why neither server can be connected to, after a while, and then once a minute."""
         self._troubles[server] = event.reason or self._troubles.get(server, "reason unknown")
-        if len(self._troubles) == len(SERVERS):
+        if len(self._troubles) < len(SERVERS):
+            return
+        now = self.clock()
+        self._away_since = min(self._away_since, now)
+        if now - self._away_since >= LOG_AFTER_S:
             places = [f"{SERVERS[each]} at {self._endpoints[each]}: {why}" for each, why in sorted(self._troubles.items())]
             self._lines.warning("unreachable", "neither server can be reached, and both are tried again: %s", "; ".join(places))
 
     def _on_connection(self, server: int, socket: core.Socket, joined: bool) -> None:
         if joined:
             self._troubles.clear()
+            self._away_since = inf
         if self._sockets[server] is socket and not self.closed:
             self.updated((self.machine.joined if joined else self.machine.lost)(server, self.clock()))
 

@@ -1,17 +1,20 @@
-"""bstar.client: a client says at once why it reaches neither server, and nothing when it reaches one."""
+"""bstar.client: a client says why it reaches neither server, and nothing when it reaches one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 import bstar
 import core
 from tests.scenes.waiting import eventually
 
-if TYPE_CHECKING:
-    import pytest
-
+pytestmark = pytest.mark.usefixtures("soon")
 REACHED = "neither server can be reached"
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bstar.client.LOG_AFTER_S", 0.0)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
