@@ -312,6 +312,7 @@ STREAMS = (
     "tests/spec/test_transports.py",
 )
 MIRROR = (
+    "tests/titanic/mirror/test_mirrored_disk.py",
     "tests/titanic/mirror/test_replica_*.py",
     "tests/titanic/mirror/test_crash.py",
     "tests/titanic/test_paired_store.py",
