@@ -1,4 +1,4 @@
-"""titanic.mirror.mirrored_disk: what a mirror is told and sent, call by call."""
+"""titanic.mirror.mirrored_disk: what a mirror gets, call by call."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def mirrored(directory: Path, link: Link, *, go_on: bool = False, may_go_alone: 
         (False, True, False, False),
     ],
 )
-def test_a_mirror_is_told_that_the_store_acknowledges_without_it(
+def test_a_mirror_learns_that_the_store_acknowledges_without_it(
     tmp_path: Path, link: Link, go_on: bool, paired: bool, went_alone: bool, says_alone: bool
 ) -> None:
     """Else it would count as in step, and be promoted without what the store acknowledged alone."""
@@ -142,7 +142,7 @@ def test_a_file_that_grew_is_sent_from_where_its_copy_ended_and_one_that_did_not
     assert link.copies() == [(SEGMENT.encode(), 0, 30)]
 
 
-def test_a_sealed_segment_that_the_mirror_has_is_told_by_its_size(tmp_path: Path, link: Link) -> None:
+def test_a_sealed_segment_that_the_mirror_has_is_known_by_its_size(tmp_path: Path, link: Link) -> None:
     (tmp_path / OLDER).write_bytes(b"o" * 10)
     (tmp_path / SEGMENT).write_bytes(b"a" * 20)
     disk = mirrored(tmp_path, link)
