@@ -7,7 +7,7 @@ engines below the pipes move bytes. Neither is known here. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from core.errors import OperationNotSupported
 from core.pattern.fair_queue import FairQueue
@@ -140,7 +140,7 @@ class Pattern:
             count += 1
         return count
 
-    def has_capacity_for(self, first: bytes) -> bool:
+    def has_capacity_for(self, first: Any) -> bool:
         """Return whether a message with this first frame would not wait; raises what the frame alone is refused for."""
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.pattern.base import Counters, Pattern
 from core.pattern.load_balancer import LoadBalancer
@@ -72,7 +72,7 @@ class Balanced(Pattern):
                 return count
         return super().send_many(messages)
 
-    def has_capacity_for(self, first: bytes) -> bool:
+    def has_capacity_for(self, first: Any) -> bool:
         return self.outbound.has_capacity()
 
     def judge(self, frames: Given) -> MessageTooLarge | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.pattern.base import Counters, Pattern
 from core.pattern.distributor import distribute, has_capacity
@@ -200,7 +200,7 @@ class XPub(Pattern):
             decide = self.subscriptions.grant if subscribe else self.subscriptions.revoke
             decide(self._asker, topic)
 
-    def has_capacity_for(self, first: bytes) -> bool:
+    def has_capacity_for(self, first: Any) -> bool:
         """With XPUB_NODROP, return whether all matching peers have capacity (PSB-03)."""
         return not self.options.xpub_nodrop or all(map(has_capacity, self.subscriptions.match(bytes(first))))
 

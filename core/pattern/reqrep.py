@@ -105,7 +105,7 @@ class Router(Pattern):
         if self.routes.get(pipe.routing_id) is pipe:
             del self.routes[pipe.routing_id]
 
-    def _pipe_of(self, routing_id: bytes) -> Pipe | None:
+    def _pipe_of(self, routing_id: Any) -> Pipe | None:
         """Return the pipe of a routing id, which may be any bytes-like object."""
         try:
             return self.routes.get(routing_id)
@@ -116,7 +116,7 @@ class Router(Pattern):
         pipe = self._pipe_of(frames[0]) if frames else None
         return None if pipe is None or pipe.limits is None else pipe.limits.judge(frames, 1)
 
-    def has_capacity_for(self, first: bytes) -> bool:
+    def has_capacity_for(self, first: Any) -> bool:
         """With MANDATORY, raise HostUnreachable for an unknown routing id, or return whether its peer has capacity (RTR-06)."""
         if not self.options.router_mandatory:
             return True

@@ -89,7 +89,7 @@ class Sending(Owned):
         """Send in the uncommon ways: piecewise, without waiting, or from another sequence than a list."""
         if _THREAD() != self._owner_thread:
             self.enter()
-        parts = [*msg_parts]
+        parts: list[Any] = [*msg_parts]
         if flags & _SNDMORE:
             if parts:
                 _refuse_bad([parts])
@@ -106,7 +106,7 @@ class Sending(Owned):
             return _DONE
         return self._send_later([frames], flags, begun=begun)
 
-    def _lacks_capacity(self, first: bytes) -> bool:
+    def _lacks_capacity(self, first: Any) -> bool:
         """Return whether a message with this first frame would wait."""
         self._endpoints.start_deferred()
         return not self.pattern.has_capacity_for(first) or bool(self._senders)
