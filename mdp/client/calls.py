@@ -87,11 +87,13 @@ class CallDefaults:
             given["headers"] = {**self.headers, **given["headers"]}
         try:
             return replace(self, **given)
-        except TypeError:
+        except TypeError as error:
             known = [one.name for one in fields(self)]
             wrong = [option for option in given if option not in known]
-            if not wrong:
+            if not wrong and any(option in str(error) for option in given):
                 raise
+            if not wrong:  # of a compiled class, which does not say which
+                raise TypeError(f"{', '.join(given)}: {error}") from None
             from core.daemon.config import suggestion  # late: only for a mistake
 
             advice = suggestion(wrong[0], known, f"there are {', '.join(known)}")

@@ -129,13 +129,9 @@ def test_a_call_takes_options_up_to_what_a_broker_does() -> None:
     ],
 )
 def test_defaults_refuse_what_no_request_can_have(wrong: Any) -> None:
-    (name, value), *_ = wrong.items()
-    known = name != "tiemout"
-    with pytest.raises((TypeError, ValueError), match=name if known else "tiemout; did you mean timeout"):
+    name = next(iter(wrong))
+    with pytest.raises((TypeError, ValueError), match=name if name != "tiemout" else "tiemout; did you mean timeout"):
         CallDefaults(1.0, 1).merged(wrong)
-    if known:
-        with pytest.raises((TypeError, ValueError), match=name):
-            CallDefaults(**{"timeout": 1.0, "attempts": 1, name: value})
 
 
 @pytest.mark.parametrize(("key", "third"), [("orders", "orders-3"), (b"orders", b"orders-3"), (bytearray(b"orders"), b"orders-3")])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.runtime import runtime, supervision
+from tests.scenes.builds import replaces_names
 from tests.scenes.waiting import eventually
 from titanic.errors import MirrorAway, StoreFull, Unavailable, Wounded
 from titanic.journal.group_commit import RESUME_S, Journal, JournalOptions, fail_future
@@ -21,6 +22,8 @@ from titanic.journal.segment_log import Placement, SegmentLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+pytestmark = replaces_names
 
 HEAD = 48  # of a record
 FULL = StoreFull("disk")
