@@ -11,6 +11,7 @@ import pytest
 from tests.scenes.mdp_scripted_broker import StandIn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.scenes.programs import Ended, Programs
@@ -49,6 +50,12 @@ class Operator:
 
     def ask(self, *arguments: str) -> Ended:
         return self.programs.run("mdp", *arguments, MDP_BROKER="ipc://b.sock")
+
+    def ask_until(self, reached: Callable[[Ended], bool], *arguments: str) -> Ended:
+        """Ask again and again: a worker says that it is registered before a busy broker has read it."""
+        while not reached(ended := self.ask(*arguments)):
+            pass
+        return ended
 
     def worker(self, *arguments: str) -> None:
         self.programs.start("mdp", "worker", *arguments, MDP_BROKER="ipc://b.sock").said("registered")
@@ -99,7 +106,7 @@ def test_services_as_json_for_a_program(operator: Operator) -> None:
 def test_workers_of_all_services_or_of_one(operator: Operator) -> None:
     operator.worker("--service", "echo")
     operator.worker("--service", "sleep")
-    everyone = operator.ask("workers").lines
+    everyone = operator.ask_until(lambda ended: len(ended.lines) > 2, "workers").lines
     assert everyone[0].split() == ["SERVICE", "ID", "DIALECT", "CREDIT", "RUNNING", "DONE", "SILENT", "STUCK", "VERSION", "METADATA"]
     assert [line.split()[0] for line in everyone[1:]] == ["echo", "sleep"]
     (one,) = json.loads(operator.ask("workers", "--json", "sleep").out)["workers"]

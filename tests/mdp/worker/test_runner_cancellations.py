@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.runtime.runtime import Runtime, scope
 from tests.scenes.mdp_runner_ledger import NOW, staged, turns, until
 
 if TYPE_CHECKING:
     from mdp.request import Request
+
+
+LIMIT_S = 1_000  # longer than any test: no clock of the system looks meanwhile
 
 
 class Parked:
@@ -35,11 +39,21 @@ class Parked:
         return name
 
 
+class Clock(Runtime):
+    """A clock that the test turns on."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
 @pytest.mark.parametrize("behind", [b"fine", b"fails", b"late", b"dropped"])
 async def test_runners_are_stuck_while_requests_wait_and_nothing_that_is_wanted_runs_or_ends(behind: bytes) -> None:
     """Each end of a handler is progress and restarts the time."""
     parked = Parked()
-    stage, _ = staged(parked, 2, cancel_s=0)
+    with scope(clock := Clock()):
+        stage, _ = staged(parked, 2, cancel_s=LIMIT_S)
     stuck = stage.runners.stuck
     assert stuck() == ""
     first, second, next_one, last = (stage.request(name) for name in (b"first", b"second", b"next", b"last"))
@@ -52,7 +66,8 @@ async def test_runners_are_stuck_while_requests_wait_and_nothing_that_is_wanted_
     stage.runners.drop(second)
     assert stuck() == "", "nobody waits"
     stage.runners.put([between, next_one, last])
-    assert stuck().startswith("3 requests wait and nothing runs for 0 s; 2 handlers do not end")
+    clock.seconds += LIMIT_S
+    assert stuck().startswith(f"3 requests wait and nothing runs for {LIMIT_S} s; 2 handlers do not end")
     if behind == b"dropped":
         stage.runners.drop(between)
     parked.failing = True  # which for a cancelled one counts as cancelled
@@ -60,6 +75,8 @@ async def test_runners_are_stuck_while_requests_wait_and_nothing_that_is_wanted_
     await until(lambda: b"next" in parked.running)
     stage.runners.drop(next_one)
     assert stuck() == "", "two have ended since"
+    assert stuck() == "", "it begins again"
+    clock.seconds += LIMIT_S
     assert stuck().startswith("1 requests wait")
     for name in (b"first", b"next"):
         parked.running[name].set()
