@@ -209,7 +209,7 @@ class Receiving(Sending):
         """See `SocketBase`."""
 
     def keep_rest(self, pipe: Pipe | None, rest: Message) -> None:
-        """Keep the frames behind one that was received, for the next receive."""
+        """Keep the frames after a received frame for the next receive."""
         self._keep(Unit(pipe, rest, True))
 
     def _keep(self, unit: Unit) -> None:

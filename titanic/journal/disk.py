@@ -68,6 +68,7 @@ class RealDisk:
         self._files = system.files
         self._lock_file = system.lock_file
         self._lock: int | None = None
+        self._counts_names = True  # whether the file system says how many names a file has; some say always 0
         self._files.makedirs(self.directory, 0o700, exist_ok=True)  # requests and replies are private
         # Names are looked up from this descriptor, so a directory or symlink swapped later cannot lead us elsewhere.
         self._dir = self._files.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -88,6 +89,7 @@ class RealDisk:
         """Lock the file `lock` with flock, which the kernel releases however the process ends, and write our pid into it."""
         handle = self._files.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
         self._take_lock(handle)
+        self._counts_names = self._files.fstat(handle).st_nlink > 0
         with contextlib.suppress(OSError):  # for information only: it cannot be written on a full disk, and the lock works without it
             self._files.ftruncate(handle, 0)
             self._files.pwrite(handle, str(os.getpid()).encode(), 0)
@@ -183,7 +185,7 @@ class RealDisk:
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync alone leaves data in the drive's cache
         else:
             self._files.fsync(handle)
-        if not self._files.fstat(handle).st_nlink:
+        if self._counts_names and not self._files.fstat(handle).st_nlink:
             raise OSError(errno.ESTALE, "a file was removed while it was in use", str(self.directory))
 
     def truncate(self, handle: int, size: int) -> None:

@@ -55,10 +55,10 @@ class OtherStores:
             await asyncio.sleep(pause_s)
             pause_s = LOOK_S
             try:
-                code, *said = await client.request(WORKERS, tsp.REPLY, timeout=ASK_TIMEOUT_S, attempts=1)
-                if code == b"403":  # and would write each further question into its audit log
+                reply = await client.request(WORKERS, tsp.REPLY, timeout=ASK_TIMEOUT_S, attempts=1)
+                if reply[:1] == [b"403"]:  # and would write each further question into its audit log
                     return
-                workers = json_or_none(said[0]) if code == b"200" and said else ()
+                workers = json_or_none(reply[1]) if reply[:1] == [b"200"] and len(reply) > 1 else None
                 self.count = max(0, len(workers) - 1) if isinstance(workers, list) else 0
             except mdp.RequestError:
                 self.count = 0

@@ -180,7 +180,7 @@ class PendingReceive(Pending[Any]):
         super().__init__(loop)
         self._anchor: Anchor | None = None
         self._delivered: Delivered | None = None  # while it has a message that can be taken back
-        self._left: Message | None = None  # the frames behind the one that it takes
+        self._left: Message | None = None  # the frames behind its own
         self._single = False  # one frame; those behind it are for the next receive
 
     def deliver(self, delivered: Delivered, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
@@ -294,7 +294,7 @@ class Anchor:
 class Delivered:
     """The receives of a socket whose message was delivered and not taken yet, in order.
 
-    One that is cancelled is as if it had never been called: those behind it get the messages of those before them, so that messages stay
+    A cancelled receive counts as never called: those behind it get the messages of those before them, so that messages stay
     in order, and the frames of a message together, whichever is cancelled first. A receive that its program has dropped is forgotten.
     """
 

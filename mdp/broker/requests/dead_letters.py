@@ -49,7 +49,7 @@ class DeadLetters:
         return iter(self._dead_letters.values())
 
     def add(self, dead_letter: DeadLetter) -> None:
-        """Add a dead letter; drop the oldest ones beyond the limits, or this one if it alone is larger."""
+        """Add a dead letter; drop the oldest beyond the limits, or the new one if it alone is larger."""
         if len(dead_letter.body) > self._options.letters_max_bytes:
             self.pushed_out += 1
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import mdp
 import titanic
 from core.daemon.http import supervised_page
 from core.runtime import supervision
+from core.runtime.runtime import Runtime, scope
 from core.runtime.supervision import Supervisor
 from tests.scenes.bstar_sockets import until
 from tests.scenes.titanic_pair import JOURNAL, Two
@@ -73,6 +75,27 @@ async def test_a_store_whose_files_were_removed_acknowledges_nothing_and_can_sti
         found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         store.fetch([first[1]], found.set_result)
         assert await found == [b"300"]
+
+
+class FilesWithoutLinks:
+    """The system's files, on a file system that says of each file that it has no name."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fstat(self, number: int) -> os.stat_result:
+        return os.stat_result([*os.fstat(number)[:3], 0, *os.fstat(number)[4:]])
+
+
+class WithoutLinks(Runtime):
+    files: Any = FilesWithoutLinks()
+
+
+async def test_a_file_system_that_counts_no_names_holds_a_store(tmp_path: Path) -> None:
+    with scope(WithoutLinks()):
+        disk = titanic.RealDisk(tmp_path / "store")
+    async with titanic.Store(disk, JOURNAL) as store:
+        assert (await asked(store, b"here"))[0] == b"200"
 
 
 async def test_a_writer_that_ends_with_an_unexpected_error_wounds_the_store(tmp_path: Path, supervisor: Supervisor) -> None:

@@ -62,7 +62,7 @@ async def two_stores(tmp_path: Path) -> None:
             await eventually(lambda: others(one) == 0)
 
 
-@pytest.mark.parametrize("answer", [[b"403"], [b"501"], [b"200"], [b"200", b"?"], [b"200", b"7"], [b"200", json.dumps([{}]).encode()]])
+@pytest.mark.parametrize("answer", [[], [b"403"], [b"501"], [b"200"], [b"200", b"?"], [b"200", b"7"], [b"200", json.dumps([{}]).encode()]])
 async def test_a_broker_that_says_nothing_of_workers_has_no_other_stores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: list[bytes]
 ) -> None:
