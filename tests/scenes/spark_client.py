@@ -48,7 +48,7 @@ class Answering:
 
     @asynccontextmanager
     async def connect(self, to: Destination) -> AsyncIterator[Answering]:
-        if to.broker == "refused":
+        if to.brokers == ("refused",):
             raise ConnectionError("nobody there")
         self.opened.append(to)
         yield self

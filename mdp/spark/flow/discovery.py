@@ -48,7 +48,7 @@ def name_servers(given: NameServers | str | Sequence[str] | None) -> NameServers
 
 @asynccontextmanager
 async def named_client(
-    names: NameServers, broker: str | tuple[str, ...], socket_options: dict[str, Any], **options: Any
+    names: NameServers, brokers: tuple[str, ...], socket_options: dict[str, Any], **options: Any
 ) -> AsyncIterator[Client]:
     """Open a client whose brokers are looked up at each attempt to connect; raises LookupError."""
     found = list(entry_points(group=NAMES))
@@ -58,6 +58,6 @@ async def named_client(
     async with (
         make(names.servers, environment=names.environment) as resolver,
         core.Context(resolver=resolver.resolve) as context,
-        Client(broker, context=context, socket_options=socket_options, **options) as client,
+        Client(brokers, context=context, socket_options=socket_options, **options) as client,
     ):
         yield client

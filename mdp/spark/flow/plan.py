@@ -145,5 +145,5 @@ class FailureLimit:
         if limit is None or not found.failed:
             return
         if self._failed > (limit if limit >= 1 or not limit else limit * max(self._rows, _RATE_ROWS_MIN)):
-            to = self._plan.to.broker if isinstance(self._plan.to.broker, str) else ", ".join(self._plan.to.broker)
-            raise TooManyFailures(self._plan.service, to, self._failed, self._rows, self._partition, found.error)
+            brokers = ", ".join(self._plan.to.brokers)
+            raise TooManyFailures(self._plan.service, brokers, self._failed, self._rows, self._partition, found.error)

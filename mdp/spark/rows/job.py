@@ -216,21 +216,17 @@ def destination(
     names: NameServers | str | Sequence[str] | None = None,
 ) -> Destination:
     """Return the destination, after checking that a client can be made for it."""
-    brokers = broker if isinstance(broker, str) else tuple(broker)
-    if not brokers:
+    if not broker:
         raise ValueError("no broker is given")
+    brokers = (broker,) if isinstance(broker, str) else tuple(broker)
     if not is_service_name(service.encode()):
         raise ValueError(f"service name {service[:300]!r} is not 1 to 255 bytes of printable text")
     to = Destination(brokers, float(bounds.timeout), bounds.attempts, tuple(sorted((options or {}).items())), curve, name_servers(names))
-    if to.names is None and any(map(_is_name, (to.broker,) if isinstance(to.broker, str) else to.broker)):
+    if to.names is None and any(isinstance(parse_connect(endpoint), NameConnect) for endpoint in brokers):
         raise ValueError(f"{service} is asked at {broker}, and no name servers are given, neither as names= nor as spark.mdp.names")
     # It does not connect before it is entered; an error here spares one in every task, each with a page of Java.
-    Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
+    Client(brokers, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
     return to
-
-
-def _is_name(endpoint: str) -> bool:
-    return isinstance(parse_connect(endpoint), NameConnect)
 
 
 def reply_struct(schema: str | StructType) -> StructType:

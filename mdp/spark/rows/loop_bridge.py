@@ -50,7 +50,7 @@ T = TypeVar("T")
 class Destination:
     """Arguments of a client; partitions with equal ones share it."""
 
-    broker: str | tuple[str, ...]  # endpoint, or several in order of preference
+    brokers: tuple[str, ...]  # endpoints, in order of preference
     timeout_s: float  # seconds to wait for each attempt
     attempts: int
     options: tuple[tuple[str, Any], ...] = ()  # further keyword arguments of `mdp.Client`, as sorted pairs
@@ -59,9 +59,8 @@ class Destination:
 
     def rotated(self, number: int) -> Destination:
         """Return the same with another broker first, the others behind it in case it is not reachable."""
-        brokers = (self.broker,) if isinstance(self.broker, str) else self.broker
-        first = number % len(brokers)
-        return replace(self, broker=(*brokers[first:], *brokers[:first]))
+        first = number % len(self.brokers)
+        return replace(self, brokers=(*self.brokers[first:], *self.brokers[:first]))
 
 
 def _connect(to: Destination) -> AbstractAsyncContextManager[RequestClient]:
@@ -71,8 +70,8 @@ def _connect(to: Destination) -> AbstractAsyncContextManager[RequestClient]:
         options["socket_options"] = {**options.get("socket_options", {}), **to.curve.socket_options()}
     if to.names is not None:
         more = options.pop("socket_options", {})
-        return named_client(to.names, to.broker, more, timeout=to.timeout_s, attempts=to.attempts, **options)
-    return Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **options)
+        return named_client(to.names, to.brokers, more, timeout=to.timeout_s, attempts=to.attempts, **options)
+    return Client(to.brokers, timeout=to.timeout_s, attempts=to.attempts, **options)
 
 
 class SharedClient:
@@ -90,8 +89,8 @@ class SharedClient:
         if service not in self._breakers:
             if len(self._breakers) >= _BREAKERS_MAX:
                 self._breakers.clear()
-            name = to.broker if isinstance(to.broker, str) else ", ".join(to.broker)
-            self._breakers[service] = Breaker(name, timeout_s=to.timeout_s, attempts=to.attempts, failures_max=max(window, _FAILURES_MIN))
+            brokers, failures_max = ", ".join(to.brokers), max(window, _FAILURES_MIN)
+            self._breakers[service] = Breaker(brokers, timeout_s=to.timeout_s, attempts=to.attempts, failures_max=failures_max)
         return self._breakers[service]
 
     async def keep_open(self, client: AbstractAsyncContextManager[RequestClient]) -> None:

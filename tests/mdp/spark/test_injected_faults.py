@@ -41,7 +41,7 @@ class Terminal(io.StringIO):
 
 def ask(bridge: Bridge, broker: str = "a") -> list[list[bytes] | None]:
     chunk = Chunk([(b"x",)], ["k"])
-    with bridge.exchange(Destination(broker, timeout_s=1.0, attempts=1), "echo", 8) as feed:
+    with bridge.exchange(Destination((broker,), timeout_s=1.0, attempts=1), "echo", 8) as feed:
         feed(chunk)
         chunk.finished.result()
     return [answer.reply for answer in chunk.answers]
@@ -56,7 +56,7 @@ def test_what_a_detached_task_has_left_is_asked_about_after_a_fault() -> None:
         answering = answered()
         bridge = Bridge(answering.connect)
         chunk = Chunk([(b"x",)] * 3, ["k"] * 3)
-        with bridge.exchange(Destination("a", timeout_s=1.0, attempts=1), "echo", 1, detach=True) as feed:
+        with bridge.exchange(Destination(("a",), timeout_s=1.0, attempts=1), "echo", 1, detach=True) as feed:
             feed(chunk)
         chunk.finished.result(60)
         assert supervisor.faults == {"mdp dispatch rest": 1}

@@ -29,7 +29,7 @@ from mdp.spark.rows.job import OUTCOME
 from mdp.spark.rows.options import Bounds
 from mdp.spark.rows.partition import Plan, answer_partition
 from mdp.spark.rows.reply_columns import decoder
-plan = Plan(Destination("tcp://127.0.0.1:9", 0.2, 1), "s", ("x",), (("y", pyarrow.string()),), ("x", "y", *OUTCOME.names),
+plan = Plan(Destination(("tcp://127.0.0.1:9",), 0.2, 1), "s", ("x",), (("y", pyarrow.string()),), ("x", "y", *OUTCOME.names),
             decoder("msgpack"), None, "job", Bounds(window=4), "column", None)
 # One batch, or two on a busy machine.
 rows = pyarrow.Table.from_batches(answer_partition(plan, [pyarrow.RecordBatch.from_pydict({"x": ["1", "2"]})]))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PLAN = Plan(
-    to=Destination("b", timeout_s=1.0, attempts=1),
+    to=Destination(("b",), timeout_s=1.0, attempts=1),
     service="echo",
     request=("x",),
     reply=(("answer", pa.string()), ("half", pa.float64())),

@@ -40,7 +40,7 @@ def bridge(answering: Answering) -> Iterator[Bridge]:
 
 
 def to(broker: str) -> Destination:
-    return Destination(broker, timeout_s=1.0, attempts=1)
+    return Destination((broker,), timeout_s=1.0, attempts=1)
 
 
 def ask(bridge: Bridge, broker: str, count: int = 1) -> list[list[bytes] | None]:
@@ -59,7 +59,7 @@ def test_rows_cross_to_the_loop_and_back(bridge: Bridge, answering: Answering) -
 def test_partitions_that_want_the_same_share_a_client(bridge: Bridge, answering: Answering) -> None:
     for broker in ("a", "b", "a", "a"):
         ask(bridge, broker)
-    assert [place.broker for place in answering.opened] == ["a", "b"]
+    assert [place.brokers for place in answering.opened] == [("a",), ("b",)]
     assert answering.closed == []
 
 
@@ -69,7 +69,7 @@ def test_idle_clients_are_closed_the_longest_unused_first(bridge: Bridge, answer
             ask(bridge, broker)
         assert answering.closed == []
         ask(bridge, "e")
-        assert [place.broker for place in answering.closed] == ["b"]
+        assert [place.brokers for place in answering.closed] == [("b",)]
 
 
 def test_closing_the_bridge_closes_every_client(answering: Answering) -> None:
@@ -77,7 +77,7 @@ def test_closing_the_bridge_closes_every_client(answering: Answering) -> None:
     ask(bridge, "a")
     ask(bridge, "b")
     bridge.close()
-    assert sorted(place.broker for place in answering.closed) == ["a", "b"]
+    assert sorted(place.brokers for place in answering.closed) == [("a",), ("b",)]
     assert not [thread for thread in threading.enumerate() if thread.name == "mdp-dispatch"]
 
 
@@ -116,13 +116,13 @@ def test_a_bridge_that_is_closed_waits_for_nothing_that_was_left(answering: Answ
     with bridge.exchange(to("a"), "echo", 2, detach=True) as feed:
         feed(Chunk([(b"x",)] * 10, ["k"] * 10))
     bridge.close()
-    assert [place.broker for place in answering.closed] == ["a"]
+    assert [place.brokers for place in answering.closed] == [("a",)]
 
 
 def test_partitions_are_spread_over_brokers_with_the_others_behind() -> None:
     several = Destination(("a", "b", "c"), timeout_s=1.0, attempts=1)
-    assert [several.rotated(number).broker for number in (0, 1, 5)] == [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")]
-    assert to("a").rotated(7).broker == ("a",)
+    assert [several.rotated(number).brokers for number in (0, 1, 5)] == [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")]
+    assert to("a").rotated(7).brokers == ("a",)
 
 
 def test_a_process_has_one_bridge() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 PLAN = Plan(
-    to=Destination("b", timeout_s=1.0, attempts=1),
+    to=Destination(("b",), timeout_s=1.0, attempts=1),
     service="echo",
     request=("x",),
     reply=(("answer", pa.string()),),
