@@ -59,15 +59,15 @@ class Breaker:
     def look(self, connected: bool, now: float) -> None:
         if connected:
             self._absent_since = None
-            if self.state is BreakerState.OPEN and self.opened is not None and self.opened.status == Unreachable.default_code:
-                self.state, self._probing = BreakerState.HALF_OPEN, False
         else:
             self._absent_since = now if self._absent_since is None else self._absent_since
             absent_s = now - self._absent_since
             if self.state is not BreakerState.OPEN and absent_s >= self._absent_s:
                 self._open(Unreachable.default_code, f"no connection to {self._destination} for {absent_s:.1f} s", now)
-        if self.state is BreakerState.OPEN and self.opened is not None and self.opened.status == CIRCUIT_OPEN and now >= self._probe_at:
-            self.state, self._probing = BreakerState.HALF_OPEN, False
+        if self.state is BreakerState.OPEN and self.opened is not None:
+            may_probe = now >= self._probe_at if self.opened.status == CIRCUIT_OPEN else connected
+            if may_probe:
+                self.state, self._probing = BreakerState.HALF_OPEN, False
 
     @property
     def troubled(self) -> bool:

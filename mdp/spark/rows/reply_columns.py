@@ -229,11 +229,7 @@ def _read_part(decode: Decode, names: Sequence[str], frames: list[bytes]) -> lis
 
 def _columns(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
     columns = zip(*rows, strict=True) if rows else ((),) * len(kinds)
-    return [_column(values, kind) for values, kind in zip(columns, kinds, strict=True)]
-
-
-def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return fitted(values, kind)
+    return [fitted(values, kind) for values, kind in zip(columns, kinds, strict=True)]
 
 
 def _set_bad_reply(answer: Answer, reason: str) -> None:

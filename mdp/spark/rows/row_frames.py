@@ -62,11 +62,8 @@ def column_texts(column: pa.Array) -> list[str | None]:
     return [None if value is None else value.decode(errors="backslashreplace") for value in _nullable_octets(column)]
 
 
-def _made(request: Callable[[Row], Sequence[bytes]], row: Row) -> tuple[bytes, ...]:
-    return _checked(request(row))
-
-
-def _checked(frames: Any) -> tuple[bytes, ...]:
+def _made(request: Callable[[Row], Any], row: Row) -> tuple[bytes, ...]:
+    frames = request(row)
     if not isinstance(frames, list | tuple) or not frames or not all(isinstance(frame, bytes) for frame in frames):
         raise TypeError(f"the request function must return a list of one or more bytes objects, it returned {frames!r:.100}")
     return tuple(frames)

@@ -116,7 +116,7 @@ def test_one_misfit_among_many_costs_a_few_conversions(monkeypatch: pytest.Monke
         converted += len(values)
         return pa.array(values, type=kind)
 
-    monkeypatch.setattr(columns_module, "_column", counting)
+    monkeypatch.setattr(columns_module, "fitted", counting)
     given_answers = answers(*[packed({"iata": "x", "km": 1.5})] * 1999, packed({"iata": "x", "km": "far"}))
     columns = reply_columns(given_answers, COLUMNS, decode_map)
     assert [answer.status for answer in given_answers] == [OK] * 1999 + [BAD_REPLY]
