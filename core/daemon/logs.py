@@ -54,8 +54,9 @@ def set_up(log_format: LogFormat, level: str) -> None:
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
 
-def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def utc_text(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as text with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -134,7 +135,7 @@ class TextFormatter(logging.Formatter):
     """One line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        parts = [_time(record), record.levelname, record.name, printable(record.getMessage())]
+        parts = [utc_text(record.created), record.levelname, record.name, printable(record.getMessage())]
         fields = _fields(record)
         error = _error(record)
         if error is not None:
@@ -151,7 +152,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; JSON's own escapes leave nothing but printable ASCII."""
-        entry: dict[str, object] = {"time": _time(record), "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        time, message = utc_text(record.created), record.getMessage()
+        entry: dict[str, object] = {"time": time, "level": record.levelname, "logger": record.name, "message": message}
         error = _error(record)
         if error is not None:
             entry["error"] = error

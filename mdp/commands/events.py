@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +10,9 @@ import click
 
 from core.daemon.command import SECONDS, Command, Group
 from core.daemon.exit_codes import RequestFailed
-from core.daemon.terminal import write_json
+from core.daemon.logs import utc_text
+from core.daemon.option_fields import options
+from core.daemon.terminal import json_option, write_json
 from mdp.eventlog.files import logs_in, read_events
 from mdp.eventlog.format import HEADER_BYTES, KINDS, Block, decode_blocks, decode_header, events_of
 from mdp.eventlog.tail import Place, end_of_log, runs
@@ -25,16 +26,13 @@ if TYPE_CHECKING:
 _DIRECTORY: Final = click.Path(exists=True, file_okay=False)
 _ID_CHARACTERS: Final = 16
 
-
-def _filters(function: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
-        click.option("--service", help="Only events of this service."),
-        click.option("--kind", type=click.Choice(sorted(KINDS.values())), help="Only events of this kind."),
-        click.argument("directory", type=_DIRECTORY),
-    ):
-        function = option(function)
-    return function
+_JSON: Final = json_option("One JSON object a line.")
+_filters = options(
+    click.argument("directory", type=_DIRECTORY),
+    click.option("--kind", type=click.Choice(sorted(KINDS.values())), help="Only events of this kind."),
+    click.option("--service", help="Only events of this service."),
+    _JSON,
+)
 
 
 @click.group(cls=Group)
@@ -76,7 +74,7 @@ async def _follow(directory: str, take: Callable[[Event], None], kind: str | Non
     cls=Command,
     epilog="ID: 16 hex digits of a request, or part of the traceparent of its client. Example: mdp trace 4e1f00a2b3c4d5e6 /var/log/mdp",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@_JSON
 @click.argument("request_id", metavar="ID")
 @click.argument("directory", type=_DIRECTORY)
 def trace(request_id: str, directory: str, as_json: bool) -> None:
@@ -114,10 +112,6 @@ def _events_in(run: Run) -> Iterator[Event]:
             yield from events_of(block, clock)
 
 
-def _moment(wall_us: int) -> str:
-    return datetime.fromtimestamp(wall_us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _ms(span_us: int | None) -> str:
     return "-" if span_us is None else f"{span_us / 1000:.1f} ms"
 
@@ -126,8 +120,8 @@ def _print(event: Event, as_json: bool) -> None:
     if as_json:
         write_json(event._asdict())
         return
-    words = [_moment(event.time), f"{event.kind:<12}", event.service or "-", event.request_id or "-", f"worker {event.worker or '-'}"]
-    words += [f"queue {_ms(event.queue_us)}", f"service {_ms(event.service_us)}", event.code, event.text]
+    words = [utc_text(event.time / 1e6), f"{event.kind:<12}", event.service or "-", event.request_id or "-"]
+    words += [f"worker {event.worker or '-'}", f"queue {_ms(event.queue_us)}", f"service {_ms(event.service_us)}", event.code, event.text]
     click.echo("  ".join(word for word in words if word))
 
 
@@ -138,6 +132,6 @@ def _print_way(event: Event) -> None:
     steps = [("accepted", event.accepted_at), (f"given to worker {event.worker}, attempt {event.attempts}", event.dispatched_at)]
     for text, at in [*steps, (" ".join(filter(None, (event.kind, event.code))), event.time)]:
         if at is not None:
-            click.echo(f"  {_moment(at)}  {'' if before is None else '+' + _ms(at - before):>12}  {text}")
+            click.echo(f"  {utc_text(at / 1e6)}  {'' if before is None else '+' + _ms(at - before):>12}  {text}")
             before = at
     click.echo(f"  {event.request_bytes} bytes asked, {event.reply_bytes} bytes answered{', ' + event.text if event.text else ''}")
