@@ -180,20 +180,19 @@ class Batches:
         chunk = BatchChunk.decode(service, rows)  # checked now, so that a commit finds no malformed chunk
         key = b"\0staged\0%b\0%d" % (parse_name(name), parse_count(number))
         body = [chunk.service, rows]
-        asked = self._submission(STAGED, body, Options(key, ttl_ms=ttl))
-        reply = await self._submit([STAGED], owner, asked)
+        reply = await self._submit_own(STAGED, body, Options(key, ttl_ms=ttl), owner)
         if reply[0] == BAD:
             return [BAD, b"this chunk was staged before with other rows"]
         return [OK] if reply[0] == OK else reply
 
-    @staticmethod
-    def _submission(service: bytes, body: list[bytes], options: Options) -> Submission:
+    def _submit_own(self, service: bytes, body: list[bytes], options: Options, owner: bytes) -> asyncio.Future[list[bytes]]:
+        """Store a request to a service of `INTERNAL`, which clients cannot name."""
         encoded = encode_message([service, *body])
-        return Submission(service, encoded, options, digest_of(encoded), body)
+        asked = Submission(service, encoded, options, digest_of(encoded), body)
+        return answer_of(lambda done: self._store.submit([service], done, lambda _: asked, owner))
 
-    def _submit(self, frames: Sequence[bytes], owner: bytes, asked: Submission | None = None) -> asyncio.Future[list[bytes]]:
-        parse = None if asked is None else lambda _: asked
-        return answer_of(lambda done: self._store.submit(frames, done, parse, owner))
+    def _submit(self, frames: Sequence[bytes], owner: bytes) -> asyncio.Future[list[bytes]]:
+        return answer_of(lambda done: self._store.submit(frames, done, None, owner))
 
     def _drop(self, name: Name, number: int) -> None:
         chunks = self._staged.get(name, {})
@@ -225,28 +224,28 @@ class Batches:
         known = self._commits.get(batch)
         wanted = _stages_of(owner, stages)
         again = known is not None and self._lives(known)
-        if not again and batch in self._refused:
-            return self._report_refused(batch)
+        stage_names = {name for name, _ in wanted}
         if not again:
+            if batch in self._refused:
+                return self._report_refused(batch)
             for name, count in wanted:
                 chunks = self._staged.get(name, {})
                 if any(number not in chunks or not self._lives(chunks[number]) for number in range(count)):
                     return [BAD, b"not staged any more: " + name[1]]
-            asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\x000" % batch[1]))
-            self._reserved.update(name for name, _ in wanted)
-            reply = await self._submit([COMMIT], owner, asked)
+            self._reserved |= stage_names
+            reply = await self._submit_own(COMMIT, [stages], Options(b"\0commit\0%b\x000" % batch[1]), owner)
             closed = reply[0] == OK and batch not in self._commits
             if reply[0] == BAD or closed:  # the key is known and its request is not: committed before, and closed since
                 self._give_up(wanted)
                 return [OK, msgpack.packb({"rows": 0, "refused": 0, "again": True, "closed": True})]
             if reply[0] != OK:
-                self._reserved.difference_update(name for name, _ in wanted)
+                self._reserved -= stage_names
                 return reply
         work = self._working.get(batch)
         if work is not None:
             await asyncio.wait([work], timeout=COMMIT_S)
         if batch in self._refused:
-            self._reserved.difference_update(name for name, _ in wanted)
+            self._reserved -= stage_names
             return self._report_refused(batch)
         entry = self._commits.get(batch)
         if entry is None:

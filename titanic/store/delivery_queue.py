@@ -124,8 +124,11 @@ class DeliveryQueue:
         self._refill(queue)
         if queue.ready and not active:
             self._active.append(service)
-        elif not queue.ready and not queue.in_flight and not queue.asked:
-            del self._queues[service]
+        self._drop_idle(queue)
+
+    def _drop_idle(self, queue: _Queue) -> None:
+        if not queue.ready and not queue.in_flight and not queue.asked:
+            del self._queues[queue.name]
 
     def _refill(self, queue: _Queue) -> None:
         """Take the next requests of the backlog of a queue that has none ready."""
@@ -150,8 +153,7 @@ class DeliveryQueue:
     def _leave_flight(self, service: bytes) -> None:
         queue = self._queues[service]
         queue.in_flight -= 1
-        if not queue.in_flight and not queue.ready and not queue.asked:
-            del self._queues[service]
+        self._drop_idle(queue)
 
     def finished(self, uuid: bytes, now: float) -> bool:
         """Note that a request was answered; return False if it is not in flight."""
@@ -204,8 +206,7 @@ class DeliveryQueue:
         else:
             queue.probe_at = now  # another miss, though one of its requests may have noted one meanwhile
             self._miss(queue, now)
-        if not queue.in_flight and not queue.ready:
-            del self._queues[service]
+        self._drop_idle(queue)
 
     def doubt(self, service: bytes, now: float) -> None:
         """Note that a service was silent: probe it before anything else is sent there."""
@@ -237,8 +238,7 @@ class DeliveryQueue:
                     done.append(Probe(service))
             if queue.ready:
                 self._active.append(service)
-            elif not queue.in_flight and not queue.asked:
-                del self._queues[service]
+            self._drop_idle(queue)
         return done
 
     def _send_ready(self, queue: _Queue, done: list[Probe | Send]) -> None:

@@ -33,8 +33,6 @@ COPY_SUFFIX: Final = ".copy.tmp"
 PIECE_BYTES: Final = 1024 * 1024  # of a file in one message: long enough to cost little, short enough to see progress
 COPIES_MAX: Final = 8  # pieces in flight
 _NUMBER: Final = Struct(">Q")
-_PAIR: Final = Struct(">QQ")
-assert _PAIR.size == 2 * _NUMBER.size == 16
 
 # Epochs of peers are adopted, incremented and sent as 64-bit numbers.
 EPOCH_MAX: Final = 1 << 62
@@ -149,5 +147,5 @@ def unpack_pair(frames: Sequence[bytes]) -> tuple[int, int]:
     """Read the first two frames; raises BadCall."""
     if len(frames) < 3 or len(frames[0]) != 8 or len(frames[1]) != 8:
         raise BadCall("a message is a session, a number and a call")
-    session, number = _PAIR.unpack(frames[0] + frames[1])
+    (session,), (number,) = _NUMBER.unpack(frames[0]), _NUMBER.unpack(frames[1])
     return session, number
