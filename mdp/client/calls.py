@@ -159,20 +159,9 @@ class Call:
     """
 
     __slots__ = (
-        "_plain",
-        "attempts",
-        "deadline_s",
-        "fields",
-        "headers",
-        "name",
-        "once",
-        "prefix",
-        "prefix_01",
-        "progress",
-        "service",
-        "streaming",
+        "_plain", "attempts", "deadline_s", "fields", "headers", "name", "once", "prefix", "prefix_01", "progress", "service", "streaming",
         "timeout_s",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -169,7 +169,7 @@ class Client(TypedCalls):
         `call` is a `ClientCall`. Clients made by `with_options` have the same middleware; `ask` and `open_window` pass by it. With
         middleware, errors of `request` come from its future, and `map` sends its requests one by one.
         """
-        self._chain.add(function)
+        self._chain.functions.append(function)
         return function
 
     def request(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> asyncio.Future[list[bytes]]:

@@ -92,12 +92,7 @@ class PipelinedTransport(Transport[Requester[PendingRequest]]):
 
     def open(self, endpoint: str) -> None:
         self._connection = Connection(
-            self._context,
-            endpoint,
-            self._options,
-            on_joined=self._join,
-            on_batch=self._receive,
-            on_lost=self._lose,
+            self._context, endpoint, self._options, on_joined=self._join, on_batch=self._receive, on_lost=self._lose
         )
 
     def flush(self) -> None:

@@ -88,10 +88,6 @@ class ClientChain:
         self._engine = engine
         self.functions: list[ClientMiddleware] = []
 
-    def add(self, function: ClientMiddleware) -> None:
-        """Add middleware inside of all others."""
-        self.functions.append(function)
-
     def request(self, call: ClientCall) -> asyncio.Future[list[bytes]]:
         return asyncio.get_running_loop().create_task(self._request(call), name="mdp client middleware")
 

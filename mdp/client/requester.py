@@ -72,19 +72,9 @@ class Requester(RequesterBase[P]):
     """
 
     __slots__ = (
-        "_numbers",
-        "_peer",
-        "_plain_max",
-        "_quiet_since",
-        "_resending",
-        "_table",
-        "_unanswered",
-        "_window",
-        "answers_heartbeats",
-        "dead",
-        "outgoing",
-        "reports",
-    )
+        "_numbers", "_peer", "_plain_max", "_quiet_since", "_resending", "_table", "_unanswered", "_window", "answers_heartbeats", "dead",
+        "outgoing", "reports",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -53,13 +53,7 @@ class SharedConnections:
         self.lines = RateLimitedLog(logging.getLogger("mdp.worker"), LOG_INTERVAL_S)
         self._trunks: list[_Trunk] = []
 
-    def open(
-        self,
-        context: core.Context,
-        endpoint: str,
-        options: Mapping[str, Any],
-        **calls: Unpack[ChannelCalls],
-    ) -> Channel:
+    def open(self, context: core.Context, endpoint: str, options: Mapping[str, Any], **calls: Unpack[ChannelCalls]) -> Channel:
         """Return a channel of a connection, opened if needed. Raises core.ZMQError."""
         trunk = next((trunk for trunk in self._trunks if trunk.serves(context, endpoint, options)), None)
         if trunk is None:

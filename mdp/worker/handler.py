@@ -217,9 +217,7 @@ def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind
         raise TypeError(f"{name} must take one argument, an mdp.Request; or annotate its parameters, and callers give them") from None
     except ValueError:
         pass  # some builtins have no signature
-    function = handler
-    while hasattr(function, "func"):  # functools.partial
-        function = function.func
+    function = _unwrapped(handler)
     if not inspect.isroutine(function):
         function = type(function).__call__  # an object with __call__
     if inspect.iscoroutinefunction(function):
@@ -229,10 +227,14 @@ def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind
     return HandlerKind.INLINE if inline else HandlerKind.THREAD
 
 
-def name_of(handler: Callable[..., Any]) -> str:
-    function = handler
+def _unwrapped(function: Any) -> Any:
     while hasattr(function, "func"):  # functools.partial
         function = function.func
+    return function
+
+
+def name_of(handler: Callable[..., Any]) -> str:
+    function = _unwrapped(handler)
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 

@@ -59,12 +59,8 @@ class Watchdog:
                 logged_at = seen_at  # once per block
                 self.blocks += 1
                 place = _describe(sys._current_frames().get(self._loop_thread))
-                log.warning(
-                    "%s: the event loop has been blocked for %.1f s in %s; nothing is received or sent meanwhile",
-                    self._name,
-                    blocked_s,
-                    place,
-                )
+                text = "%s: the event loop has been blocked for %.1f s in %s; nothing is received or sent meanwhile"
+                log.warning(text, self._name, blocked_s, place)
 
 
 def _describe(frame: FrameType | None) -> str:
