@@ -136,13 +136,18 @@ async def _question(client: Client, name: str, about: bytes, unknown: str = "") 
         return data
     if word == _NOT_FOUND and unknown:
         raise RequestFailed(unknown)
-    silent = silent_shards([code, *data]) if word == _UNANSWERED else []
-    if silent:
-        raise RequestFailed(silence_in_words(silent, "it is unknown whether what was asked about is there"))
+    _refuse_silence([code, *data])
     if word == _NOT_OFFERED:
         remedy = "; it must be started with --manage" if name.startswith("mmi.dlq.") else ""
         raise RequestFailed(f"{client.endpoint} does not offer {name}{remedy}")
     raise RequestFailed(f"{client.endpoint} answers {name} with {word[:40]}")
+
+
+def _refuse_silence(reply: Sequence[bytes]) -> None:
+    """Raise RequestFailed if this says that shards which may know the answer are silent."""
+    silent = silent_shards(reply) if reply[0] == _UNANSWERED.encode() else []
+    if silent:
+        raise RequestFailed(silence_in_words(silent, "it is unknown whether what was asked about is there"))
 
 
 async def _listed(client: Client, name: str, about: bytes = b"", unknown: str = "") -> tuple[list[Any], list[int]]:
@@ -192,6 +197,7 @@ async def _retry(client: Client, number: int) -> list[bytes]:
     """
     await _show(client, number)
     reply = await client.request("mmi.dlq.retry", b"%d" % number)
+    _refuse_silence(reply)
     if reply == [_NOT_FOUND.encode()]:
         still = await client.request("mmi.dlq.show", b"%d" % number)
         if still[0] == _OK.encode():

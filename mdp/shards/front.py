@@ -24,7 +24,7 @@ from mdp.shards.identity import USER_BYTES_MAX, connection_name
 from mdp.shards.questions import Question
 from mdp.shards.routing import Kind, Route, route_of
 from mdp.shards.shard_connection import ShardConnection
-from mdp.wire.commands import DIALECTS, V03, client_final, worker_disconnect
+from mdp.wire.commands import DIALECTS, V03, client_final, client_heartbeat, worker_disconnect
 from mdp.wire.message_runs import AT_BROKER, Verb, cut
 from mdp.wire.shards import greeting, shard_endpoint
 from mdp.wire.variants import variant_of
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 LINGER_MS: Final = 1000
 # A shard that is being started answers no questions; operators get what the others say, before their own time is over.
 ANSWER_S: Final = 1.0
-# `mmi.dlq.retry` is answered when a worker has answered; a client waits as long as it likes, and then leaves.
-FOUND_S: Final = 600.0
+# Behind `mmi.dlq.retry`, which is answered when a worker has answered: a shard that answers this at once has read that.
+_READ: Final = encode_message(client_heartbeat())
 # Questions to all shards at the same time, each with a connection to each shard. Beyond either limit, the oldest of the same peer is
 # closed, or of all; some are possible with any number of shards.
 QUESTIONS_MAX: Final = 64
@@ -365,13 +365,13 @@ class Front:
         self._questions[question] = None
         peer.questions[question] = None
         self.counters["questions"] += 1
-        wait_s = FOUND_S if route.service == RETRY else ANSWER_S
-        timer = self._supervisor.later("mdp front question", wait_s, question.expire, failed=lambda _: question.close())
+        messages = [message, _READ] if route.service == RETRY and route.dialect == V03 else [message]
+        timer = self._supervisor.later("mdp front question", ANSWER_S, question.expire, failed=lambda _: question.close())
         for shard in range(self.count):
             received, lost = partial(question.received, shard), partial(question.lost, shard)
             connection = self._new_connection(peer, shard, received, lost)
             question.connections.append(connection)
-            connection.send([message])
+            connection.send(messages)
 
 
 def _local(endpoint: str) -> str:

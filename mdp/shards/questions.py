@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from core.zmtp.frames import encode_message
 from mdp.shards.merging import NOT_FOUND, body_of, merged, unanswered
 from mdp.shards.routing import Kind
-from mdp.wire.commands import CLIENT_PARTIAL_03, CLIENT_PROGRESS_03, HEAD_BYTES, client_final
+from mdp.wire.commands import CLIENT_HEARTBEAT_03, CLIENT_PARTIAL_03, CLIENT_PROGRESS_03, HEAD_BYTES, client_final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +42,8 @@ class Question:
         self._ended = ended
         self._count = count
         self._missing = set(range(count))  # shards that are waited for
+        self._executing: set[int] = set()  # shards that have read a retry, by the HEARTBEAT that answers the one behind it
+        self._is_late = False
         self._bodies: dict[int, list[bytes]] = {}
         self.connections: list[ShardConnection] = []
 
@@ -63,8 +65,9 @@ class Question:
                 connection.send([message])
 
     def expire(self) -> None:
-        if self._missing:
-            self._finish()
+        """Answer without the shards that are silent; one that executes a retry is not, however long it takes."""
+        self._is_late = True
+        self._look_missing()
 
     def close(self) -> None:
         """Close the connections; nothing is answered any longer."""
@@ -77,8 +80,11 @@ class Question:
     def _answered(self, shard: int) -> None:
         if shard in self._missing:
             self._missing.discard(shard)
-            if not self._missing:
-                self._finish()
+            self._look_missing()
+
+    def _look_missing(self) -> None:
+        if not self._missing or (self._is_late and self._missing.isdisjoint(self._executing)):
+            self._finish()
 
     def _finish(self) -> None:
         route = self._route
@@ -93,11 +99,17 @@ class Question:
 
     def _look_found(self, shard: int, message: bytes) -> None:
         """Forward the answer of the shard that knows what is asked about."""
+        head = message[_HEAD_AT : _HEAD_AT + HEAD_BYTES]
         if not self._missing:
             return
-        if body_of(message) == NOT_FOUND:
+        if head == CLIENT_HEARTBEAT_03:
+            self._executing.add(shard)
+        elif body_of(message) == NOT_FOUND:
             self._answered(shard)
-            return
-        self._send(message)
-        if message[_HEAD_AT : _HEAD_AT + HEAD_BYTES] not in _MORE_FOLLOWS:
+        elif head in _MORE_FOLLOWS:
+            self._missing = {shard}
+            self._executing.add(shard)
+            self._send(message)
+        else:
+            self._send(message)
             self.close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 import core
+from mdp.broker.mmi import RETRY
 from mdp.shards.front import Front
+from mdp.wire.commands import client_heartbeat
 from mdp.wire.shards import shard_of
 from tests.scenes.waiting import Watch, eventually
 
@@ -40,9 +42,15 @@ class FrontScene:
 
     async def asked_all(self, question: list[bytes]) -> list[bytes]:
         """Return the names of the connections over which a question came to all shards."""
-        found = [await self.asked(shard) for shard in range(COUNT)]
-        assert [message for _, message in found] == [question] * COUNT
-        return [name for name, _ in found]
+        return [await self.asked_one(shard, question) for shard in range(COUNT)]
+
+    async def asked_one(self, shard: int, question: list[bytes]) -> bytes:
+        """Return the name of the connection of a question; behind a retry comes a HEARTBEAT."""
+        name, message = await self.asked(shard)
+        assert message == question
+        if question[1:2] == [RETRY]:
+            assert await self.asked(shard) == (name, client_heartbeat())
+        return name
 
     async def say(self, shard: int, name: bytes, message: list[bytes]) -> None:
         await self.shards[shard].send_multipart([name, *message])

@@ -25,7 +25,7 @@ from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.checkpoint import CHECKPOINT_NAME, Checkpoint
 from titanic.journal.inspection import MANIFEST_NAME, Inspection, Problem, inspect_store, read_file, scan_span, segment_name, unreadable
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
-from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Damage, Draft, Record, SegmentHeader, encode, seed_of
+from titanic.journal.record import HEADER_BYTES, SPARE_BYTES, Damage, Draft, Record, RecordKind, SegmentHeader, encode, seed_of
 
 if TYPE_CHECKING:
     from titanic.journal.disk import Disk
@@ -65,6 +65,7 @@ class Recovered:
     records: int = 0
     octets: int = 0
     damaged: set[int] = field(default_factory=set)  # segments that compaction must not touch
+    lost: dict[bytes, int] = field(default_factory=dict)  # UUIDs of damaged records without a CLOSE, and the first segment of such
 
 
 def replace_file(disk: Disk, name: str, data: bytes) -> None:
@@ -183,7 +184,10 @@ def _hand_over(consumer: Consumer, record: Record, segment: int, done: Recovered
     done.records += 1
     try:
         consumer.apply(record, segment)
+        if done.lost and record.kind == RecordKind.CLOSE:
+            done.lost.pop(record.uuid, None)
     except ValueError as error:
+        done.lost.setdefault(record.uuid, segment)
         done.problems.append(unreadable(record, segment, error))
 
 
@@ -192,6 +196,7 @@ def _report(found: Inspection, done: Recovered, number: int, damage: Damage, cod
         return
     if code == "DAMAGED":
         done.damaged.add(number)
+        done.lost.setdefault(damage.uuid, number)
     done.problems.append(Problem.of(damage, number, code))
 
 

@@ -93,6 +93,7 @@ class SegmentLog:
         self.records = recovered.records
         self.octets = recovered.octets
         self.damaged = recovered.damaged
+        self.lost = recovered.lost
         self.spans = recovered.spans
         self.number = max(recovered.spans)  # the open segment
         self.durable = recovered.next - 1  # the last sequence known to be synced

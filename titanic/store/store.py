@@ -117,7 +117,6 @@ class Store:
         # Hundreds of requests are accepted in a millisecond, and packing five numbers costs as much as the rest of a record's body.
         self._head_ms, self._head = -1, b""
         self._when_stored: Any = self._stored  # bound once, not for each request
-        self._damaged: set[bytes] = set()
         self._expiry_clock = self._supervisor.timer("titanic expiry clock", self._expire)
 
     async def __aenter__(self) -> Self:
@@ -149,7 +148,7 @@ class Store:
             if collecting:
                 gc.enable()
         self.problems = opened.problems
-        self._damaged = {problem.uuid for problem in opened.problems if problem.code == "DAMAGED"}
+        self.index.lose(opened.lost)
         self._clock_offset_ms = self.index.resume_clock(wall_ms) - self.now_ms()
         if self._mirror is not None:
             await self._mirror.start(journal)
@@ -317,8 +316,7 @@ class Store:
         """Look up a request; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
         entry = self._known(frames)
         if entry is None:
-            damaged = self._uuid_of(frames) in self._damaged
-            done([FAILED, b"DAMAGED"] if damaged else [BAD])
+            done([FAILED, b"DAMAGED"] if self._uuid_of(frames) in self.index.lost else [BAD])
         elif entry.reply is None:
             done([PENDING])
         else:
@@ -353,7 +351,7 @@ class Store:
 
     def close_request(self, frames: Sequence[bytes], done: Done) -> None:
         """Forget a request and its reply; `done` gets `[200]` or `[500][reason]` (TSP-10, TSP-11)."""
-        entry = self._known(frames)
+        entry = self._known(frames) or self.index.lost.get(self._uuid_of(frames) or b"")
         if entry is None:
             done([OK])
         else:

@@ -216,11 +216,23 @@ def test_wrong_use_of_dlq_is_2(programs: Programs, arguments: list[str]) -> None
 
 async def asked(programs: Programs, answer: list[bytes], *arguments: str) -> Ended:
     """Return how a command ended that was answered like this by a broker of MDP/0.1."""
+    return await asked_more(programs, [answer], *arguments)
+
+
+async def asked_more(programs: Programs, answers: list[list[bytes]], *arguments: str) -> Ended:
+    """Return how a command ended whose questions were answered in this order."""
     async with StandIn(protocol=b"501") as broker:
         ending = asyncio.create_task(asyncio.to_thread(programs.run, "mdp", *arguments, MDP_BROKER=broker.endpoint))
-        peer, frames = await broker.next()
-        broker.send(peer, *frames[:3], *answer)
+        for answer in answers:
+            peer, frames = await broker.next()
+            broker.send(peer, *frames[:3], *answer)
         return await ending
+
+
+async def test_a_retry_whose_shard_became_silent_is_a_failure(programs: Programs) -> None:
+    ended = await asked_more(programs, [[b"200", b"{}", b"x"], [b"504", b"", b"[1]"]], "dlq", "retry", "7")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.complaint == "mdp: shard 1 does not answer: it is unknown whether what was asked about is there"
 
 
 async def test_a_broker_of_rfc_8_alone_offers_no_lists(programs: Programs) -> None:

@@ -9,12 +9,14 @@ import asyncio
 import gc
 from typing import TYPE_CHECKING
 
+import pytest
+
 import core
 from core.zmtp.frames import encode_message
 from mdp.broker.limits import BrokerOptions
 from mdp.shards.questions import Question
-from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_PARTIAL_03, client_final, client_request
-from tests.scenes.mdp_front import COUNT, ONE, FrontScene, name_of
+from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_PARTIAL_03, client_final, client_heartbeat, client_request
+from tests.scenes.mdp_front import COUNT, ONE, TWO, FrontScene, name_of
 from tests.scenes.raw_octets import WirePeer
 from tests.scenes.waiting import Watch
 
@@ -102,6 +104,46 @@ async def test_a_retry_is_answered_when_the_last_shard_that_may_know_the_dead_le
         await scene.say(shard, names[shard], [CLIENT_FINAL_03 + ONE, b"404"])
     await scene.end(1)
     assert await peer.recv_multipart() == [CLIENT_FINAL_03 + ONE, b"404"]
+
+
+RETRY = question(ONE, b"mmi.dlq.retry")
+
+
+async def test_a_retry_is_answered_in_the_time_of_a_question_without_the_shard_that_is_away(scene: FrontScene) -> None:
+    peer = scene.peer()
+    await scene.end(1)
+    await peer.send_multipart(RETRY)
+    for shard in (0, 2):
+        await scene.say(shard, await scene.asked_one(shard, RETRY), [CLIENT_FINAL_03 + ONE, b"404"])
+    assert await peer.recv_multipart() == [CLIENT_FINAL_03 + ONE, b"504", b"", b"[1]"]
+
+
+@pytest.mark.parametrize("executed", [True, False])
+async def test_a_retry_waits_for_the_shard_that_has_read_it_and_for_no_silent_one(scene: FrontScene, executed: bool) -> None:
+    peer = scene.peer()
+    await scene.end(1)
+    await peer.send_multipart(RETRY)
+    await scene.say(0, await scene.asked_one(0, RETRY), [CLIENT_FINAL_03 + ONE, b"404"])
+    name = await scene.asked_one(2, RETRY)
+    await scene.say(2, name, client_heartbeat())
+    await peer.send_multipart(question(TWO))  # its time is over later
+    assert (await peer.recv_multipart())[0] == CLIENT_FINAL_03 + TWO
+    reply = [CLIENT_FINAL_03 + ONE, *([b"200", b"x"] if executed else [b"404"])]  # no worker of its service is left
+    await scene.say(2, name, reply)
+    assert await peer.recv_multipart() == (reply if executed else [CLIENT_FINAL_03 + ONE, b"504", b"", b"[1]"])
+
+
+async def test_a_retry_that_is_answered_in_parts_waits_for_the_shard_of_the_parts_alone(scene: FrontScene) -> None:
+    peer = scene.peer()
+    await scene.end(1)
+    await peer.send_multipart(RETRY)
+    name, part, reply = await scene.asked_one(2, RETRY), [CLIENT_PARTIAL_03 + ONE, b"1"], [CLIENT_FINAL_03 + ONE, b"2"]
+    await scene.say(2, name, part)
+    assert await peer.recv_multipart() == part
+    await peer.send_multipart(question(TWO))
+    assert (await peer.recv_multipart())[0] == CLIENT_FINAL_03 + TWO
+    await scene.say(2, name, reply)
+    assert await peer.recv_multipart() == reply
 
 
 async def test_a_client_whose_shards_end_at_once_is_disconnected_once(scene: FrontScene) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from titanic.journal.disk import Disk
+    from titanic.journal.record import Location
     from titanic.store.index.stored_request import Entry
 
 SMALL = JournalOptions(log=LogOptions(segment_bytes=65_536, reserve_bytes=4096))
@@ -415,6 +416,50 @@ async def test_a_damaged_request_is_named_and_the_others_are_served(tmp_path: Pa
         for uuid in (*uuids[:2], *uuids[3:]):
             assert await ask(store.fetch, [uuid]) == [b"300"]
         await submitted(store, b"echo", b"y")
+
+
+def damage(folder: Path, place: Location | None, at: int) -> None:
+    """Damage a record, and have the next start read it."""
+    assert place is not None
+    (folder / "checkpoint").unlink(missing_ok=True)
+    path = folder / segment_name(place[0])
+    data = bytearray(path.read_bytes())
+    data[place[1] + at] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+async def test_a_damaged_request_that_is_closed_is_unknown_from_then_on(tmp_path: Path, what: str) -> None:
+    """Without its reply a request is executed again."""
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuid = await submitted(store, b"echo", b"x" * 100)
+        if what == "reply":
+            await answered(store, uuid, b"r" * 100)
+        entry = store.index.entries[bytes.fromhex(uuid.decode())]
+    damage(tmp_path, entry.reply if what == "reply" else entry.request, 60)
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert await ask(store.fetch, [uuid]) == ([b"300"] if what == "reply" else [b"500", b"DAMAGED"])
+        assert await ask(store.close_request, [uuid]) == [b"200"]
+        assert await ask(store.fetch, [uuid]) == [b"400"]
+        assert await ask(store.close_request, [uuid]) == [b"200"]
+    (tmp_path / "checkpoint").unlink()
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert await ask(store.fetch, [uuid]) == [b"400"]
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+async def test_a_request_of_which_a_record_is_damaged_after_its_close_is_unknown(tmp_path: Path, what: str) -> None:
+    async with store_on(RealDisk(tmp_path)) as store:
+        uuid = await submitted(store, b"echo", b"x" * 100)
+        await answered(store, uuid, b"r" * 100)
+        entry = store.index.entries[bytes.fromhex(uuid.decode())]
+        place = entry.reply if what == "reply" else entry.request
+        assert await ask(store.close_request, [uuid]) == [b"200"]
+        await submitted(store, b"echo", b"y")  # the segment is not empty
+    damage(tmp_path, place, 60)
+    async with store_on(RealDisk(tmp_path)) as store:
+        assert [problem.uuid.hex().upper().encode() for problem in store.problems] == [uuid]
+        assert await ask(store.fetch, [uuid]) == [b"400"]
 
 
 async def test_damage_behind_a_checkpoint_is_found_when_it_is_read(tmp_path: Path) -> None:

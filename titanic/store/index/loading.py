@@ -29,7 +29,7 @@ from titanic.store.index.stored_request import ANSWERED, DEAD, STORING, WAITING,
 from titanic.wire.tsp import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from titanic.journal.record import Location, Record
 
@@ -155,6 +155,15 @@ class LoadedIndex(ReservedIndex):
         self._order_keys()
         for number in [number for number in {*self.live, *self._tombstones} if number not in segments]:
             self.dropped(number)
+
+    def lose(self, damaged: Mapping[bytes, int]) -> None:
+        """Note requests with damaged records, and the first segment of such; they are lost until they are closed."""
+        for uuid, segment in damaged.items():
+            if any(uuid):  # it is that of a request
+                stub = self.lost[uuid] = Entry(uuid)
+                stub.lowest = segment
+                if (entry := self.entries.find(uuid)) is not None:
+                    entry.lowest = min(entry.lowest, segment)
 
     def resume_clock(self, wall_ms: int) -> int:
         """Return the store clock at start: advanced by the wall time since the last TICK, never set back."""

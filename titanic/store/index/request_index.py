@@ -158,7 +158,10 @@ class RequestIndex(LoadedIndex):
     def closed(self, uuid: bytes, place: Location, now_ms: int, *, remember: bool = True) -> Entry | None:
         """Note that the CLOSE is durable: forget the request, remember its key; return None if it was closed already."""
         entry = self.entries.find(uuid)
+        lost = self.lost.pop(uuid, None) if self.lost else None
         if entry is None:
+            if lost is not None:
+                self._add_tombstone(place, lost.lowest, place[0])
             return None
         self._remove(entry)
         self._add_tombstone(place, entry.lowest, place[0])

@@ -51,6 +51,7 @@ class IndexTables:
         self._closed_keys: OrderedDict[Scope, ClosedKey] = OrderedDict()
         self._tombstones: dict[int, dict[tuple[int, int], int]] = {}
         self._timers: list[tuple[int, bytes]] = []
+        self.lost: dict[bytes, Entry] = {}  # by UUID: records are damaged, and there is no CLOSE; stubs with their `lowest`
         self._names: dict[bytes, bytes] = {}  # at start: one object for all requests of a service
 
     def _own(self, entry: Entry) -> None:

@@ -394,3 +394,26 @@ def test_a_snapshot_restores_the_same_index(seed: int) -> None:
 def test_an_item_that_is_none_is_a_value_error(item: object) -> None:
     with pytest.raises(ValueError):
         RequestIndex(Limits()).restore(item)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_the_close_of_a_request_of_which_a_record_is_damaged_is_kept_as_long_as_the_segment_of_that(is_known: bool) -> None:
+    index = RequestIndex(Limits())
+    index.segments.update((1, 3, 5))
+    if is_known:  # by another record
+        entry, _ = index.accept(uuid_of(7), asked(), 0)
+        assert isinstance(entry, Entry)
+        index.stored(entry, (3, 64, 96))
+    index.lose({uuid_of(7): 1, uuid_of(0): 1, b"": 1})
+    assert [*index.lost] == [uuid_of(7)]
+    body = index.closing(index.entries.find(uuid_of(7)) or index.lost[uuid_of(7)], 5)
+    place = (5, 224, 80)
+    index.closed(uuid_of(7), place, 5)
+    assert index.lost == {}
+    record = Record(RecordKind.CLOSE, uuid=uuid_of(7), body=body, sequence=9, durable=9, offset=place[1], size=place[2])
+    index.segments.discard(3)
+    assert index.live_draft(record, 5) is not None
+    assert index.live_bytes(5) == 80
+    index.segments.discard(1)
+    assert index.live_draft(record, 5) is None
+    assert index.live_bytes(5) == 0
