@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mdp.request import Request
-from mdp.typed.schemas import NEEDED_AT_RUN_TIME
+from mdp.typed.schemas import hints_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -42,18 +42,14 @@ class _Plan:
     """Parameters of a function that are dependencies, and that gets the request."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        name = getattr(function, "__qualname__", repr(function))
-        try:
-            hints = typing.get_type_hints(function, include_extras=True)
-        except (NameError, AttributeError) as error:
-            raise TypeError(f"{name}: {NEEDED_AT_RUN_TIME}: {error}") from None
         self.function = function
-        self.hints = hints
+        self.hints = hints = hints_of(function)
         self.request = ""
         self.needs: dict[str, _Plan] = {}
         for parameter in inspect.signature(function).parameters.values():
             hint = hints.get(parameter.name)
-            mark = next((one for one in typing.get_args(hint)[1:] if isinstance(one, Depends)), None) if _is_annotated(hint) else None
+            details = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+            mark = next((one for one in details if isinstance(one, Depends)), None)
             if mark is not None:
                 self.needs[parameter.name] = _Plan(mark.function)
             elif hint is Request:
@@ -95,10 +91,6 @@ class _Plan:
             return stack.enter_context(contextmanager(self.function)(**arguments))
         value = self.function(**arguments)
         return await value if inspect.isawaitable(value) else value
-
-
-def _is_annotated(hint: Any) -> bool:
-    return typing.get_origin(hint) is Annotated
 
 
 def injected(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ import msgspec
 from core.machine.bounded_msgpack import claimed
 from mdp.errors import BadArguments, BadResult, HandlerError
 from mdp.request import Request
-from mdp.typed.schemas import NEEDED_AT_RUN_TIME, Schema, TypeMismatch, json_schemas, pack_by_type
+from mdp.typed.schemas import Schema, TypeMismatch, hints_of, json_schemas, pack_by_type
 
 BAD_ARGUMENTS: Final = BadArguments.default_code
 BAD_RESULT: Final = BadResult.default_code
@@ -73,10 +73,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._name = getattr(function, "__qualname__", repr(function))
-        try:
-            hints = typing.get_type_hints(function, include_extras=True)
-        except (NameError, AttributeError) as error:
-            raise TypeError(f"{self._name}: {NEEDED_AT_RUN_TIME}: {error}") from None
+        hints = hints_of(function)
         self._request_name = ""
         self._types: dict[str, Any] = {}
         parameters = []
@@ -97,17 +94,17 @@ class Signature:
         result = hints.get("return", Any)
         if typing.get_origin(result) in (AsyncIterator, AsyncGenerator):
             result = typing.get_args(result)[0]
-        self._result = self._schema_of("its result", result)
+        self.result = self._schema_of("its result", result)
 
     def __str__(self) -> str:
         names = {Any: "Any"}
         parameters = [one.replace(annotation=self._types[name]) for name, one in self._signature.parameters.items()]
-        text = str(inspect.Signature(parameters, return_annotation=names.get(self._result.annotation, self._result.annotation)))
+        text = str(inspect.Signature(parameters, return_annotation=names.get(self.result.annotation, self.result.annotation)))
         return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", text)  # without modules
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Return JSON schemas: of an object with the arguments, of the result, and of the classes in both by name."""
-        (*schemas, result), definitions = json_schemas([*self._types.values(), self._result.annotation])
+        (*schemas, result), definitions = json_schemas([*self._types.values(), self.result.annotation])
         properties = dict(zip(self._types, schemas, strict=True))
         required = []
         for name, parameter in self._signature.parameters.items():
@@ -117,10 +114,6 @@ class Signature:
                 properties[name] = {**properties[name], "default": parameter.default}
         arguments = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
         return arguments, result, definitions
-
-    @property
-    def result(self) -> Schema:
-        return self._result
 
     @property
     def by_name(self) -> list[str]:
@@ -192,7 +185,7 @@ class Signature:
     def pack_result(self, value: Any) -> bytes:
         """Return the body frame of a reply; raises HandlerError with the code BAD_RESULT."""
         try:
-            return self._result.pack(value)
+            return self.result.pack(value)
         except (TypeMismatch, TypeError) as error:
             raise HandlerError(code=BAD_RESULT, text=f"{self._name}: {error}") from None
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect as shapes
@@ -38,7 +38,7 @@ from mdp.typed.hash_types import HashedTypes
 from mdp.typed.schema_details import add_details
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # Arrays and maps in a call or result: they take some hundred times the time and memory of their bytes. So many are free, and each further
 # one needs so many bytes: 64 KiB of empty arrays are refused, 64 KiB of pairs of small numbers are not.
@@ -179,17 +179,11 @@ class Schema:
             raise TypeError(f"values of {annotation!r} cannot be sent: {error}") from None
         self._is_any = annotation in (Any, object)
         self._scalar = annotation if annotation in _SCALARS else None
-        self._is_deep = shape.is_deep
+        self._shape = shape
         self._has_times = shape.has_times
-        self._has_arrays = shape.has_arrays
-        self._bytes_per_object = shape.bytes_per_object
         self._judge = shape.hashed.check if shape.hashed else None
-        self._judge_above = shape.hashed.check_above
         self._few_bytes = shape.few_bytes()
         self._harmless_bytes = shape.harmless_bytes()
-        self._is_flat_array = shape.is_flat_array
-        self._is_row = shape.is_row
-        self._are_slow = shape.are_slow
         are_views = shape.is_row and shape.has_views
         self._elements_free, self._bytes_per_element = (VIEWS_FREE, BYTES_PER_VIEW) if are_views else (ELEMENTS_FREE, BYTES_PER_ELEMENT)
         self._is_strict = shape.is_deep or shape.hashed.are_nested
@@ -218,15 +212,15 @@ class Schema:
             raise TypeMismatch("expected elements of a set, got an array or a map as one") from None
 
     def _unpack_checked(self, octets: bytes) -> Any:
-        size = len(octets)
+        shape, size = self._shape, len(octets)
         most = containers_max(size, self._is_strict)
-        if self._are_slow:
+        if shape.are_slow:
             self._check_elements(octets, self._elements_free + size // self._bytes_per_element)
-        objects = OBJECTS_FREE + size // self._bytes_per_object if self._bytes_per_object else -1
-        if self._is_flat_array and claimed(octets) <= objects:
+        objects = OBJECTS_FREE + size // shape.bytes_per_object if shape.bytes_per_object else -1
+        if shape.is_flat_array and claimed(octets) <= objects:
             objects = -1  # msgspec makes no more
-        if not self._is_deep and size <= self._few_bytes and not (self._has_times and _may_have_times(octets)):
-            check_counts(octets, most if self._has_arrays else -1, objects)
+        if not shape.is_deep and size <= self._few_bytes and not (self._has_times and _may_have_times(octets)):
+            check_counts(octets, most if shape.has_arrays else -1, objects)
             return uncollected(self._decode, octets)
         if objects >= 0:
             check(octets, -1, objects)
@@ -236,14 +230,14 @@ class Schema:
         return uncollected(lambda _: msgspec.convert(plain, self.annotation, builtin_types=(bytes,), dec_hook=_from_plain), octets)
 
     def _check_elements(self, octets: bytes, most: int) -> None:
-        if not self._is_row:
+        if not self._shape.is_row:
             check_elements(octets, most)
         elif claimed(octets) > most:
             raise BadMsgpack("too many elements")
 
     def _plain(self, octets: bytes, most: int) -> Any:
         """Return the value in types of msgpack, after a check of its keys and sets."""
-        names = max(NAMES_FREE_ANY, len(octets) // BYTES_PER_NAME) if self._is_deep else -1
+        names = max(NAMES_FREE_ANY, len(octets) // BYTES_PER_NAME) if self._shape.is_deep else -1
         together = most + NAMES_FREE_ANY
         if len(octets) <= self._few_bytes:
             try:
@@ -258,7 +252,7 @@ class Schema:
             names_max=names,
             together_max=together,
             judge=self._judge,
-            judge_above=self._judge_above,
+            judge_above=self._shape.hashed.check_above,
         )
 
 
@@ -309,6 +303,14 @@ def _mismatch(error: Exception) -> TypeMismatch:
 
 
 # ------------------------------------------------------------------------------------------------------------------ the types
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function; raises TypeError if one names what is not there."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError) as error:
+        raise TypeError(f"{getattr(function, '__qualname__', repr(function))}: {NEEDED_AT_RUN_TIME}: {error}") from None
 
 
 class _Shape:
