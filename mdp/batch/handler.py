@@ -23,7 +23,6 @@ from mdp.worker.handler import HandlerKind, kind_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mdp.errors import RequestError
     from mdp.request import Request
 
 log = logging.getLogger("mdp.worker")
@@ -124,7 +123,7 @@ class Apart:
             return False
         code, text = HandlerError.default_code, f"the handler failed: {type(error).__name__}"
         if isinstance(error, HandlerError):
-            code, text = _said(error)
+            code, text = error.code, error.text or str(error)
         refused = pa.table({ERROR: pa.array([text] * part.num_rows, pa.string()), STATUS: pa.array([code] * part.num_rows, pa.string())})
         self._done.append(self._named(part, refused))
         return True
@@ -137,7 +136,3 @@ class Apart:
         if KEY not in part.column_names or KEY in result.column_names:
             return result
         return result.append_column(KEY, part[KEY])
-
-
-def _said(error: RequestError) -> tuple[str, str]:
-    return error.code, error.text or str(error)

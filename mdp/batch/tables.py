@@ -57,23 +57,14 @@ def decode_table(body: Sequence[bytes], *, rows_max: int = ROWS_MAX) -> pa.Table
     if len(body) != 1:
         raise BadTable(f"an Arrow stream in one frame is expected, the body has {len(body)} frames")
     try:
-        batches = _batches(body[0], rows_max)
-        table = pa.Table.from_batches(batches.batches, batches.schema)
+        table = _read(body[0], rows_max)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, IndexError, struct.error, OverflowError) as error:
         raise error if isinstance(error, BadTable) else BadTable(f"no Arrow stream: {error!s:.200}") from None
     return table
 
 
-class _Stream:
-    """Schema and record batches of a stream."""
-
-    def __init__(self, schema: pa.Schema, batches: list[pa.RecordBatch]) -> None:
-        self.schema = schema
-        self.batches = batches
-
-
-def _batches(octets: bytes, rows_max: int) -> _Stream:
+def _read(octets: bytes, rows_max: int) -> pa.Table:
     messages = list(pa.ipc.MessageReader.open_stream(octets))
     if any(message.type != "schema" and _is_compressed(bytes(message.metadata), message.type) for message in messages):
         raise BadTable("compressed tables are not taken")
@@ -91,7 +82,7 @@ def _batches(octets: bytes, rows_max: int) -> _Stream:
         if rows > rows_max:
             raise BadTable(f"more than {rows_max} rows")
         batches.append(batch)
-    return _Stream(schema, batches)
+    return pa.Table.from_batches(batches, schema)
 
 
 def _is_compressed(metadata: bytes, kind: str) -> bool:
