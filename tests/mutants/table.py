@@ -299,14 +299,9 @@ TABLE: dict[str, tuple[str, ...]] = {
     "titanic/store/store.py": STORED,
     "titanic/store/service.py": SERVED,
     "titanic/store/maintenance.py": (
+        "tests/titanic/store/test_maintenance*.py",
         "tests/titanic/store/test_emptied_segments.py",
-        "tests/titanic/store/test_maintenance_steps.py",
-        "tests/titanic/store/test_compaction.py",
-        "tests/titanic/store/test_faults.py",
-        "tests/titanic/store/test_store.py",
         "tests/titanic/store/test_store_edges.py",
-        "tests/titanic/store/test_store_times.py",
-        "tests/titanic/journal/test_crash.py",
     ),
     "titanic/store/compaction.py": (
         "tests/titanic/store/test_compaction.py",

@@ -15,10 +15,10 @@ from core.runtime import runtime, supervision
 from titanic.errors import Damaged, TitanicError
 from titanic.journal.checkpoint import encode_packed, item_packer
 from titanic.journal.group_commit import no_call
-from titanic.journal.inspection import Problem, scan_span
+from titanic.journal.inspection import Problem, scan_span, segment_name
 from titanic.journal.record import Damage, RecordKind, seed_of
 from titanic.journal.record_bodies import NO_UUID, Tick
-from titanic.journal.segment_log import SegmentLog
+from titanic.journal.segment_log import LACKS, SegmentLog
 from titanic.store.compaction import Move, live_moves, merge_below, pick_segment, sealed_sizes
 
 if TYPE_CHECKING:
@@ -51,20 +51,15 @@ class Maintenance:
         self._index = index
         self._now_ms = now_ms
         self._now = runtime.current().monotonic
-        self._task: asyncio.Task[None] | None = None
-        self._checkpoint_at = journal.log.number
-        self._ticked_s = 0.0
+        # What the start has read counts: a store that is killed again and again before its next checkpoint would read more at each start.
+        self._checkpoint_at = journal.log.number - journal.log.octets // journal.log.options.segment_bytes
+        self._ticked_s: float  # when the clock was noted
         self._log = RateLimitedLog(log)
-
-    def start(self) -> None:
         self._task = supervision.current().task("titanic upkeep", self._run)
 
     async def close(self) -> None:
-        """Note the clock, write a checkpoint if there is something in it, and end; appended before the journal's last batch."""
-        if self._task is None:
-            return
+        """Note the clock, write a checkpoint, and end; appended before the journal's last batch."""
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
         if self._journal.log.wounded is None and self._journal.stalled is None:
             # Everything appended before is in the index when this returns, and the tick is in the new segment: the checkpoint covers all.
             least = int(OPEN_PART_MAX * self._journal.log.options.segment_bytes)
@@ -78,10 +73,10 @@ class Maintenance:
         while True:
             number = self._journal.log.number
             if number != seen or self._journal.log.full:
-                seen = number
                 await self._attempt(self._compact())
-                if number - self._checkpoint_at >= CHECKPOINT_SEGMENTS:
-                    await self._attempt(self._write_checkpoint())
+            if number != seen and number - self._checkpoint_at >= CHECKPOINT_SEGMENTS:
+                await self._attempt(self._write_checkpoint())
+            seen = number
             if self._now() - self._ticked_s >= TICK_S:
                 await self._tick()
                 await self._attempt(self._compact())
@@ -103,7 +98,7 @@ class Maintenance:
         place = await done
         if place is not None:
             self._index.segments.add(place[0])
-            self._index.clock = max(self._index.clock, tick)
+            self._index.clock = tick
 
     async def _compact(self) -> None:
         """Empty segments while worthwhile; each at most once per call."""
@@ -116,26 +111,23 @@ class Maintenance:
     async def _empty(self, number: int) -> None:
         """Write the live records of a segment again, wait until they are durable, and drop it."""
         journal, index = self._journal, self._index
-        span = journal.log.spans[number]
-        data = await journal.read_segment(number)
         moves: list[Move] = []
         closing: list[bytes] = []
         try:
-            for seen, move in enumerate(live_moves(data, journal.log, span, index)):
+            data = await journal.read_segment(number)
+            for seen, move in enumerate(live_moves(data, journal.log, journal.log.spans[number], index)):
                 if move is not None:
                     moves.append(move)
-                if seen % SLICE == SLICE - 1:
+                if seen % SLICE == 0:
                     await asyncio.sleep(0)
                 if len(moves) >= MOVES_MAX:
                     closing += await self._move(moves)
                     moves = []
-        except Damaged as error:
-            log.error("upkeep: %s", error)
-            journal.log.damaged.add(number)
+        except (Damaged, OSError):
+            await self.scrub(number)  # names everything that is damaged, and keeps the segment
             return
         closing += await self._move(moves)
         await journal.run(no_call)  # pending CLOSEs are durable or refused now
-        await asyncio.sleep(0)
         if any(uuid in index.entries for uuid in closing):
             return
         await journal.drop([number])
@@ -192,24 +184,30 @@ class Maintenance:
         await self.scrub(number)
 
     async def scrub(self, number: int) -> int:
-        """Read a sealed segment and report damage; return the number of damaged ranges."""
+        """Read a sealed segment and report damage; return the number of damaged ranges.
+
+        Raises OSError if there is too little of something now: it can be read later.
+        """
         opened = self._journal.log
-        span = opened.spans[number]
-        data = await self._journal.read_segment(number)
-        found = 0
-        for seen, item in enumerate(scan_span(data, seed_of(opened.store), span)):
-            if seen % SCRUB_SLICE == SCRUB_SLICE - 1:
-                await asyncio.sleep(SCRUB_PAUSE_S)
-            if isinstance(item, Damage) and not opened.is_accepted(number, item):
-                found += 1
-                problem = Problem.of(item, number)
-                log.error("scrub: %s", problem)
-                opened.problems.append(problem)
-        if found:
+        found: list[Problem] = []
+        try:
+            data = await self._journal.read_segment(number)
+            for seen, item in enumerate(scan_span(data, seed_of(opened.store), opened.spans[number])):
+                if seen % SCRUB_SLICE == 0:
+                    await asyncio.sleep(SCRUB_PAUSE_S)
+                if isinstance(item, Damage) and not opened.is_accepted(number, item):
+                    found.append(Problem.of(item, number))
+        except OSError as error:
+            if error.errno in LACKS:
+                raise
+            found.append(Problem("DAMAGED", segment_name(number), f"{error.strerror or error}"))
+        for problem in found:
+            log.error("scrub: %s", problem)
+            opened.problems.append(problem)
             opened.damaged.add(number)  # keeps the segment from compaction and further scrubs, so each damage is reported once
         self.counts["scrubbed"] += 1
-        self.counts["damaged"] += found
-        return found
+        self.counts["damaged"] += len(found)
+        return len(found)
 
     async def _write_checkpoint(self) -> None:
         """Write a checkpoint in slices; changes made meanwhile are in records that are read after it."""

@@ -154,7 +154,6 @@ class Store:
             await self._mirror.start(journal)
         self._maintenance = Maintenance(journal, self.index, self.now_ms)
         self.maintenance_counts = self._maintenance.counts
-        self._maintenance.start()
         self._set_timer()
 
     @property

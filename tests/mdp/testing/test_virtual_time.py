@@ -51,6 +51,32 @@ def test_time_stands_still_while_a_plain_function_runs_and_none_is_lost() -> Non
     mdp.testing.run(main())
 
 
+def test_time_goes_on_after_a_thread_has_taken_several_jobs_at_once() -> None:
+    """As the writer of a journal does."""
+
+    async def main() -> None:
+        jobs = runtime.current().queue()
+        taken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            assert [jobs.get(), jobs.get_nowait(), jobs.get_nowait()] == [1, 2, 3]
+            loop.call_soon_threadsafe(taken.set)
+            assert jobs.get() is None
+
+        for number in (1, 2, 3):
+            jobs.put(number)
+        thread = runtime.current().thread("works", work)
+        await taken.wait()
+        await asyncio.sleep(60)
+        jobs.put(None)
+        thread.join()
+
+    real = time.monotonic()
+    mdp.testing.run(main())
+    assert time.monotonic() - real < 60, "it slept"
+
+
 def test_a_plain_function_that_waits_for_its_cancellation_gets_it() -> None:
     seen = threading.Event()
 

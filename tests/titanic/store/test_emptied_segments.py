@@ -100,6 +100,7 @@ async def test_a_segment_with_many_open_requests_is_moved_in_parts(tmp_path: Pat
         await store.journal.run(lambda log: log.begin_segment())
         await upkeep(store)._empty(1)
         assert upkeep(store).counts["moved"] == count + 1  # with the clock's record
+        assert store.index.segments == set(store.journal.log.spans)
         assert set(await codes(store, uuids)) == {b"300"}
     async with store_on(tmp_path, segment_bytes=count * 128) as store:
         assert set(await codes(store, uuids)) == {b"300"}

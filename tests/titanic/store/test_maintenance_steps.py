@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.scenes.builds import replaces_names
 from titanic.journal.checkpoint import item_packer
 from titanic.journal.disk import RealDisk
@@ -13,12 +15,11 @@ from titanic.journal.segment_log import LogOptions
 from titanic.store.index.request_index import RequestIndex
 from titanic.store.maintenance import SLICE
 from titanic.store.store import Store
+from titanic.wire.tsp import Options, encode_options
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
-
-    import pytest
 
     from titanic.journal.record import Draft, Record
 
@@ -31,12 +32,14 @@ class Pace:
     Attributes:
         most: the largest count.
         total: of all turns.
+        turns: in which something was done.
     """
 
     def __init__(self) -> None:
-        self.most = self.total = self._now = 0
+        self.most = self.total = self.turns = self._now = 0
 
     def step(self) -> None:
+        self.turns += not self._now
         self._now += 1
         self.total += 1
         self.most = max(self.most, self._now)
@@ -49,13 +52,21 @@ class Pace:
         await done
 
 
-async def filled(store: Store) -> list[bytes]:
+async def filled(store: Store, keys: bool = False) -> list[bytes]:
     """Have requests stored; return their UUIDs."""
     loop = asyncio.get_running_loop()
     asked = [loop.create_future() for _ in range(REQUESTS)]
-    for future in asked:
-        store.submit([b"nobody", b"x" * 40], future.set_result)
+    for number, future in enumerate(asked):
+        store.submit([*encode_options(Options(key=b"%d" % number if keys else b"")), b"nobody", b"x" * 40], future.set_result)
     return [reply[1] for reply in await asyncio.gather(*asked)]
+
+
+async def closed(store: Store, uuids: list[bytes]) -> None:
+    loop = asyncio.get_running_loop()
+    ended = [loop.create_future() for _ in uuids]
+    for uuid, future in zip(uuids, ended, strict=True):
+        store.close_request([uuid], future.set_result)
+    await asyncio.gather(*ended)
 
 
 @replaces_names
@@ -69,11 +80,7 @@ async def test_a_segment_of_closed_requests_is_read_in_slices(tmp_path: Path, mo
 
     monkeypatch.setattr(RequestIndex, "live_draft", judged)
     async with Store(RealDisk(tmp_path), JournalOptions(log=LogOptions(segment_bytes=REQUESTS * 100))) as store:
-        loop = asyncio.get_running_loop()
-        closed = [loop.create_future() for _ in range(REQUESTS)]
-        for uuid, future in zip(await filled(store), closed, strict=True):
-            store.close_request([uuid], future.set_result)
-        await asyncio.gather(*closed)
+        await closed(store, await filled(store))
         assert isinstance(store.journal, Journal)
         assert store.journal.log.number > 1
         assert store._maintenance is not None
@@ -81,9 +88,11 @@ async def test_a_segment_of_closed_requests_is_read_in_slices(tmp_path: Path, mo
         assert 1 not in store.journal.log.spans
         assert pace.total > 2 * SLICE
         assert pace.most <= SLICE
+        assert pace.turns <= pace.total / SLICE + 2
 
 
-async def test_a_checkpoint_is_packed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keys", [False, True], ids=["requests", "keys of closed requests"])
+async def test_a_checkpoint_is_packed_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: bool) -> None:
     pace = Pace()
 
     def counting() -> Callable[[Any], bytes]:
@@ -98,11 +107,14 @@ async def test_a_checkpoint_is_packed_in_slices(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("titanic.store.maintenance.item_packer", counting)
     async with Store(RealDisk(tmp_path), JournalOptions()) as store:
-        await filled(store)
+        uuids = await filled(store, keys)
+        if keys:
+            await closed(store, uuids)
         assert store._maintenance is not None
         await pace.during(store._maintenance._write_checkpoint())
         assert store._maintenance.counts["checkpoints"] == 1
         assert pace.total >= REQUESTS
         assert pace.most <= SLICE
+        assert pace.turns <= pace.total / SLICE + 20
     async with Store(RealDisk(tmp_path), JournalOptions()) as store:
-        assert len(store.index.entries) == REQUESTS
+        assert (len(store.index.entries), store.index.keys_of_closed) == ((0, REQUESTS) if keys else (REQUESTS, 0))

@@ -281,7 +281,6 @@ async def test_attempts_of_a_request_with_a_limit_outlive_a_restart(tmp_path: Pa
 
 async def run_upkeep(store: Store) -> None:
     assert store._maintenance is not None
-    assert store._maintenance._task is not None
     store._maintenance._task.cancel()  # two at once would empty the same segments
     await asyncio.gather(store._maintenance._task, return_exceptions=True)
     await store._maintenance._compact()
@@ -341,10 +340,10 @@ async def test_a_checkpoint_taken_while_everything_changes_is_as_good_as_none(tm
         await checkpoint
         await asyncio.gather(*(submitted(store, b"echo", b"more") for _ in range(100)))
         expected = {uuid: entry.state for uuid, entry in store.index.entries.items()}
-        store._maintenance._task.cancel()  # type: ignore[union-attr]
+        store._maintenance._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await store._maintenance._task  # type: ignore[misc]
-        store._maintenance._task = None  # no further checkpoint at the end
+            await store._maintenance._task
+        store._maintenance = None  # no further checkpoint at the end
     async with store_on(RealDisk(tmp_path)) as store:
         assert {uuid: entry.state for uuid, entry in store.index.entries.items()} == expected
         _, whole = read_store(RealDisk(tmp_path))
