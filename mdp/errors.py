@@ -129,7 +129,7 @@ class NoService(RequestError):
 
 
 class Busy(RequestError):
-    """A queue of the broker is full, or the broker is stopping; nothing was executed."""
+    """A queue is full, the broker is stopping, or a worker has no thread for its handler; nothing was executed."""
 
     default_code = "BUSY"
     clause = "the broker takes no more requests now"

@@ -13,6 +13,7 @@ all its sockets (`core.security.credentials`), or None when no flag is given. In
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -131,7 +132,13 @@ class SecurityFiles:
 
     def prepare(self) -> Callable[[], list[str]]:
         """Read the files again, see `Daemon.on_reload`; raises BadConfig if one cannot be used."""
-        fresh = SecurityFiles(self._values, listens=self._listens, connects=self._connects, required=self._required)
+        try:
+            fresh = SecurityFiles(self._values, listens=self._listens, connects=self._connects, required=self._required)
+        except BadConfig as error:
+            authorized, cause = self._values.get("curve_authorized"), error.__context__
+            if authorized and isinstance(cause, KeyFileError) and cause.path == os.fspath(authorized):
+                raise BadConfig(f"{error}; the keys in it count as soon as they are there, without a reload") from None
+            raise
 
         def apply() -> list[str]:
             if fresh._users is not None and self.security is not None and self.security.authenticator is not None:

@@ -93,10 +93,8 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
     found = ask(talk, **asking)
     if as_json:
         write_json(found)
-    if found["missing"]:
-        raise RequestFailed(f"no worker for {', '.join(found['missing'])}")
     if not found["ok"]:
-        raise RequestFailed(silence_in_words(found["silent_shards"]))
+        raise RequestFailed("; ".join(_troubles(found)))
     if not as_json:
         served = f"{', '.join(wanted)} served, " if wanted else ""
         gauges = "".join(f"{_cell(count)} {_GAUGES.get(name, name)}, " for name, count in found["gauges"].items())
@@ -171,15 +169,35 @@ async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
         {name: stats[name] for name in ("services", "workers", "queued", "letters") if name in stats} if isinstance(stats, dict) else {}
     )
     missing = [name for name in wanted if await client.mmi("service", os.fsencode(name)) != _OK]
+    unserved = await _unserved(client) if gauges.get("queued") else []
     return {
-        "ok": not missing and not silent,
+        "ok": not missing and not silent and not unserved,
         "endpoint": client.endpoint,
         "dialect": client.dialect,
         "answer_ms": round(answer_ms, 3),
         "missing": missing,
+        "unserved": unserved,
         "gauges": gauges,
         **({"silent_shards": silent} if silent else {}),
     }
+
+
+async def _unserved(client: Client) -> list[str]:
+    """Return services without workers for which requests wait; none if the broker does not list its services to this client."""
+    try:
+        rows, _ = await _listed(client, "mmi.services")
+    except RequestFailed:
+        return []
+    return [str(row.get("name")) for row in rows if isinstance(row, dict) and row.get("queued") and not row.get("workers")]
+
+
+def _troubles(found: dict[str, Any]) -> list[str]:
+    """Return what is wrong by the result of `mdp check`."""
+    missing, unserved, silent = found["missing"], found["unserved"], found.get("silent_shards", ())
+    told = [f"no worker for {', '.join(missing)}"] if missing else []
+    if unserved:
+        told.append(f"requests wait for {', '.join(unserved)}, which {'have' if len(unserved) > 1 else 'has'} no worker")
+    return [*told, silence_in_words(silent)] if silent else told
 
 
 async def _dead_letter(client: Client, verb: str, number: int) -> list[bytes]:

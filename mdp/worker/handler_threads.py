@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from core.daemon.logs import RateLimitedLog
 from core.runtime import runtime, supervision
@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
+# How long a request waits for a thread where none runs and none can be started, before it is refused, and how often one is tried. A worker
+# that refused at once would soon have refused all that wait for others.
+_WAIT_S: Final = 1.0
+_AGAIN_S: Final = 0.1
 log = logging.getLogger("mdp.worker")
 
 _Job: TypeAlias = "tuple[asyncio.Future[Any], contextvars.Context, Request]"
+
+
+class NoThread(Exception):
+    """No thread can be started for a handler, which was not called."""
 
 
 class HandlerThreads:
@@ -41,9 +49,10 @@ class HandlerThreads:
         """Call the handler in a thread, with the context variables of the caller; return its result.
 
         A thread cannot be stopped: a cancellation waits for the end of the handler, a second one does not.
+        Raises NoThread, and has not called the handler then.
         """
         if self._busy >= self._threads:
-            self._start()  # first, because it raises when there is no thread, and then the handler must not be called
+            await self._start(request)
         done: asyncio.Future[Any] = self._loop.create_future()
         self._busy += 1
         self._jobs.put((done, contextvars.copy_context(), request))
@@ -53,16 +62,25 @@ class HandlerThreads:
             await asyncio.wait([done])
             raise
 
-    def _start(self) -> None:
-        """Start a thread, or let calls wait for those that run; raises RuntimeError if there are none."""
-        try:
-            self._supervisor.thread("mdp handler thread", self._work, restart=supervision.RESTART)
-        except RuntimeError as error:
-            if not self._threads:
-                raise
-            self._log.warning("threads", "%d threads for plain handlers, and no more: %s", self._threads, error)
-        else:
-            self._threads += 1
+    async def _start(self, request: Request) -> None:
+        """Start a thread, or let calls wait for those that run; raises NoThread after a while without any.
+
+        A dialect without errors could only say it by the end of the connection, which counts as an attempt: there the request waits on.
+        """
+        until = self._loop.time() + _WAIT_S
+        while True:
+            try:
+                self._supervisor.thread("mdp handler thread", self._work, restart=supervision.RESTART)
+            except RuntimeError as error:
+                self._log.warning("threads", "%d threads for plain handlers, and no more: %s", self._threads, error)
+                if self._threads:
+                    return
+                if self._loop.time() >= until and request._owner.can_refuse:
+                    raise NoThread(f"the worker can start no thread for its handler: {error}") from None
+            else:
+                self._threads += 1
+                return
+            await asyncio.sleep(_AGAIN_S)
 
     def close(self) -> None:
         for _ in range(self._threads):

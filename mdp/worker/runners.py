@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.runtime import runtime, supervision
 from core.runtime.leftovers import leave
+from mdp.errors import Busy
 from mdp.worker.cancellations import Cancellations, Progress
 from mdp.worker.failure_log import FailureLog
 from mdp.worker.handler import HandlerKind, PartsTooLarge, first_step, reply_frames
-from mdp.worker.handler_threads import HandlerThreads
+from mdp.worker.handler_threads import HandlerThreads, NoThread
 from mdp.worker.running_request import RunningRequest
 from mdp.worker.session_options import RunnerCounters
 
@@ -460,6 +461,11 @@ class Runners:
             return ends
         if isinstance(error, asyncio.CancelledError) and self._closed:
             return True  # DISCONNECT returns the request to the broker
+        if isinstance(error, NoThread):
+            self.counters.threadless += 1
+            request._owner.refuse(request, Busy.default_code, str(error))
+            self._on_answer()
+            return ends
         self.counters.errors += 1
         failure = self._failures.note(request, error)
         if failure.deliberate:

@@ -79,6 +79,7 @@ class RunnerCounters:
     errors: int = 0  # handlers that failed
     cancelled: int = 0  # requests cancelled before their handler had ended
     expired: int = 0  # requests whose deadline passed before a handler was free
+    threadless: int = 0  # requests refused because no thread could be started for a plain handler
     lost: int = 0  # errors that the dialect could not report to the client
     parts_dropped: int = 0  # errors of generators that yielded more than is kept for a broker without PARTIAL
     refusals: int = 0  # errors raised as `HandlerError`, or by annotations, because of the caller's request

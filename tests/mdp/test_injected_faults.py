@@ -96,11 +96,32 @@ async def test_a_request_is_answered_though_the_thread_for_it_failed() -> None:
                 assert supervisor.restarts == {"mdp handler thread": 1}
 
 
-async def test_a_request_for_which_no_thread_can_be_started_fails_and_is_never_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, worked = threading.Thread.start, []
+@pytest.mark.parametrize("dialect", ["0.2", "0.3"])
+async def test_a_request_for_which_no_thread_can_be_started_waits_for_one(monkeypatch: pytest.MonkeyPatch, dialect: str) -> None:
+    begin = threading.Thread.start
 
     def exhausted(thread: threading.Thread) -> None:
         monkeypatch.setattr(threading.Thread, "start", begin)
+        raise RuntimeError("can't start new thread")
+
+    def plain(request: mdp.Request) -> bytes:
+        return request.body[0]
+
+    async with mdp.Broker() as broker:
+        at = broker.bind("tcp://127.0.0.1:*")
+        async with mdp.Worker(at, "plain", handler=plain, dialect=dialect), mdp.Client(at, timeout=100) as client:
+            await eventually(lambda: broker.stats["workers"])
+            monkeypatch.setattr(threading.Thread, "start", exhausted)
+            assert await client.request("plain", b"first") == [b"first"]
+            assert broker.stats["redelivered"] == 0
+
+
+async def test_requests_for_which_there_are_no_threads_at_all_are_refused_and_no_attempts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin, worked = threading.Thread.start, []
+
+    def exhausted(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     def plain(request: mdp.Request) -> bytes:
@@ -109,13 +130,18 @@ async def test_a_request_for_which_no_thread_can_be_started_fails_and_is_never_w
 
     async with mdp.Broker() as broker:
         at = broker.bind("tcp://127.0.0.1:*")
-        async with mdp.Worker(at, "plain", handler=plain), mdp.Client(at, timeout=100) as client:
+        retry = mdp.Retry(attempts=3, base_s=0.001)
+        async with mdp.Worker(at, "plain", handler=plain, retry=retry, concurrency=2) as worker, mdp.Client(at, timeout=100) as client:
             await eventually(lambda: broker.stats["workers"])
             monkeypatch.setattr(threading.Thread, "start", exhausted)
-            with pytest.raises(mdp.HandlerError):
-                await client.request("plain", b"first")
-            assert await client.request("plain", b"second") == [b"second"]
-    assert worked == [b"second"]
+            for refused in await asyncio.gather(*(client.request("plain", b"%d" % n) for n in range(2)), return_exceptions=True):
+                assert isinstance(refused, mdp.Busy)
+                assert refused.text == "the worker can start no thread for its handler: can't start new thread"
+            monkeypatch.setattr(threading.Thread, "start", begin)
+            assert await client.request("plain", b"third") == [b"third"]
+            assert (worker.runner_counters.threadless, worker.runner_counters.errors, broker.stats["retried"]) == (2, 0, 0)
+    assert worked == [b"third"]
+    assert "0 threads for plain handlers, and no more: can't start new thread" in caplog.text
 
 
 async def test_requests_for_which_no_more_threads_can_be_started_wait_for_the_threads_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

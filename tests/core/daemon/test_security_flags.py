@@ -84,8 +84,9 @@ def test_a_file_that_cannot_be_used_any_more_changes_nothing(tmp_path: Path, bro
     loaded = files(listens=True, curve_secret=key, curve_authorized=clients)
     before = loaded.security
     put(tmp_path / broken, "nonsense\n")
-    with pytest.raises(BadConfig, match=broken):
+    with pytest.raises(BadConfig, match=broken) as caught:
         loaded.prepare()
+    assert str(caught.value).endswith("the keys in it count as soon as they are there, without a reload") == (broken == "clients")
     assert loaded.security is before
 
 

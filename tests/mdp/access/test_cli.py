@@ -89,7 +89,9 @@ def test_who_may_and_who_may_not_and_what_sighup_changes(programs: Programs, fla
     (tmp_path / "rules.toml").write_text(RULES)
     good = (tmp_path / "clients").read_text()
     (tmp_path / "clients").write_text("nonsense\n" + good)
-    assert "clients:1: " in broker.signal(signal.SIGHUP).said("reload refused")
+    refused_line = broker.signal(signal.SIGHUP).said("reload refused")
+    assert "clients:1: " in refused_line
+    assert ("the keys in it count as soon as they are there" in refused_line) == ("--curve-authorized" in flags["broker"])
     (tmp_path / "clients").write_text(good.splitlines()[1] + "\n")
     broker.signal(signal.SIGHUP).said("reloaded")
     assert programs.run(*call[:-3], "--timeout", "1", "--attempts", "1", *flags["web"], "echo", "x").code == 69

@@ -151,6 +151,27 @@ def test_check_is_1_for_a_service_without_workers(operator: Operator) -> None:
     assert json.loads(as_json.out)["missing"] == ["score"]
 
 
+def test_check_is_1_while_requests_wait_for_a_service_without_workers(operator: Operator) -> None:
+    operator.worker("--service", "echo")
+    call = operator.programs.start("mdp", "call", "--wait", "--timeout", "100", "later", "x", MDP_BROKER="ipc://b.sock")
+    waits = operator.ask_until(lambda ended: ended.code != 0, "check", "--service", "echo")
+    assert (waits.code, waits.out, waits.complaint) == (1, b"", "mdp: requests wait for later, which has no worker")
+    both = operator.ask("check", "--service", "score")
+    assert both.complaint == "mdp: no worker for score; requests wait for later, which has no worker"
+    as_json = operator.ask("check", "--json")
+    assert as_json.code == 1
+    assert json.loads(as_json.out)["unserved"] == ["later"]
+    operator.worker("--service", "later", "--handler", "echo")
+    assert call.end().lines == ["x"]
+    assert operator.ask("check").code == 0
+
+
+async def test_a_check_that_may_not_list_the_services_is_one_of_the_numbers(programs: Programs) -> None:
+    ended = await asked_more(programs, [[b"200", b'{"queued": 3}'], [b"403"]], "check")
+    assert ended.code == 0
+    assert ended.lines[0].startswith("ok: 3 queued, ")
+
+
 @pytest.mark.parametrize("verb", [["services"], ["workers"], ["check"], ["dlq", "ls"]])
 def test_no_broker_is_69(programs: Programs, verb: list[str]) -> None:
     ended = programs.run("mdp", *verb, "--broker", "ipc://nobody.sock", "--timeout", "0.05", "--attempts", "1")
