@@ -85,6 +85,10 @@ WIRE = (
     "tests/spec/test_limits.py",
     "tests/spec/test_handshake_budget.py",
 )
+INDEX = (
+    "tests/titanic/store/index/test_*.py",
+    "tests/titanic/store/test_compaction.py",
+)
 STORE = (
     "tests/titanic/store/index/test_request_index.py",
     "tests/titanic/store/index/test_model.py",

@@ -14,7 +14,7 @@ from titanic.journal.record_bodies import Close, encode_request
 from titanic.store.index.limits import Limits
 from titanic.store.index.request_index import DUE_AT_ONCE, KEYS_AT_ONCE, RequestIndex
 from titanic.store.index.stored_request import ClosedKey, Entry, State
-from titanic.wire.tsp import Options, Submission, digest_of
+from titanic.wire.tsp import Options, Submission, digest_of, pack_headers
 
 
 def asked(body: bytes = b"x", service: bytes = b"echo", **options: object) -> Submission:
@@ -231,13 +231,19 @@ def test_the_timers_of_those_that_live_stay_when_others_are_swept() -> None:
     assert index.due(6) == [lives]
 
 
+@pytest.mark.parametrize("headers", [{}, {"colour": "blue"}])
 @pytest.mark.parametrize("owner", [b"", b"a", b"annette"])
-def test_a_request_counts_with_the_bytes_of_its_record(owner: bytes) -> None:
+def test_a_request_counts_with_the_bytes_of_its_record(owner: bytes, headers: dict[str, str]) -> None:
     for length in range(16):  # records are padded to 8 octets
         index = RequestIndex(Limits())
-        submission = asked(bytes(length), key=b"k")
-        index.accept(uuid_of(1), submission, 7, owner)
-        assert index.bytes_used == record_size(len(encode_request(7, 0, 0, 1, b"k", submission.frames, owner)))
+        submission = asked(bytes(length), key=b"k", headers=headers)
+        entry, _ = index.accept(uuid_of(1), submission, 7, owner)
+        assert isinstance(entry, Entry)
+        packed = pack_headers(headers) if headers else b""
+        size = record_size(len(encode_request(7, 0, 0, 1, b"k", submission.frames, owner, packed)))
+        assert index.bytes_used == size == entry.size
+        need = RequestIndex(Limits()).needed_by(owner, b"echo", [(b"k", len(submission.frames))])
+        assert need == (owner, b"echo", 1, size) or headers
 
 
 def test_what_is_kept_for_a_while_is_due_after_a_restart_too() -> None:
@@ -399,7 +405,7 @@ def test_an_item_that_is_none_is_a_value_error(item: object) -> None:
 @pytest.mark.parametrize("is_known", [False, True])
 def test_the_close_of_a_request_of_which_a_record_is_damaged_is_kept_as_long_as_the_segment_of_that(is_known: bool) -> None:
     index = RequestIndex(Limits())
-    index.segments.update((1, 3, 5))
+    index.segments.update((1, 3, 5, 6))
     if is_known:  # by another record
         entry, _ = index.accept(uuid_of(7), asked(), 0)
         assert isinstance(entry, Entry)
