@@ -66,6 +66,10 @@ class Restart:
         """Return the delay after so many faults in a row, 1 for the first; `chance` is between 0 and 1."""
         return backoff_s(self.first_s, self.most_s, faults - 1, self.jitter, chance)
 
+    def in_a_row(self, faults: int, ran_s: float) -> int:
+        """Return how many faults have come in a row, given those before and how long it has run since."""
+        return faults + 1 if ran_s < self.steady_s else 1
+
 
 RESTART: Final = Restart()
 ONCE: Final = None  # `restart=ONCE`: what serves one call or one connection is not restarted
@@ -150,7 +154,7 @@ class Supervisor:
                         raise error from error.__cause__
                     if restart is None:
                         return
-                    faults = faults + 1 if self._now() - began < restart.steady_s else 1
+                    faults = restart.in_a_row(faults, self._now() - began)
                     record.unwell[this] = (_reason(error), float("inf"))
                 await asyncio.sleep(restart.delay_s(faults, self._chance()))
                 self._restarted(record, this, restart)
@@ -191,7 +195,7 @@ class Supervisor:
                 self._fault(record, error, failed)
                 if restart is None:
                     return
-                faults = faults + 1 if self._now() - began < restart.steady_s else 1
+                faults = restart.in_a_row(faults, self._now() - began)
             else:
                 record.unwell.pop(this, None)
                 return
@@ -345,7 +349,6 @@ class Timer:
         self._call = call
         self._restart = restart
         self._faults = 0  # in a row
-        self._cancelled = False  # by its owner, since it was set last
         self._handle: SetTimer | None = None
         self.when: float | None = None  # the loop time it is set to, None if it is not set
 
@@ -353,7 +356,7 @@ class Timer:
         before, self._handle = self._handle, call_at(when, self._fire)
         if before is not None:
             before.cancel()
-        self._cancelled = False
+        self._cancelled = False  # by its owner, since now
         self.when = when
 
     def after(self, delay_s: float) -> None:
@@ -439,9 +442,6 @@ def begin(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Con
 
     With `asyncio.eager_task_factory` it would be, when its owner does not know it yet.
     """
-    loop = asyncio.get_running_loop()
-    if loop.get_task_factory() is None:
-        return loop.create_task(work(), name=name, context=context)
     returned = False
 
     async def later() -> None:
@@ -449,7 +449,7 @@ def begin(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Con
             await asyncio.sleep(0)
         await work()
 
-    task = loop.create_task(later(), name=name, context=context)
+    task = asyncio.get_running_loop().create_task(later(), name=name, context=context)
     returned = True
     return task
 

@@ -132,7 +132,6 @@ class Broker:
         self._drained = Drained(lambda: self.machine.idle)
         self._read_clock = runtime.current().monotonic
         self._moment = 0.0  # the last reading of the clock
-        self._calm = 0  # requests accepted when memory was last given back
         self._full = 0  # messages dropped for full peers when last looked at
         self._held: dict[bytes, list[bytes]] = {}  # replies collected for one write, by client
         self._hold_s = self._limits.hold_replies_ms / 1000
@@ -270,6 +269,7 @@ class Broker:
     def _new_machine(self) -> Dispatcher:
         machine = self._new_dispatcher()
         machine.directory.own_policies = self._policies
+        self._calm = 0  # requests that it had accepted when memory was last given back
         return machine
 
     def _new_dispatcher(self) -> Dispatcher:

@@ -80,9 +80,10 @@ class PairedBroker(Broker):
         finished = await self.pair.drain(drain_s)
         if not self.pair.serves():
             return finished
-        # No hand-over is possible: drain like a single broker.
+        # No hand-over is possible: drain like a single broker, which refuses what comes meanwhile.
+        idle = await super().drain(0)
         self._resume()
-        return await super().drain(0) and finished
+        return idle and finished
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers of the pair and of its broker, by name."""
@@ -106,8 +107,6 @@ class PairedBroker(Broker):
     def _begin_term(self) -> None:
         if self._loop is None or not self._is_open or self._socket.closed:
             return
-        self.machine = self._new_machine()
-        self._calm = 0
         heartbeat_s = self.pair.machine.settings.heartbeat_s
         self._responder = self.machine.pair = PairResponder(self.pair.ballot(), self.pair.vouches, heartbeat_s)
         self.machine.begin(self._loop.time())
@@ -125,7 +124,6 @@ class PairedBroker(Broker):
         self.pair_counters["withheld"] += len(self._kept)
         self._kept.clear()
         self._kept_bytes = 0
-        self._turned_away.clear()
         self.machine = self._new_machine()
         self._drained.look()  # no request is left
         self._release()
@@ -140,15 +138,11 @@ class PairedBroker(Broker):
         """Return a function that calls `call` while this broker may answer (BST-29)."""
 
         def guarded(*given: Any) -> Any:
-            responder = self._responder
-            if responder is None:
-                self.pair_counters["withheld"] += 1
-            elif self._kept or not self.pair.serves():
+            if self._kept or not self.pair.serves():
                 self._keep(call, given)
             else:
                 call(*given)
-                if responder.claimed:
-                    self._report_claimed(responder)
+                self._report_claimed()
 
         return guarded
 
@@ -172,13 +166,10 @@ class PairedBroker(Broker):
                 self._disconnect(first)
             return
         self.pair_counters["held_back"] += 1
+        if not self._kept:  # once: messages that go on coming must not put it off
+            self._clock.after(WITHHELD_S)
         self._kept.append((call, given, size))
         self._kept_bytes += size
-        self._look_again()
-
-    def _look_again(self) -> None:
-        if self._loop is not None:
-            self._clock.at(self._loop.time() + WITHHELD_S)
 
     def _make_kept_calls(self) -> None:
         """Make the calls that were kept, in their order."""
@@ -188,11 +179,13 @@ class PairedBroker(Broker):
             call(*given)
         if not self._kept:
             self._turned_away.clear()
-        if self._responder is not None and self._responder.claimed:
-            self._report_claimed(self._responder)
+        self._report_claimed()
 
-    def _report_claimed(self, responder: PairResponder) -> None:
+    def _report_claimed(self) -> None:
         """Ask peer and witness about ballots that clients have claimed; one that is confirmed ends our term (BST-45)."""
+        responder = self._responder
+        if responder is None or not responder.claimed:
+            return
         claimed, responder.claimed = responder.claimed, []
         for peer, ballot in claimed:
             self.pair_counters["ballots_named"] += 1
@@ -217,7 +210,7 @@ class PairedBroker(Broker):
         if self.pair.serves():
             super()._on_time()
         else:
-            self._look_again()  # the term may go on, and nothing else sets the timer
+            self._clock.after(WITHHELD_S)  # the term may go on, and nothing else sets the timer
 
     # Handing over.
 
@@ -234,20 +227,19 @@ class PairedBroker(Broker):
 
     def _postpone_requests(self, batch: Batch) -> None:
         """Postpone requests that their clients can send to the other broker; process the other messages."""
-        messages = batch.messages()
-        kept = [message for message in messages if is_postponable(message)]
-        for message in kept:
+        others = []
+        for message in batch:
             size = _CALL_BYTES + sum(map(len, message))
-            if self._postponed_bytes + size > WITHHELD_MAX_BYTES:
+            if not is_postponable(message):
+                others.append(message)
+            elif self._postponed_bytes + size > WITHHELD_MAX_BYTES:
                 self.pair_counters["withheld"] += 1
                 self._put_off.add(message[0])
             else:
                 self._postponed.append(message)
                 self._postponed_bytes += size
-        if not kept:
-            self._on_batch(batch)
-        elif len(kept) < len(messages):
-            self._on_batch(Batch.of(batch.head, [message for message in messages if not is_postponable(message)]))
+        if others:
+            self._on_batch(Batch.of(batch.head, others))
 
     def _receive_again(self, messages: list[Message]) -> None:
         """Process messages that were kept, `[routing id, frame, …]`."""

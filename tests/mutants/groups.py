@@ -371,3 +371,19 @@ STORED = (
     "tests/titanic/store/test_headers.py",
     "tests/titanic/mirror/test_replica_link.py",
 )
+PAIR_SHELLS = (
+    "tests/bstar/test_pair*.py",
+    "tests/bstar/test_failover.py",
+    "tests/bstar/test_injected_faults.py",
+    "tests/bstar/test_operator.py",
+    "tests/bstar/test_too_large.py",
+    "tests/bstar/test_unreachable.py",
+)
+BROKER_SHELL = (
+    "tests/mdp/broker/test_broker.py",
+    "tests/mdp/broker/test_broker_clock.py",
+    "tests/mdp/broker/test_refusal_log.py",
+    "tests/mdp/broker/test_rights.py",
+    "tests/mdp/broker/test_slow_peers_sockets.py",
+    "tests/mdp/test_injected_faults.py",
+)

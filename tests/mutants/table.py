@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.groups import (
     BROKER,
+    BROKER_SHELL,
     CALLS,
     CLIENTS,
     CONNECTIONS,
@@ -18,6 +19,7 @@ from tests.mutants.groups import (
     MIRROR,
     NAMES,
     PAIR,
+    PAIR_SHELLS,
     PATTERNS,
     PEERING,
     PIRATES,
@@ -361,4 +363,12 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/sockets/waiters.py": SOCKETS,
     "mdp/eventlog/format.py": ("tests/mdp/eventlog/test_*.py",),
     "core/address.py": ("tests/core/test_address.py", "tests/spec/test_transport_endpoints.py", *STREAMS),
+    "mdp/cluster/paired_broker.py": ("tests/mdp/cluster/test_paired_broker*.py",),
+    "bstar/pair.py": PAIR_SHELLS,
+    "bstar/client.py": PAIR_SHELLS,
+    "mdp/broker/broker.py": BROKER_SHELL,
+    "mdp/worker/worker.py": REGISTRATIONS,
+    "core/runtime/supervision.py": ("tests/core/runtime/test_supervision*.py",),
+    "peering/broker.py": ("tests/peering/test_broker*.py", "tests/peering/test_mesh.py", "tests/peering/test_too_large.py"),
+    "mdp/cluster/lending_broker.py": LENDING,
 }
