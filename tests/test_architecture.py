@@ -140,6 +140,7 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "core/runtime/leftovers.py leave add_done_callback",
         "core/sockets/waiters.py wait_for call_at",
         "core/sockets/results/futures.py expire add_done_callback",
+        "core/sockets/sending.py _send_later add_done_callback",
         "core/sockets/results/futures.py expire call_later",
         "mdp/testing/virtual_time.py run_in_executor add_done_callback",
         "mdp/testing/virtual_time.py run_in_executor run_in_executor",

@@ -69,6 +69,7 @@ class Pattern:
     receives: ClassVar[bool] = True  # has a receiving direction (SOCK-12)
     as_queued: ClassVar[bool] = True  # `recv` does no more than to take the next message of the fair queue
     plain: ClassVar[bool] = True  # received messages reach the application unchanged, so that a receiver can take them directly
+    addressed: ClassVar[bool] = False  # the first frame names the peer, and a message waits for that one alone
     takes_inproc: ClassVar[bool] = True  # inproc endpoints have a meaning
     one_per_endpoint: ClassVar[bool] = False  # a second connect() to the same endpoint has no effect (SOCK-11)
 

@@ -32,6 +32,7 @@ class Router(Pattern):
     """Messages carry their peer's routing id as first frame, both ways (RTR-01)."""
 
     type_name: ClassVar[bytes] = b"ROUTER"
+    addressed: ClassVar[bool] = True
     announces_identity: ClassVar[bool] = True
 
     def __init__(self, options: Options, counters: Counters, first_id: int) -> None:

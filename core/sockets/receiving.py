@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 from mypy_extensions import mypyc_attr
 
 from core import constants as c
-from core.errors import EAGAIN, Again, ZMQError
+from core.errors import EAGAIN, Again, BadState, ZMQError
 from core.frame import framed
 from core.sockets.results.futures import expire
 from core.sockets.results.pending import Delivered, PendingBatch, PendingReceive, PendingShape, Unit
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
     from core.sockets.results.futures import Awaitable
     from core.zmtp.frames import Message
+    from core.zmtp.scan import Batch
 
 _NOBLOCK: Final = int(c.NOBLOCK)  # a plain integer: `&` on an IntFlag costs half a microsecond
+TO_RECEIVER: Final = "messages go to the receiver that was set"
 _THREAD: Final = get_ident  # compiled, a constant of the module costs less than a name that it imports
 
 
@@ -53,6 +55,7 @@ class Receiving(Sending):
     _active: deque[Pipe]
     _delivered: Delivered
     _plain: bool
+    _receiver: Callable[[Batch], object] | None
     _rests: deque[Unit]
 
     @overload
@@ -80,7 +83,7 @@ class Receiving(Sending):
             message = self._take()
             if message is not None:
                 return Ready(message)
-        if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
+        if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred or self._receiver is not None:
             return self._receive_later(None, flags)
         if _THREAD() != self._owner_thread:
             self.enter()
@@ -157,6 +160,8 @@ class Receiving(Sending):
         timeout_ms = self.options.rcvtimeo
         if timeout_ms == 0 or (flags and flags & _NOBLOCK):
             raise Again(EAGAIN, "no message is queued")
+        if self._receiver is not None:
+            raise BadState(msg=TO_RECEIVER)
         loop = asyncio.get_running_loop()
         self.follow_loop(loop)
         pending = PendingReceive(loop) if shape is None else kind(shape, loop, single=single, framed=framed)
@@ -199,7 +204,7 @@ class Receiving(Sending):
         for unit in reversed(units):
             if unit.rest:
                 self._keep(unit)
-            else:
+            elif not self.options.conflate or unit.pipe is None or not unit.pipe.inbox:  # else there is a newer one
                 self.pattern.put_back(unit.pipe, unit.frames)
         if units:
             self._serve_put_back()

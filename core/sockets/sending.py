@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,8 +19,7 @@ from core.sockets.waiters import drop_ended
 from core.zmtp.frames import Encoded
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Buffer
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from core.sockets.results.pending import PendingReceive
     from core.zmtp.frames import Given, Message
 
-_WAITS_MIN: Final = 16  # of one kind, before those that have ended are looked for
+_WAITS_MIN: Final = 16  # of one kind or line, before those that have ended are looked for
 _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
 _NOBLOCK: Final = int(c.NOBLOCK)
 # Compiled, a constant of the module costs less than a name that it imports.
@@ -58,9 +58,10 @@ class Sending(Owned):
     _pollers: list[asyncio.Future[None]]
     _receivers: deque[PendingReceive]
     _route: Callable[[bytes], Pipe | None]
-    _senders: deque[PendingSend]
-    _serving: bool
-    _sweep_at: int  # waits of one kind
+    # What waits, in order, by routing id: `b""` unless messages are for a peer that they name. A batch is in the line of each of its peers.
+    _senders: dict[bytes, deque[PendingSend]]
+    _serving: dict[bytes, None] | None  # lines that are still to be served, while some are
+    _sweep_at: int  # waits of one kind, or in one line
 
     def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: object = True, track: object = False) -> Awaitable[None]:
         """Send one message `[frame, …]`; the last item may be a `core.Encoded`.
@@ -78,7 +79,7 @@ class Sending(Owned):
         if flags or self._partial or type(msg_parts) is not list:
             return self._send_parts(msg_parts, flags)
         try:  # costs nothing unless it raises
-            if not self._senders and self._put(msg_parts):
+            if (not self._senders or self._is_first([msg_parts])) and self._put(msg_parts):
                 return _DONE
         except (IndexError, TypeError):
             _refuse_bad([msg_parts])
@@ -102,14 +103,14 @@ class Sending(Owned):
         frames = [*self._partial, *parts]
         self._partial = []
         _refuse_bad([frames])
-        if not self._senders and self._put(frames):
+        if self._is_first([frames]) and self._put(frames):
             return _DONE
         return self._send_later([frames], flags, begun=begun)
 
     def _lacks_capacity(self, first: Any) -> bool:
         """Return whether a message with this first frame would wait."""
         self._endpoints.start_deferred()
-        return not self.pattern.has_capacity_for(first) or bool(self._senders)
+        return not self.pattern.has_capacity_for(first) or not self._is_first([[first]])
 
     def send(self, data: Buffer, flags: int = 0, copy: object = True, track: object = False) -> Awaitable[None]:
         """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14).
@@ -144,14 +145,14 @@ class Sending(Owned):
         if self._judging:
             messages = self._within(messages)
         count = 0
-        if not self._senders:
-            try:
+        try:
+            if self._is_first(messages):
                 count = self.pattern.send_many(messages)
-            except (IndexError, TypeError):
-                _refuse_bad(messages)
-                raise
-            if count == len(messages):
-                return _DONE
+        except (IndexError, TypeError):
+            _refuse_bad(messages)
+            raise
+        if count == len(messages):
+            return _DONE
         try:
             some_dropped = given if len(messages) != len(given) else None
             return self._send_later(list(messages[count:] if count else messages), 0, len(given), some_dropped)
@@ -170,7 +171,7 @@ class Sending(Owned):
         if _THREAD() != self._owner_thread:
             self.enter()
         count = 0
-        if self._endpoints.start_deferred() and not self._senders:
+        if self._endpoints.start_deferred() and self._is_first(messages):
             count = self.pattern.send_many(messages)
             if count == len(messages):
                 return _DONE
@@ -182,9 +183,13 @@ class Sending(Owned):
         pending = PendingSend(messages, loop, max(total, count + len(messages)), given)
         if self.options.sndtimeo > 0:
             expire(pending, self.options.sndtimeo, "sndtimeo: no peer had capacity")
-        if len(self._senders) >= self._sweep_at:
+        pending.names = self._names(messages)
+        if any(len(self._senders.get(name, ())) >= self._sweep_at for name in pending.names):
             self._sweep()
-        self._senders.append(pending)
+        for name in pending.names:
+            self._senders.setdefault(name, deque()).append(pending)
+        if self.pattern.addressed:
+            pending.add_done_callback(self._send_ended)
         return pending
 
     def send_octets(self, routing_id: bytes, pieces: Sequence[bytes]) -> None:
@@ -208,25 +213,54 @@ class Sending(Owned):
 
     def _sweep(self) -> None:
         """Forget waits that have ended: programs wait for a quiet socket again and again, with a time limit."""
-        left = max(drop_ended(self._receivers), drop_ended(self._senders), drop_ended(self._pollers))
+        left = max(drop_ended(self._receivers), drop_ended(self._pollers))
+        for name, line in [*self._senders.items()]:
+            left = max(left, drop_ended(line))
+            if not line:
+                del self._senders[name]
         self._sweep_at = max(_WAITS_MIN, 2 * left)
 
     # -- senders that wait
 
-    def _serve_senders(self) -> None:
-        if self._serving:
-            return  # called by a send of this loop, which goes on by itself
-        self._serving = True
+    def _names(self, messages: Sequence[Given]) -> list[bytes]:
+        """Return the lines of messages."""
+        firsts: list[Any] = [message[0] for message in messages] if self.pattern.addressed else [b""]
+        return [*dict.fromkeys(first if type(first) is bytes else bytes(first) for first in firsts)]
+
+    def _is_first(self, messages: Sequence[Given]) -> bool:
+        """Return whether nothing that waits is for a peer of these messages."""
+        return not self._senders or not any(name in self._senders for name in self._names(messages))
+
+    def _waiting_sends(self) -> dict[PendingSend, None]:
+        return dict.fromkeys(pending for line in self._senders.values() for pending in line if not pending.done())
+
+    def _serve_senders(self, names: Iterable[bytes]) -> None:
+        """Send what waits in these lines until it finds no capacity."""
+        if self._serving is not None:
+            self._serving.update(dict.fromkeys(names))  # called by a send of this loop
+            return
+        self._serving = dict.fromkeys(names)
         try:
-            while self._senders and self._serve_sender(self._senders[0]):
-                self._senders.popleft()
+            while self._serving:
+                name, _ = self._serving.popitem()
+                line = self._senders.get(name)
+                while line and self._serve_sender(line[0]):
+                    line.popleft()
+                if not line:
+                    self._senders.pop(name, None)
         finally:
-            self._serving = False
+            self._serving = None
+
+    def _send_ended(self, pending: PendingSend) -> None:
+        """Serve its lines: a batch that stood behind it may find capacity at another peer."""
+        self._serve_senders(pending.names)
 
     def _serve_sender(self, pending: PendingSend) -> bool:
         """Send the messages of one pending send; returns False when some are left."""
         if pending.done():
             return True
+        if any(self._senders[name][0] is not pending for name in pending.names):
+            return False
         try:
             if self._judging:
                 pending.keep(self._within(pending.messages, alone=len(pending.messages) == 1))

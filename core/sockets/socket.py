@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, Unpack
 
 from core import constants as c
 from core.address import endpoint_text
-from core.errors import AddressInUse, ContextTerminated, OperationNotSupported, SocketClosed, WrongOwner, ZMQBindError, ZMQError
+from core.errors import AddressInUse, BadState, ContextTerminated, OperationNotSupported, SocketClosed, WrongOwner, ZMQBindError, ZMQError
 from core.net.socket_port import SocketContext
 from core.pattern.reqrep import Router
 from core.sockets.endpoints import EndpointScope
 from core.sockets.monitor import SocketMonitoring
 from core.sockets.option_access import SocketOptions
+from core.sockets.receiving import TO_RECEIVER
+from core.sockets.results.pending import fail_all
 from core.sockets.serialization import Serialization
 from core.sockets.socket_base import MARKS, BatchReceiver, PeerWatcher, Receiver, SocketBase
 from core.sockets.waiters import events_of, poll_one
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from core.options import SocketSettings
     from core.pattern.pipe import Pipe
     from core.sockets.results.futures import Awaitable
-    from core.sockets.results.pending import Pending
     from core.zmtp.limits import PeerLimits
 
 
@@ -192,6 +193,8 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     ) -> None:
         """Call `callback` with every batch of messages at once; None goes back to queueing.
 
+        Receives that wait end with BadState, and so do those that would wait as long as there is a receiver.
+
         Args:
             callback: takes `[[frame, …], …]` and must not await; it answers with `send_many` or `send_multipart`. If it raises, the peer
                 that sent the batch is disconnected.
@@ -216,6 +219,9 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
         self._follow_receiver()
         if receiver is None:
             self._inproc_over()  # queue these before what comes from now on
+        else:
+            fail_all(self._receivers, BadState(msg=TO_RECEIVER))
+            self._receivers.clear()
         self._on_peer = on_peer
         self._forget_dropped()
         if self._takes_batches() and self.inbound.active:
@@ -318,11 +324,8 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
 
     def _end(self, error: ZMQError) -> None:
         self.use_nothing()
-        waiting: list[Pending[Any]] = [*self._receivers, *self._senders]
-        for pending in waiting:
-            if not pending.done():
-                pending.set_exception(error)
-                pending.exception()  # avoids a "never retrieved" warning if the caller is gone
+        fail_all(self._receivers, error)
+        fail_all(self._waiting_sends(), error)
         self._receivers.clear()
         self._senders.clear()
         self._delivered.outdate()
@@ -340,7 +343,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
             return
         self.check_loop()
         self.closed = True
-        self.counters.undelivered += sum(len(pending.messages) for pending in self._senders if not pending.done())
+        self.counters.undelivered += sum(len(pending.messages) for pending in self._waiting_sends())
         self._end(SocketClosed())
         self._receiver = None
         self.context.socket_closed(self)

@@ -95,7 +95,7 @@ class SocketBase(Receiving):
         self.options = Options(**options)
         self.counters = Counters()
         self.closed = False
-        self._serving = False
+        self._serving = None
         kind = _PATTERNS[socket_type]
         first_id = int(context.random() * 2**32)
         args = (first_id,) if kind in (Router, Req, Stream) else ()
@@ -112,11 +112,11 @@ class SocketBase(Receiving):
         super().__init__(self.pattern.receiver(), self.pattern.send, self._active)
         self._judging = False  # some peer has announced limits
         self._route = self.pattern.router()
-        self._receiver: BatchReceiver | None = None  # called with each batch
+        self._receiver = None  # called with each batch
         self._scheduler: WriteScheduler | None = None  # of the loop on which the receiver is called
         self._on_peer: PeerWatcher | None = None
         self._receivers = deque()
-        self._senders = deque()
+        self._senders = {}
         self._pollers = []
         self._sweep_at = 0  # the first wait sets it
         self._rests = deque()  # of messages that are received frame by frame (RCVMORE): more than one when receives were cancelled
@@ -348,7 +348,7 @@ class SocketBase(Receiving):
             elif self._receivers or self._pollers:
                 self._serve_receivers()
         if self._senders:
-            self._serve_senders()  # the peer that had no capacity has left, or is no longer subscribed
+            self._serve_senders(self._senders)  # the peer that had no capacity has left, or is no longer subscribed
 
     def _serve_put_back(self) -> None:
         """Deliver what cancelled receives have put back."""
@@ -373,7 +373,7 @@ class SocketBase(Receiving):
         """See `SocketPort`."""
         self.pattern.on_writable(pipe)
         if self._senders:
-            self._serve_senders()
+            self._serve_senders((pipe.routing_id,))
         if self._pollers:
             self._wake_pollers()
 

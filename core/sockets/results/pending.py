@@ -16,7 +16,7 @@ from mypy_extensions import mypyc_attr
 from core.frame import framed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from contextvars import Context
 
     from core.pattern.base import Pattern
@@ -302,7 +302,7 @@ class Delivered:
 
     def __init__(self, socket: MessageSource) -> None:
         self.socket = socket
-        self.latest: PendingReceive | None = None  # mostly the only one, and then nothing else is needed
+        self.latest: PendingReceive | None = None  # mostly it is waited for, and the only one: then nothing else is needed
         self._earlier: list[ref[Anchor]] = []
         self._sweep_at = _WAITS_MIN
 
@@ -311,7 +311,11 @@ class Delivered:
         if latest is not None:
             self._add_earlier(latest)
         receive._delivered = self
-        self.latest = receive
+        if receive._callbacks:
+            self.latest = receive
+        else:  # nothing waits for it: its program may drop it
+            self.latest = None
+            self._add_earlier(receive)
 
     def _add_earlier(self, receive: PendingReceive) -> None:
         if receive._delivered is None:
@@ -380,11 +384,12 @@ class PendingSend(Pending[None]):
         given: they, or the last ones of them, if some were dropped.
     """
 
-    __slots__ = ("_given", "_total", "messages")
+    __slots__ = ("_given", "_total", "messages", "names")
 
     def __init__(self, messages: list[Message], loop: asyncio.AbstractEventLoop, total: int, given: Sequence[Given] | None) -> None:
         super().__init__(loop)
         self.messages = messages  # left to send
+        self.names: list[bytes] = []  # of the lines in which it waits, see `core.sockets.sending`
         self._total = total
         self._given = given
 
@@ -404,6 +409,14 @@ class PendingSend(Pending[None]):
         super()._complete()
         self.messages = []  # the socket may keep this for a while
         self._given = None
+
+
+def fail_all(waits: Iterable[Pending[Any]], error: Exception) -> None:
+    """End waits with an error, which is logged for none: their callers may be gone."""
+    for pending in waits:
+        if not pending.done():
+            pending.set_exception(error)
+            pending.exception()
 
 
 def place_of(given: Sequence[Given], left: Sequence[Given]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -444,3 +445,53 @@ async def test_a_message_that_could_not_be_converted_is_not_received_again(conte
     assert await one.recv() == b"5"
     with pytest.raises(core.Again):
         one.recv(core.NOBLOCK)
+
+
+@pytest.mark.parametrize("waits", [1, 2, 3])
+async def test_opt_02_a_cancelled_receive_leaves_the_newest_message_only(context: core.Context, waits: int) -> None:
+    one, other = pair(context, core.PULL, core.PUSH, conflate=1)
+    receives = [one.recv_multipart() for _ in range(waits)]
+    for number in range(3):
+        await other.send(b"%d" % number)
+    assert [receive.cancel() for receive in receives] == [True] * waits
+    assert await one.recv() == b"2"
+    with pytest.raises(core.Again):
+        one.recv(core.NOBLOCK)
+
+
+@pytest.mark.parametrize("name", [*RECEIVES, "recv_many"])
+async def test_a_receive_that_a_receiver_leaves_nothing_for_ends(context: core.Context, name: str) -> None:
+    """Whether it waits when the receiver is set, or is called later; it waited for ever."""
+    receive = RECEIVES.get(name, core.Socket.recv_many)
+    one, other = pair(context, core.PULL, core.PUSH)
+    waits, cancelled = receive(one), receive(one)
+    assert cancelled.cancel()
+    got: asyncio.Queue[object] = asyncio.Queue()
+    one.set_receiver(got.put_nowait)
+    with pytest.raises(core.BadState):
+        await waits
+    with pytest.raises(core.BadState):
+        receive(one)
+    await other.send(b"x")
+    assert await got.get() == [[b"x"]]
+    one.set_receiver(None)
+    waits = receive(one)
+    await other.send(b"y")
+    assert "y" in str(await waits)
+
+
+@pytest.mark.parametrize("name", [*RECEIVES, "recv_many"])
+async def test_a_receive_that_its_program_dropped_keeps_no_message(context: core.Context, name: str) -> None:
+    """Neither its own, nor that of a receive that is cancelled later."""
+    one, other = pair(context, core.PULL, core.PUSH)
+    receive = RECEIVES.get(name, core.Socket.recv_many)
+    body = bytes(1000)
+    before = sys.getrefcount(body)
+    first, dropped = one.recv(), receive(one)
+    await other.send(b"first")
+    await other.send(body)
+    del dropped
+    gc.collect()
+    assert sys.getrefcount(body) == before
+    assert first.cancel()
+    assert await one.recv() == b"first"
