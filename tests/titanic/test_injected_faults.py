@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from errno import EIO, EMFILE, ENOSPC
+from errno import EIO, EMFILE, ENOMEM, ENOSPC
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -130,7 +130,7 @@ async def test_a_store_says_that_it_is_full_each_time_and_when_it_is_not_any_mor
     assert caplog.messages.count("journal: store is full: open files; 1 record refused") == 2
 
 
-async def test_upkeep_that_fails_as_long_as_the_disk_does_is_not_a_line_each_second(
+async def test_upkeep_that_fails_as_long_as_there_is_too_little_memory_is_not_a_line_each_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Unreadable(titanic.RealDisk):
@@ -138,7 +138,7 @@ async def test_upkeep_that_fails_as_long_as_the_disk_does_is_not_a_line_each_sec
 
         def read(self, handle: int, size: int, offset: int) -> bytes:
             self.reads += 1
-            raise OSError(EIO, os.strerror(EIO))
+            raise OSError(ENOMEM, os.strerror(ENOMEM))
 
     monkeypatch.setattr("titanic.store.maintenance.LOOK_S", 0.001)
     disk = Unreadable(tmp_path / "store")
