@@ -42,6 +42,7 @@ from core.daemon.exit_codes import BadConfig, Interrupted, RequestFailed, Unreac
 from core.daemon.option_fields import FiniteRange, options
 from core.daemon.security_flags import security_files
 from core.daemon.service_manager import ServiceManager
+from core.net.names.lookups import end_waits
 from core.processes.parent import READY, Parent
 from core.runtime import cold_files, supervision
 from core.runtime.event_loop import run, until_one_ends
@@ -180,6 +181,7 @@ class Daemon:
         self._body: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         self._signalled = False
+        self._start_ended = False  # by a signal, while it waited for name servers
         self._drain_is_over = False
         self._reloading: asyncio.Task[None] | None = None
         self._reload_wanted = False
@@ -262,6 +264,9 @@ class Daemon:
         except asyncio.CancelledError:
             if not self._drain_is_over:
                 raise
+        except Exception:
+            if not self._start_ended:
+                raise
         finally:
             self._still_alive.cancel()
             if self._parent is not None:
@@ -311,6 +316,7 @@ class Daemon:
             os._exit(Interrupted.exit_code)
         self._signalled = True
         self._loop.call_soon_threadsafe(self.stop)
+        self._start_ended = end_waits()
 
     def _on_parent_stop(self) -> None:
         """Stop as for the first signal, even if there was one."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from operator import add
+from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.metrics import Family, Histogram, MetricsPage, Snapshot, Table
+from core.runtime import runtime
+from mdp.observe.broker_metrics import ERROR_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,16 +32,26 @@ class FrontPage:
 
     Args:
         not_ready: returns why the front does not serve, "" if it does.
+        clock: reads monotonic seconds; by default the runtime's.
     """
 
-    def __init__(self, count: int, more: Callable[[], Mapping[str, int]], not_ready: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        count: int,
+        more: Callable[[], Mapping[str, int]],
+        not_ready: Callable[[], str],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self._count = count
         self._more = more
         self._not_ready = not_ready
+        self._clock = clock if clock is not None else runtime.current().monotonic
         self._pages: dict[int, dict[str, Any]] = {}
+        self._received_at: dict[int, float] = {}
 
     def received(self, shard: int, page: dict[str, Any]) -> None:
         self._pages[shard] = page
+        self._received_at[shard] = self._clock()
 
     def forget(self, shard: int) -> None:
         self._pages.pop(shard, None)
@@ -71,13 +83,19 @@ class FrontPage:
         ]
 
     def _snapshot(self) -> Snapshot:
-        shown = [page["snapshot"] for _, page in sorted(self._pages.items())]
+        numbered = [(shard, page["snapshot"]) for shard, page in sorted(self._pages.items())]
+        shown = [one for _, one in numbered]
         figures = {"shards": f"{len(self._pages)} of {self._count}", **_together([one["figures"] for one in shown])}
         counters = _together([self._more(), *(one["counters"] for one in shown)])
         tables: dict[str, Table] = {}
-        for table in (table for one in shown for table in one["tables"]):
+        for shard, table in ((shard, table) for shard, one in numbered for table in one["tables"]):
             before = tables.get(table["title"])
-            rows: Sequence[Any] = table["rows"] if before is None else [*before.rows, *table["rows"]]
+            rows: Sequence[Any] = [] if before is None else before.rows
+            if table["columns"] == [*ERROR_COLUMNS]:  # of all shards, the latest first
+                age_s = self._clock() - self._received_at[shard]
+                rows = sorted([*rows, *([round(row[0] + age_s, 1), *row[1:]] for row in table["rows"])], key=itemgetter(0))
+            else:
+                rows = [*rows, *table["rows"]]
             left_out = table["left_out"] + (0 if before is None else before.left_out)
             tables[table["title"]] = Table(table["title"], table["columns"], rows, left_out)
         return Snapshot(figures, tuple(tables.values()), counters)

@@ -35,6 +35,7 @@ class ShardConnection:
     ) -> None:
         self._on_messages = on_messages
         self._on_lost = on_lost
+        self._is_up = False
         self._socket = context.socket(core.DEALER, sndhwm=0, sndhwm_bytes=unsent_max_bytes, routing_id=name)
         self._socket.set_batch_receiver(self._received, on_peer=self._peer_changed)
         self._socket.connect(endpoint)
@@ -60,11 +61,14 @@ class ShardConnection:
                 pipe.engine.resume()
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close in the next loop iteration; messages that have not left after `linger_ms` are dropped."""
+        """Close in the next loop iteration; messages that have not left after `linger_ms` are dropped.
+
+        Those for a shard that is being started are dropped at once: it would serve a peer that has gone.
+        """
         self._on_lost = _nothing
         self._on_messages = _nothing_received
         # A socket must not be closed from its own callback.
-        asyncio.get_running_loop().call_soon(self._close, linger_ms)
+        asyncio.get_running_loop().call_soon(self._close, linger_ms if self._is_up else 0)
 
     def _close(self, linger_ms: int) -> None:
         if not self._socket.closed:
@@ -74,6 +78,7 @@ class ShardConnection:
         self._on_messages(pieces_of(batch))
 
     def _peer_changed(self, _: bytes, joined: bool) -> None:
+        self._is_up = joined
         if not joined:
             lost = self._on_lost
             self.close()

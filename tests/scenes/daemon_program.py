@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 import click
 
+import core
 from core.daemon.command import BIND, Group, Lazy
 from core.daemon.exit_codes import DiskFailed, RequestFailed
+from core.daemon.http import serve_page
+from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.errors import AddressInUse, ZMQError
 from tests.scenes.fault_injection import Saboteur
+from tests.scenes.hanging_names import hanging
 
 
 def _eat() -> None:
     raise MemoryError
+
+
+async def _resolve(what: str) -> None:
+    """Listen on a name that is not resolved, and say so in the log when it is being resolved."""
+    page = figures_page("a daemon", "thing", dict, not_ready=str, tables=list)
+    with hanging(lambda host: logging.getLogger("idle").info("resolving %s", host)):
+        if what == "page":
+            async with serve_page(("slow.test", 0), page):
+                return
+        async with core.Context() as context:
+            context.socket(core.PULL).bind("tcp://slow.test:*")
 
 
 @click.group(
@@ -37,7 +53,7 @@ def main() -> None:
 @click.option("--secret", hide_input=True)
 @click.option(
     "--ends",
-    type=click.Choice(["when-told", "at-once", "never", "blocked", "in-use", "failed", "no-memory", "no-memory-at-all"]),
+    type=click.Choice(["when-told", "at-once", "never", "blocked", "in-use", "failed", "no-memory", "no-memory-at-all", "bind", "page"]),
     default="when-told",
 )
 @click.option("--fault", "faults", multiple=True, help="What is to fail once.")
@@ -60,6 +76,8 @@ def serve(
             raise AddressInUse("address in use", endpoint="tcp://x:1")
         if ends == "failed":
             raise ZMQError(22, "something else")
+        if ends in ("bind", "page"):
+            await _resolve(ends)
         daemon.ready("listening", endpoint=binds, peer="line\nbreak \x1b[31mred")
         if ends == "at-once":
             daemon.stop()

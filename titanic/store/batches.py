@@ -27,7 +27,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack
 
@@ -39,12 +39,12 @@ from titanic.errors import BadRequest, StoreFull
 from titanic.store.index.answered_times import AnsweredTimes
 from titanic.store.index.reservations import Need, never_fits
 from titanic.store.index.stored_request import State
-from titanic.store.waiters import answer_of
+from titanic.store.waiters import answer_of, in_slices
 from titanic.wire.batch_frames import NO_REQUEST, BadChunk, BatchChunk, decode_stages, name_of_chunk, parse_count, parse_name, portions
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, WAIT_MS_MAX, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
@@ -70,8 +70,6 @@ TTL_MS_MAX: Final = 7 * 86_400_000
 log = logging.getLogger("titanic")
 
 LISTS_MAX: Final = 4  # lists of answered requests of which a reader has had a page; 16 bytes for each request
-
-T = TypeVar("T")
 
 
 class TooManyRows(BadRequest):
@@ -99,6 +97,7 @@ class Batches:
         self._preparing = asyncio.Lock()
         self._lists: dict[tuple[bytes, bytes, int, int], bytes] = {}  # UUIDs of an interval of which a reader has not had the last page
         self._ended = asyncio.Event()
+        self._over = False  # nothing waits for it any longer
         self._supervisor = supervision.current()
 
     def start(self) -> None:
@@ -136,6 +135,11 @@ class Batches:
             self._drop(name, number)
         elif number in self._staged.get(name, ()):
             self._expire_later(GRACE_S, name, number)  # the commit drops it, or releases it
+
+    def end_waits(self) -> None:
+        """Answer each `mark` that waits, and those that come from now on."""
+        self._over = True
+        self._ended.set()
 
     async def close(self) -> None:
         """Cancel running work; commits continue at the next start."""
@@ -451,11 +455,11 @@ class Batches:
             # Ends of the present millisecond may still be in the journal; after this, none of the earlier ones is.
             whole = self._store.now_ms() - 1
             await answer_of(lambda done: self._store.after((lambda *_: done([]), None)))
-            found = await _in_slices(times.between(owner, service, searched, whole, most))
+            found = await in_slices(times.between(owner, service, searched, whole, most))
             if found:
                 return [OK, b"%d" % found[-1].ms]
             searched = max(searched, whole)
-            left = ends_at - loop.time()
+            left = 0.0 if self._over else ends_at - loop.time()
             if left <= 0:
                 return [OK, b"%d" % after]
             try:
@@ -469,23 +473,12 @@ class Batches:
         asked = owner, service, parse_count(after_ms), parse_count(end_ms)
         uuids = self._lists.pop(asked, None) if first else None  # a reader begins with the first page
         if uuids is None:
-            uuids = b"".join([ended.uuid for ended in await _in_slices((await self._times()).between(*asked))])
+            uuids = b"".join([ended.uuid for ended in await in_slices((await self._times()).between(*asked))])
         if 16 * (first + number) < len(uuids):
             self._lists[asked] = uuids
             while len(self._lists) > LISTS_MAX:
                 del self._lists[next(iter(self._lists))]
         return self._page(uuids, first, number)
-
-
-async def _in_slices(steps: Generator[None, None, T]) -> T:
-    """Run a walk that takes long, and let others run between its steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        await asyncio.sleep(0)
 
 
 def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:

@@ -219,7 +219,7 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await self.opening
         finally:
-            self.store.end_waits()  # or leaving would wait for waiting clients
+            self._end_waits()  # or leaving would wait for waiting clients
             await self._stack.aclose()
 
     @property
@@ -262,8 +262,12 @@ class Service:
         Waiting clients are answered 300.
         """
         self._stopping = True
-        self.store.end_waits()
+        self._end_waits()
         await asyncio.gather(self._drained.wait(drain_s), *(worker.drain(drain_s) for worker in self._workers))
+
+    def _end_waits(self) -> None:
+        self.store.end_waits()
+        self._batches.end_waits()
 
     # ---- delivery
 

@@ -216,12 +216,12 @@ class Store:
         """State and counters for operators."""
         journal = self.journal
         opened = journal.log if isinstance(journal, Journal) else None
-        state = "serving"
+        state, limit = "serving", self.index.limit_reached
         if self.wounded is not None:
             state = "wounded"
         elif journal.stalled is not None:
             state = "stalled"
-        elif opened is not None and opened.full:
+        elif limit or (opened is not None and opened.full):
             state = "full"
         elif self.counters["damaged"] or any(problem.code != "TORN" for problem in self.problems):
             state = "degraded"
@@ -230,7 +230,7 @@ class Store:
             "requests": len(self.index.entries),
             "bytes": self.index.bytes_used,
             "segments": len(opened.spans) if opened is not None else 0,
-            "trouble": journal.trouble,
+            "trouble": (limit if state == "full" else "") or journal.trouble,
             "problems": len(self.problems),
             "mirror": self.mirror.state if self.mirror is not None else None,
             **self.counters,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mypy_extensions import mypyc_attr
 
@@ -12,7 +12,9 @@ from core.runtime import supervision
 from titanic.wire.tsp import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
+
+T = TypeVar("T")
 
 
 @mypyc_attr(native_class=False)
@@ -59,6 +61,17 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
         self._clock.cancel()
         for uuid in list(self):
             self.answer_all(uuid, [PENDING])
+
+
+async def in_slices(steps: Generator[None, None, T]) -> T:
+    """Run a walk that takes long, and let others run between its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)
 
 
 def answer_of(call: Callable[[Callable[[list[bytes]], None]], None]) -> asyncio.Future[list[bytes]]:

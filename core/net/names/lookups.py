@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import Executor, Future
-from errno import EAGAIN, EINVAL
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from errno import EAGAIN, EINTR, EINVAL
 from typing import TYPE_CHECKING, Any, Final
 
 from core.runtime import runtime, supervision
@@ -62,6 +62,7 @@ class _SharedCalls(Executor):
 
 
 _CALLS: Final = _SharedCalls()
+_WAITS: Final = set[Future[Any]]()  # of `addresses_now`
 
 
 async def addresses(host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
@@ -70,9 +71,26 @@ async def addresses(host: str, port: int, family: socket.AddressFamily) -> Itera
 
 
 def addresses_now(host: str, port: int, family: socket.AddressFamily) -> Iterable[tuple[Any, ...]]:
-    """Do the same for a name to listen on; blocks, for up to `LISTEN_S`."""
-    lookup: Future[Iterable[tuple[Any, ...]]] = _CALLS.submit(runtime.current().addresses, host, port, family)
+    """Do the same for a name to listen on; blocks, for up to `LISTEN_S` or until `end_waits`."""
+    ended: Future[Any] = Future()
+    _WAITS.add(ended)
     try:
-        return lookup.result(LISTEN_S)
-    except TimeoutError:
-        raise OSError(EAGAIN, f"name servers have not answered for {LISTEN_S:g} s") from None
+        lookup: Future[Any] = _CALLS.submit(runtime.current().addresses, host, port, family)
+        wait((lookup, ended), LISTEN_S, FIRST_COMPLETED)
+    finally:
+        _WAITS.discard(ended)
+    if lookup.done():
+        found: Iterable[tuple[Any, ...]] = lookup.result()
+        return found
+    if ended.done():
+        raise OSError(EINTR, "ended by a signal")
+    raise OSError(EAGAIN, f"name servers have not answered for {LISTEN_S:g} s")
+
+
+def end_waits() -> bool:
+    """End all waits of `addresses_now`, from any thread or a handler of signals; return whether there was one."""
+    waits = [*_WAITS]
+    for ended in waits:
+        if not ended.done():
+            ended.set_result(None)
+    return bool(waits)

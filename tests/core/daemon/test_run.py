@@ -138,6 +138,15 @@ def test_p3_a_disk_that_hangs_while_files_are_read_again_does_not_stop_the_loop(
         assert process.wait() == 0
 
 
+@pytest.mark.parametrize("what", ["bind", "page"])
+def test_the_first_signal_ends_a_daemon_that_resolves_the_name_it_is_to_listen_on(start: Start, what: str) -> None:
+    process = start("--ends", what)
+    line_with(process, "resolving slow.test")
+    process.send_signal(signal.SIGTERM)
+    line_with(process, "draining")
+    assert process.wait() == 0
+
+
 def test_p3_hup_with_a_bad_file_keeps_the_old_values(start: Start, tmp_path: Path) -> None:
     config = tmp_path / "idle.toml"
     config.write_text("[serve]\n")

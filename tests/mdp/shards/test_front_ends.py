@@ -15,7 +15,7 @@ import core
 from core.zmtp.frames import encode_message
 from mdp.broker.limits import BrokerOptions
 from mdp.shards.questions import Question
-from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_PARTIAL_03, client_final, client_heartbeat, client_request
+from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_PARTIAL_03, client_final, client_heartbeat, client_request, worker_ready
 from tests.scenes.mdp_front import COUNT, ONE, TWO, FrontScene, name_of
 from tests.scenes.raw_octets import WirePeer
 from tests.scenes.waiting import Watch
@@ -168,6 +168,22 @@ async def test_a_peer_that_takes_over_the_routing_id_of_another_has_connections_
         await scene.watches[1].lost()
         assert names[0] != names[1]
         assert scene.shown("peers", "links", "links_opened") == [1, 1, 2]
+
+
+@pytest.mark.parametrize("sent", ["ready", "request"])
+async def test_what_waits_for_a_starting_shard_is_not_delivered_when_its_peer_has_gone(scene: FrontScene, sent: str) -> None:
+    """A worker would be registered, or a request executed, of a peer that is not there."""
+    await scene.end(1)
+    gone, stays = [scene.peer() for _ in range(10)], scene.peer()
+    for peer in gone:
+        await peer.send_multipart(worker_ready("0.3", name_of(1)) if sent == "ready" else client_request("0.3", name_of(1), [b"x"], id=ONE))
+    await stays.send_multipart(request(1, 1))
+    await scene.until(links=len(gone) + 1)
+    for peer in gone:
+        peer.close(0)
+    await scene.until(peers=1)
+    await scene.begin(1)
+    assert (await scene.asked(1))[1] == request(1, 1)
 
 
 async def test_nothing_is_held_for_a_peer_that_has_gone(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import pytest
 
 from core.daemon.metrics import Family, Histogram, MetricsPage, Snapshot, Table
+from mdp.observe.broker_metrics import ERROR_COLUMNS
 from mdp.shards.metrics_page import FrontPage, encode_page
 
 
@@ -88,3 +89,21 @@ def test_what_no_shard_can_say_is_shown_as_nothing() -> None:
     front = FrontPage(1, dict, lambda: "")
     front.received(0, sent(shard_page(0, "a", event_log=None)))
     assert front.page("mdp broker").snapshot().figures == {"shards": "1 of 1", "queued": 0, "event_log": None, "replies_per_s": 0.123}
+
+
+def test_recent_errors_of_all_shards_are_in_the_order_of_their_time() -> None:
+    """Their ages are those of the moment at which the shard sent them."""
+    now = 100.0
+    front = FrontPage(2, dict, lambda: "", lambda: now)
+
+    def errors(*ages_s: float) -> dict[str, object]:
+        rows: list[list[float | str | None]] = [[age_s, "failed", "a", "TIMEOUT", f"{age_s} ago"] for age_s in ages_s]
+        return sent(MetricsPage("shard", str, list, lambda: Snapshot({}, (Table("Recent errors", ERROR_COLUMNS, rows),), {})))
+
+    front.received(0, errors(0.1, 2.0))
+    now = 101.0
+    front.received(1, errors(0.5, 3.5))
+    now = 101.25
+    (table,) = front.page("mdp broker").snapshot().tables
+    assert [row[0] for row in table.rows] == [0.8, 1.4, 3.2, 3.8]
+    assert [row[4] for row in table.rows] == ["0.5 ago", "0.1 ago", "2.0 ago", "3.5 ago"]

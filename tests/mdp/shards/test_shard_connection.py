@@ -42,6 +42,7 @@ async def test_what_comes_after_the_close_in_the_same_iteration_is_dropped(lost:
     done: list[Any] = []
     connection = ShardConnection(context, "ipc://b.0", b"F", 1000, on_messages=done.append, on_lost=lambda: done.append("lost"))
     octets = encode_message([b"x"])
+    context.on_peer(b"", True)
     context.receive(Batch([], octets, [0], [len(octets)]))
     if lost:
         context.on_peer(b"", False)
@@ -53,3 +54,11 @@ async def test_what_comes_after_the_close_in_the_same_iteration_is_dropped(lost:
     await asyncio.sleep(0)  # it is closed in the next iteration
     assert done == [[octets], *["lost"] * lost]
     assert context.lingers == [0 if lost else 7]
+
+
+async def test_nothing_lingers_for_a_shard_that_was_never_connected() -> None:
+    context: Any = Socket()
+    connection = ShardConnection(context, "ipc://b.0", b"F", 1000, on_messages=lambda _: None, on_lost=lambda: None)
+    connection.close(7)
+    await asyncio.sleep(0)
+    assert context.lingers == [0]

@@ -242,10 +242,13 @@ async def test_a_result_that_comes_after_the_close_is_discarded(scene: Scene) ->
 
 
 async def test_a_full_store_is_recognized_by_its_type(scene: Scene) -> None:
-    async with scene.store(titanic.Limits(requests_max=1)), scene.client() as client:
-        await client.submit("nobody", b"x")
+    async with scene.store(titanic.Limits(requests_max=1)) as service, scene.client() as client:
+        ticket = await client.submit("nobody", b"x")
         with pytest.raises(StoreFull, match="requests_max"):
             await client.submit("nobody", b"y")
+        assert service.page().not_ready() == "the store is full: requests_max (1 of 1 in use)"
+        await ticket.close()
+        assert service.page().not_ready() == ""
 
 
 async def test_nothing_is_lost_when_titanic_is_stopped_and_started(scene: Scene) -> None:

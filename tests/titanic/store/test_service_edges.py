@@ -185,6 +185,21 @@ async def test_a_store_that_no_requests_reach_is_not_ready(scene: Scene) -> None
         assert page.not_ready() == "the store is being stopped"
 
 
+@pytest.mark.parametrize("end", ["drained", "left"])
+async def test_a_mark_that_waits_is_answered_when_the_store_stops(scene: Scene, end: str) -> None:
+    clock = asyncio.get_running_loop().time
+    async with asyncio.timeout(PATIENCE_S), scene.plain() as client:
+        async with scene.store() as service:
+            until = clock() + 60
+            waits = client.request("titanic.batch", b"mark", b"echo", b"0", b"0", b"60000", timeout=60.0, wait=True)
+            assert await client.request("titanic.batch", b"mark", b"echo", b"0", b"0", b"0", wait=True) == [b"200", b"0"]
+            assert not waits.done()
+            if end == "drained":
+                await service.drain(10 * PATIENCE_S)
+        assert await waits == [b"200", b"0"]
+        assert clock() < until
+
+
 async def test_leaving_a_worker_that_was_drained_waits_no_longer(scene: Scene) -> None:
     """A store that could not answer within its time stops then.
 

@@ -51,6 +51,20 @@ async def test_a_start_leaves_the_garbage_collector_as_it_was(tmp_path: Path, co
         (gc.enable if before else gc.disable)()
 
 
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_store_that_refuses_everything_by_a_limit_is_full(more: int) -> None:
+    """The smallest request of all, with a service and an empty frame, does not fit."""
+    async with store_on(None) as store:
+        await submitted(store, b"a", b"")
+        smallest = store.index.bytes_used
+    async with store_on(None, Limits(bytes_max=2 * smallest - 1 + more, service_requests_max=1)) as store:
+        await submitted(store, b"a", b"")
+        assert (await ask(store.submit, [b"a", b""]))[0] == b"500"  # other services are served
+        shown = store.status["state"], store.status["trouble"]
+        assert shown == (("serving", None) if more else ("full", f"bytes_max ({smallest} of {2 * smallest - 1} in use)"))
+        assert (await ask(store.submit, [b"b", b""]))[0] == (b"200" if more else b"500")
+
+
 async def test_a_store_with_a_disk_and_no_options_is_on_the_disk(tmp_path: Path) -> None:
     async with Store(RealDisk(tmp_path)) as store:
         uuid = await submitted(store, b"echo", b"x")

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from core.zmtp.frames import encode_message
 from titanic.errors import StoreFull
+from titanic.journal.record import record_size
 from titanic.store.index.tables import IndexTables
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class Need(NamedTuple):
     octets: int  # of their records
 
 
+SMALLEST_BYTES: Final = record_size(len(encode_message([b"x", b""])) + 28)  # of a REQUEST without key, user and headers
 ROW_BYTES: Final = 150  # maximum size of a REQUEST record without key and body
 
 
@@ -66,6 +69,17 @@ class ReservedIndex(IndexTables):
     def give_back(self, need: Need) -> None:
         """Give held space back, to the requests it was held for or to all."""
         self._change(need, -1)
+
+    @property
+    def limit_reached(self) -> str:
+        """Return the limit of the store by which every new request is refused, "" if there is none."""
+        limits = self.limits
+        try:
+            _check("requests_max", self.requests_in_use, limits.requests_max, 1)
+            _check("bytes_max", self.bytes_in_use, limits.bytes_max, SMALLEST_BYTES)
+        except StoreFull as full:
+            return f"{full.limit} ({full.used} of {full.most} in use)"
+        return ""
 
     @property
     def requests_in_use(self) -> int:
