@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from mdp.request import Request
-    from mdp.typed.schemas import Schema, SchemaRegistry
+    from mdp.typed.schemas import Schema
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class TypedCalls(ABC):
     """The methods of `mdp.Client` for functions with annotations."""
 
-    _schemas: SchemaRegistry | None = None  # of results of `call`
+    _schemas: dict[Any, Schema] | None = None  # of results of `call`, by annotation
 
     @abstractmethod
     def request(self, service: str | bytes, *frames: bytes, **options: Unpack[CallOptions]) -> Awaitable[list[bytes]]:
@@ -101,8 +101,11 @@ class TypedCalls(ABC):
         from mdp.typed import schemas
 
         if self._schemas is None:
-            self._schemas = schemas.SchemaRegistry()
-        return self._schemas.of(result)
+            self._schemas = {}
+        schema = self._schemas.get(result)
+        if schema is None:
+            schema = self._schemas[result] = schemas.Schema(result)
+        return schema
 
     @overload
     def stub(  # type: ignore[overload-overlap]  # the last overload is for plain functions

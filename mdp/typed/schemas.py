@@ -256,20 +256,6 @@ class Schema:
         )
 
 
-class SchemaRegistry:
-    """Keeps the schemas of annotations."""
-
-    def __init__(self) -> None:
-        self._made: dict[Any, Schema] = {}
-
-    def of(self, annotation: Any) -> Schema:
-        """Return the schema of an annotation; raises TypeError if values of this type cannot be sent."""
-        made = self._made.get(annotation)
-        if made is None:
-            made = self._made[annotation] = Schema(annotation)
-        return made
-
-
 def json_schemas(annotations: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the JSON schema of each annotation, and those of the classes in them by name."""
     of_models: dict[str, Any] = {}

@@ -18,7 +18,7 @@ import mdp.testing
 from mdp.errors import BadArguments
 from mdp.request import Request
 from mdp.typed.calls import Signature, pack_call, typed_handler, unpack_result
-from mdp.typed.schemas import SchemaRegistry, TypeMismatch
+from mdp.typed.schemas import Schema, TypeMismatch
 from mdp.worker.handler import is_typed
 
 
@@ -100,6 +100,20 @@ async def test_calls_with_positional_and_named_arguments() -> None:
         assert await call("left", "word", result=list[str]) == ["left", "word"]
         assert await call("area", 1, options={"deadline": 10.0, "key": "k"}) == 1.0
         assert await area(2.0) == 2.0, "a service is still a function"
+
+
+async def test_a_client_makes_the_schema_of_a_result_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Counted(Schema):
+        def __init__(self, annotation: Any) -> None:
+            made.append(annotation)
+            super().__init__(annotation)
+
+    async with mdp.testing.broker(area) as local:
+        monkeypatch.setattr("mdp.typed.schemas.Schema", Counted)
+        assert [await local.client.call("area", width, result=float) for width in (2.0, 3.0)] == [2.0, 3.0]
+    assert made == [float]
 
 
 async def test_the_callers_fault_is_named_and_nothing_is_called() -> None:
@@ -196,7 +210,7 @@ async def test_codes_of_a_functions_own() -> None:
 async def test_a_generators_values_are_parts() -> None:
     async with mdp.testing.broker(count) as local:
         parts = [part async for part in local.client.stream("count", pack_call([3], {}))]
-        schema = SchemaRegistry().of(int)
+        schema = Schema(int)
         assert [unpack_result(part, schema, "count") for part in parts] == [0, 1, 2]
         with pytest.raises(mdp.BadArguments):
             await anext(local.client.stream("count", pack_call(["x"], {})))

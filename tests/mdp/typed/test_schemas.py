@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mdp.typed.schemas
-from mdp.typed.schemas import Schema, SchemaRegistry, TypeMismatch, containers_max, pack_by_type
+from mdp.typed.schemas import Schema, TypeMismatch, containers_max, pack_by_type
 
 
 class Colour(Enum):
@@ -150,7 +150,7 @@ UNFIT: list[tuple[Any, Any, str]] = [
 
 
 def there_and_back(annotation: Any, value: Any) -> Any:
-    schema = SchemaRegistry().of(annotation)
+    schema = Schema(annotation)
     return schema.unpack(schema.pack(value))
 
 
@@ -164,7 +164,7 @@ def test_there_and_back(annotation: Any, value: Any) -> None:
 @pytest.mark.parametrize(("annotation", "value", "says"), UNFIT)
 def test_a_mismatch_is_named_with_its_place(annotation: Any, value: Any, says: str) -> None:
     with pytest.raises(TypeMismatch) as caught:
-        SchemaRegistry().of(annotation).unpack(msgpack.packb(value))
+        Schema(annotation).unpack(msgpack.packb(value))
     assert str(caught.value) == says
 
 
@@ -184,7 +184,7 @@ def test_a_mismatch_is_named_with_its_place(annotation: Any, value: Any, says: s
 )
 def test_results_of_a_wrong_type_are_refused(annotation: Any, value: Any) -> None:
     with pytest.raises((TypeMismatch, TypeError)):
-        SchemaRegistry().of(annotation).pack(value)
+        Schema(annotation).pack(value)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_an_int_is_accepted_for_a_float() -> None:
         dict[float, int],
         dict[tuple[int, ...], int],
         object(),
-        SchemaRegistry,
-        list[SchemaRegistry],
+        Schema,
+        list[Schema],
         type[int],
         "int",
         Literal[1.5],
@@ -229,7 +229,7 @@ def test_an_int_is_accepted_for_a_float() -> None:
 )
 def test_types_that_cannot_be_sent(annotation: Any) -> None:
     with pytest.raises(TypeError):
-        SchemaRegistry().of(annotation)
+        Schema(annotation)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,6 @@ def test_types_that_cannot_be_sent(annotation: Any) -> None:
 def test_unions_of_one_shape_on_the_wire_are_refused(annotation: Any) -> None:
     with pytest.raises(TypeError, match=r"may not contain more than one|custom"):
         Schema(annotation)
-
-
-def test_a_schema_is_made_once() -> None:
-    schemas = SchemaRegistry()
-    assert schemas.of(list[int]) is schemas.of(list[int])
 
 
 class Number(float): ...
@@ -462,7 +457,7 @@ JUNK = st.recursive(
 
 @given(value=JUNK, annotation=st.sampled_from([annotation for annotation, _ in FITTING]))
 def test_any_value_matches_or_is_a_mismatch(value: Any, annotation: Any) -> None:
-    schema = SchemaRegistry().of(annotation)
+    schema = Schema(annotation)
     try:
         found = schema.unpack(msgpack.packb(value))
     except TypeMismatch:
