@@ -167,7 +167,7 @@ class Server(Service):
     def _accept(self, head: list[bytes], body: list[bytes], replies: list[list[bytes]]) -> None:
         reply = self._ask_handler(body)
         if inspect.isawaitable(reply):
-            self._wait_for(head, reply)
+            self._running.start(reply, ended=partial(self._handled, head))
         else:
             frames = self._frames_of(reply)
             if frames:
@@ -206,9 +206,6 @@ class Server(Service):
             return []
         self.counters["answered"] += 1
         return octets or [b""]
-
-    def _wait_for(self, head: list[bytes], reply: Any) -> None:
-        self._running.start(reply, ended=partial(self._handled, head))
 
     def _handled(self, head: list[bytes], ended: asyncio.Future[Any], error: BaseException | None) -> None:
         """Take the result of a handler. Its error is not the server's, and the protocol cannot report it."""

@@ -180,7 +180,7 @@ class Queue(Service):
                 case ToClient(frames):
                     self._send_reply(self._frontend, frames, self.counters)
                 case Complaint(peer, reason):
-                    self._log_complaint(peer, reason)
+                    self._log.warning("malformed", "malformed message dropped", peer=peer, reason=reason)
         machine = self._machine
         if machine.wants_request:
             self._wanted.set()
@@ -196,9 +196,6 @@ class Queue(Service):
         except core.MessageTooLarge as error:
             self._context.warnings.warning("request_too_large", "request dropped: %s", error)
             self._apply(self._machine.too_large(frames, self._loop.time()))
-
-    def _log_complaint(self, peer: bytes, reason: str) -> None:
-        self._log.warning("malformed", "malformed message dropped", peer=peer, reason=reason)
 
     def _tick(self) -> None:
         self._apply(self._machine.tick(self._loop.time()))
