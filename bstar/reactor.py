@@ -93,15 +93,20 @@ class Reactor(Service):
             raise RuntimeError("the pair runs within its block")
         return self._machine
 
+    @property
+    def _running(self) -> Machine | None:
+        """The machine; None outside the block and after a permanent stop."""
+        return None if self._ended.done() else self._machine
+
     # --- VotePolicy ------------------------------------------------------------------------------------------------------------
 
     def serves(self) -> bool:
-        machine = self._machine
-        return machine is not None and not self._ended.done() and not self._callbacks.entering and machine.may_answer(self._clock())
+        machine = self._running
+        return machine is not None and not self._callbacks.entering and machine.may_answer(self._clock())
 
     def verdict(self, seen: Ballot) -> Verdict:
-        machine, now = self._machine, self._clock()
-        if self._ended.done() or machine is None:
+        machine, now = self._running, self._clock()
+        if machine is None:
             return Verdict.REJECT
         if self.state is not State.ACTIVE and not self._writer.may_try(now):
             return Verdict.REJECT  # the ballot of a claim could not be written
@@ -128,8 +133,8 @@ class Reactor(Service):
         return self._machine.ballot if self._machine is not None else NO_BALLOT
 
     def refusal(self) -> NotActive:
-        machine = self._machine
-        if machine is None or self._ended.done():
+        machine = self._running
+        if machine is None:
             return NotActive("stopping", retry_s=self._heartbeat_ms / 1000)
         retry_s = member_values.retry_after(machine.settings, machine.member, self._clock())
         return NotActive(active=self._active_name(), retry_s=retry_s)
@@ -197,9 +202,9 @@ class Reactor(Service):
         self._callbacks.notify(event)
 
     def _announce(self) -> None:
-        if self._machine is None or self._ended.done():
+        machine, now = self._running, self._clock()
+        if machine is None:
             return
-        machine, now = self._machine, self._clock()
         self._sequence += 1
         message = member_values.describe(machine.settings, machine.member, self._sequence, now)
         digit = member_values.digit(machine.settings, machine.member, now)
@@ -237,36 +242,38 @@ class Reactor(Service):
     # --- events ---------------------------------------------------------------------------------------------------------------
 
     def _on_state_message(self, message: StateMessage) -> None:
-        if self._machine is None or self._ended.done() or not self._troubles.is_plausible(message.ballot.counter, "the peer"):
+        machine = self._running
+        if machine is None or not self._troubles.is_plausible(message.ballot.counter, "the peer"):
             return
         self._troubles.check_heartbeat(message.heartbeat_ms, self._heartbeat_ms)
-        before, now = self._machine.stale, self._clock()
-        ours = message.heard_incarnation == self._machine.settings.incarnation
+        before, now = machine.stale, self._clock()
+        ours = message.heard_incarnation == machine.settings.incarnation
         if ours:
             self._client_claims.peer_heard(message.heard_sequence, serves=message.state is State.ACTIVE)
-        effects = self._machine.receive(message, now, self._announced_at.get(message.heard_sequence) if ours else None)
-        if self._machine.stale == before:
+        effects = machine.receive(message, now, self._announced_at.get(message.heard_sequence) if ours else None)
+        if machine.stale == before:
             self._heard_at = now
         # A peer that sent digits counts as stock until it sends a ballot message, also while it is silent.
-        self._peer_is_stock = self._machine.member.peer.node == 0
+        self._peer_is_stock = machine.member.peer.node == 0
         self._carry_out(effects)
 
     def _on_witness_answer(self, answer: WitnessAnswer, ballot: Ballot, asked_at: float) -> None:
-        if self._machine is None or self._ended.done():
+        machine, now = self._running, self._clock()
+        if machine is None:
             return
-        now = self._clock()
         if answer.kind is WitnessAnswerKind.GRANTED and answer.holder == ballot:
             self._client_claims.renewed(asked_at)
-            self._carry_out(self._machine.granted(ballot, asked_at, answer.wait_ms / 1000, now))
+            self._carry_out(machine.granted(ballot, asked_at, answer.wait_ms / 1000, now))
         elif self._troubles.is_plausible(answer.highest.counter, "the witness"):
-            self._carry_out(self._machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))
+            self._carry_out(machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))
 
     def _schedule(self) -> None:
         """Set the timer to the next deadline of the machine.
 
         Timers use the clock of the event loop, which may stop during sleep; the machine reads its own clock at each call.
         """
-        due = self._machine.deadline() if self._machine is not None and not self._ended.done() else None
+        machine = self._running
+        due = machine.deadline() if machine is not None else None
         if due == self._due and self._timer.when is not None:
             return  # the usual case
         self._due = due
@@ -276,7 +283,8 @@ class Reactor(Service):
             self._timer.after(max(0.0, due - self._clock()))
 
     def _tick(self) -> None:
-        if self._machine is not None and not self._ended.done():
-            self._carry_out(self._machine.tick(self._clock()))
+        machine = self._running
+        if machine is not None:
+            self._carry_out(machine.tick(self._clock()))
             if self._writer.due():
                 self._callbacks.spawn(self._writer.try_again)
