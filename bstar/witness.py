@@ -140,9 +140,8 @@ class Witness(Service):
             except MalformedMessage:
                 self.counters["malformed"] += 1
                 continue
-            key = self._trust.key
-            signed = key is not None and signed_by(key, frames[1])
-            if key is not None and question.kind is not QuestionKind.LOOK and not self._trust.admits(signed=signed):
+            signed = signed_by(self._trust.key, frames[1])
+            if question.kind is not QuestionKind.LOOK and not self._trust.admits(signed=signed):
                 self.counters["not_signed"] += 1
                 self._log.warning(
                     "not signed", "a question that is not signed with the pair key is refused", asker=f"{question.ballot.node:016x}"

@@ -30,10 +30,10 @@ DIGITS: Final = (b"1", b"2", b"3", b"4")
 _STATE_OF_DIGIT: Final = {digit: State(int(digit)) for digit in DIGITS}
 
 
-def signed_by(key: PairKey, frame: bytes) -> bool:
-    """Return whether a frame is in the signed form with a valid MAC of this key."""
+def signed_by(key: PairKey | None, frame: bytes) -> bool:
+    """Return whether a frame is in the signed form with a valid MAC of this key, which there must be."""
     signed = frame.startswith((SIGNED_STATE_TOPIC, SIGNED_WITNESS_TOPIC)) and len(frame) > MAC_OCTETS
-    return signed and key.proves(frame[:-MAC_OCTETS], frame[-MAC_OCTETS:])
+    return key is not None and signed and key.proves(frame[:-MAC_OCTETS], frame[-MAC_OCTETS:])
 
 
 def _unpacked(frame: bytes, topics: tuple[bytes, ...], layout: struct.Struct, what: str) -> tuple[Any, ...]:

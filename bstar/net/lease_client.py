@@ -126,8 +126,7 @@ class LeaseClient:
             if asked is None or answer.kind is WitnessAnswerKind.STATUS:
                 self._counters["witness_unasked"] += 1
                 continue
-            key = self._trust.key
-            if key is not None and not self._trust.admits(signed=signed_by(key, frames[0])):
+            if not self._trust.admits(signed=signed_by(self._trust.key, frames[0])):
                 self._counters["witness_unsigned"] += 1
                 self.trouble = _REASONS.get(answer.kind, "the answers of the witness are not signed with our pair key")
                 continue

@@ -107,8 +107,7 @@ class StateChannel:
             except MalformedMessage:
                 self._counters["state_malformed"] += 1
                 continue
-            key = self._trust.key
-            if key is not None and not self._trust.admits(signed=signed_by(key, frames[0])):
+            if not self._trust.admits(signed=signed_by(self._trust.key, frames[0])):
                 self._counters["state_unsigned"] += 1
                 continue
             if self._trust.required and self._unsigned:

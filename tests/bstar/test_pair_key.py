@@ -28,6 +28,7 @@ def test_a_signed_message_is_the_plain_one_with_its_mac_behind() -> None:
     assert signed[7:70] == plain[7:]
     assert decode_state([signed]) == decode_state([plain]) == LIAR
     assert signed_by(key, signed)
+    assert not signed_by(None, signed)
     assert not signed_by(other, signed)
     assert not signed_by(key, plain)
     for bit in range(len(signed) * 8):
