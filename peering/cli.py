@@ -28,7 +28,7 @@ from peering.simulation import Plan, Result, simulate
 from peering.task_router import RouterLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from core.daemon.http import NamedAddress
     from core.runtime.lifetime import Lifetime
@@ -54,7 +54,6 @@ class BrokerDaemonOptions:
         control: endpoint for `peering status`.
         directory: of the default endpoints, "" for the working directory.
         limits: of the broker.
-        peers_of: returns the peers in changed options on reload, None if these did not change.
         security: which peers may connect, and who we are.
         http: address of the page, None for none.
     """
@@ -68,7 +67,6 @@ class BrokerDaemonOptions:
     control: str | None = None
     directory: str = ""
     limits: RouterLimits = field(default_factory=RouterLimits)
-    peers_of: Callable[[Mapping[str, Any]], Peers | None] = lambda changed: None
     security: Secured | None = None
     http: NamedAddress | None = None
 
@@ -76,11 +74,10 @@ class BrokerDaemonOptions:
 async def serve_broker(options: BrokerDaemonOptions, lifetime: Lifetime) -> None:
     """Serve until the process is asked to stop, then finish open tasks; raises peering.BadName, peering.DuplicateName or core.ZMQError."""
     known = dict(options.peers)
-    serving = Broker(**arguments(options, without=("limits", "peers_of", "http")), **asdict(options.limits))
+    serving = Broker(**arguments(options, without=("limits", "http")), **asdict(options.limits))
 
     def change(changed: Mapping[str, Any]) -> set[str]:
-        wanted = options.peers_of(changed)
-        return {"peers"} if wanted is not None and _change_peers(serving, known, wanted) else set()
+        return {"peers"} if "peers" in changed and _change_peers(serving, known, _peers(changed["peers"])) else set()
 
     page = figures_page("peering broker", "peering", serving.status, tables=lambda: _peer_table(serving))
     async with serving, serve_page(options.http, page):
@@ -168,7 +165,7 @@ def _peers(texts: Sequence[str]) -> Peers:
 @click.option("--peer", "peers", type=_peer, multiple=True, metavar="PEER", help=PEER_HELP)
 @field_options(
     BrokerDaemonOptions,
-    skip=("name", "peers", "directory", "limits", "peers_of", "security", "http"),
+    skip=("name", "peers", "directory", "limits", "security", "http"),
     localfe=ENDPOINT,
     localbe=ENDPOINT,
     cloudfe=ENDPOINT,
@@ -183,13 +180,9 @@ def _peers(texts: Sequence[str]) -> Peers:
 def broker(name: str, peers: tuple[str, ...], settings: DaemonSettings, **options: Any) -> None:
     """Serve clients with the workers of this broker, or with those of its peers when these are busy."""
     limits = build(RouterLimits, options)
-    chosen = BrokerDaemonOptions(name, _peers(peers), limits=limits, peers_of=_changed_peers, **options)
+    chosen = BrokerDaemonOptions(name, _peers(peers), limits=limits, **options)
     with exits({BadName: BadConfig, DuplicateName: BadConfig}):
         run_daemon(partial(serve_broker, chosen), settings)
-
-
-def _changed_peers(changed: Mapping[str, Any]) -> Peers | None:
-    return _peers(changed["peers"]) if "peers" in changed else None
 
 
 # ----------------------------------------------------------------------------------------------------------------- operators
